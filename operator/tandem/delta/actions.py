@@ -1,0 +1,171 @@
+"""The actions of a Delta commit as values (protocol, section "Actions").
+
+Frozen, and free of I/O. Unknown fields are kept in `extra` so that what we rewrite keeps what
+others put there. Paths are kept twice where it matters: `path` is decoded (what the store is
+asked for), `logged_path` is what the log says (what a `remove` must repeat).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class DeletionVector:
+    """A deletion vector's descriptor (protocol, "Deletion Vectors").
+
+    `storage` is `u` (relative file), `i` (inline) or `p` (absolute). `size` is in bytes;
+    `cardinality` is the number of deleted rows. Two are the same file content if and only if
+    their `unique_id` is the same.
+    """
+
+    storage: str
+    path_or_inline: str
+    size: int
+    cardinality: int
+    offset: int | None = None
+
+    @property
+    def unique_id(self) -> str:
+        tail = f"@{self.offset}" if self.offset is not None else ""
+        return f"{self.storage}{self.path_or_inline}{tail}"
+
+
+@dataclass(frozen=True, slots=True)
+class AddFile:
+    """`add`. `size` in bytes, `modified_ms` in Unix milliseconds; `stats` is the JSON text as
+    logged or None; partition values are the protocol's strings, None for null, and keyed by
+    physical column name under column mapping."""
+
+    logged_path: str
+    partition_values: Mapping[str, str | None]
+    size: int
+    modified_ms: int
+    data_change: bool
+    stats: str | None = None
+    tags: Mapping[str, str] = field(default_factory=dict)
+    deletion_vector: DeletionVector | None = None
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def path(self) -> str:
+        from urllib.parse import unquote
+
+        return unquote(self.logged_path)
+
+    @property
+    def key(self) -> tuple[str, str | None]:
+        """The primary key of a logical file: path and deletion vector id."""
+        dv = self.deletion_vector
+        return (self.logged_path, dv.unique_id if dv else None)
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveFile:
+    """`remove`; without `extended` metadata, size and partition values may be None."""
+
+    logged_path: str
+    deletion_ms: int | None
+    data_change: bool
+    deletion_vector: DeletionVector | None = None
+    partition_values: Mapping[str, str | None] | None = None
+    size: int | None = None
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def key(self) -> tuple[str, str | None]:
+        dv = self.deletion_vector
+        return (self.logged_path, dv.unique_id if dv else None)
+
+
+@dataclass(frozen=True, slots=True)
+class Metadata:
+    """`metaData`; `schema_string` is the logged JSON."""
+
+    id: str
+    schema_string: str
+    partition_columns: tuple[str, ...]
+    configuration: Mapping[str, str]
+    name: str | None = None
+    description: str | None = None
+    created_ms: int | None = None
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Protocol:
+    """`protocol`; the feature sets are empty below reader 3 / writer 7."""
+
+    min_reader: int
+    min_writer: int
+    reader_features: frozenset[str] = frozenset()
+    writer_features: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Txn:
+    """`txn`: the highest `version` that application `app_id` has committed."""
+
+    app_id: str
+    version: int
+    updated_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CommitInfo:
+    """`commitInfo`, as free-form JSON with the fields that we rely on picked out."""
+
+    body: Mapping[str, Any]
+
+    @property
+    def operation(self) -> str:
+        return str(self.body.get("operation", ""))
+
+    @property
+    def engine(self) -> str:
+        return str(self.body.get("engineInfo") or self.body.get("clientVersion") or "")
+
+    @property
+    def timestamp_ms(self) -> int | None:
+        value = self.body.get("inCommitTimestamp", self.body.get("timestamp"))
+        return int(value) if value is not None else None
+
+
+@dataclass(frozen=True, slots=True)
+class DomainMetadata:
+    domain: str
+    configuration: str
+    removed: bool
+
+
+Action = AddFile | RemoveFile | Metadata | Protocol | Txn | CommitInfo | DomainMetadata
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """One version of the log. `timestamp_ms` is the in-commit timestamp where the table has
+    them, else the object's modification time. `cdc_files` counts change-data actions."""
+
+    version: int
+    timestamp_ms: int
+    actions: tuple[Action, ...]
+    cdc_files: int = 0
+
+    @property
+    def info(self) -> CommitInfo | None:
+        for action in self.actions:
+            if isinstance(action, CommitInfo):
+                return action
+        return None
+
+    @property
+    def adds(self) -> tuple[AddFile, ...]:
+        return tuple(a for a in self.actions if isinstance(a, AddFile))
+
+    @property
+    def removes(self) -> tuple[RemoveFile, ...]:
+        return tuple(a for a in self.actions if isinstance(a, RemoveFile))

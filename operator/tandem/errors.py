@@ -1,0 +1,261 @@
+"""Every error that Tandem raises on purpose, and the reasons it reports.
+
+One flat file, so that a reader sees at a glance what can go wrong. An error names the
+resource, the field, what was found, what was expected and what to do; `Reason` is the one
+enum used in conditions, events, logs and exit messages (`docs/reasons.md` is generated from
+it). This module must not import anything else of Tandem.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class Reason(StrEnum):
+    """Why an operation is where it is. The values are API: rename none."""
+
+    # Progress.
+    PENDING = "Pending"
+    PLANNED = "Planned"
+    WAITING_FOR_DEPENDENCY = "WaitingForDependency"
+    WAITING_FOR_LOCK = "WaitingForLock"
+    RUNNING = "Running"
+    RECONCILING = "Reconciling"
+    RETRYING = "Retrying"
+    SUSPENDED = "Suspended"
+    # Good ends.
+    COMMITTED = "Committed"
+    ADOPTED = "Adopted"
+    CREATED = "Created"
+    DRY_RUN = "DryRun"
+    NOTHING_TO_DO = "NothingToDo"
+    SUPERSEDED = "Superseded"
+    # The input is wrong.
+    INVALID_SPEC = "InvalidSpec"
+    INVALID_STATEMENT = "InvalidStatement"
+    REFERENCE_NOT_FOUND = "ReferenceNotFound"
+    LOCATION_NOT_ALLOWED = "LocationNotAllowed"
+    UNKNOWN_SEGMENT = "UnknownSegment"
+    # The table or its store.
+    TABLE_NOT_FOUND = "TableNotFound"
+    CORRUPT_LOG = "CorruptLog"
+    CORRUPT_DELETION_VECTOR = "CorruptDeletionVector"
+    DATA_FILE_MISSING = "DataFileMissing"
+    UNSUPPORTED_FEATURE = "UnsupportedFeature"
+    DELETION_VECTORS_DISABLED = "DeletionVectorsDisabled"
+    VERSION_NOT_FOUND = "VersionNotFound"
+    STORE_UNSUITABLE = "StoreUnsuitable"
+    ACCESS_DENIED = "AccessDenied"
+    STORAGE_FULL = "StorageFull"
+    STORAGE_ERROR = "StorageError"
+    # The job.
+    SPARK_MISSING = "SparkMissing"
+    JOB_FAILED = "JobFailed"
+    JOB_TIMEOUT = "JobTimeout"
+    STATEMENT_FAILED = "StatementFailed"
+    MANIFEST_INVALID = "ManifestInvalid"
+    OUTPUT_MISSING = "OutputMissing"
+    # The end of a race.
+    CONFLICT = "Conflict"
+    TABLE_REPLACED = "TableReplaced"
+    COUNT_MISMATCH = "CountMismatch"
+    ABANDONED = "Abandoned"
+    DEADLINE_EXCEEDED = "DeadlineExceeded"
+    BACKOFF_LIMIT_EXCEEDED = "BackoffLimitExceeded"
+    ALREADY_RUNNING = "AlreadyRunning"
+    INTERRUPTED = "Interrupted"
+    INTERNAL_ERROR = "InternalError"
+
+
+class TandemError(Exception):
+    """Base of all errors raised on purpose.
+
+    Args:
+        message: one sentence that says what happened.
+        resource: what it concerns: `TableCompaction/nightly`, a table location or a path.
+        field: the field of the resource or of the file, dotted; "" where none applies.
+        found: the offending value, shortened by the raiser where long.
+        expected: what would have been right.
+        remedy: what the reader can do about it.
+    """
+
+    reason: Reason = Reason.INTERNAL_ERROR
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        resource: str = "",
+        field: str = "",
+        found: object = "",
+        expected: str = "",
+        remedy: str = "",
+    ) -> None:
+        self.message = message
+        self.resource = resource
+        self.field = field
+        self.found = str(found)
+        self.expected = expected
+        self.remedy = remedy
+        super().__init__(message)
+
+    def __str__(self) -> str:
+        where = ".".join(part for part in (self.resource, self.field) if part)
+        text = f"{where}: {self.message}" if where else self.message
+        details = [
+            f"{name}: {value}"
+            for name, value in (("found", self.found), ("expected", self.expected))
+            if value
+        ]
+        if details:
+            text += f" ({'; '.join(details)})"
+        return f"{text}. {self.remedy}" if self.remedy else text
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # Errors cross process borders (Spark workers); keyword arguments need help to do so.
+        return (_rebuild, (type(self), self.args, dict(self.__dict__)))
+
+
+def _rebuild(
+    cls: type[TandemError], args: tuple[str, ...], attributes: dict[str, object]
+) -> TandemError:
+    error = cls.__new__(cls)
+    Exception.__init__(error, *args)
+    error.__dict__.update(attributes)
+    return error
+
+
+class InvalidSpec(TandemError):
+    reason = Reason.INVALID_SPEC
+
+
+class InvalidStatement(TandemError):
+    """A `where` or `set` expression that we do not accept; `position` points into its text."""
+
+    reason = Reason.INVALID_STATEMENT
+
+
+class ReferenceNotFound(TandemError):
+    reason = Reason.REFERENCE_NOT_FOUND
+
+
+class LocationNotAllowed(TandemError):
+    reason = Reason.LOCATION_NOT_ALLOWED
+
+
+class UnknownSegment(TandemError):
+    reason = Reason.UNKNOWN_SEGMENT
+
+
+class TableNotFound(TandemError):
+    reason = Reason.TABLE_NOT_FOUND
+
+
+class CorruptLog(TandemError):
+    reason = Reason.CORRUPT_LOG
+
+
+class CorruptDeletionVector(TandemError):
+    reason = Reason.CORRUPT_DELETION_VECTOR
+
+
+class DataFileMissing(TandemError):
+    reason = Reason.DATA_FILE_MISSING
+
+
+class UnsupportedFeature(TandemError):
+    reason = Reason.UNSUPPORTED_FEATURE
+
+
+class DeletionVectorsDisabled(TandemError):
+    reason = Reason.DELETION_VECTORS_DISABLED
+
+
+class VersionNotFound(TandemError):
+    reason = Reason.VERSION_NOT_FOUND
+
+
+class StoreUnsuitable(TandemError):
+    reason = Reason.STORE_UNSUITABLE
+
+
+class StorageError(TandemError):
+    """The store failed in a way that a retry may or may not cure."""
+
+    reason = Reason.STORAGE_ERROR
+
+
+class AccessDenied(StorageError):
+    reason = Reason.ACCESS_DENIED
+
+
+class StorageFull(StorageError):
+    reason = Reason.STORAGE_FULL
+
+
+class ObjectNotFound(StorageError):
+    """No object at a path; callers turn it into what the absence means to them."""
+
+
+class AlreadyExists(StorageError):
+    """Put-if-absent found an object: somebody else was first."""
+
+
+class OutcomeUnknown(StorageError):
+    """A put may or may not have happened (Z20): the caller must look, never guess."""
+
+
+class SparkMissing(TandemError):
+    reason = Reason.SPARK_MISSING
+
+
+class JobFailed(TandemError):
+    reason = Reason.JOB_FAILED
+
+
+class JobTimeout(JobFailed):
+    reason = Reason.JOB_TIMEOUT
+
+
+class StatementFailed(JobFailed):
+    """The statement itself raised on some row (division by zero, overflow, bad cast)."""
+
+    reason = Reason.STATEMENT_FAILED
+
+
+class ManifestInvalid(TandemError):
+    reason = Reason.MANIFEST_INVALID
+
+
+class OutputMissing(TandemError):
+    reason = Reason.OUTPUT_MISSING
+
+
+class Conflict(TandemError):
+    """Another commit made ours impossible; the message names its version and operation."""
+
+    reason = Reason.CONFLICT
+
+
+class TableReplaced(Conflict):
+    reason = Reason.TABLE_REPLACED
+
+
+class CountMismatch(TandemError):
+    """A replay touched another number of rows than it must (I-17): nothing is published."""
+
+    reason = Reason.COUNT_MISMATCH
+
+
+class Abandoned(TandemError):
+    """This attempt was declared dead by a later one; it must publish nothing."""
+
+    reason = Reason.ABANDONED
+
+
+class AlreadyRunning(TandemError):
+    reason = Reason.ALREADY_RUNNING
+
+
+class Interrupted(TandemError):
+    reason = Reason.INTERRUPTED

@@ -1,0 +1,80 @@
+"""The values that reconciliation works on. Pure data; rows are positions in immutable files.
+
+A row is (path, position). `path` is the log's own spelling (`logged_path`): a file's identity
+for ever, also when a restore brings it back. `dead` is the set of positions deleted in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Protocol
+
+from pyroaring import BitMap64
+
+
+@dataclass(frozen=True, slots=True)
+class FileState:
+    """A live file at some version: physical `rows`, and which positions are `dead`."""
+
+    path: str
+    rows: int
+    dead: BitMap64
+
+
+class FileView(Protocol):
+    """The working set at one version, looked up by path; may be lazy over a columnar snapshot."""
+
+    def get(self, path: str) -> FileState | None: ...
+
+
+class ChangeKind(StrEnum):
+    """What a commit was, for the row rule (design, "Reconciliation")."""
+
+    NEUTRAL = "Neutral"  # no data change: abandonment, an update that matched nothing, properties
+    BLIND_APPEND = "BlindAppend"  # a plain insert or ingest, by its operation
+    MAPPED_REWRITE = "MappedRewrite"  # ours, rows preserved, row map valid
+    CHANGE = "Change"  # everything else, and what we cannot tell
+    GAP = "Gap"  # versions whose commits are no longer in the log
+
+
+@dataclass(frozen=True, slots=True)
+class CommitSummary:
+    """A commit since the read version as reconciliation sees it.
+
+    `files` are the logged paths that it added, removed or gave another deletion vector.
+    `who` names operation, engine and time, for messages. A `GAP` stands for all versions up
+    to and including `version`.
+    """
+
+    version: int
+    kind: ChangeKind
+    files: frozenset[str] = frozenset()
+    who: str = ""
+    table_changed: tuple[str, ...] = ()  # "metadata", "protocol"
+
+
+class RowMapLike(Protocol):
+    """Where rows of rewritten files went (see `tandem.reconcile.rowmap.RowMap`)."""
+
+    def backward(self, output: str, positions: BitMap64) -> dict[str, BitMap64]:
+        """Positions of an output file → the input rows they came from. Raises KeyError for a
+        file that is no output of this map."""
+        ...
+
+    def forward(self, input_: str, positions: BitMap64) -> dict[str, BitMap64]:
+        """Positions of an input file → where they are in the outputs. Rows that were dead
+        when read are nowhere."""
+        ...
+
+
+RowMaps = Mapping[str, RowMapLike]
+"""Output path → the map of the rewrite that wrote it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Masks:
+    """Rows of our own outputs that must be dead from the start: output path → positions."""
+
+    by_output: Mapping[str, BitMap64] = field(default_factory=dict)

@@ -1,0 +1,220 @@
+"""What a job is told and what it answers: the persisted formats between engine and Spark.
+
+All of them live below `_tandem/operations/<operation id>/attempts/<n>/` in the table's store,
+are written once, carry `formatVersion`, and are refused whole when they are cut off, of
+another version or of another attempt. Row-level results (`matches`) are Arrow IPC files,
+because they can be large; everything else is JSON.
+
+    job.json               JobSpec: written by the engine before the job starts
+    progress.json          JobProgress: overwritten by the driver, for people to look at
+    rounds/<k>/request.json    RoundRequest k >= 1 of a statement job (round 0 is in job.json)
+    rounds/<k>/result.json     JobResult of round k: written last, by put-if-absent
+    done.json              written by the engine: the driver of a statement job may end
+
+A driver that is started twice, or restarted, writes its data files under other names and
+loses the race for `result.json`; the engine reads only what the winner lists.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic.alias_generators import to_camel
+
+FORMAT_VERSION = 1
+
+
+class Format(BaseModel):
+    """Base of all persisted formats: camelCase on disk, closed, frozen."""
+
+    model_config = ConfigDict(
+        alias_generator=to_camel, populate_by_name=True, extra="forbid", frozen=True
+    )
+
+    format_version: Literal[1] = 1
+
+
+class JobKind(StrEnum):
+    REWRITE = "Rewrite"
+    STATEMENT = "Statement"
+    INGEST = "Ingest"
+
+
+class InputFile(Format):
+    """A data file as it was read at the plan's read version.
+
+    `logged_path` is what the log says; `rows` counts physical rows (deleted ones too);
+    `size` in bytes; `dv` is the Base64 of the portable 64-bit roaring bitmap (magic not
+    included) of rows deleted at the read version, "" for none; `partition_values` as logged.
+    """
+
+    logged_path: str
+    size: int
+    rows: int
+    dv: str = ""
+    partition_values: dict[str, str | None] = Field(default_factory=dict)
+
+
+class Bin(Format):
+    """Inputs (indexes into `RewriteJob.inputs`, in segment order) that are rewritten together
+    into one or more files of one partition and one output segment."""
+
+    inputs: tuple[int, ...]
+    partition_values: dict[str, str | None] = Field(default_factory=dict)
+    run: int = 0
+
+
+class Table(Format):
+    """What a job must know of the table, so that it need not read the log.
+
+    `schema_string` and `configuration` are the log's; `location` is the canonical root;
+    `storage_options` hold nothing secret (credentials come from the environment);
+    `allowed_prefixes` bound absolute paths.
+    """
+
+    location: str
+    version: int
+    table_id: str
+    schema_string: str
+    partition_columns: tuple[str, ...]
+    configuration: dict[str, str]
+    storage_options: dict[str, str] = Field(default_factory=dict)
+    allowed_prefixes: tuple[str, ...] = ()
+
+
+class RewriteJob(Format):
+    """Re-encode each bin in order, dropping the rows deleted at the read version."""
+
+    kind: Literal[JobKind.REWRITE] = JobKind.REWRITE
+    inputs: tuple[InputFile, ...]
+    bins: tuple[Bin, ...]
+    target_file_size: int
+
+
+class StatementJob(Format):
+    """Evaluate a canonical statement on the files of round 0, then serve rounds until done.
+
+    `where` and each `set` value are canonical Spark SQL generated from the typed tree by
+    `tandem.statements`, never text as typed. `set` is empty for a delete. Keys of `set` are
+    logical column names.
+    """
+
+    kind: Literal[JobKind.STATEMENT] = JobKind.STATEMENT
+    where: str
+    set: dict[str, str] = Field(default_factory=dict)
+    inputs: tuple[InputFile, ...]
+    target_file_size: int
+
+
+class IngestJob(Format):
+    """Append the rows of a source as new files.
+
+    `source_format` is one of Parquet, Csv, Json, Delta; `source_options` are Spark's reader
+    options on the allow-list; `source_version` pins a Delta source.
+    """
+
+    kind: Literal[JobKind.INGEST] = JobKind.INGEST
+    source_format: str
+    source_location: str
+    source_options: dict[str, str] = Field(default_factory=dict)
+    source_version: int | None = None
+    target_file_size: int
+
+
+AnyJob = Annotated[RewriteJob | StatementJob | IngestJob, Field(discriminator="kind")]
+
+
+class JobSpec(Format):
+    """`job.json`. Data files go below `data_prefix` (a folder of this attempt alone)."""
+
+    operation_id: str
+    attempt: int
+    table: Table
+    data_prefix: str
+    control_prefix: str
+    job: AnyJob
+
+
+class RoundRequest(Format):
+    """Evaluate these rows, at this version's schema and no others.
+
+    For each input, `dv` holds the rows that must *not* be evaluated (deleted, or already
+    answered): the complement of what the engine asks for.
+    """
+
+    operation_id: str
+    attempt: int
+    round: int
+    table_version: int
+    inputs: tuple[InputFile, ...]
+
+
+class OutputFile(Format):
+    """A data file that a job wrote. `path` is relative to the root and decoded; `rows` are
+    physical; `stats` is Delta's JSON text (tight); `run` is the bin's run, `modified_ms` Unix
+    milliseconds. `round` says which round of a statement wrote it."""
+
+    path: str
+    size: int
+    rows: int
+    modified_ms: int
+    stats: str
+    partition_values: dict[str, str | None] = Field(default_factory=dict)
+    run: int = 0
+    round: int = 0
+
+
+class SidecarRef(Format):
+    """A file that belongs to a result: its path, size in bytes and SHA-256 in hex."""
+
+    path: str
+    size: int
+    sha256: str
+
+
+class JobResult(Format):
+    """`rounds/<k>/result.json`: the manifest.
+
+    `row_map` (rewrites) is a serialized `tandem.reconcile.rowmap.RowMap` whose inputs and
+    outputs are `logged_path`s resp. `path`s. `matches` (statements) is an Arrow IPC file with
+    columns `input: int32` (index into the round's inputs), `position: int64`,
+    `output: int32` (index into `outputs`, null for deletes), `output_position: int64`,
+    sorted by (input, position). `rows_read` counts live rows read, `rows_written` rows in
+    outputs.
+    """
+
+    operation_id: str
+    attempt: int
+    round: int = 0
+    outputs: tuple[OutputFile, ...] = ()
+    row_map: SidecarRef | None = None
+    matches: SidecarRef | None = None
+    rows_read: int = 0
+    rows_written: int = 0
+    rows_matched: int = 0
+
+
+class JobFailure(Format):
+    """`rounds/<k>/failure.json`: an error the driver could still describe.
+
+    `reason` is a `tandem.errors.Reason`; `transient` says whether another attempt may help.
+    """
+
+    operation_id: str
+    attempt: int
+    round: int = 0
+    reason: str
+    message: str
+    transient: bool = False
+
+
+class JobProgress(Format):
+    """`progress.json`."""
+
+    files_done: int
+    files_total: int
+    bytes_done: int
+    bytes_total: int
+    stage: str = ""

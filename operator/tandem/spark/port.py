@@ -1,0 +1,56 @@
+"""The port through which the engine starts and watches jobs.
+
+Implementations: a local `spark-submit` process (`tandem.spark.local`), later a
+`SparkApplication`; in tests a shared session in the same process. The truth about success is
+the result file, never the state reported here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
+
+
+class JobPhase(StrEnum):
+    STARTING = "Starting"
+    RUNNING = "Running"
+    ENDED = "Ended"  # exit code 0; look for the result
+    FAILED = "Failed"
+    UNKNOWN = "Unknown"  # not started by this runner, or forgotten
+
+
+@dataclass(frozen=True, slots=True)
+class JobStatus:
+    """`message` is one line for people; `log` says where the whole output is."""
+
+    phase: JobPhase
+    message: str = ""
+    log: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class JobRequest:
+    """`name` is deterministic per attempt; `app` is a file of `spark_apps/` without suffix;
+    `location` and `spec_path` say where `job.json` lies. Resources are hints: cores and
+    memory in bytes."""
+
+    name: str
+    app: str
+    location: str
+    spec_path: str
+    storage_options: tuple[tuple[str, str], ...] = ()
+    cores: int = 2
+    memory_bytes: int = 0
+
+
+class JobRunner(Protocol):
+    def start(self, request: JobRequest) -> None:
+        """Start, or do nothing if a job of that name was started. Raises `SparkMissing`."""
+        ...
+
+    def status(self, name: str) -> JobStatus: ...
+
+    def stop(self, name: str) -> None:
+        """Kill and reap; no error if it has ended."""
+        ...

@@ -1,0 +1,70 @@
+"""The one port through which everything reads and writes a table's objects.
+
+Paths are relative to the table's root, `/`-separated, not percent-encoded. The only absolute
+ones are those that a log itself names (shallow clones, `p` deletion vectors); `open_store`
+decides which prefixes they may lie under. Implementations are synchronous and thread-safe:
+async callers go through a thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import BinaryIO, Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectMeta:
+    """What a listing says of one object. `size` in bytes, `modified_ms` in Unix milliseconds."""
+
+    path: str
+    size: int
+    modified_ms: int
+
+
+class Store(Protocol):
+    """A table's root in some object store."""
+
+    @property
+    def location(self) -> str:
+        """The canonical URL of the root, without a trailing slash and without secrets."""
+        ...
+
+    def get(self, path: str) -> bytes:
+        """The whole object. Raises `ObjectNotFound`, `AccessDenied`, `StorageError`."""
+        ...
+
+    def get_range(self, path: str, start: int, length: int) -> bytes:
+        """`length` bytes from `start`; shorter only at the object's end."""
+        ...
+
+    def head(self, path: str) -> ObjectMeta:
+        """Size and time of one object. Raises `ObjectNotFound`."""
+        ...
+
+    def list(self, prefix: str = "", *, start_after: str = "") -> Iterator[ObjectMeta]:
+        """All objects below the folder `prefix`, recursively, in lexicographic order of path,
+        strictly after `start_after` (a full path)."""
+        ...
+
+    def put(self, path: str, data: bytes) -> None:
+        """Create or replace. Raises `StorageFull`, `AccessDenied`, `OutcomeUnknown`."""
+        ...
+
+    def put_if_absent(self, path: str, data: bytes) -> None:
+        """Create, atomically with its whole content. Raises `AlreadyExists` if there is one,
+        `OutcomeUnknown` if the answer was lost: then look with `get`."""
+        ...
+
+    def delete(self, paths: Iterable[str]) -> None:
+        """Remove; an absent object is no error."""
+        ...
+
+    def open_input(self, path: str) -> BinaryIO:
+        """A seekable reader, fit for `pyarrow.parquet.ParquetFile`."""
+        ...
+
+    def open_output(self, path: str) -> BinaryIO:
+        """A streaming writer. The object appears when it is closed; closing after an error
+        must leave nothing visible."""
+        ...
