@@ -1,0 +1,110 @@
+"""Who may hold what beside whom: the matrix of the design as a table, and one pure function.
+
+Every `LockStore` decides by `decide`, inside whatever makes its read-decide-write atomic (a
+mutex in memory, a compare on the table's head key in etcd).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+
+from tandem.locks.model import Entry, EntryState, LockRequest, Mode, Resource
+
+
+class Beside(Enum):
+    """May a request stand beside a holder of an overlapping resource?"""
+
+    YES = "yes"
+    NO = "no"
+    ROWS = "yes: rows are checked at commit"  # "no" if either asks for segment concurrency
+
+
+_YES, _NO, _ROWS = Beside.YES, Beside.NO, Beside.ROWS
+_COLUMNS = (Mode.APPEND, Mode.UPDATE, Mode.REWRITE, Mode.REPLACE, Mode.EXCLUSIVE)
+
+# fmt: off
+MATRIX: dict[tuple[Mode, Mode], Beside] = {
+    (requested, held): cell
+    for requested, row in {
+        # requested ↓ / held →   Append  Update  Rewrite Replace Exclusive
+        Mode.APPEND:            (_YES,   _YES,   _YES,   _YES,   _NO),
+        Mode.UPDATE:            (_YES,   _ROWS,  _YES,   _NO,    _NO),
+        Mode.REWRITE:           (_YES,   _YES,   _NO,    _NO,    _NO),
+        Mode.REPLACE:           (_YES,   _NO,    _YES,   _NO,    _NO),
+        Mode.EXCLUSIVE:         (_NO,    _NO,    _NO,    _NO,    _NO),
+    }.items()
+    for held, cell in zip(_COLUMNS, row, strict=True)
+}
+# fmt: on
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """Nothing stands in the way, once the entries of `revoke` are marked (all or none)."""
+
+    revoke: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Blocked by these entries, each with the first resource that both want."""
+
+    blockers: tuple[tuple[Entry, Resource], ...]
+
+
+def common_resource(first: LockRequest, second: LockRequest) -> Resource | None:
+    """The first resource of `second` that overlaps one of `first`; None if none does."""
+    names = {r.segment for r in first.resources if r.segment}
+    wide = [r for r in first.resources if not r.segment]
+    for theirs in second.resources:
+        if theirs.segment:
+            if theirs.segment in names or any(theirs.overlaps(r) for r in wide):
+                return theirs
+        elif any(theirs.overlaps(r) for r in first.resources):
+            return theirs
+    return None
+
+
+def conflict(request: LockRequest, other: LockRequest) -> Resource | None:
+    """The resource over which `request` may not stand beside `other`; None if it may."""
+    beside = MATRIX[request.mode, other.mode]
+    if beside is Beside.YES:
+        return None
+    if beside is Beside.ROWS and request.row_concurrency and other.row_concurrency:
+        return None
+    return common_resource(request, other)
+
+
+def decide(request: LockRequest, entries: Iterable[Entry], *, order: int) -> Grant | Wait:
+    """Decide a request against all other entries of its table.
+
+    `order` is the request's own place in the queue. It waits for holders that it conflicts
+    with, and (fairness) for earlier waiters of at least its priority that it conflicts with.
+    A strictly higher priority revokes all conflicting holders or none: none if one of them
+    is inside its commit or as important as the request (S26, S27, S28, I-24).
+    """
+    blockers: list[tuple[Entry, Resource]] = []
+    revocable: list[str] = []
+    for entry in entries:
+        if entry.request.operation == request.operation or entry.revoked_by:
+            continue
+        if entry.state is EntryState.WAITING and not _goes_first(entry, request, order):
+            continue
+        resource = conflict(request, entry.request)
+        if resource is None:
+            continue
+        if entry.state is EntryState.HELD and entry.request.priority < request.priority:
+            revocable.append(entry.request.operation)
+        else:
+            blockers.append((entry, resource))
+    if blockers:
+        return Wait(tuple(blockers))
+    return Grant(revoke=tuple(revocable))
+
+
+def _goes_first(waiter: Entry, request: LockRequest, order: int) -> bool:
+    if waiter.request.priority != request.priority:
+        return waiter.request.priority > request.priority
+    return waiter.order < order

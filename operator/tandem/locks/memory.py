@@ -1,0 +1,119 @@
+"""A `LockStore` inside one process: for `tandem run`, and for tests.
+
+One mutex makes read-decide-write atomic, as the head key does in etcd.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+
+from tandem.locks.conflicts import Wait, decide
+from tandem.locks.model import (
+    CommitLease,
+    Entry,
+    EntryState,
+    Granted,
+    LockRequest,
+    Resource,
+    Waiting,
+)
+
+
+class InProcessLocks:
+    """Thread-safe and fair by order of creation."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._entries: dict[str, dict[str, Entry]] = {}
+        self._next_order = 1
+        self._next_token = 1
+
+    def acquire(self, request: LockRequest) -> Granted | Waiting:
+        with self._changed:
+            entries = self._entries.setdefault(request.table, {})
+            mine = entries.get(request.operation)
+            if mine is not None and mine.revoked_by:
+                mine = None
+            held = mine is not None and mine.state is not EntryState.WAITING
+            if mine is not None and held:
+                wanted = replace(request, resources=_union(mine.request, request))
+                if wanted == mine.request:
+                    return Granted(mine.token)
+            else:
+                wanted = request
+            order = mine.order if mine is not None else self._take_order()
+            decision = decide(wanted, entries.values(), order=order)
+            if isinstance(decision, Wait):
+                if not held:
+                    entries[request.operation] = Entry(wanted, EntryState.WAITING, order)
+                return Waiting(tuple((_who(e), _what(r)) for e, r in decision.blockers))
+            for operation in decision.revoke:
+                entries[operation] = replace(entries[operation], revoked_by=request.operation)
+            state = mine.state if mine is not None and held else EntryState.HELD
+            token = mine.token if mine is not None and held else self._take_token()
+            entries[request.operation] = Entry(wanted, state, order, token)
+            self._changed.notify_all()
+            return Granted(token)
+
+    def wait(self, table: str, operation: str, timeout_s: float) -> None:
+        def may_go() -> bool:
+            entries = self._entries.get(table, {})
+            mine = entries.get(operation)
+            if mine is None or mine.revoked_by or mine.state is not EntryState.WAITING:
+                return True
+            return not isinstance(decide(mine.request, entries.values(), order=mine.order), Wait)
+
+        with self._changed:
+            self._changed.wait_for(may_go, timeout=timeout_s)
+
+    def enter_commit(self, table: str, operation: str) -> CommitLease:
+        with self._changed:
+            mine = self._entries.get(table, {}).get(operation)
+            if mine is None or mine.state is EntryState.WAITING:
+                return CommitLease.LOST
+            if mine.revoked_by:
+                return CommitLease.REVOKED
+            self._entries[table][operation] = replace(mine, state=EntryState.COMMITTING)
+            return CommitLease.ENTERED
+
+    def leave_commit(self, table: str, operation: str) -> None:
+        with self._changed:
+            mine = self._entries.get(table, {}).get(operation)
+            if mine is not None and mine.state is EntryState.COMMITTING:
+                self._entries[table][operation] = replace(mine, state=EntryState.HELD)
+                self._changed.notify_all()
+
+    def release(self, table: str, operation: str) -> None:
+        with self._changed:
+            if self._entries.get(table, {}).pop(operation, None) is not None:
+                self._changed.notify_all()
+
+    def entries(self, table: str) -> tuple[Entry, ...]:
+        with self._changed:
+            return tuple(sorted(self._entries.get(table, {}).values(), key=lambda e: e.order))
+
+    def _take_order(self) -> int:
+        self._next_order += 1
+        return self._next_order - 1
+
+    def _take_token(self) -> int:
+        self._next_token += 1
+        return self._next_token - 1
+
+
+def _union(held: LockRequest, asked: LockRequest) -> tuple[Resource, ...]:
+    known = set(held.resources)
+    return held.resources + tuple(r for r in asked.resources if r not in known)
+
+
+def _who(entry: Entry) -> str:
+    return entry.request.display or entry.request.operation
+
+
+def _what(resource: Resource) -> str:
+    if resource.segment:
+        return f"segment {resource.segment}"
+    if not resource.interval.start and not resource.interval.end:
+        return "the table"
+    return f"interval {resource.interval.start}/{resource.interval.end}"

@@ -1,0 +1,116 @@
+"""Values: resources, modes, requests and entries. Pure data, serializable as JSON."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Mode(StrEnum):
+    """What an operation does to the resources that it names."""
+
+    APPEND = "Append"
+    UPDATE = "Update"
+    REWRITE = "Rewrite"
+    REPLACE = "Replace"
+    EXCLUSIVE = "Exclusive"
+
+
+class EntryState(StrEnum):
+    WAITING = "waiting"
+    HELD = "held"
+    COMMITTING = "committing"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Interval:
+    """Half-open `[start, end)` of comparable text (an ISO instant); "" leaves a side open."""
+
+    start: str = ""
+    end: str = ""
+
+    def overlaps(self, other: Interval) -> bool:
+        return (not self.end or not other.start or other.start < self.end) and (
+            not other.end or not self.start or self.start < other.end
+        )
+
+
+EVERYTHING = Interval()
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Resource:
+    """A segment, or (without a name) an interval of the table.
+
+    A segment whose interval is not known lies, for all we know, anywhere: it overlaps every
+    interval, but never another segment.
+    """
+
+    segment: str = ""
+    interval: Interval = EVERYTHING
+
+    def overlaps(self, other: Resource) -> bool:
+        if self.segment and other.segment:
+            return self.segment == other.segment
+        return self.interval.overlaps(other.interval)
+
+
+WHOLE_TABLE = Resource()
+
+
+def segment(name: str, interval: Interval = EVERYTHING) -> Resource:
+    """The lock on one segment."""
+    return Resource(segment=name, interval=interval)
+
+
+@dataclass(frozen=True, slots=True)
+class LockRequest:
+    """What one operation asks for on one table.
+
+    `operation` makes requests idempotent: the same operation never holds two entries.
+    `display` is how people know it (`TableCompaction/nightly`). `row_concurrency` False asks
+    that two updates of one segment exclude each other (`Segment` concurrency).
+    """
+
+    table: str
+    operation: str
+    mode: Mode
+    resources: tuple[Resource, ...]
+    priority: int = 0
+    display: str = ""
+    row_concurrency: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One operation's lock as it is stored. `order` is the creation order (etcd: the create
+    revision), which makes waiting fair; `token` is the fencing token of the grant, 0 while it
+    waits; `revoked_by` names the operation of higher priority that took the resources."""
+
+    request: LockRequest
+    state: EntryState
+    order: int
+    token: int = 0
+    revoked_by: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Granted:
+    """`token` rises with every grant on a table; it goes into the commit for diagnosis."""
+
+    token: int
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """Queued behind `blockers`: pairs of (who, resource) for people to read."""
+
+    blockers: tuple[tuple[str, str], ...]
+
+
+class CommitLease(StrEnum):
+    """The answer to "may I commit now?"."""
+
+    ENTERED = "Entered"
+    REVOKED = "Revoked"
+    LOST = "Lost"

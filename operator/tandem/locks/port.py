@@ -1,0 +1,45 @@
+"""The port through which the engine takes locks.
+
+Idempotent by operation: a restarted holder that asks again gets its own entry back (I-27).
+Implementations: `tandem.locks.memory`, later etcd. `tests/locks/contract.py` is the suite
+that each of them must pass.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from tandem.locks.model import CommitLease, Entry, Granted, LockRequest, Waiting
+
+
+class LockStore(Protocol):
+    """Locks of many tables."""
+
+    def acquire(self, request: LockRequest) -> Granted | Waiting:
+        """Take all resources, or queue for all of them; never some (I-26).
+
+        Asked again, a waiter keeps its place. A holder that asks for other resources gets
+        them beside what it holds if they are free (`extend`); if not, it keeps what it holds
+        and waits. A revoked entry starts anew, at the end of the queue.
+        """
+        ...
+
+    def wait(self, table: str, operation: str, timeout_s: float) -> None:
+        """Block until `acquire` may answer otherwise, at most `timeout_s` seconds."""
+        ...
+
+    def enter_commit(self, table: str, operation: str) -> CommitLease:
+        """From here to `leave_commit` or `release` nobody revokes us (S28)."""
+        ...
+
+    def leave_commit(self, table: str, operation: str) -> None:
+        """Back to merely holding: a round of evaluation may take long."""
+        ...
+
+    def release(self, table: str, operation: str) -> None:
+        """Let go of everything, held or waited for. To be called after the commit (I-29)."""
+        ...
+
+    def entries(self, table: str) -> tuple[Entry, ...]:
+        """All entries of a table, in queue order."""
+        ...
