@@ -130,9 +130,36 @@ class InvalidSpec(TandemError):
 
 
 class InvalidStatement(TandemError):
-    """A `where` or `set` expression that we do not accept; `position` points into its text."""
+    """A `where` or `set` expression that we do not accept; `position` points into its text.
+
+    Args:
+        position: line and column, both from 1, where there is a text to point into.
+        snippet: the line in question and below it a caret under the place.
+    """
 
     reason = Reason.INVALID_STATEMENT
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        resource: str = "",
+        field: str = "",
+        found: object = "",
+        expected: str = "",
+        remedy: str = "",
+        position: tuple[int, int] | None = None,
+        snippet: str = "",
+    ) -> None:
+        super().__init__(
+            message, resource=resource, field=field, found=found, expected=expected, remedy=remedy
+        )
+        self.position = position
+        self.snippet = snippet
+
+    def __str__(self) -> str:
+        text = super().__str__()
+        return f"{text}\n{self.snippet}" if self.snippet else text
 
 
 class ReferenceNotFound(TandemError):
