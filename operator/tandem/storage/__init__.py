@@ -1,5 +1,11 @@
-"""Access to object stores: local disk, S3, GCS, Azure, all through `obstore`.
+"""Access to object stores: local disk directly, S3, GCS and Azure through `obstore`.
 
 Knows paths, bytes and put-if-absent; knows nothing of Delta. Nothing above this package may
 open a file or a connection to a store by other means.
 """
+
+from tandem.storage.probe import probe_put_if_absent
+from tandem.storage.rooted import open_store
+from tandem.storage.store import ObjectMeta, Store
+
+__all__ = ["ObjectMeta", "Store", "open_store", "probe_put_if_absent"]

@@ -68,3 +68,8 @@ class Store(Protocol):
         """A streaming writer. The object appears when it is closed; closing after an error
         must leave nothing visible."""
         ...
+
+    def delete_prefix(self, prefix: str) -> int:
+        """Remove everything below the folder `prefix`, also what killed writers left half
+        written (which `list` does not show). Returns how many objects went."""
+        ...

@@ -1,0 +1,161 @@
+"""File objects over a store: a writer that publishes on close, a reader with read-ahead.
+
+Shared by the stores of this package. They know bytes and positions, not where those go.
+"""
+
+from __future__ import annotations
+
+import io
+from abc import abstractmethod
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any
+
+# Below this, one request brings more than was asked for: footers and page headers are read in
+# many small pieces, and each piece would otherwise cost a round trip.
+READ_AHEAD = 256 * 1024
+
+
+class PublishingWriter(io.RawIOBase):
+    """A writer whose object appears when it is closed, whole, or never.
+
+    Leaving its `with` block by an exception, a failed `write`, `abort()` or losing the last
+    reference discards what was written. After a discard `close` does nothing.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._position = 0
+        self._discarded = False
+        self._done = False
+
+    @abstractmethod
+    def _append(self, data: memoryview) -> None: ...
+
+    @abstractmethod
+    def _publish(self) -> None: ...
+
+    @abstractmethod
+    def _discard(self) -> None: ...
+
+    def writable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._position
+
+    def write(self, data: Any, /) -> int:
+        if self._done:
+            raise ValueError("write to a closed or aborted writer")
+        view = memoryview(data).cast("B")
+        try:
+            self._append(view)
+        except BaseException:
+            self.abort()
+            raise
+        self._position += len(view)
+        return len(view)
+
+    def abort(self) -> None:
+        """Discard everything; nothing becomes visible. Idempotent, no effect after `close`."""
+        if not self._done:
+            self._done = True
+            self._discarded = True
+            self._discard()
+        super().close()
+
+    def close(self) -> None:
+        if not self._done:
+            self._done = True
+            try:
+                self._publish()
+            except BaseException:
+                self._discard()
+                super().close()
+                raise
+        super().close()
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if exc_type is None:
+            self.close()
+        else:
+            self.abort()
+
+    def __del__(self) -> None:
+        # The base class would close here, and so publish what nobody finished.
+        if not getattr(self, "_done", True):
+            self.abort()
+
+
+class RangeReader(io.RawIOBase):
+    """A seekable reader over `fetch(start, length)`, for objects of a known size.
+
+    Not thread-safe, like any file; pyarrow serialises its calls.
+    """
+
+    def __init__(self, fetch: Callable[[int, int], bytes], size: int) -> None:
+        super().__init__()
+        self._fetch = fetch
+        self._size = size
+        self._position = 0
+        self._buffer = b""
+        self._buffer_start = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def size(self) -> int:
+        return self._size
+
+    def tell(self) -> int:
+        return self._position
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence]
+        if base + offset < 0:
+            raise ValueError(f"negative position {base + offset}")
+        self._position = base + offset
+        return self._position
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        left = max(self._size - self._position, 0)
+        wanted = left if size is None or size < 0 else min(size, left)
+        if wanted == 0:
+            return b""
+        data = self._from_buffer(wanted)
+        if data is None:
+            if wanted >= READ_AHEAD:
+                data = self._fetch(self._position, wanted)
+            else:
+                # Near the end read backwards too: a Parquet footer is read tail first.
+                start = max(0, min(self._position, self._size - READ_AHEAD))
+                self._buffer = self._fetch(start, min(READ_AHEAD, self._size - start))
+                self._buffer_start = start
+                data = self._from_buffer(wanted)
+        if data is None or len(data) < wanted:
+            raise OSError(f"object is shorter than its size of {self._size} bytes")
+        self._position += wanted
+        return data
+
+    def _from_buffer(self, wanted: int) -> bytes | None:
+        start = self._position - self._buffer_start
+        if start < 0 or start + wanted > len(self._buffer):
+            return None
+        return self._buffer[start : start + wanted]
+
+    def readall(self) -> bytes:
+        return self.read(-1)
+
+    def readinto(self, target: Any, /) -> int:
+        view = memoryview(target).cast("B")
+        data = self.read(len(view))
+        view[: len(data)] = data
+        return len(data)

@@ -1,0 +1,311 @@
+"""A folder on a local (or mounted POSIX) file system as a store.
+
+Written directly on POSIX calls instead of obstore's local store, for four things that one
+does not do: it syncs what a commit will refer to, tells a full disk by its error number, never
+follows a link out of the root, and can remove what killed writers left behind. Its create is
+the same hard link, so both exclude each other.
+
+Whoever can swap a folder for a link *between* our check and our call can still lead us away;
+someone with that power over the table's folder owns the table anyway.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import secrets
+import stat
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import BinaryIO, cast
+
+import pyarrow as pa
+
+from tandem.errors import (
+    AccessDenied,
+    AlreadyExists,
+    LocationNotAllowed,
+    ObjectNotFound,
+    OutcomeUnknown,
+    StorageError,
+    StorageFull,
+    StoreUnsuitable,
+)
+from tandem.storage.files import PublishingWriter
+from tandem.storage.paths import check_relative, split_location
+from tandem.storage.store import ObjectMeta
+
+# Objects being written: `<name>#<digits>`, as the object_store library names its own. Listings
+# hide them, there and here; Spark's vacuum removes old ones in data folders.
+_STAGING = re.compile(r"#\d+\Z")
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+_DENIED = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
+_ABSENT = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EISDIR})
+_NO_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV})
+
+
+class LocalStore:
+    """Relative paths only; see `tandem.storage.store.Store` for what each call promises."""
+
+    def __init__(self, location: str) -> None:
+        self._location = location
+        self._root = split_location(location)[2] or "/"
+
+    @property
+    def location(self) -> str:
+        return self._location
+
+    def get(self, path: str) -> bytes:
+        try:
+            with open(self._locate(path), "rb") as file:
+                return file.read()
+        except OSError as error:
+            raise self._translate(error, path) from error
+
+    def get_range(self, path: str, start: int, length: int) -> bytes:
+        try:
+            with open(self._locate(path), "rb") as file:
+                # A sparse length (from a corrupt descriptor) must not make us allocate it.
+                left = os.fstat(file.fileno()).st_size - start
+                return os.pread(file.fileno(), max(0, min(length, left)), start)
+        except OSError as error:
+            raise self._translate(error, path) from error
+
+    def head(self, path: str) -> ObjectMeta:
+        try:
+            found = os.stat(self._locate(path))
+        except OSError as error:
+            raise self._translate(error, path) from error
+        if not stat.S_ISREG(found.st_mode):
+            raise self._translate(IsADirectoryError(errno.EISDIR, "not a file"), path)
+        return ObjectMeta(path, found.st_size, found.st_mtime_ns // 1_000_000)
+
+    def list(self, prefix: str = "", *, start_after: str = "") -> Iterator[ObjectMeta]:
+        """Links to folders are not followed; links to files only inside the root."""
+        folder = self._locate(prefix) if prefix.strip("/") else self._root
+        base = prefix.strip("/") + "/" if prefix.strip("/") else ""
+        return self._walk(folder, base, start_after)
+
+    def _walk(self, folder: str, base: str, start_after: str) -> Iterator[ObjectMeta]:
+        try:
+            with os.scandir(folder) as found:
+                # The order of whole paths: "a.b" comes before "a/b", so a folder sorts with
+                # its slash.
+                entries = sorted(
+                    (entry.name + ("/" if entry.is_dir(follow_symlinks=False) else ""), entry)
+                    for entry in found
+                )
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        except OSError as error:
+            raise self._translate(error, base) from error
+        for name, entry in entries:
+            path = base + name
+            if name.endswith("/"):
+                if not start_after > path or start_after.startswith(path):
+                    yield from self._walk(entry.path, path, start_after)
+                continue
+            if path <= start_after or _STAGING.search(name):
+                continue
+            if entry.is_symlink() and not self._inside(entry.path):
+                continue
+            try:
+                meta = entry.stat()
+            except FileNotFoundError:
+                continue  # removed since the folder was read, or a dangling link
+            except OSError as error:
+                raise self._translate(error, path) from error
+            if stat.S_ISREG(meta.st_mode):
+                yield ObjectMeta(path, meta.st_size, meta.st_mtime_ns // 1_000_000)
+
+    def put(self, path: str, data: bytes) -> None:
+        with LocalWriter(self, path) as writer:
+            writer.write(data)
+
+    def put_if_absent(self, path: str, data: bytes) -> None:
+        with LocalWriter(self, path, exclusive=True) as writer:
+            writer.write(data)
+
+    def delete(self, paths: Iterable[str]) -> None:
+        for path in paths:
+            try:
+                os.unlink(self._locate(path))
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                raise self._translate(error, path) from error
+
+    def delete_prefix(self, prefix: str) -> int:
+        folder = self._locate(prefix.strip("/"))
+        removed = 0
+        try:
+            # Bottom up; links are unlinked, never followed.
+            for parent, _, files in os.walk(folder, topdown=False):
+                for name in files:
+                    removed += _unlink_if_present(os.path.join(parent, name))
+                for entry in list(os.scandir(parent)):
+                    if entry.is_symlink():
+                        removed += _unlink_if_present(entry.path)
+                try:
+                    os.rmdir(parent)
+                except OSError as error:
+                    # Someone put a file there meanwhile: it is not ours to take.
+                    if error.errno not in (errno.ENOTEMPTY, errno.ENOENT, errno.EEXIST):
+                        raise
+        except OSError as error:
+            raise self._translate(error, prefix) from error
+        return removed
+
+    def open_input(self, path: str) -> BinaryIO:
+        # Reads without the interpreter's lock, unlike a Python file.
+        try:
+            return cast(BinaryIO, pa.OSFile(self._locate(path), "rb"))
+        except OSError as error:
+            raise self._translate(error, path) from error
+
+    def open_output(self, path: str) -> BinaryIO:
+        return cast(BinaryIO, LocalWriter(self, path))
+
+    def _locate(self, path: str) -> str:
+        """The path on disk, after making sure that it stays below the root."""
+        full = os.path.join(self._root, check_relative(path, resource=self._location))
+        if not self._inside(full):
+            raise LocationNotAllowed(
+                "a link leads out of the table's root",
+                resource=self._location,
+                field="path",
+                found=f"{path} -> {os.path.realpath(full)}",
+                expected=f"a file below {os.path.realpath(self._root)}",
+                remedy="Adopt the table at the place where its files really are",
+            )
+        return full
+
+    def _inside(self, full: str) -> bool:
+        root = os.path.realpath(self._root)
+        return os.path.realpath(full).startswith(root.rstrip("/") + "/")
+
+    def _translate(self, error: OSError, path: str, *, writing: bool = False) -> StorageError:
+        what = {"resource": f"{self._location}/{path}", "found": error.strerror or str(error)}
+        if error.errno in _FULL:
+            return StorageFull(
+                "there is no room left to write",
+                **what,
+                expected="free space on the volume",
+                remedy="Free some space or enlarge the volume, then run again",
+            )
+        if error.errno in _DENIED:
+            return AccessDenied(
+                "permission denied",
+                **what,
+                expected="permission to write" if writing else "permission to read",
+                remedy="Give this user the permission",
+            )
+        if error.errno in _ABSENT and not writing:
+            return ObjectNotFound("no such object", **what)
+        return StorageError("the file system failed", **what)
+
+
+def _unlink_if_present(path: str) -> int:
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        return 0
+    return 1
+
+
+class LocalWriter(PublishingWriter):
+    """Writes beside the target under a staging name, syncs, then renames or (exclusive) links."""
+
+    def __init__(self, store: LocalStore, path: str, *, exclusive: bool = False) -> None:
+        self._store = store
+        self._path = path
+        self._exclusive = exclusive
+        self._target = store._locate(path)
+        folder = os.path.dirname(self._target)
+        # Room for the suffix below the usual limit of 255 bytes a name.
+        name = os.path.basename(self._target).encode()[:230].decode(errors="ignore")
+        self._staging = os.path.join(folder, f"{name}#{secrets.randbelow(10**18)}")
+        try:
+            self._make_folder(folder)
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
+            self._fd = os.open(self._staging, flags, 0o666)
+        except OSError as error:
+            raise store._translate(error, path, writing=True) from error
+        super().__init__()
+
+    @staticmethod
+    def _make_folder(folder: str) -> None:
+        missing = []
+        while not os.path.isdir(folder):
+            missing.append(folder)
+            folder = os.path.dirname(folder)
+        for made in reversed(missing):
+            Path(made).mkdir(exist_ok=True)
+            _sync_folder(os.path.dirname(made))
+
+    def _append(self, data: memoryview) -> None:
+        try:
+            while data:
+                data = data[os.write(self._fd, data) :]
+        except OSError as error:
+            raise self._store._translate(error, self._path, writing=True) from error
+
+    def _publish(self) -> None:
+        try:
+            os.fsync(self._fd)
+            os.close(self._fd)
+            self._fd = -1
+            if self._exclusive:
+                self._link()
+            else:
+                os.rename(self._staging, self._target)
+        except OSError as error:
+            raise self._store._translate(error, self._path, writing=True) from error
+        try:
+            _sync_folder(os.path.dirname(self._target))
+        except OSError as error:
+            raise OutcomeUnknown(
+                "the object is visible, but may not survive a power cut",
+                resource=f"{self._store.location}/{self._path}",
+                found=error.strerror or str(error),
+                remedy="Check the volume",
+            ) from error
+
+    def _link(self) -> None:
+        try:
+            os.link(self._staging, self._target)
+        except FileExistsError as error:
+            raise AlreadyExists(
+                "there is an object of this name", resource=f"{self._store.location}/{self._path}"
+            ) from error
+        except OSError as error:
+            if error.errno not in _NO_LINKS:
+                raise
+            raise StoreUnsuitable(
+                "this file system has no hard links, so no file can be created exclusively "
+                "with its whole content",
+                resource=self._store.location,
+                found=error.strerror or str(error),
+                expected="a POSIX file system (ext4, xfs, btrfs, NFS)",
+                remedy="Move the table",
+            ) from error
+        _unlink_if_present(self._staging)
+
+    def _discard(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+        _unlink_if_present(self._staging)
+
+
+def _sync_folder(folder: str) -> None:
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    except OSError as error:
+        # Some network file systems cannot sync a folder, and need not: they are synchronous.
+        if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP):
+            raise
+    finally:
+        os.close(fd)

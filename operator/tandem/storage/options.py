@@ -1,0 +1,178 @@
+"""`spec.storage.options` and the environment, as settings for a store's client.
+
+Options are stored in resources, plans and job files, so nothing secret may be in them; secrets
+come from the environment alone. This module must not print or log a value of the environment.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from tandem.errors import InvalidSpec
+
+# What options may say, by scheme, and the client's own word for it where it differs.
+_CLIENT = frozenset({"allow_http", "timeout", "connect_timeout", "proxy_url"})
+_STORE: Mapping[str, frozenset[str]] = {
+    "file": frozenset(),
+    "s3": frozenset(
+        {
+            "endpoint",
+            "region",
+            "virtual_hosted_style_request",
+            "skip_signature",
+            "unsigned_payload",
+            "request_payer",
+            "server_side_encryption",
+            "sse_kms_key_id",
+            "sse_bucket_key_enabled",
+            "disable_tagging",
+            "imdsv1_fallback",
+            "metadata_endpoint",
+            "disable_bulk_delete",
+        }
+    ),
+    "gs": frozenset({"base_url", "skip_signature"}),
+    "abfss": frozenset(
+        {
+            "account_name",
+            "endpoint",
+            "tenant_id",
+            "client_id",
+            "authority_host",
+            "use_emulator",
+            "use_fabric_endpoint",
+            "skip_signature",
+            "disable_tagging",
+        }
+    ),
+}
+_SYNONYMS = {
+    "s3": {"endpoint_url": "endpoint", "default_region": "region"},
+    "gs": {"endpoint": "base_url"},
+}
+_PREFIX = re.compile(r"^(aws|google|azure|azure_storage)_")
+_SECRET = ("secret", "access_key", "account_key", "token", "password", "sas", "credential")
+_ALSO_SECRET = re.compile(r"private|service_account|passphrase|(^|_)pass($|_)|(^|_)key$")
+
+# The variables that people and platforms set, by scheme. Everything else of the environment is
+# left alone.
+_ENVIRONMENT: Mapping[str, frozenset[str]] = {
+    "s3": frozenset(
+        {
+            "AWS_ACCESS_KEY_ID",
+            "AWS_SECRET_ACCESS_KEY",
+            "AWS_SESSION_TOKEN",
+            "AWS_REGION",
+            "AWS_DEFAULT_REGION",
+            "AWS_ENDPOINT_URL",
+            "AWS_ENDPOINT_URL_S3",
+            "AWS_ALLOW_HTTP",
+            "AWS_ROLE_ARN",
+            "AWS_ROLE_SESSION_NAME",
+            "AWS_WEB_IDENTITY_TOKEN_FILE",
+            "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
+            "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+            "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE",
+        }
+    ),
+    "gs": frozenset(
+        {
+            "GOOGLE_APPLICATION_CREDENTIALS",
+            "GOOGLE_SERVICE_ACCOUNT",
+            "GOOGLE_SERVICE_ACCOUNT_PATH",
+            "GOOGLE_SERVICE_ACCOUNT_KEY",
+        }
+    ),
+    "abfss": frozenset(
+        {
+            "AZURE_STORAGE_ACCOUNT_NAME",
+            "AZURE_STORAGE_ACCOUNT_KEY",
+            "AZURE_STORAGE_ACCESS_KEY",
+            "AZURE_STORAGE_SAS_KEY",
+            "AZURE_STORAGE_TOKEN",
+            "AZURE_CLIENT_ID",
+            "AZURE_CLIENT_SECRET",
+            "AZURE_TENANT_ID",
+            "AZURE_AUTHORITY_HOST",
+            "AZURE_FEDERATED_TOKEN_FILE",
+        }
+    ),
+    "file": frozenset(),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """For obstore: `config` of the store (may hold secrets: not shown), `client` of HTTP."""
+
+    config: Mapping[str, str] = field(default_factory=dict, repr=False)
+    client: Mapping[str, object] = field(default_factory=dict)
+
+
+def settings(
+    scheme: str, options: Mapping[str, str], environ: Mapping[str, str] | None = None
+) -> Settings:
+    """Check `options` and join them with `environ`.
+
+    Args:
+        scheme: of the canonical location.
+        options: by the names of `contract.md`; `AWS_REGION` and `region` mean the same.
+        environ: credentials that replace the process's own variables of the same names; None
+            leaves everything to the process's environment.
+
+    Raises:
+        InvalidSpec: an option that is secret, unknown for this scheme, or carries credentials.
+    """
+    config: dict[str, str] = {}
+    client: dict[str, object] = {}
+    for name in sorted(_ENVIRONMENT[scheme]):
+        if environ and environ.get(name):
+            if name == "AWS_ALLOW_HTTP":
+                client["allow_http"] = _truth(name, environ[name])
+            else:
+                config[name.lower()] = environ[name]
+    for name, value in options.items():
+        key = _known(scheme, name)
+        if "@" in value and "://" in value:
+            raise _bad(name, "an option must not carry credentials", "a URL without user info")
+        if key in _CLIENT:
+            client[key] = _truth(name, value) if key == "allow_http" else value
+        else:
+            # An option is more specific than a variable of whatever spelling.
+            for spelling in (f"aws_{key}", f"aws_{key}_url", f"aws_default_{key}"):
+                config.pop(spelling, None)
+            config[key] = value
+    return Settings(config, client)
+
+
+def _known(scheme: str, name: str) -> str:
+    key = _PREFIX.sub("", name.lower().replace("-", "_"))
+    key = _SYNONYMS.get(scheme, {}).get(key, key)
+    allowed = _STORE[scheme] | (_CLIENT if scheme != "file" else frozenset())
+    if key in allowed:
+        return key
+    if any(word in key for word in _SECRET) or _ALSO_SECRET.search(key):
+        raise _bad(name, "a secret must not stand in options", "only what is not secret")
+    raise _bad(
+        name,
+        f"no such option for {scheme}://",
+        "one of " + ", ".join(sorted(allowed)) if allowed else "no options",
+    )
+
+
+def _truth(name: str, value: str) -> bool:
+    if value.lower() not in ("true", "false", "1", "0"):
+        raise _bad(name, f"{value!r} is neither true nor false", "true or false")
+    return value.lower() in ("true", "1")
+
+
+def _bad(name: str, message: str, expected: str) -> InvalidSpec:
+    return InvalidSpec(
+        message,
+        field=f"spec.storage.options.{name}",
+        found=name,
+        expected=expected,
+        remedy="Put secrets into the environment (AWS_…, GOOGLE_…, AZURE_…) or a Secret",
+    )

@@ -1,0 +1,220 @@
+"""Paths: what may be read or written below a table's root, and by which name.
+
+Paths come from logs that anyone may have written, so each is checked before a store sees it:
+a relative path cannot leave the root, an absolute one must lie under the root or under a
+prefix that the operator of the table allowed. Pure text; links on a local disk are checked
+by `tandem.storage.local`, which can see them. No I/O here.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from urllib.parse import quote, unquote
+
+from tandem.errors import InvalidSpec, LocationNotAllowed
+
+SCHEMES = ("file", "s3", "gs", "abfss")
+# Other spellings of the same stores, met in logs and in configuration files.
+_ALIASES = {"s3a": "s3", "s3n": "s3", "gcs": "gs"}
+_SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.\-]*):")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+_CONTAINER_AT_ACCOUNT = re.compile(r"^[A-Za-z0-9$][A-Za-z0-9\-]*@[A-Za-z0-9.\-]+$")
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """Where a path leads: `root` is a canonical location (the table's own, or an allowed
+    prefix) and `key` the checked path relative to it."""
+
+    root: str
+    key: str
+
+
+def check_relative(path: str, *, resource: str = "") -> str:
+    """`path` itself, if it is a canonical relative path.
+
+    Canonical: `/`-separated, not empty, no empty, `.` or `..` segment (nor one that turns into
+    `.` or `..` when percent-decoded again), no backslash, no control character, no scheme.
+
+    Raises:
+        LocationNotAllowed: otherwise.
+    """
+    problem = _problem(path)
+    if problem:
+        raise LocationNotAllowed(
+            f"a path inside the table {problem}",
+            resource=resource,
+            field="path",
+            found=repr(path[:200]),
+            expected="a relative path that stays below the table's root",
+            remedy="Nothing was read or written; find out who wrote this path into the log",
+        )
+    return path
+
+
+def _problem(path: str) -> str | None:
+    if not path:
+        return "is empty"
+    if path.startswith("/"):
+        return "is absolute"
+    if "\\" in path:
+        return "contains a backslash"
+    if _CONTROL.search(path):
+        return "contains a control character"
+    if _SCHEME.match(path):
+        return "looks like a URL with a scheme"
+    if not path.isprintable() and not _encodable(path):
+        return "is not valid Unicode"
+    for segment in path.split("/"):
+        if not segment:
+            return "has an empty segment"
+        # Nothing below decodes a path again, but a store or a proxy in between might; so
+        # an encoded "..", once or many times over, is refused too. An encoded slash is not:
+        # partition values with a slash in them look like that.
+        while True:
+            if any(part in (".", "..") for part in re.split(r"[/\\]", segment)):
+                return "steps out of its folder"
+            decoded = unquote(segment)
+            if decoded == segment:
+                break
+            segment = decoded
+    return None
+
+
+def _encodable(path: str) -> bool:
+    try:
+        path.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def is_absolute(path: str) -> bool:
+    """Whether a logged path (decoded) is absolute: a URL, or a path from `/`."""
+    return path.startswith("/") or _SCHEME.match(path) is not None
+
+
+def canonical_location(location: str, *, encoded: bool = True, field: str = "location") -> str:
+    """The one spelling of a location: `scheme://authority/path`, percent-encoded, no trailing
+    slash. Plain absolute paths become `file://` URLs; they, and URLs with `encoded=False`
+    (paths that a log reader decoded already), are taken literally.
+
+    Raises:
+        InvalidSpec: unknown scheme, a relative path, credentials, a query or `..` in it.
+    """
+    scheme, authority, path = split_location(location, encoded=encoded, field=field)
+    tail = quote(path.rstrip("/"), safe="/=:+,;@!$&'()*~")
+    return f"{scheme}://{authority}{tail}"
+
+
+def split_location(
+    location: str, *, encoded: bool = True, field: str = "location"
+) -> tuple[str, str, str]:
+    """`(scheme, authority, decoded path)` of a location; see `canonical_location`."""
+
+    def bad(message: str, remedy: str) -> InvalidSpec:
+        return InvalidSpec(
+            message,
+            field=field,
+            found=_without_userinfo(location)[:200],
+            expected="file:///…, s3://bucket/…, gs://bucket/…, "
+            "abfss://container@account.dfs.core.windows.net/… or an absolute path",
+            remedy=remedy,
+        )
+
+    if location.startswith("/"):
+        scheme, authority, path = "file", "", location
+    else:
+        match = _SCHEME.match(location)
+        if match is None:
+            raise bad("a location must be absolute", "Write the whole path or URL")
+        scheme = match.group(1).lower()
+        scheme = _ALIASES.get(scheme, scheme)
+        if scheme not in SCHEMES:
+            raise bad(f"no store is known for the scheme {scheme!r}", "Use one of those named")
+        rest = location[match.end() :]
+        if rest.startswith("//"):
+            authority, slash, path = rest[2:].partition("/")
+            path = slash + path
+        elif scheme == "file" and rest.startswith("/"):
+            authority, path = "", rest
+        else:
+            raise bad("a location must be absolute", "Write the whole path or URL")
+        if encoded:
+            if "?" in rest or "#" in rest:
+                raise bad(
+                    "a location takes no query and no fragment",
+                    "Put options into spec.storage.options, and secrets into the environment",
+                )
+            path = unquote(path)
+    if scheme == "file":
+        if authority not in ("", "localhost"):
+            raise bad("a file URL names this machine only", "Write file:///path")
+        authority = ""
+    elif "@" in authority and not (scheme == "abfss" and _CONTAINER_AT_ACCOUNT.match(authority)):
+        raise bad(
+            "a location must not carry credentials",
+            "Remove them from the URL and put them into the environment or a Secret",
+        )
+    elif not authority:
+        raise bad("a location must name a bucket", "Write scheme://bucket/path")
+    if "\\" in path or _CONTROL.search(path) or not _encodable(path):
+        raise bad("a location holds no backslash and no control character", "Correct it")
+    if any(part in (".", "..") for part in path.split("/")):
+        raise bad("a location must not contain . or .. segments", "Write the path they stand for")
+    return scheme, authority, posixpath.normpath(path) if path.strip("/") else ""
+
+
+def _without_userinfo(location: str) -> str:
+    """For messages: whatever stands before an `@` may be a secret."""
+    return re.sub(r"//[^/]*@", "//…@", location.split("?")[0])
+
+
+def relative_to(location: str, root: str) -> str | None:
+    """The decoded path of `location` below `root` (both canonical), None if it lies elsewhere,
+    "" if it is the root itself."""
+    root = root.rstrip("/")
+    if location == root:
+        return ""
+    if location.startswith(root + "/"):
+        return unquote(location[len(root) + 1 :])
+    return None
+
+
+def resolve(path: str, root: str, allowed_prefixes: Sequence[str] = ()) -> Resolved:
+    """Where a decoded path of a log leads.
+
+    Args:
+        path: relative to `root`, or absolute (a URL, or from `/` on a local root).
+        root: the table's canonical location.
+        allowed_prefixes: canonical locations that absolute paths may lie under too.
+
+    Raises:
+        LocationNotAllowed: it leaves the root, or lies under no allowed prefix.
+    """
+    if not is_absolute(path):
+        return Resolved(root, check_relative(path, resource=root))
+    try:
+        location = canonical_location(path, encoded=False, field="path")
+    except InvalidSpec as error:
+        raise _not_allowed(path, root, allowed_prefixes) from error
+    for prefix in (root, *allowed_prefixes):
+        key = relative_to(location, prefix)
+        if key:
+            return Resolved(prefix, check_relative(key, resource=prefix))
+    raise _not_allowed(path, root, allowed_prefixes)
+
+
+def _not_allowed(path: str, root: str, allowed_prefixes: Sequence[str]) -> LocationNotAllowed:
+    return LocationNotAllowed(
+        "the log names an absolute path outside the table",
+        resource=root,
+        field="path",
+        found=_without_userinfo(path)[:200],
+        expected="a path below " + " or ".join((root, *allowed_prefixes)),
+        remedy="If the table may read there (a shallow clone), add the prefix to the allowed "
+        "prefixes of the LakeTable",
+    )

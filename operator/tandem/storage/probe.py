@@ -1,0 +1,79 @@
+"""Does this store really create only if absent? Tried, not believed.
+
+Everything else rests on it: two committers of one version must never both succeed.
+"""
+
+from __future__ import annotations
+
+import secrets
+from concurrent.futures import ThreadPoolExecutor
+
+from tandem.errors import AccessDenied, AlreadyExists, StorageError, StorageFull, StoreUnsuitable
+from tandem.storage.store import Store
+
+PROBE_PREFIX = "_tandem/probe"
+_RACERS = 2
+_ROUNDS = 3
+
+
+def probe_put_if_absent(store: Store) -> None:
+    """Create fresh objects twice, one after the other and in races; remove them again.
+
+    Raises:
+        StoreUnsuitable: a second create succeeded, or the store cannot do it at all.
+        AccessDenied, StorageFull: writing is not possible for that reason.
+        OutcomeUnknown: the store did not answer.
+    """
+    folder = f"{PROBE_PREFIX}/{secrets.token_hex(8)}"
+    try:
+        _one_after_the_other(store, f"{folder}/once")
+        for number in range(_ROUNDS):
+            _race(store, f"{folder}/race-{number}")
+    finally:
+        store.delete_prefix(folder)
+
+
+def _one_after_the_other(store: Store, path: str) -> None:
+    try:
+        store.put_if_absent(path, b"first")
+    except (AccessDenied, StorageFull, AlreadyExists):
+        raise
+    except StorageError as error:
+        if "not supported" in error.found.lower() or "notimplemented" in error.found.lower():
+            raise _unsuitable(store, "the store does not know create-if-absent") from error
+        raise
+    try:
+        store.put_if_absent(path, b"second")
+    except AlreadyExists:
+        if store.get(path) != b"first":
+            raise _unsuitable(store, "a refused create changed the object") from None
+        return
+    raise _unsuitable(store, "a second create of the same object succeeded")
+
+
+def _race(store: Store, path: str) -> None:
+    def create(word: bytes) -> bytes | None:
+        try:
+            store.put_if_absent(path, word)
+        except AlreadyExists:
+            return None
+        return word
+
+    words = [f"racer {number}".encode() for number in range(_RACERS)]
+    with ThreadPoolExecutor(_RACERS) as pool:
+        winners = [word for word in pool.map(create, words) if word is not None]
+    if len(winners) > 1:
+        raise _unsuitable(store, "two concurrent creates of the same object both succeeded")
+    if winners != [store.get(path)]:
+        raise _unsuitable(store, "the winner of two concurrent creates is not what is stored")
+
+
+def _unsuitable(store: Store, found: str) -> StoreUnsuitable:
+    return StoreUnsuitable(
+        "this store cannot create an object only if it is absent, so two writers could "
+        "overwrite each other's commits",
+        resource=store.location,
+        found=found,
+        expected="an atomic put-if-absent (S3 If-None-Match, GCS, Azure, a POSIX disk)",
+        remedy="Move the table to a store that has it, or switch it on there",
+    )

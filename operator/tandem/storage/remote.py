@@ -1,0 +1,287 @@
+"""S3, GCS and Azure as stores, through obstore.
+
+Retries. Reads and replacing puts are retried inside obstore. An exclusive put is **not**: a
+retry after a lost answer would find our own object and say "exists". So it is sent once; a
+certain "no" is `AlreadyExists`, anything uncertain is `OutcomeUnknown`, and the caller looks.
+Even so `AlreadyExists` only says that an object is there: a proxy on the way may have retried.
+Whoever must know *whose* it is compares a token inside the object, as the commit loop does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
+
+import obstore
+from obstore.exceptions import (
+    AlreadyExistsError,
+    BaseError,
+    PermissionDeniedError,
+    PreconditionError,
+    UnauthenticatedError,
+)
+from obstore.store import AzureStore, GCSStore, S3Store
+
+from tandem.errors import (
+    AccessDenied,
+    AlreadyExists,
+    ObjectNotFound,
+    OutcomeUnknown,
+    StorageError,
+    StorageFull,
+)
+from tandem.storage.files import PublishingWriter, RangeReader
+from tandem.storage.options import Settings
+from tandem.storage.paths import check_relative, split_location
+from tandem.storage.store import ObjectMeta
+
+if TYPE_CHECKING:
+    from obstore.store import ClientConfig, ObjectStore, RetryConfig
+
+# How long a read or a replacing put may go on trying. Short enough for a person who waits.
+_RETRY: RetryConfig = {
+    "max_retries": 6,
+    "retry_timeout": timedelta(seconds=60),
+    "backoff": {
+        "init_backoff": timedelta(milliseconds=100),
+        "max_backoff": timedelta(seconds=5),
+        "base": 2,
+    },
+}
+_NO_RETRY: RetryConfig = {"max_retries": 0}
+_LIST_CHUNK = 1000
+# obstore reports a missing object as the built-in FileNotFoundError.
+_ERRORS = (BaseError, FileNotFoundError, PermissionError, TimeoutError, ConnectionError)
+_FULL = ("507", "InsufficientStorage", "QuotaExceeded", "XMinioStorageFull", "os error 28")
+_DENIED = ("403 Forbidden", "401 Unauthorized", "AccessDenied")
+
+
+class RemoteStore:
+    """Relative paths only; see `tandem.storage.store.Store` for what each call promises."""
+
+    def __init__(self, location: str, settings: Settings) -> None:
+        self._location = location
+        self._client = _client(location, settings, _RETRY)
+        self._exclusive = _client(location, settings, _NO_RETRY)
+
+    @property
+    def location(self) -> str:
+        return self._location
+
+    def get(self, path: str) -> bytes:
+        key = self._key(path)
+        try:
+            return obstore.get(self._client, key).bytes().to_bytes()
+        except _ERRORS as error:
+            raise self._translate(error, path) from error
+
+    def get_range(self, path: str, start: int, length: int) -> bytes:
+        key = self._key(path)
+        if length <= 0:
+            self.head(path)
+            return b""
+        try:
+            return obstore.get_range(self._client, key, start=start, length=length).to_bytes()
+        except _ERRORS as error:
+            if "416" in str(error):
+                return b""  # begins at or after the end
+            raise self._translate(error, path) from error
+
+    def head(self, path: str) -> ObjectMeta:
+        key = self._key(path)
+        try:
+            return _meta(obstore.head(self._client, key))
+        except _ERRORS as error:
+            raise self._translate(error, path) from error
+
+    def list(self, prefix: str = "", *, start_after: str = "") -> Iterator[ObjectMeta]:
+        """Streams. S3, GCS and Azure list in the order of the keys' bytes; a store that does
+        not (S3 directory buckets) is refused, since paging by `start_after` would lose files."""
+        folder = self._key(prefix.strip("/")) if prefix.strip("/") else None
+        last = ""
+        try:
+            for chunk in obstore.list(
+                self._client, folder, offset=start_after or None, chunk_size=_LIST_CHUNK
+            ):
+                for found in chunk:
+                    meta = _meta(found)
+                    if meta.path <= start_after:
+                        continue
+                    if meta.path < last:
+                        raise StorageError(
+                            "the store does not list in lexicographic order",
+                            resource=self._location,
+                            found=f"{meta.path!r} after {last!r}",
+                            expected="a general-purpose bucket",
+                            remedy="Use another kind of bucket",
+                        )
+                    last = meta.path
+                    yield meta
+        except _ERRORS as error:
+            raise self._translate(error, prefix) from error
+
+    def put(self, path: str, data: bytes) -> None:
+        key = self._key(path)
+        try:
+            obstore.put(self._client, key, data)
+        except _ERRORS as error:
+            raise self._translate(error, path, writing=True) from error
+
+    def put_if_absent(self, path: str, data: bytes) -> None:
+        key = self._key(path)
+        try:
+            obstore.put(self._exclusive, key, data, mode="create", use_multipart=False)
+        except _ERRORS as error:
+            raise self._translate(error, path, writing=True) from error
+
+    def delete(self, paths: Iterable[str]) -> None:
+        batch: list[str] = []
+        for path in paths:
+            batch.append(self._key(path))
+            if len(batch) == _LIST_CHUNK:
+                self._delete(batch)
+                batch = []
+        if batch:
+            self._delete(batch)
+
+    def _delete(self, keys: Sequence[str]) -> None:
+        try:
+            obstore.delete(self._client, keys)
+        except FileNotFoundError:
+            # GCS and Azure complain about an absent object, and stop there: one by one then.
+            for key in keys if len(keys) > 1 else ():
+                self._delete([key])
+        except _ERRORS as error:
+            raise self._translate(error, keys[0]) from error
+
+    def delete_prefix(self, prefix: str) -> int:
+        removed = 0
+
+        def seen() -> Iterator[str]:
+            nonlocal removed
+            for meta in self.list(prefix):
+                removed += 1
+                yield meta.path
+
+        self.delete(seen())
+        return removed
+
+    def open_input(self, path: str) -> BinaryIO:
+        size = self.head(path).size
+        return cast(
+            BinaryIO, RangeReader(lambda start, length: self.get_range(path, start, length), size)
+        )
+
+    def open_output(self, path: str) -> BinaryIO:
+        return cast(BinaryIO, RemoteWriter(self, path))
+
+    def _key(self, path: str) -> str:
+        return check_relative(path, resource=self._location)
+
+    def _translate(self, error: Exception, path: str, *, writing: bool = False) -> StorageError:
+        # The library's message goes on for pages with request internals after its first line.
+        text = str(error).split("\n", 1)[0][:500]
+        what = {"resource": f"{self._location}/{path}", "found": text}
+        if isinstance(error, (AlreadyExistsError, PreconditionError)):
+            return AlreadyExists("there is an object of this name", **what)
+        if isinstance(error, (PermissionDeniedError, UnauthenticatedError, PermissionError)) or any(
+            word in text for word in _DENIED
+        ):
+            return AccessDenied(
+                "permission denied",
+                **what,
+                expected="credentials that may " + ("write" if writing else "read"),
+                remedy="Check the credentials in the environment or in the Secret, and the "
+                "bucket's policy",
+            )
+        if isinstance(error, FileNotFoundError):
+            if not writing:
+                return ObjectNotFound("no such object", **what)
+            return StorageError(
+                "the bucket does not exist", **what, remedy="Create it or correct the location"
+            )
+        if any(word in text for word in _FULL):
+            return StorageFull(
+                "there is no room left to write",
+                **what,
+                expected="free space in the store",
+                remedy="Free some space or raise the quota, then run again",
+            )
+        if writing:
+            return OutcomeUnknown(
+                "the store did not answer a put, so it may have happened or not",
+                **what,
+                expected="an answer",
+                remedy="Look whether the object is there before trying again",
+            )
+        return StorageError(
+            "the store did not answer as expected",
+            **what,
+            expected="an answer",
+            remedy="Check the endpoint, the bucket and the network",
+        )
+
+
+class RemoteWriter(PublishingWriter):
+    """A multipart upload; small objects are one put. What was discarded leaves at most an
+    unfinished upload, which no reader sees: have the bucket expire those (a lifecycle rule)."""
+
+    def __init__(self, store: RemoteStore, path: str) -> None:
+        self._store = store
+        self._path = path
+        self._writer: Any = obstore.open_writer(store._client, store._key(path))
+        super().__init__()
+
+    def _append(self, data: memoryview) -> None:
+        try:
+            self._writer.write(bytes(data))
+        except _ERRORS as error:
+            raise self._store._translate(error, self._path, writing=True) from error
+
+    def _publish(self) -> None:
+        try:
+            self._writer.close()
+        except _ERRORS as error:
+            raise self._store._translate(error, self._path, writing=True) from error
+        self._writer = None
+
+    def _discard(self) -> None:
+        self._writer = None  # dropped unclosed: nothing is published
+
+
+def _meta(found: Any) -> ObjectMeta:
+    modified = found["last_modified"]
+    return ObjectMeta(found["path"], found["size"], round(modified.timestamp() * 1000))
+
+
+def _client(location: str, settings: Settings, retry: RetryConfig) -> ObjectStore:
+    scheme, authority, path = split_location(location)
+    prefix = path.strip("/") or None
+    client = cast("ClientConfig", dict(settings.client))
+    config: Mapping[str, Any] = settings.config
+    if scheme == "s3":
+        return S3Store(
+            authority,
+            prefix=prefix,
+            config=cast(Any, config),
+            client_options=client,
+            retry_config=retry,
+        )
+    if scheme == "gs":
+        return GCSStore(
+            authority,
+            prefix=prefix,
+            config=cast(Any, config),
+            client_options=client,
+            retry_config=retry,
+        )
+    container, _, account = authority.partition("@")
+    named = {"account_name": account.split(".")[0]} if account else {}
+    return AzureStore(
+        container,
+        prefix=prefix,
+        config=cast(Any, {**named, **config}),
+        client_options=client,
+        retry_config=retry,
+    )

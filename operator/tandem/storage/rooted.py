@@ -1,0 +1,133 @@
+"""`open_store`: one table's store, with the absolute paths that its log may name.
+
+The only place that decides which implementation serves a location.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import BinaryIO
+
+from tandem.storage.local import LocalStore
+from tandem.storage.options import settings
+from tandem.storage.paths import canonical_location, resolve, split_location
+from tandem.storage.remote import RemoteStore
+from tandem.storage.store import ObjectMeta, Store
+
+
+def open_store(
+    location: str,
+    options: Mapping[str, str] | None = None,
+    *,
+    allowed_prefixes: Sequence[str] = (),
+    environ: Mapping[str, str] | None = None,
+) -> Store:
+    """The store of the table at `location`. Nothing is read or written yet.
+
+    Args:
+        location: `file:///…`, `s3://bucket/…`, `gs://bucket/…`, `abfss://container@account…/…`
+            or a plain absolute path.
+        options: what is not secret: `endpoint`, `region`, `allow_http`, `timeout`, …
+        allowed_prefixes: locations below which the log may name absolute paths, read-only.
+        environ: credentials in place of the process's own environment. They are not pickled:
+            a worker takes its own from its environment.
+
+    The result is thread-safe and picklable. Do not fork after using a remote one: its client
+    runs threads.
+
+    Raises:
+        InvalidSpec: a location or an option that is wrong, or holds a secret.
+    """
+    return RootedStore(location, options or {}, tuple(allowed_prefixes), environ)
+
+
+class RootedStore:
+    """A `Store` for relative paths, and for absolute ones that lie below allowed prefixes."""
+
+    def __init__(
+        self,
+        location: str,
+        options: Mapping[str, str],
+        allowed_prefixes: tuple[str, ...],
+        environ: Mapping[str, str] | None,
+    ) -> None:
+        self._location = canonical_location(location)
+        self._options = dict(options)
+        self._allowed = tuple(
+            canonical_location(prefix, field="allowedPrefixes") for prefix in allowed_prefixes
+        )
+        self._environ = environ
+        self._lock = threading.Lock()
+        self._stores: dict[str, Store] = {}
+        self._store(self._location)  # so that wrong options are noticed here
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (RootedStore, (self._location, self._options, self._allowed, None))
+
+    def __repr__(self) -> str:
+        return f"<store {self._location}>"
+
+    @property
+    def location(self) -> str:
+        return self._location
+
+    def _store(self, root: str) -> Store:
+        with self._lock:
+            store = self._stores.get(root)
+            if store is None:
+                scheme = split_location(root)[0]
+                own = split_location(self._location)[0]
+                # Options speak of the table's own kind of store; a prefix elsewhere has none.
+                chosen = settings(scheme, self._options if scheme == own else {}, self._environ)
+                store = LocalStore(root) if scheme == "file" else RemoteStore(root, chosen)
+                self._stores[root] = store
+            return store
+
+    def _find(self, path: str) -> tuple[Store, str]:
+        resolved = resolve(path, self._location, self._allowed)
+        return self._store(resolved.root), resolved.key
+
+    def _own(self, path: str) -> tuple[Store, str]:
+        # What is written lies in the table, whatever else may be read.
+        resolved = resolve(path, self._location)
+        return self._store(resolved.root), resolved.key
+
+    def get(self, path: str) -> bytes:
+        store, key = self._find(path)
+        return store.get(key)
+
+    def get_range(self, path: str, start: int, length: int) -> bytes:
+        store, key = self._find(path)
+        return store.get_range(key, start, length)
+
+    def head(self, path: str) -> ObjectMeta:
+        store, key = self._find(path)
+        found = store.head(key)
+        return ObjectMeta(path, found.size, found.modified_ms)
+
+    def list(self, prefix: str = "", *, start_after: str = "") -> Iterator[ObjectMeta]:
+        return self._store(self._location).list(prefix, start_after=start_after)
+
+    def put(self, path: str, data: bytes) -> None:
+        store, key = self._own(path)
+        store.put(key, data)
+
+    def put_if_absent(self, path: str, data: bytes) -> None:
+        store, key = self._own(path)
+        store.put_if_absent(key, data)
+
+    def delete(self, paths: Iterable[str]) -> None:
+        self._store(self._location).delete(self._own(path)[1] for path in paths)
+
+    def delete_prefix(self, prefix: str) -> int:
+        store, key = self._own(prefix.rstrip("/"))
+        return store.delete_prefix(key)
+
+    def open_input(self, path: str) -> BinaryIO:
+        store, key = self._find(path)
+        return store.open_input(key)
+
+    def open_output(self, path: str) -> BinaryIO:
+        store, key = self._own(path)
+        return store.open_output(key)
