@@ -1,1 +1,14 @@
-"""See docs/architecture.md."""
+"""The engine: one pure `step(state, event)` for every kind of operation, and who performs it.
+
+    state, events, effects, step   the machine; no I/O, no clock
+    ports                          what it needs from outside: clock, processes, job runner, locks
+    layout, records                where an operation's files lie, and their formats
+    performer                      performs one effect against the real world
+    session, driver                loops over them, for one operation
+    run                            orders and starts many: `tandem run`, `tandem plan`
+    compaction, update, ingest     what is special about each kind: plan, job, change set
+    table                          adopt or create a table
+
+Whoever drives it (command line, operator, simulator) performs the effects; each is a named
+point at which a test can kill, delay, repeat it or lose its answer.
+"""

@@ -1,0 +1,66 @@
+"""What the machine asks for: named points, and one small value that carries their arguments.
+
+Every effect is idempotent: performing it twice, or performing it and losing the answer, leaves
+the same world as performing it once. Tests intercept effects by `Point`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Point(StrEnum):
+    """The named points, in about the order of an operation's life."""
+
+    READ_TABLE = "ReadTable"  # the latest version, and the stops that it shows
+    CHECK_EARLIER_OUTCOME = "CheckEarlierOutcome"  # what earlier runs left under _tandem
+    FIND_COMMIT = "FindCommit"  # the commit of a success that the log shows
+    PLAN = "Plan"
+    CLAIM_ATTEMPT = "ClaimAttempt"  # attempt.json, put if absent
+    ADOPT_ATTEMPT = "AdoptAttempt"  # load the plan and results that an earlier run left
+    ACQUIRE_LOCKS = "AcquireLocks"
+    AWAIT_LOCKS = "AwaitLocks"
+    PERSIST_PLAN = "PersistPlan"  # plan.json and job.json: from here the inputs are pinned
+    START_JOB = "StartJob"
+    POLL_JOB = "PollJob"
+    READ_RESULT = "ReadResult"  # of one round, verified
+    RECONCILE = "Reconcile"  # decide against the version last read
+    REQUEST_ROUND = "RequestRound"
+    WRITE_SIDECARS = "WriteSidecars"  # deletion vectors and the row map
+    CHECK_OUTPUTS = "CheckOutputs"  # a foreign vacuum may have taken them
+    ENTER_COMMIT = "EnterCommit"  # are our locks still ours?
+    PUT_COMMIT = "PutCommit"
+    LOOK_UP_COMMIT = "LookUpCommit"  # whose commit is it that we could not be sure of?
+    RECORD_RESULT = "RecordResult"  # result.json
+    FINISH_JOB = "FinishJob"  # done.json: the job's driver may end
+    STOP_JOB = "StopJob"
+    ABANDON_ATTEMPT = "AbandonAttempt"  # commit that the attempt is dead
+    CLEAN_ATTEMPT = "CleanAttempt"  # delete what abandoned attempts wrote
+    CLEAN_UNUSED = "CleanUnused"  # delete what the committed attempt wrote and did not use
+    RELEASE_LOCKS = "ReleaseLocks"
+    MAINTAIN = "Maintain"  # checkpoint and log clean-up, as the table's properties ask
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """One thing to do. `delay_ms` is how long to wait before; other fields that a point does
+    not use keep their defaults. `version` is the version to put or look up."""
+
+    point: Point
+    attempt: int = 0
+    round: int = 0
+    version: int = -1
+    delay_ms: int = 0
+
+    def __str__(self) -> str:
+        parts = [
+            f"{name}={value}"
+            for name, value, default in (
+                ("attempt", self.attempt, 0),
+                ("round", self.round, 0),
+                ("version", self.version, -1),
+            )
+            if value != default
+        ]
+        return f"{self.point}({', '.join(parts)})" if parts else str(self.point)

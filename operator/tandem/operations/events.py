@@ -1,0 +1,218 @@
+"""What the machine is told: one small frozen class per kind of answer.
+
+Events carry facts that decide control flow, and summaries for people; never data. Snapshots,
+plans and change sets stay with the performer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from tandem.errors import Reason
+from tandem.operations.effects import Effect, Point
+from tandem.spec.status import OperationResult, Phase, Plan, Progress
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """Begin, or begin again after a crash: what there is already is found out, not assumed."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableRead:
+    """The latest version and what in it stops us: the attempt that succeeded, and the highest
+    abandoned one (0 for none)."""
+
+    version: int
+    succeeded: int = 0
+    abandoned: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class EarlierFound:
+    """What earlier runs left. `attempt` is the highest claimed (0: none), `complete` whether
+    its results are there whole, `alive` names a live process that works on it, `failures`
+    counts attempts that failed by themselves (not killed, not interrupted)."""
+
+    recorded: Ending | None = None
+    attempt: int = 0
+    complete: bool = False
+    alive: str = ""
+    failures: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How an operation ended, for a status."""
+
+    phase: Phase
+    reason: Reason
+    message: str
+    attempt: int = 0
+    result: OperationResult | None = None
+    plan: Plan | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CommitFound:
+    """The committed result, rebuilt from the log (only its version where that is all there is)."""
+
+    result: OperationResult
+
+
+@dataclass(frozen=True, slots=True)
+class PlanMade:
+    plan: Plan
+    nothing_to_do: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimLost:
+    """Another process claimed the attempt first."""
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptAdopted:
+    plan: Plan
+    round: int
+
+
+@dataclass(frozen=True, slots=True)
+class AdoptionRefused:
+    """What the attempt left cannot be used; it has to be done again."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class LocksGranted:
+    token: int
+
+
+@dataclass(frozen=True, slots=True)
+class LocksWaiting:
+    blockers: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class JobRunning:
+    progress: Progress | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class JobLost:
+    """The job ended without a result; `transient` says whether another attempt may help."""
+
+    reason: Reason
+    message: str
+    transient: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class RoundDone:
+    round: int
+
+
+class Verdict(StrEnum):
+    COMMIT = "Commit"
+    EVALUATE = "Evaluate"
+    SUPERSEDED = "Superseded"
+    CONFLICT = "Conflict"
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """What reconciliation with `version` came to; `why` for people, `reason` of a conflict."""
+
+    version: int
+    verdict: Verdict
+    why: str = ""
+    reason: Reason = Reason.CONFLICT
+
+
+@dataclass(frozen=True, slots=True)
+class CommitRefused:
+    """Our locks are not ours any more: `revoked` by a higher priority, else lost."""
+
+    revoked: bool
+
+
+@dataclass(frozen=True, slots=True)
+class CommitPut:
+    result: OperationResult
+
+
+@dataclass(frozen=True, slots=True)
+class CommitLost:
+    """Somebody else has that version: reconcile with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommitUnknown:
+    """The put may or may not have happened."""
+
+
+@dataclass(frozen=True, slots=True)
+class AbandonRefused:
+    """The log shows a success: nothing of the operation may be deleted as unused."""
+
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """The effect of this point is done, and there is nothing more to say about it."""
+
+    point: Point
+
+
+@dataclass(frozen=True, slots=True)
+class EffectFailed:
+    """An effect raised. `retryable`: the same effect may work when done again (the store did
+    not answer); `fresh`: another attempt may help (a file vanished)."""
+
+    effect: Effect
+    reason: Reason
+    message: str
+    retryable: bool = False
+    fresh: bool = False
+
+
+class Ask(StrEnum):
+    """What people, deadlines and controllers ask of a running operation."""
+
+    INTERRUPT = "Interrupt"
+    SUSPEND = "Suspend"
+    DEADLINE = "Deadline"
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    what: Ask
+
+
+Event = (
+    Started
+    | TableRead
+    | EarlierFound
+    | CommitFound
+    | PlanMade
+    | ClaimLost
+    | AttemptAdopted
+    | AdoptionRefused
+    | LocksGranted
+    | LocksWaiting
+    | JobRunning
+    | JobLost
+    | RoundDone
+    | Decided
+    | CommitRefused
+    | CommitPut
+    | CommitLost
+    | CommitUnknown
+    | AbandonRefused
+    | Done
+    | EffectFailed
+    | Asked
+)

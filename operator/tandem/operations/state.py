@@ -1,0 +1,77 @@
+"""Where one operation stands: everything that `step` decides by.
+
+Small and serializable. It is never trusted after a crash: a restart begins with `Started` and
+finds out from the log and the files under `_tandem` (docs/decisions/0030).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from tandem.operations.effects import Effect, Point
+from tandem.operations.events import Ending
+from tandem.spec.status import Phase, Plan, Progress
+
+FORMAT_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What the spec allows. `backoff_limit` is how many failed attempts are tried again."""
+
+    backoff_limit: int = 3
+    dry_run: bool = False
+    suspended: bool = False
+    retry_delay_ms: int = 1_000
+    poll_ms: int = 300
+    effect_retries: int = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Closing:
+    """The way out: effects still to perform, then the ending, or another attempt.
+
+    `again` starts over (after `delay_ms`) instead of ending. `counted` says whether the attempt
+    counts towards the backoff limit: an interruption does not.
+    """
+
+    todo: tuple[Point, ...]
+    ending: Ending
+    again: bool = False
+    counted: bool = True
+    delay_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class OperationState:
+    """`attempt` is the one that we claimed or adopted (0: none yet), `earlier` the highest
+    that anybody claimed; `succeeded` and `abandoned` are the stops that `version` shows.
+    `persisted`: the attempt's plan is written, so its inputs are frozen. `waited`: locks came
+    late, so the plan may be stale. `waiting` is the effect whose answer is awaited, `round`
+    the last round of evaluation asked for, `blockers` those for whom we wait."""
+
+    limits: Limits = Limits()
+    phase: Phase = Phase.PENDING
+    attempt: int = 0
+    earlier: int = 0
+    failures: int = 0
+    version: int = -1
+    succeeded: int = 0
+    abandoned: int = 0
+    round: int = 0
+    persisted: bool = False
+    waited: bool = False
+    retries: int = 0
+    token: int = 0
+    waiting: Effect | None = None
+    closing: Closing | None = None
+    ended: Ending | None = None
+    plan: Plan | None = None
+    progress: Progress | None = None
+    blockers: tuple[tuple[str, str], ...] = ()
+    message: str = ""
+    format_version: int = FORMAT_VERSION
+
+    def at(self, **changes: object) -> OperationState:
+        """This state with some fields replaced."""
+        return replace(self, **changes)  # type: ignore[arg-type]

@@ -1,0 +1,447 @@
+"""The machine: `step(state, event) -> (state, effects)`. Pure: no I/O, no clock, no randomness.
+
+The straight way of an operation:
+
+    ReadTable → CheckEarlierOutcome → Plan → ClaimAttempt → AcquireLocks → PersistPlan → StartJob
+    → PollJob… → ReadResult → ReadTable → Reconcile → WriteSidecars → CheckOutputs → EnterCommit
+    → PutCommit → RecordResult → FinishJob → StopJob → ReleaseLocks → CleanUnused → Maintain
+
+The commit loop goes back to ReadTable whenever somebody else was faster. Both stops (a visible
+success, an abandonment of our attempt) are looked for in the very version that the next put
+builds on, so that put-if-absent makes look and put one (design, "Exactly once").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tandem.errors import Reason
+from tandem.operations.effects import Effect, Point
+from tandem.operations.events import (
+    AbandonRefused,
+    AdoptionRefused,
+    Ask,
+    Asked,
+    AttemptAdopted,
+    ClaimLost,
+    CommitFound,
+    CommitLost,
+    CommitPut,
+    CommitRefused,
+    CommitUnknown,
+    Decided,
+    Done,
+    EarlierFound,
+    EffectFailed,
+    Ending,
+    Event,
+    JobLost,
+    JobRunning,
+    LocksGranted,
+    LocksWaiting,
+    PlanMade,
+    RoundDone,
+    Started,
+    TableRead,
+    Verdict,
+)
+from tandem.operations.state import Closing, OperationState
+from tandem.spec.status import OperationResult, Phase
+
+Step = tuple[OperationState, tuple[Effect, ...]]
+
+AFTER_SUCCESS = (
+    Point.RECORD_RESULT,
+    Point.FINISH_JOB,
+    Point.STOP_JOB,
+    Point.RELEASE_LOCKS,  # only now: the commit is visible (I-29)
+    Point.CLEAN_UNUSED,
+    Point.MAINTAIN,
+)
+"""What is left to do once a success is visible. None of it can turn success into failure."""
+
+GIVE_UP = (Point.STOP_JOB, Point.ABANDON_ATTEMPT, Point.CLEAN_ATTEMPT)
+"""How an attempt ends without a commit: its files go only after its death is in the log."""
+
+UNRECORDED = frozenset(
+    {
+        Reason.INTERRUPTED,
+        Reason.ALREADY_RUNNING,
+        Reason.ABANDONED,
+        Reason.SPARK_MISSING,
+        Reason.ACCESS_DENIED,
+        Reason.STORAGE_FULL,
+        Reason.STORAGE_ERROR,
+        Reason.INTERNAL_ERROR,
+    }
+)
+"""Failures of the surroundings: the next run tries again instead of reporting them."""
+
+
+def step(state: OperationState, event: Event) -> Step:
+    """What follows from `event`; an ended operation ignores everything."""
+    if state.ended is not None:
+        return state, ()
+    return _HANDLERS[type(event)](state, event)
+
+
+# Helpers -----------------------------------------------------------------------------------
+
+
+def _do(state: OperationState, point: Point, *, delay_ms: int = 0, **changes: Any) -> Step:
+    """Ask for one effect, with the attempt, round and version that the state has by then."""
+    state = state.at(retries=0, **changes)
+    version = state.version + 1 if point in (Point.PUT_COMMIT, Point.LOOK_UP_COMMIT) else -1
+    effect = Effect(point, state.attempt, state.round, version, delay_ms)
+    return state.at(waiting=effect), (effect,)
+
+
+def _end(state: OperationState, ending: Ending) -> Step:
+    return state.at(
+        phase=ending.phase, ended=ending, waiting=None, closing=None, message=ending.message
+    ), ()
+
+
+def _close(state: OperationState, closing: Closing) -> Step:
+    """Perform what is left on the way out, then end or start over."""
+    if closing.todo:
+        point, rest = closing.todo[0], closing.todo[1:]
+        following = Closing(rest, closing.ending, closing.again, closing.counted, closing.delay_ms)
+        return _do(state, point, closing=following)
+    if closing.again:
+        fresh = OperationState(limits=state.limits, message=closing.ending.message)
+        return _do(fresh, Point.READ_TABLE, delay_ms=closing.delay_ms)
+    return _end(state, closing.ending)
+
+
+def _give_up(
+    state: OperationState,
+    phase: Phase,
+    reason: Reason,
+    message: str,
+    *,
+    again: bool = False,
+    counted: bool = True,
+    record: bool = True,
+    delay_ms: int = 0,
+) -> Step:
+    """End this attempt without a commit; then end the operation, or try `again`."""
+    todo: tuple[Point, ...] = ()
+    if state.attempt:
+        # An attempt without a persisted plan wrote nothing that could be found or committed.
+        todo += GIVE_UP if state.persisted else ()
+        if record and not again and phase is not Phase.SUSPENDED and reason not in UNRECORDED:
+            todo += (Point.RECORD_RESULT,)
+        todo += (Point.RELEASE_LOCKS,)
+    ending = Ending(phase, reason, message, state.attempt, plan=state.plan)
+    state = state.at(message=message)
+    return _close(state, Closing(todo, ending, again, counted, delay_ms))
+
+
+def _fail(state: OperationState, reason: Reason, message: str, *, fresh: bool) -> Step:
+    """The attempt failed; `fresh` says whether another one may help."""
+    if not fresh or not state.attempt:
+        return _give_up(state, Phase.FAILED, reason, message)
+    failures = state.failures + 1
+    if failures > state.limits.backoff_limit:
+        if failures > 1:
+            message = f"{message} (attempt {failures} of {failures}: backoffLimit)"
+        return _give_up(state, Phase.FAILED, reason, message)
+    delay = state.limits.retry_delay_ms * 2 ** min(failures - 1, 8)
+    return _give_up(state, Phase.FAILED, reason, message, again=True, delay_ms=delay)
+
+
+def _succeed(state: OperationState, result: OperationResult) -> Step:
+    version = "" if result.version is None else f" as version {result.version}"
+    ending = Ending(
+        Phase.SUCCEEDED,
+        Reason.COMMITTED,
+        f"committed{version}",
+        state.attempt,
+        result=result,
+        plan=state.plan,
+    )
+    return _close(state.at(message=ending.message), Closing(AFTER_SUCCESS, ending))
+
+
+# Finding out where we are -------------------------------------------------------------------
+
+
+def _started(state: OperationState, _event: Started) -> Step:
+    if state.limits.suspended:
+        return _end(state, Ending(Phase.SUSPENDED, Reason.SUSPENDED, "spec.suspend is true"))
+    return _do(state, Point.READ_TABLE)
+
+
+def _table_read(state: OperationState, event: TableRead) -> Step:
+    state = state.at(version=event.version, succeeded=event.succeeded, abandoned=event.abandoned)
+    if not state.attempt:
+        return _do(state, Point.CHECK_EARLIER_OUTCOME)
+    if event.succeeded:
+        return _do(state, Point.FIND_COMMIT)
+    if event.abandoned >= state.attempt:
+        # We are the zombie: what is left under our name belongs to the attempt that follows.
+        message = f"attempt {state.attempt} was abandoned by a later run; it publishes nothing"
+        ending = Ending(Phase.FAILED, Reason.ABANDONED, message, state.attempt)
+        return _close(state, Closing((Point.STOP_JOB,), ending))
+    if state.persisted:
+        return _do(state, Point.RECONCILE, phase=Phase.RECONCILING)
+    return _do(state, Point.PLAN)
+
+
+def _earlier_found(state: OperationState, event: EarlierFound) -> Step:
+    if event.recorded is not None:
+        return _end(state, event.recorded)
+    state = state.at(earlier=event.attempt, failures=event.failures)
+    if state.succeeded:
+        return _do(state, Point.FIND_COMMIT, attempt=state.succeeded)
+    if not event.attempt or state.limits.dry_run:
+        return _do(state, Point.PLAN)
+    if event.alive:
+        message = f"attempt {event.attempt} is being worked on by {event.alive}"
+        return _end(state, Ending(Phase.FAILED, Reason.ALREADY_RUNNING, message, event.attempt))
+    if event.attempt > state.abandoned:
+        state = state.at(attempt=event.attempt)
+        if event.complete:
+            return _do(state, Point.ADOPT_ATTEMPT)
+        return _abandon_earlier(state, f"attempt {event.attempt} ended without a result")
+    if event.failures > state.limits.backoff_limit:
+        message = f"{event.failures} attempts failed, and backoffLimit is "
+        message += str(state.limits.backoff_limit)
+        ending = Ending(
+            Phase.FAILED, Reason.BACKOFF_LIMIT_EXCEEDED, message, event.attempt, plan=state.plan
+        )
+        return _close(state, Closing((Point.CLEAN_ATTEMPT, Point.RECORD_RESULT), ending))
+    # The cleaning after an abandonment may itself have been cut short.
+    return _do(state, Point.CLEAN_ATTEMPT)
+
+
+def _abandon_earlier(state: OperationState, why: str) -> Step:
+    ending = Ending(Phase.FAILED, Reason.ABANDONED, why, state.attempt)
+    todo = (*GIVE_UP, Point.RELEASE_LOCKS)
+    return _close(state, Closing(todo, ending, again=True))
+
+
+def _commit_found(state: OperationState, event: CommitFound) -> Step:
+    return _succeed(state.at(attempt=state.succeeded), event.result)
+
+
+def _attempt_adopted(state: OperationState, event: AttemptAdopted) -> Step:
+    return _do(
+        state, Point.ACQUIRE_LOCKS, plan=event.plan, round=event.round, persisted=True,
+        phase=Phase.PLANNED,
+    )  # fmt: skip
+
+
+def _adoption_refused(state: OperationState, event: AdoptionRefused) -> Step:
+    return _abandon_earlier(state, event.why)
+
+
+# Planning and locking -----------------------------------------------------------------------
+
+
+def _plan_made(state: OperationState, event: PlanMade) -> Step:
+    state = state.at(plan=event.plan)
+    if state.limits.dry_run:
+        message = event.nothing_to_do or "planned; dryRun stops here"
+        return _end(state, Ending(Phase.SUCCEEDED, Reason.DRY_RUN, message, plan=event.plan))
+    if event.nothing_to_do:
+        ending = Ending(
+            Phase.SUCCEEDED, Reason.NOTHING_TO_DO, event.nothing_to_do, state.attempt,
+            plan=event.plan,
+        )  # fmt: skip
+        locks = (Point.RELEASE_LOCKS,) if state.attempt else ()
+        return _close(state, Closing((Point.RECORD_RESULT, *locks), ending))
+    state = state.at(phase=Phase.PLANNED)
+    if state.attempt:
+        return _do(state, Point.ACQUIRE_LOCKS)
+    attempt = max(state.earlier, state.abandoned) + 1
+    effect = Effect(Point.CLAIM_ATTEMPT, attempt)
+    return state.at(waiting=effect, retries=0), (effect,)
+
+
+def _claim_lost(state: OperationState, _event: ClaimLost) -> Step:
+    return _do(state, Point.READ_TABLE, delay_ms=state.limits.retry_delay_ms)
+
+
+def _locks_granted(state: OperationState, event: LocksGranted) -> Step:
+    state = state.at(token=event.token, blockers=(), phase=Phase.LOCKED)
+    if state.persisted:
+        return _do(state, Point.READ_TABLE)
+    if state.waited:
+        # Whoever held them may have changed what we planned on (I-28).
+        return _do(state, Point.READ_TABLE, waited=False)
+    return _do(state, Point.PERSIST_PLAN)
+
+
+def _locks_waiting(state: OperationState, event: LocksWaiting) -> Step:
+    return _do(state, Point.AWAIT_LOCKS, waited=True, blockers=event.blockers)
+
+
+# Running ------------------------------------------------------------------------------------
+
+
+def _job_running(state: OperationState, event: JobRunning) -> Step:
+    progress = event.progress or state.progress
+    return _do(state, Point.POLL_JOB, delay_ms=state.limits.poll_ms, progress=progress)
+
+
+def _job_lost(state: OperationState, event: JobLost) -> Step:
+    return _fail(state, event.reason, event.message, fresh=event.transient)
+
+
+def _round_done(state: OperationState, event: RoundDone) -> Step:
+    return _do(state, Point.READ_RESULT, round=event.round)
+
+
+# Reconciling and committing -----------------------------------------------------------------
+
+
+def _decided(state: OperationState, event: Decided) -> Step:
+    if event.verdict is Verdict.COMMIT:
+        return _do(state, Point.WRITE_SIDECARS)
+    if event.verdict is Verdict.EVALUATE:
+        return _do(state, Point.REQUEST_ROUND, round=state.round + 1)
+    if event.verdict is Verdict.SUPERSEDED:
+        return _give_up(state, Phase.SUPERSEDED, Reason.SUPERSEDED, event.why)
+    return _fail(state, event.reason, event.why, fresh=False)
+
+
+def _commit_refused(state: OperationState, event: CommitRefused) -> Step:
+    if event.revoked:
+        message = "an operation of higher priority took the locks"
+        return _give_up(
+            state, Phase.FAILED, Reason.WAITING_FOR_LOCK, message, again=True, counted=False
+        )
+    return _do(state, Point.ACQUIRE_LOCKS)
+
+
+def _commit_put(state: OperationState, event: CommitPut) -> Step:
+    return _succeed(state.at(succeeded=state.attempt), event.result)
+
+
+def _commit_lost(state: OperationState, _event: CommitLost) -> Step:
+    return _do(state, Point.READ_TABLE)
+
+
+def _commit_unknown(state: OperationState, _event: CommitUnknown) -> Step:
+    return _do(state, Point.LOOK_UP_COMMIT)
+
+
+def _abandon_refused(state: OperationState, event: AbandonRefused) -> Step:
+    return _do(
+        state, Point.FIND_COMMIT, closing=None, attempt=event.attempt, succeeded=event.attempt
+    )
+
+
+# Plain answers, failures, requests -----------------------------------------------------------
+
+_NEXT = {
+    Point.CLEAN_ATTEMPT: Point.PLAN,
+    Point.AWAIT_LOCKS: Point.ACQUIRE_LOCKS,
+    Point.PERSIST_PLAN: Point.START_JOB,
+    Point.REQUEST_ROUND: Point.POLL_JOB,
+    Point.READ_RESULT: Point.READ_TABLE,
+    Point.WRITE_SIDECARS: Point.CHECK_OUTPUTS,
+    Point.CHECK_OUTPUTS: Point.ENTER_COMMIT,
+    Point.ENTER_COMMIT: Point.PUT_COMMIT,
+}
+"""What follows an effect that has nothing else to say."""
+
+
+def _done(state: OperationState, event: Done) -> Step:
+    if state.closing is not None:
+        return _close(state, state.closing)
+    if event.point is Point.CLAIM_ATTEMPT and state.waiting is not None:
+        return _do(state, Point.ACQUIRE_LOCKS, attempt=state.waiting.attempt)
+    if event.point is Point.START_JOB:
+        return _do(state, Point.POLL_JOB, phase=Phase.RUNNING, delay_ms=state.limits.poll_ms)
+    changes: dict[str, Any] = {}
+    if event.point is Point.PERSIST_PLAN:
+        changes = {"persisted": True}
+    elif event.point is Point.READ_RESULT:
+        changes = {"phase": Phase.RECONCILING}
+    return _do(state, _NEXT[event.point], **changes)
+
+
+def _effect_failed(state: OperationState, event: EffectFailed) -> Step:
+    if event.retryable and state.retries < state.limits.effect_retries:
+        delay = state.limits.retry_delay_ms * 2**state.retries // 4
+        effect = Effect(
+            event.effect.point,
+            event.effect.attempt,
+            event.effect.round,
+            event.effect.version,
+            delay,
+        )
+        return state.at(retries=state.retries + 1, waiting=effect), (effect,)
+    if state.closing is not None:
+        return _closing_failed(state, state.closing, event)
+    if event.effect.point is Point.LOOK_UP_COMMIT:
+        # Perhaps committed, perhaps not: nothing may be deleted, nothing claimed (Z20).
+        message = f"whether version {event.effect.version} is ours is unknown: {event.message}. "
+        message += "Run it again to find out"
+        ending = Ending(Phase.FAILED, Reason.STORAGE_ERROR, message, state.attempt)
+        return _close(state, Closing((Point.STOP_JOB, Point.RELEASE_LOCKS), ending))
+    return _fail(state, event.reason, event.message, fresh=event.fresh)
+
+
+def _closing_failed(state: OperationState, closing: Closing, event: EffectFailed) -> Step:
+    """On the way out nothing but an abandonment matters: without it, files must stay."""
+    if event.effect.point is not Point.ABANDON_ATTEMPT:
+        return _close(state, closing)
+    ending = Ending(
+        Phase.FAILED,
+        event.reason,
+        f"{closing.ending.message}; the attempt could not be closed: {event.message}",
+        state.attempt,
+        plan=state.plan,
+    )
+    return _close(state, Closing((Point.RELEASE_LOCKS,), ending))
+
+
+_ASKED = {
+    Ask.INTERRUPT: (Phase.FAILED, Reason.INTERRUPTED, "interrupted; nothing was committed"),
+    Ask.SUSPEND: (Phase.SUSPENDED, Reason.SUSPENDED, "suspended; nothing was committed"),
+    Ask.DEADLINE: (
+        Phase.FAILED,
+        Reason.DEADLINE_EXCEEDED,
+        "activeDeadlineSeconds passed before the commit",
+    ),
+}
+
+
+def _asked(state: OperationState, event: Asked) -> Step:
+    unsure = state.waiting is not None and state.waiting.point is Point.LOOK_UP_COMMIT
+    if state.closing is not None or state.succeeded or unsure:
+        # Too late: what is visible is reported, what is unsure is looked up first.
+        return state, (state.waiting,) if state.waiting is not None else ()
+    phase, reason, message = _ASKED[event.what]
+    return _give_up(state, phase, reason, message, counted=event.what is Ask.DEADLINE)
+
+
+_HANDLERS: dict[type[Event], Callable[[OperationState, Any], Step]] = {
+    Started: _started,
+    TableRead: _table_read,
+    EarlierFound: _earlier_found,
+    CommitFound: _commit_found,
+    PlanMade: _plan_made,
+    ClaimLost: _claim_lost,
+    AttemptAdopted: _attempt_adopted,
+    AdoptionRefused: _adoption_refused,
+    LocksGranted: _locks_granted,
+    LocksWaiting: _locks_waiting,
+    JobRunning: _job_running,
+    JobLost: _job_lost,
+    RoundDone: _round_done,
+    Decided: _decided,
+    CommitRefused: _commit_refused,
+    CommitPut: _commit_put,
+    CommitLost: _commit_lost,
+    CommitUnknown: _commit_unknown,
+    AbandonRefused: _abandon_refused,
+    Done: _done,
+    EffectFailed: _effect_failed,
+    Asked: _asked,
+}
