@@ -202,6 +202,14 @@ class VersionNotFound(TandemError):
     reason = Reason.VERSION_NOT_FOUND
 
 
+class LogGap(VersionNotFound):
+    """Commits that were asked for are no longer in the log; those from `first_available` are."""
+
+    def __init__(self, message: str, *, first_available: int, **details: object) -> None:
+        super().__init__(message, **details)  # type: ignore[arg-type]
+        self.first_available = first_available
+
+
 class StoreUnsuitable(TandemError):
     reason = Reason.STORE_UNSUITABLE
 

@@ -134,6 +134,16 @@ class CommitInfo:
         value = self.body.get("inCommitTimestamp", self.body.get("timestamp"))
         return int(value) if value is not None else None
 
+    @property
+    def in_commit_timestamp(self) -> int | None:
+        value = self.body.get("inCommitTimestamp")
+        return int(value) if value is not None else None
+
+    @property
+    def txn_id(self) -> str:
+        """The token by which a writer knows its own commit again; "" if it wrote none."""
+        return str(self.body.get("txnId") or "")
+
 
 @dataclass(frozen=True, slots=True)
 class DomainMetadata:

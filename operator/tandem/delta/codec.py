@@ -1,0 +1,352 @@
+"""The JSON text of commits ⇄ actions (protocol, "Actions").
+
+Unknown fields of known actions are kept in `extra`, so that what we rewrite keeps what others
+wrote. Unknown actions are dropped: by the protocol ("Protocol Evolution") they are never needed
+to interpret the log. No I/O here.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from tandem.delta.actions import (
+    Action,
+    AddFile,
+    Commit,
+    CommitInfo,
+    DeletionVector,
+    DomainMetadata,
+    Json,
+    Metadata,
+    Protocol,
+    RemoveFile,
+    Txn,
+)
+from tandem.errors import CorruptLog
+
+_ADD_FIELDS = frozenset(
+    [
+        "path",
+        "partitionValues",
+        "size",
+        "modificationTime",
+        "dataChange",
+        "stats",
+        "tags",
+        "deletionVector",
+    ]
+)
+_REMOVE_FIELDS = frozenset(
+    [
+        "path",
+        "deletionTimestamp",
+        "dataChange",
+        "extendedFileMetadata",
+        "partitionValues",
+        "size",
+        "deletionVector",
+    ]
+)
+_METADATA_FIELDS = frozenset(
+    [
+        "id",
+        "name",
+        "description",
+        "schemaString",
+        "partitionColumns",
+        "createdTime",
+        "configuration",
+    ]
+)
+_PARQUET: Json = {"provider": "parquet", "options": {}}
+
+
+def decode_commit(version: int, data: bytes, *, path: str, modified_ms: int) -> Commit:
+    """One commit file.
+
+    Args:
+        version: the version in the file's name.
+        data: the whole object.
+        path: its path, for messages.
+        modified_ms: the object's modification time, used where there is no in-commit timestamp.
+    Raises: CorruptLog if a line is no JSON object or an action lacks a required field.
+    """
+    actions: list[Action] = []
+    cdc_files = 0
+    number = 0
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise _corrupt(path, f"byte {error.start}", "bytes that are not UTF-8") from error
+    for number, line in enumerate(text.split("\n"), start=1):
+        if not line.strip():
+            continue
+        body = decode_line(line, path=path, number=number)
+        for kind, content in body.items():
+            if kind == "cdc" and content is not None:
+                cdc_files += 1
+            action = decode_action(kind, content, path=path, number=number)
+            if action is not None:
+                actions.append(action)
+    if not text.strip():
+        # A commit has at least one action; an empty object is a write that was cut off.
+        raise _corrupt(path, "", "an empty file")
+    timestamp = modified_ms
+    for action in actions:
+        if isinstance(action, CommitInfo) and action.in_commit_timestamp is not None:
+            timestamp = action.in_commit_timestamp
+    return Commit(version, timestamp, tuple(actions), cdc_files)
+
+
+def decode_line(line: str, *, path: str, number: int) -> Json:
+    try:
+        body = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise _corrupt(path, f"line {number}", f"{_short(line)!r}: {error.msg}") from error
+    if not isinstance(body, dict):
+        raise _corrupt(path, f"line {number}", _short(line))
+    return body
+
+
+def decode_action(kind: str, body: Any, *, path: str, number: int = 0) -> Action | None:
+    """The action `{kind: body}`; None for a null one and for a kind that we do not know."""
+    decoder = _DECODERS.get(kind)
+    if decoder is None or body is None:
+        return None
+    where = f"line {number}.{kind}" if number else kind
+    if not isinstance(body, dict):
+        raise _corrupt(path, where, _short(json.dumps(body)), "a JSON object")
+    try:
+        action: Action = decoder(body)
+    except KeyError as error:
+        raise _corrupt(
+            path, f"{where}.{error.args[0]}", "no such field", "a field that the protocol requires"
+        ) from error
+    except (TypeError, ValueError, AttributeError) as error:
+        raise _corrupt(
+            path, where, _short(json.dumps(body)), "fields of the protocol's types"
+        ) from error
+    return action
+
+
+def decode_deletion_vector(body: Json) -> DeletionVector:
+    offset = body.get("offset")
+    return DeletionVector(
+        storage=str(body["storageType"]),
+        path_or_inline=str(body["pathOrInlineDv"]),
+        size=int(body["sizeInBytes"]),
+        cardinality=int(body["cardinality"]),
+        offset=None if offset is None else int(offset),
+    )
+
+
+def _add(body: Json) -> AddFile:
+    dv = body.get("deletionVector")
+    return AddFile(
+        logged_path=_text(body, "path"),
+        partition_values=dict(body.get("partitionValues") or {}),
+        size=int(body["size"]),
+        modified_ms=int(body["modificationTime"]),
+        data_change=bool(body.get("dataChange", True)),
+        stats=body.get("stats"),
+        tags=dict(body.get("tags") or {}),
+        deletion_vector=decode_deletion_vector(dv) if dv else None,
+        extra=_rest(body, _ADD_FIELDS),
+    )
+
+
+def _remove(body: Json) -> RemoveFile:
+    dv = body.get("deletionVector")
+    deletion = body.get("deletionTimestamp")
+    size = body.get("size")
+    values = body.get("partitionValues")
+    return RemoveFile(
+        logged_path=_text(body, "path"),
+        deletion_ms=None if deletion is None else int(deletion),
+        data_change=bool(body.get("dataChange", True)),
+        deletion_vector=decode_deletion_vector(dv) if dv else None,
+        partition_values=None if values is None else dict(values),
+        size=None if size is None else int(size),
+        extra=_rest(body, _REMOVE_FIELDS),
+    )
+
+
+def _metadata(body: Json) -> Metadata:
+    created = body.get("createdTime")
+    return Metadata(
+        id=_text(body, "id"),
+        schema_string=_text(body, "schemaString"),
+        partition_columns=tuple(body.get("partitionColumns") or ()),
+        configuration=dict(body.get("configuration") or {}),
+        name=body.get("name"),
+        description=body.get("description"),
+        created_ms=None if created is None else int(created),
+        extra=_rest(body, _METADATA_FIELDS),
+    )
+
+
+def _protocol(body: Json) -> Protocol:
+    return Protocol(
+        min_reader=int(body["minReaderVersion"]),
+        min_writer=int(body["minWriterVersion"]),
+        reader_features=frozenset(body.get("readerFeatures") or ()),
+        writer_features=frozenset(body.get("writerFeatures") or ()),
+    )
+
+
+def _txn(body: Json) -> Txn:
+    updated = body.get("lastUpdated")
+    return Txn(
+        _text(body, "appId"), int(body["version"]), None if updated is None else int(updated)
+    )
+
+
+def _domain(body: Json) -> DomainMetadata:
+    return DomainMetadata(
+        _text(body, "domain"), str(body.get("configuration", "")), bool(body["removed"])
+    )
+
+
+_DECODERS: Mapping[str, Any] = {
+    "add": _add,
+    "remove": _remove,
+    "metaData": _metadata,
+    "protocol": _protocol,
+    "txn": _txn,
+    "commitInfo": CommitInfo,
+    "domainMetadata": _domain,
+}
+
+
+def encode_commit(actions: Iterable[Action]) -> bytes:
+    """The bytes of a commit file: one action a line, in the order given."""
+    lines = [
+        json.dumps(encode_action(action), ensure_ascii=False, separators=(",", ":"))
+        for action in actions
+    ]
+    return ("\n".join(lines) + "\n").encode("utf-8")
+
+
+def encode_action(action: Action) -> Json:
+    """The JSON object of one action, `{kind: body}`; fields without a value are left out."""
+    match action:
+        case AddFile():
+            return {"add": _encode_add(action)}
+        case RemoveFile():
+            return {"remove": _encode_remove(action)}
+        case Metadata():
+            return {"metaData": _encode_metadata(action)}
+        case Protocol():
+            return {"protocol": _encode_protocol(action)}
+        case Txn():
+            body: Json = {"appId": action.app_id, "version": action.version}
+            if action.updated_ms is not None:
+                body["lastUpdated"] = action.updated_ms
+            return {"txn": body}
+        case DomainMetadata():
+            return {
+                "domainMetadata": {
+                    "domain": action.domain,
+                    "configuration": action.configuration,
+                    "removed": action.removed,
+                }
+            }
+        case CommitInfo():
+            return {"commitInfo": dict(action.body)}
+
+
+def encode_deletion_vector(dv: DeletionVector) -> Json:
+    body: Json = {"storageType": dv.storage, "pathOrInlineDv": dv.path_or_inline}
+    if dv.offset is not None:
+        body["offset"] = dv.offset
+    return body | {"sizeInBytes": dv.size, "cardinality": dv.cardinality}
+
+
+def _encode_add(add: AddFile) -> Json:
+    body: Json = {
+        "path": add.logged_path,
+        "partitionValues": dict(add.partition_values),
+        "size": add.size,
+        "modificationTime": add.modified_ms,
+        "dataChange": add.data_change,
+    }
+    if add.stats is not None:
+        body["stats"] = add.stats
+    if add.tags:
+        body["tags"] = dict(add.tags)
+    if add.deletion_vector is not None:
+        body["deletionVector"] = encode_deletion_vector(add.deletion_vector)
+    return body | dict(add.extra)
+
+
+def _encode_remove(remove: RemoveFile) -> Json:
+    body: Json = {"path": remove.logged_path, "dataChange": remove.data_change}
+    if remove.deletion_ms is not None:
+        body["deletionTimestamp"] = remove.deletion_ms
+    body["extendedFileMetadata"] = remove.partition_values is not None and remove.size is not None
+    if remove.partition_values is not None:
+        body["partitionValues"] = dict(remove.partition_values)
+    if remove.size is not None:
+        body["size"] = remove.size
+    if remove.deletion_vector is not None:
+        body["deletionVector"] = encode_deletion_vector(remove.deletion_vector)
+    return body | dict(remove.extra)
+
+
+def _encode_metadata(metadata: Metadata) -> Json:
+    body: Json = {"id": metadata.id}
+    if metadata.name is not None:
+        body["name"] = metadata.name
+    if metadata.description is not None:
+        body["description"] = metadata.description
+    body["format"] = metadata.extra.get("format", _PARQUET)
+    body["schemaString"] = metadata.schema_string
+    body["partitionColumns"] = list(metadata.partition_columns)
+    if metadata.created_ms is not None:
+        body["createdTime"] = metadata.created_ms
+    body["configuration"] = dict(metadata.configuration)
+    return body | {k: v for k, v in metadata.extra.items() if k != "format"}
+
+
+def _encode_protocol(protocol: Protocol) -> Json:
+    body: Json = {
+        "minReaderVersion": protocol.min_reader,
+        "minWriterVersion": protocol.min_writer,
+    }
+    # The lists exist exactly at reader version 3 and writer version 7, even when empty.
+    if protocol.min_reader >= 3:
+        body["readerFeatures"] = sorted(protocol.reader_features)
+    if protocol.min_writer >= 7:
+        body["writerFeatures"] = sorted(protocol.writer_features)
+    return body
+
+
+def _text(body: Json, field: str) -> str:
+    value = body[field]
+    if not isinstance(value, str):
+        raise TypeError(f"{field} is no string")
+    return value
+
+
+def _rest(body: Json, known: frozenset[str]) -> Json:
+    return {k: v for k, v in body.items() if k not in known and v is not None}
+
+
+def _short(text: str, limit: int = 120) -> str:
+    return text if len(text) <= limit else text[:limit] + "…"
+
+
+def _corrupt(
+    path: str, field: str, found: str, expected: str = "one JSON object a line"
+) -> CorruptLog:
+    return CorruptLog(
+        "the commit cannot be read",
+        resource=path,
+        field=field,
+        found=found,
+        expected=expected,
+        remedy="Restore the file from a backup, or restore the table to an earlier state with "
+        "the engine that wrote it; Tandem changes nothing here",
+    )

@@ -1,0 +1,300 @@
+"""A table's schema as a small typed tree (protocol, "Schema Serialization Format").
+
+Names here are logical unless said otherwise; under column mapping the physical name and the
+field id come from the field's metadata. No I/O.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from tandem.errors import CorruptLog
+
+PHYSICAL_NAME = "delta.columnMapping.physicalName"
+COLUMN_ID = "delta.columnMapping.id"
+
+_DECIMAL = re.compile(r"decimal\(\s*(\d+)\s*,\s*(-?\d+)\s*\)")
+# Primitive type → Arrow type. `timestamp` is an instant, adjusted to UTC.
+_ARROW: Mapping[str, pa.DataType] = {
+    "string": pa.string(),
+    "long": pa.int64(),
+    "integer": pa.int32(),
+    "short": pa.int16(),
+    "byte": pa.int8(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "boolean": pa.bool_(),
+    "binary": pa.binary(),
+    "date": pa.date32(),
+    "timestamp": pa.timestamp("us", tz="UTC"),
+    "timestamp_ntz": pa.timestamp("us"),
+    "void": pa.null(),
+}
+_ALIASES = {"int": "integer", "bigint": "long", "smallint": "short", "tinyint": "byte"}
+
+
+@dataclass(frozen=True, slots=True)
+class PrimitiveType:
+    """`name` as the log spells it: `long`, `decimal(10,2)`, `variant`, …"""
+
+    name: str
+
+    @property
+    def decimal(self) -> tuple[int, int] | None:
+        """Precision and scale, None for other types."""
+        if self.name == "decimal":
+            return (10, 0)
+        match = _DECIMAL.fullmatch(self.name)
+        return (int(match[1]), int(match[2])) if match else None
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayType:
+    element: DataType
+    contains_null: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class MapType:
+    key: DataType
+    value: DataType
+    value_contains_null: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A column or a struct's field. `metadata` is the log's, as it is."""
+
+    name: str
+    type: DataType
+    nullable: bool = True
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def physical_name(self) -> str:
+        """The name in data files, statistics and partition values under column mapping; the
+        logical name in a table without."""
+        return str(self.metadata.get(PHYSICAL_NAME, self.name))
+
+    @property
+    def field_id(self) -> int | None:
+        value = self.metadata.get(COLUMN_ID)
+        return None if value is None else int(value)
+
+
+@dataclass(frozen=True, slots=True)
+class StructType:
+    fields: tuple[Field, ...] = ()
+
+    def __iter__(self) -> Iterator[Field]:
+        return iter(self.fields)
+
+    def __len__(self) -> int:
+        return len(self.fields)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(f.name for f in self.fields)
+
+    def get(self, name: str) -> Field | None:
+        """The field of this name: exact first, else the only one that differs in case (names
+        are case-insensitive to Delta)."""
+        for candidate in self.fields:
+            if candidate.name == name:
+                return candidate
+        same = [f for f in self.fields if f.name.lower() == name.lower()]
+        return same[0] if len(same) == 1 else None
+
+    def __getitem__(self, name: str) -> Field:
+        found = self.get(name)
+        if found is None:
+            raise KeyError(name)
+        return found
+
+    def without(self, names: tuple[str, ...]) -> StructType:
+        """The fields that are not among `names`, e.g. those that data files hold."""
+        return StructType(tuple(f for f in self.fields if f.name not in names))
+
+
+DataType = PrimitiveType | ArrayType | MapType | StructType
+
+
+def parse(schema_string: str, *, resource: str = "metaData") -> StructType:
+    """The tree of a `schemaString`. Raises: CorruptLog."""
+    try:
+        body = json.loads(schema_string)
+        parsed = _type(body)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CorruptLog(
+            "the table's schema cannot be read",
+            resource=resource,
+            field="metaData.schemaString",
+            found=f"{schema_string[:200]} ({type(error).__name__}: {error})",
+            expected="a struct in the protocol's schema format",
+            remedy="Restore the table to a version with a sound schema",
+        ) from error
+    if not isinstance(parsed, StructType):
+        raise CorruptLog(
+            "the table's schema is no struct",
+            resource=resource,
+            field="metaData.schemaString",
+            found=schema_string[:200],
+            expected='{"type": "struct", "fields": […]}',
+            remedy="Restore the table to a version with a sound schema",
+        )
+    return parsed
+
+
+def _type(body: Any) -> DataType:
+    if isinstance(body, str):
+        return PrimitiveType(_ALIASES.get(body, body))
+    match body["type"]:
+        case "struct":
+            return StructType(tuple(_field(f) for f in body["fields"]))
+        case "array":
+            return ArrayType(_type(body["elementType"]), bool(body.get("containsNull", True)))
+        case "map":
+            return MapType(
+                _type(body["keyType"]),
+                _type(body["valueType"]),
+                bool(body.get("valueContainsNull", True)),
+            )
+        case other:
+            raise ValueError(f"unknown type {other!r}")
+
+
+def _field(body: Any) -> Field:
+    return Field(
+        str(body["name"]),
+        _type(body["type"]),
+        bool(body.get("nullable", True)),
+        dict(body.get("metadata") or {}),
+    )
+
+
+def to_delta_json(schema: StructType) -> str:
+    """The `schemaString` of a schema; `parse` of it gives the same tree."""
+    return json.dumps(_to_json(schema), ensure_ascii=False, separators=(",", ":"))
+
+
+def _to_json(type_: DataType) -> Any:
+    match type_:
+        case PrimitiveType():
+            return type_.name
+        case ArrayType():
+            return {
+                "type": "array",
+                "elementType": _to_json(type_.element),
+                "containsNull": type_.contains_null,
+            }
+        case MapType():
+            return {
+                "type": "map",
+                "keyType": _to_json(type_.key),
+                "valueType": _to_json(type_.value),
+                "valueContainsNull": type_.value_contains_null,
+            }
+        case StructType():
+            return {
+                "type": "struct",
+                "fields": [
+                    {
+                        "name": f.name,
+                        "type": _to_json(f.type),
+                        "nullable": f.nullable,
+                        "metadata": dict(f.metadata),
+                    }
+                    for f in type_.fields
+                ],
+            }
+
+
+def to_arrow_type(type_: DataType, *, physical: bool = False) -> pa.DataType:
+    """The Arrow type. `physical` names nested fields as data files do and gives them their
+    Parquet field ids. Raises: KeyError for a type that has no Arrow form (variant, interval)."""
+    match type_:
+        case PrimitiveType():
+            decimal = type_.decimal
+            return pa.decimal128(*decimal) if decimal else _ARROW[type_.name]
+        case ArrayType():
+            element = to_arrow_type(type_.element, physical=physical)
+            return pa.list_(pa.field("element", element, type_.contains_null))
+        case MapType():
+            return pa.map_(
+                pa.field("key", to_arrow_type(type_.key, physical=physical), False),
+                pa.field(
+                    "value",
+                    to_arrow_type(type_.value, physical=physical),
+                    type_.value_contains_null,
+                ),
+            )
+        case StructType():
+            return pa.struct([to_arrow_field(f, physical=physical) for f in type_.fields])
+
+
+def to_arrow_field(field_: Field, *, physical: bool = False) -> pa.Field:
+    name = field_.physical_name if physical else field_.name
+    metadata = None
+    if physical and field_.field_id is not None:
+        metadata = {"PARQUET:field_id": str(field_.field_id)}
+    type_ = to_arrow_type(field_.type, physical=physical)
+    return pa.field(name, type_, field_.nullable, metadata=metadata)
+
+
+def to_arrow(schema: StructType, *, physical: bool = False) -> pa.Schema:
+    """The Arrow schema of a table, by logical names or as its data files spell them."""
+    return pa.schema([to_arrow_field(f, physical=physical) for f in schema.fields])
+
+
+def fields_of(type_: DataType) -> Iterator[Field]:
+    """Every field in a type, outermost first, through structs, arrays and maps."""
+    match type_:
+        case StructType():
+            for inner in type_.fields:
+                yield inner
+                yield from fields_of(inner.type)
+        case ArrayType():
+            yield from fields_of(type_.element)
+        case MapType():
+            yield from fields_of(type_.key)
+            yield from fields_of(type_.value)
+        case PrimitiveType():
+            return
+
+
+def types_of(type_: DataType) -> Iterator[DataType]:
+    """The type itself and every type within."""
+    yield type_
+    match type_:
+        case StructType():
+            for inner in type_.fields:
+                yield from types_of(inner.type)
+        case ArrayType():
+            yield from types_of(type_.element)
+        case MapType():
+            yield from types_of(type_.key)
+            yield from types_of(type_.value)
+        case PrimitiveType():
+            return
+
+
+def leaves(schema: StructType) -> Iterator[tuple[tuple[Field, ...], DataType]]:
+    """Columns with statistics: (path of fields from the root, type), depth first through
+    structs; arrays, maps and variants are leaves."""
+    for field_ in schema.fields:
+        if isinstance(field_.type, StructType):
+            for path, type_ in leaves(field_.type):
+                yield ((field_, *path), type_)
+        else:
+            yield ((field_,), field_.type)
+
+
+def column_mapping_mode(configuration: Mapping[str, str]) -> str:
+    """`none`, `name` or `id`."""
+    return configuration.get("delta.columnMapping.mode", "none").lower()
