@@ -1,0 +1,58 @@
+"""How Spark is found and started: a missing Java is one sentence, settings are pinned."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tandem.errors import SparkMissing
+from tandem.spark import session
+
+
+def fake_java(folder: Path, version: str) -> Path:
+    java = folder / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    java.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\"' >&2\n")
+    java.chmod(0o755)
+    return java
+
+
+def test_no_java_is_one_sentence_with_one_command(tmp_path: Path) -> None:
+    with pytest.raises(SparkMissing) as caught:
+        session.build_conf(environ={"PATH": str(tmp_path)})
+    text = str(caught.value)
+    assert "no Java was found" in text
+    assert text.endswith("Run tools/setup-java.sh")
+    assert "\n" not in text
+
+
+def test_an_old_java_is_named_with_its_version(tmp_path: Path) -> None:
+    fake_java(tmp_path, "11.0.2")
+    with pytest.raises(SparkMissing, match=r"Java 11\.0\.2 is too old"):
+        session.find_java({"JAVA_HOME": str(tmp_path), "PATH": ""})
+
+
+def test_java_home_wins_over_path(tmp_path: Path) -> None:
+    chosen = fake_java(tmp_path / "home", "21.0.1")
+    fake_java(tmp_path / "other", "17.0.1")
+    env = {"JAVA_HOME": str(tmp_path / "home"), "PATH": str(tmp_path / "other" / "bin")}
+    assert session.find_java(env) == chosen
+
+
+def test_archive_belongs_to_one_java_and_class_path(tmp_path: Path) -> None:
+    first, second = fake_java(tmp_path / "a", "17.0.1"), fake_java(tmp_path / "b", "17.0.2")
+    paths = {
+        session.archive_path(first, (), tmp_path),
+        session.archive_path(second, (), tmp_path),
+        session.archive_path(first, (tmp_path / "x.jar",), tmp_path),
+    }
+    assert len(paths) == 3
+
+
+def test_long_jobs_keep_the_optimizing_compiler() -> None:
+    short, long = (
+        session.build_conf(short=s)["spark.driver.extraJavaOptions"] for s in (True, False)
+    )
+    assert "TieredStopAtLevel" in short
+    assert "TieredStopAtLevel" not in long

@@ -1,0 +1,57 @@
+"""The one Spark session that a test process shares, with Delta's jars on its class path.
+
+Starting a session takes seconds; sharing it is what keeps the Spark tests below two minutes.
+The product itself never needs Delta's jars: here they make Spark the second oracle.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import warnings
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from tandem.spark.session import build_conf, cache_dir, launch_environment
+
+DELTA_PACKAGE = "io.delta:delta-spark_4.2_2.13:4.4.0"
+"""4.4.1 is on PyPI, but its jar was never published."""
+
+DELTA_CONF = {
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    # Jobs run without it; tests write delta.`/path` all the time.
+    "spark.sql.runSQLOnFiles": "true",
+    "spark.databricks.delta.snapshotPartitions": "2",
+}
+
+
+def delta_jars() -> list[Path]:
+    """Delta's jars in the cache, in a fixed order: the class-data archive depends on it."""
+    folder = cache_dir() / "jars"
+    jars = sorted(folder.glob("io.*.jar"))
+    if not any(jar.name.startswith("io.delta_delta-spark") for jar in jars):
+        raise FileNotFoundError(
+            f"Delta's jars are not in {folder}: run `python tools/spark_setup.py --tests`"
+        )
+    return jars
+
+
+def start_session(record_archive: Path | None = None) -> SparkSession:
+    """Start the shared session. Call once per process (the fixture does)."""
+    os.environ.update(launch_environment())
+    conf = {
+        **build_conf(cores=2, extra_jars=delta_jars(), record_archive=record_archive),
+        **DELTA_CONF,
+        "spark.sql.warehouse.dir": tempfile.mkdtemp(prefix="tandem-warehouse-"),
+    }
+    builder = SparkSession.builder.appName("tandem-tests")
+    for key, value in conf.items():
+        builder = builder.config(key, value)
+    with warnings.catch_warnings():
+        # PySpark warns about pandas 3 while it imports; nothing here uses pandas.
+        warnings.simplefilter("ignore", FutureWarning)
+        session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
+    return session
