@@ -1,9 +1,331 @@
-"""What we may do to a table, by its protocol features."""
+"""What we may do to a table, by its protocol features: one table, `FEATURES`.
+
+A feature counts only if it is *in use*: delta-rs lists `variantType` on every table that it
+creates with deletion vectors, and a table at writer version 2 "supports" column invariants
+that no column has. A feature that we do not know always counts. No I/O.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
 from tandem.delta.actions import Metadata, Protocol
+from tandem.delta.schema import (
+    Field,
+    PrimitiveType,
+    StructType,
+    column_mapping_mode,
+    fields_of,
+    parse,
+    types_of,
+)
+from tandem.errors import UnsupportedFeature
 
 
-def check_readable(protocol: Protocol, metadata: Metadata, *, resource: str) -> None:
-    """placeholder"""
+class OperationKind(StrEnum):
+    """What somebody wants to do with a table."""
+
+    READ = "Read"  # read rows
+    INGEST = "Ingest"  # add new rows in new files
+    COMPACTION = "Compaction"  # write the same rows to new files, dataChange=false
+    UPDATE = "Update"  # hide rows and add changed ones
+    DELETE = "Delete"  # hide rows, never write any
+    MERGE = "Merge"  # all of the above
+
+
+_READ = frozenset({OperationKind.READ})
+_STATEMENTS = frozenset({OperationKind.UPDATE, OperationKind.DELETE, OperationKind.MERGE})
+_NEW_VALUES = frozenset({OperationKind.INGEST, OperationKind.UPDATE, OperationKind.MERGE})
+_NEW_FILES = _NEW_VALUES | {OperationKind.COMPACTION}
+_WRITES = _NEW_FILES | _STATEMENTS
+_ALL = _WRITES | _READ
+_NOTHING: frozenset[OperationKind] = frozenset()
+
+InUse = Callable[[Metadata, StructType], bool]
+
+
+def _always(_metadata: Metadata, _schema: StructType) -> bool:
+    return True
+
+
+def _property(name: str, value: str = "true") -> InUse:
+    return lambda metadata, _: metadata.configuration.get(name, "").lower() == value
+
+
+def _property_set(*prefixes: str) -> InUse:
+    return lambda metadata, _: any(k.startswith(prefixes) for k in metadata.configuration)
+
+
+def _field_key(*keys: str) -> InUse:
+    def used(_: Metadata, schema: StructType) -> bool:
+        return any(not set(keys).isdisjoint(f.metadata) for f in fields_of(schema))
+
+    return used
+
+
+def _type(*names: str) -> InUse:
+    def used(_: Metadata, schema: StructType) -> bool:
+        return any(
+            isinstance(t, PrimitiveType) and t.name.split("(")[0] in names for t in types_of(schema)
+        )
+
+    return used
+
+
+def _maps_columns(metadata: Metadata, _: StructType) -> bool:
+    return column_mapping_mode(metadata.configuration) != "none"
+
+
+def _tracks_rows(metadata: Metadata, _: StructType) -> bool:
+    # By the protocol the writer's duties begin when the feature is *supported*; the property
+    # delta.enableRowTracking adds only the reader's. Suspension is what ends them.
+    return metadata.configuration.get("delta.rowTrackingSuspended", "").lower() != "true"
+
+
+def _partitioned(metadata: Metadata, _: StructType) -> bool:
+    return bool(metadata.partition_columns)
+
+
+@dataclass(frozen=True, slots=True)
+class Feature:
+    """A row of the table.
+
+    `refused`: what we do not do on a table that uses it. `why`: the reason, or how we keep the
+    feature's rules where nothing is refused. `blocks_log`: the log itself cannot be read right.
+    """
+
+    name: str
+    in_use: InUse
+    refused: frozenset[OperationKind]
+    why: str
+    blocks_log: bool = False
+
+
+_TABLE = (
+    # name, in use when, refused, why
+    Feature("appendOnly", _property("delta.appendOnly"), _STATEMENTS,
+            "rows of an append-only table may be rearranged, never changed or removed"),
+    Feature("invariants", _field_key("delta.invariants"), _NEW_VALUES,
+            "column invariants are SQL that we do not check on new values"),
+    Feature("checkConstraints", _property_set("delta.constraints."), _NEW_VALUES,
+            "CHECK constraints are SQL that we do not check on new values"),
+    Feature("changeDataFeed", _property("delta.enableChangeDataFeed"), _STATEMENTS,
+            "we do not write change data files; appends and rewrites need none"),
+    Feature("generatedColumns", _field_key("delta.generationExpression"), _NEW_VALUES,
+            "generated columns are SQL that we do not evaluate on new values"),
+    Feature("identityColumns",
+            _field_key("delta.identity.start", "delta.identity.step",
+                       "delta.identity.highWaterMark", "delta.identity.allowExplicitInsert"),
+            _NEW_VALUES, "we do not give out identity values"),
+    Feature("allowColumnDefaults", _field_key("CURRENT_DEFAULT", "EXISTS_DEFAULT"),
+            frozenset({OperationKind.INGEST, OperationKind.MERGE}),
+            "default values are SQL that we do not evaluate on rows that lack a column"),
+    Feature("columnMapping", _maps_columns, _NOTHING,
+            "columns are read and written by physical name and field id"),
+    Feature("deletionVectors", _always, _NOTHING, "read and written, checksums verified"),
+    Feature("timestampNtz", _type("timestamp_ntz"), _NOTHING, "an Arrow timestamp without zone"),
+    Feature("v2Checkpoint", _always, _NOTHING,
+            "read with sidecars; we write classic V1 checkpoints, which stay allowed"),
+    Feature("inCommitTimestamp", _property("delta.enableInCommitTimestamps"), _NOTHING,
+            "honoured in time travel, and written, always later than the version before"),
+    Feature("vacuumProtocolCheck", _always, _NOTHING,
+            "we check the writer protocol before anything is removed"),
+    Feature("domainMetadata", _always, _NOTHING,
+            "domains are never touched; our checkpoints keep them"),
+    Feature("clustering", _always, _NOTHING,
+            "new files carry statistics and no clusteringProvider, so the owner re-clusters them"),
+    Feature("typeWidening", _field_key("delta.typeChanges"), _NOTHING,
+            "older files are read with the type that the table has now"),
+    Feature("typeWidening-preview", _field_key("delta.typeChanges"), _NOTHING,
+            "older files are read with the type that the table has now"),
+    Feature("checkpointProtection", _always, _NOTHING,
+            "commits are unaffected; log clean-up is left to others on such tables"),
+    Feature("rowTracking", _tracks_rows, _WRITES,
+            "every new or recommitted file needs row ids, which we do not give out"),
+    Feature("variantType", _type("variant"), _ALL, "variant columns have no Arrow form here"),
+    Feature("variantType-preview", _type("variant"), _ALL,
+            "variant columns have no Arrow form here"),
+    Feature("variantShredding", _type("variant"), _ALL,
+            "variant columns have no Arrow form here"),
+    Feature("variantShredding-preview", _type("variant"), _ALL,
+            "variant columns have no Arrow form here"),
+    Feature("geospatial", _type("geometry", "geography"), _ALL, "no Arrow form here"),
+    Feature("collations", _field_key("__COLLATIONS"), _STATEMENTS,
+            "we compare text by its bytes; rewrites compare none"),
+    Feature("collations-preview", _field_key("__COLLATIONS"), _STATEMENTS,
+            "we compare text by its bytes; rewrites compare none"),
+    Feature("materializePartitionColumns", _partitioned, _NEW_FILES,
+            "our data files do not repeat partition columns"),
+    Feature("icebergCompatV1", _property("delta.enableIcebergCompatV1"), _WRITES,
+            "it forbids deletion vectors and wants partition columns in data files"),
+    Feature("icebergCompatV2", _property("delta.enableIcebergCompatV2"), _WRITES,
+            "it forbids deletion vectors and wants partition columns in data files"),
+    Feature("icebergCompatV3", _property("delta.enableIcebergCompatV3"), _WRITES,
+            "it needs row tracking and wants partition columns in data files"),
+    Feature("icebergWriterCompatV1", _property("delta.enableIcebergWriterCompatV1"), _WRITES,
+            "it builds on icebergCompatV2"),
+    Feature("icebergWriterCompatV3", _property("delta.enableIcebergWriterCompatV3"), _WRITES,
+            "it builds on icebergCompatV3"),
+    Feature("coordinatedCommits-preview", _property_set("delta.coordinatedCommits."), _WRITES,
+            "commits go through a coordinator, not through the log folder"),
+    Feature("catalogManaged", _always, _ALL,
+            "the catalog, not the log folder, says what is committed", blocks_log=True),
+    Feature("catalogOwned-preview", _always, _ALL,
+            "the catalog, not the log folder, says what is committed", blocks_log=True),
+    Feature("redirectReaderWriter-preview", _property_set("delta.redirectReaderWriter"), _ALL,
+            "the table is somewhere else", blocks_log=True),
+    Feature("redirectWriterOnly-preview", _property_set("delta.redirectWriterOnly"), _WRITES,
+            "the table is written somewhere else"),
+)  # fmt: skip
+
+FEATURES: Mapping[str, Feature] = {feature.name: feature for feature in _TABLE}
+
+# Legacy protocol versions → the features that they stand for (protocol, "Writer Version
+# Requirements" and "Reader Version Requirements").
+_LEGACY_WRITER = {
+    2: ("appendOnly", "invariants"),
+    3: ("checkConstraints",),
+    4: ("changeDataFeed", "generatedColumns"),
+    5: ("columnMapping",),
+    6: ("identityColumns",),
+}
+_LEGACY_READER = {2: ("columnMapping",)}
+_NEWEST_READER, _NEWEST_WRITER = 3, 7
+
+
+def reader_features(protocol: Protocol) -> frozenset[str]:
+    """The features that a reader must know, legacy versions spelled out."""
+    if protocol.min_reader >= 3:
+        return protocol.reader_features
+    return _legacy(_LEGACY_READER, protocol.min_reader)
+
+
+def writer_features(protocol: Protocol) -> frozenset[str]:
+    """The features that a writer must know: its own and the reader's."""
+    if protocol.min_writer >= 7:
+        return protocol.writer_features | reader_features(protocol)
+    return _legacy(_LEGACY_WRITER, protocol.min_writer) | reader_features(protocol)
+
+
+def _legacy(table: Mapping[int, tuple[str, ...]], version: int) -> frozenset[str]:
+    return frozenset(name for v, names in table.items() if v <= version for name in names)
+
+
+def features_in_use(protocol: Protocol, metadata: Metadata) -> tuple[str, ...]:
+    """Names of the features that count, unknown ones included, sorted."""
+    schema = parse(metadata.schema_string)
+    return tuple(
+        name
+        for name in sorted(writer_features(protocol))
+        if name not in FEATURES or FEATURES[name].in_use(metadata, schema)
+    )
+
+
+def refusals(
+    protocol: Protocol, metadata: Metadata, kind: OperationKind
+) -> Iterator[tuple[str, str]]:
+    """(feature or version, why) of everything that keeps us from doing `kind`."""
+    if protocol.min_reader > _NEWEST_READER:
+        yield f"reader version {protocol.min_reader}", "we know reader versions 1 to 3"
+    reads = kind is OperationKind.READ
+    if not reads and protocol.min_writer > _NEWEST_WRITER:
+        yield f"writer version {protocol.min_writer}", "we know writer versions 1 to 7"
+    schema = parse(metadata.schema_string)
+    for name in sorted(reader_features(protocol) if reads else writer_features(protocol)):
+        feature = FEATURES.get(name)
+        if feature is None:
+            yield name, "we do not know this feature"
+        elif kind in feature.refused and feature.in_use(metadata, schema):
+            yield name, feature.why
+
+
+def check(
+    protocol: Protocol, metadata: Metadata, kind: OperationKind, *, resource: str = ""
+) -> None:
+    """Refuse `kind` on a table that it would harm or misread, before anything is written.
+
+    Raises: UnsupportedFeature, which names every feature concerned.
+    """
+    _refuse(list(refusals(protocol, metadata, kind)), f"{kind.lower()} is refused", resource)
+
+
+def check_readable(protocol: Protocol, metadata: Metadata, *, resource: str = "") -> None:
+    """Refuse a table whose *log* cannot be interpreted. Weaker than `check(…, READ)`: a table
+    with a variant column can be listed but not scanned. Raises: UnsupportedFeature."""
+    schema = parse(metadata.schema_string, resource=resource)
+    found = [
+        (name, why)
+        for name, why in refusals(protocol, metadata, OperationKind.READ)
+        if name not in FEATURES or FEATURES[name].blocks_log
+    ]
+    # Writer features may say that the log is not the truth either.
+    found += [
+        (name, FEATURES[name].why)
+        for name in sorted(writer_features(protocol) - reader_features(protocol))
+        if name in FEATURES
+        and FEATURES[name].blocks_log
+        and FEATURES[name].in_use(metadata, schema)
+    ]
+    _refuse(found, "the table cannot be read", resource)
+
+
+def _refuse(found: list[tuple[str, str]], what: str, resource: str) -> None:
+    if not found:
+        return
+    raise UnsupportedFeature(
+        what + " because of " + "; ".join(f"{name}: {why}" for name, why in found),
+        resource=resource,
+        field="protocol",
+        found=", ".join(name for name, _ in found),
+        expected="a table that uses only features known to Tandem for this operation",
+        remedy="See docs/features.md for what is possible on tables with which features",
+    )
+
+
+def supports_deletion_vectors(protocol: Protocol) -> bool:
+    """Whether adds of this table may carry deletion vectors."""
+    return (
+        "deletionVectors" in protocol.reader_features
+        and "deletionVectors" in protocol.writer_features
+    )
+
+
+def writes_deletion_vectors(protocol: Protocol, metadata: Metadata) -> bool:
+    """Whether writers are asked to: supported, and `delta.enableDeletionVectors` is true."""
+    enabled = metadata.configuration.get("delta.enableDeletionVectors", "").lower() == "true"
+    return enabled and supports_deletion_vectors(protocol)
+
+
+def enable_deletion_vectors(protocol: Protocol, metadata: Metadata) -> tuple[Protocol, Metadata]:
+    """The upgrade that `enableDeletionVectors` of a LakeTable asks for. Features that the
+    legacy versions stood for are all listed, as the protocol demands."""
+    upgraded = replace(
+        protocol,
+        min_reader=3,
+        min_writer=7,
+        reader_features=reader_features(protocol) | {"deletionVectors"},
+        writer_features=writer_features(protocol) | {"deletionVectors"},
+    )
+    configuration = {**metadata.configuration, "delta.enableDeletionVectors": "true"}
+    return upgraded, replace(metadata, configuration=configuration)
+
+
+def for_new_table(schema: StructType, *, deletion_vectors: bool) -> Protocol:
+    """The lowest protocol for a table of this schema."""
+    ntz = any(t == PrimitiveType("timestamp_ntz") for t in types_of(schema))
+    both = {
+        name
+        for name, wanted in (("deletionVectors", deletion_vectors), ("timestampNtz", ntz))
+        if wanted
+    }
+    if not both:
+        return Protocol(1, 2)
+    return Protocol(3, 7, frozenset(both), frozenset(both | {"appendOnly", "invariants"}))
+
+
+def not_null_fields(schema: StructType) -> tuple[Field, ...]:
+    """Columns that must not be null: part of the schema, not a feature, so every operation
+    that writes new values checks it."""
+    return tuple(f for f in schema.fields if not f.nullable)
