@@ -1,0 +1,138 @@
+"""What every resource has: metadata, and the fields that every operation takes.
+
+Field names are fixed by the contract of `v1alpha1`: add where it helps, rename none.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, Any, ClassVar, Final, Literal
+
+from pydantic import Field, model_validator
+
+from tandem.spec.fields import DnsName, Model, Opaque, StrictBool, StrictInt, StrictStr
+
+API_VERSION: Final = "tandem.dev/v1alpha1"
+
+# Kubernetes' ObjectMeta fields that the API server adds; accepted and not looked at.
+_SERVER_FIELDS = frozenset(
+    {
+        "creationTimestamp",
+        "deletionGracePeriodSeconds",
+        "deletionTimestamp",
+        "finalizers",
+        "generateName",
+        "managedFields",
+        "ownerReferences",
+        "resourceVersion",
+        "selfLink",
+    }
+)
+
+
+class Metadata(Model):
+    name: DnsName
+    """Name of the resource, unique per kind and namespace."""
+    namespace: DnsName = "default"
+    """Namespace; without a cluster it is part of an operation's identity all the same."""
+    labels: dict[StrictStr, StrictStr] = Field(default_factory=dict)
+    """Kept as they are."""
+    annotations: dict[StrictStr, StrictStr] = Field(default_factory=dict)
+    """Kept as they are."""
+    uid: StrictStr = ""
+    """Set by the API server."""
+    generation: StrictInt = 1
+    """Set by the API server; copied to `status.observedGeneration`."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _drop_server_fields(cls, value: Any) -> Any:
+        if not isinstance(value, dict):
+            return value
+        return {key: item for key, item in value.items() if key not in _SERVER_FIELDS}
+
+
+class TableRef(Model):
+    name: DnsName
+    """Name of a `LakeTable` in the same namespace."""
+
+
+class OperationKind(StrEnum):
+    """Kinds that do something once, and end."""
+
+    TABLE_INGEST = "TableIngest"
+    TABLE_COMPACTION = "TableCompaction"
+    TABLE_UPDATE = "TableUpdate"
+    SEGMENT_REWRITE = "SegmentRewrite"
+
+
+class Dependency(Model):
+    kind: OperationKind
+    """Kind of the operation to wait for."""
+    name: DnsName
+    """Its name, in the same namespace."""
+
+
+class LockMode(StrEnum):
+    CONCURRENT = "Concurrent"
+    EXCLUSIVE = "Exclusive"
+
+
+class OperationSpec(Model):
+    """Fields that every operation takes, beside its own."""
+
+    table_ref: TableRef
+    """The table to work on."""
+    suspend: StrictBool = False
+    """Do not start (or, in a cluster, stop) while true. May be changed at any time."""
+    dry_run: StrictBool = False
+    """Plan only: `status.plan` says what would happen, nothing is written."""
+    priority: StrictInt = 0
+    """A strictly higher priority revokes the locks of conflicting operations with a lower one."""
+    backoff_limit: Annotated[StrictInt, Field(ge=0)] = 3
+    """How often a failed attempt is tried again before the operation fails."""
+    active_deadline_seconds: Annotated[StrictInt, Field(ge=1)] | None = None
+    """Seconds after its start at which an operation that has not committed fails; none by
+    default."""
+    ttl_seconds_after_finished: Annotated[StrictInt, Field(ge=0)] | None = None
+    """Seconds after its end at which the resource is deleted (in a cluster); never by default."""
+    lock_mode: LockMode = LockMode.CONCURRENT
+    """`Concurrent`: writers go on, and what they do is reconciled. `Exclusive` is not built yet."""
+    spark_template: Opaque | None = None
+    """A piece of a `SparkApplication` that is merged into the one of this operation."""
+    depends_on: tuple[Dependency, ...] = ()
+    """Operations that must have ended well before this one starts. Without a cluster only:
+    resources in one run start together otherwise."""
+
+
+class Resource(Model):
+    """Base of all kinds."""
+
+    kind_name: ClassVar[str]
+    short_name: ClassVar[str]
+
+    api_version: Literal["tandem.dev/v1alpha1"]
+    metadata: Metadata
+
+    @property
+    def name(self) -> str:
+        return self.metadata.name
+
+    @property
+    def namespace(self) -> str:
+        return self.metadata.namespace
+
+    @property
+    def id(self) -> str:
+        """How errors and people name it: `TableCompaction/nightly`."""
+        return f"{self.kind_name}/{self.metadata.name}"
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """Kind, namespace and name: what makes a resource the same resource."""
+        return (self.kind_name, self.metadata.namespace, self.metadata.name)
+
+    def manifest(self) -> dict[str, Any]:
+        """The resource as people type it: only the fields that were given, JSON types."""
+        fields = self.model_dump(mode="json", by_alias=True, exclude_unset=True)
+        return {name: fields[name] for name in ("apiVersion", "kind", "metadata", "spec")}

@@ -1,0 +1,241 @@
+"""Field types that the resources share: sizes, durations, names and locations.
+
+Sizes are Kubernetes quantities and become bytes; durations are Go durations and become
+milliseconds; both print again in the form people type. Nothing here knows a resource.
+"""
+
+from __future__ import annotations
+
+import re
+from decimal import Decimal, InvalidOperation
+from typing import Annotated, Any
+from urllib.parse import unquote, urlsplit
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    PlainSerializer,
+    StrictBool,
+    StrictInt,
+    StrictStr,
+    WithJsonSchema,
+)
+from pydantic.alias_generators import to_camel
+
+__all__ = [
+    "Bytes",
+    "DnsName",
+    "Location",
+    "Milliseconds",
+    "Model",
+    "StrictBool",
+    "StrictInt",
+    "StrictStr",
+    "Text",
+    "format_duration",
+    "format_quantity",
+    "parse_duration",
+    "parse_quantity",
+]
+
+
+class Model(BaseModel):
+    """Base of everything people type: camelCase, closed, immutable.
+
+    The docstring under an attribute becomes its description in `docs/resources.md` and in
+    the CRDs.
+    """
+
+    model_config = ConfigDict(
+        alias_generator=to_camel,
+        populate_by_name=True,
+        extra="forbid",
+        frozen=True,
+        use_attribute_docstrings=True,
+    )
+
+
+# Kubernetes' apimachinery/pkg/api/resource: decimal and binary suffixes. Fractions of a byte
+# (`m`, `u`, `n`) make no sense for a size and are refused.
+_SUFFIXES: dict[str, int] = {
+    "": 1,
+    "k": 10**3,
+    "M": 10**6,
+    "G": 10**9,
+    "T": 10**12,
+    "P": 10**15,
+    "E": 10**18,
+    "Ki": 2**10,
+    "Mi": 2**20,
+    "Gi": 2**30,
+    "Ti": 2**40,
+    "Pi": 2**50,
+    "Ei": 2**60,
+}
+_QUANTITY = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(?:([kMGTPE]|[KMGTPE]i)|[eE]([+-]?\d{1,2}))?")
+_MAX_BYTES = 2**63 - 1
+
+
+def parse_quantity(value: object) -> int:
+    """Bytes of a Kubernetes quantity (`1Gi`, `128Mi`, `1G`, `1e9`, `1073741824`).
+
+    Rounds up to a whole byte, as Kubernetes does. Raises `ValueError`.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | str):
+        raise ValueError("must be a size such as 128Mi, 1Gi, 1G or a number of bytes")
+    match = _QUANTITY.fullmatch(str(value))
+    if match is None:
+        raise ValueError("must be a size such as 128Mi, 1Gi, 1G or a number of bytes")
+    number, suffix, exponent = match.groups()
+    try:
+        exact = Decimal(number) * _SUFFIXES[suffix or ""] * Decimal(10) ** int(exponent or 0)
+    except InvalidOperation as error:
+        raise ValueError("must be a size such as 128Mi") from error
+    size = int(exact.to_integral_value(rounding="ROUND_CEILING"))
+    if size > _MAX_BYTES:
+        raise ValueError(f"must be at most {_MAX_BYTES} bytes")
+    return size
+
+
+def format_quantity(size: int) -> str:
+    """The shortest exact quantity with a binary suffix: 134217728 → `128Mi`."""
+    for suffix in ("Ei", "Pi", "Ti", "Gi", "Mi", "Ki"):
+        if size and size % _SUFFIXES[suffix] == 0:
+            return f"{size // _SUFFIXES[suffix]}{suffix}"
+    return str(size)
+
+
+_UNITS_NS: dict[str, int] = {
+    "ns": 1,
+    "us": 10**3,
+    "µs": 10**3,
+    "μs": 10**3,
+    "ms": 10**6,
+    "s": 10**9,
+    "m": 60 * 10**9,
+    "h": 3600 * 10**9,
+}
+_DURATION_PART = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(ns|us|µs|μs|ms|s|m|h)")
+_MAX_DURATION_NS = 2**63 - 1  # Go's int64 nanoseconds
+
+
+def parse_duration(value: object) -> int:
+    """Milliseconds of a Go duration (`168h`, `1h30m`, `1.5s`, `0`). Raises `ValueError`."""
+    hint = "must be a duration such as 10m, 1h30m or 168h"
+    if value == "0" or (value == 0 and not isinstance(value, bool)):
+        return 0
+    if not isinstance(value, str) or not value:
+        raise ValueError(hint)
+    position, total = 0, Decimal(0)
+    while position < len(value):
+        match = _DURATION_PART.match(value, position)
+        if match is None:
+            raise ValueError(hint)
+        total += Decimal(match.group(1)) * _UNITS_NS[match.group(2)]
+        position = match.end()
+    if total > _MAX_DURATION_NS:
+        raise ValueError("must be at most 292 years")
+    return int(total // 10**6)
+
+
+def format_duration(milliseconds: int) -> str:
+    """A Go duration: 5400000 → `1h30m`."""
+    text = ""
+    for unit in ("h", "m", "s", "ms"):
+        count, milliseconds = divmod(milliseconds, _UNITS_NS[unit] // 10**6)
+        text += f"{count}{unit}" if count else ""
+    return text or "0s"
+
+
+# Kubernetes: an object's name is a DNS-1123 subdomain.
+_DNS_LABEL = r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
+_DNS_NAME = re.compile(rf"{_DNS_LABEL}(\.{_DNS_LABEL})*")
+
+
+def _dns_name(value: str) -> str:
+    if len(value) > 253 or not _DNS_NAME.fullmatch(value):
+        raise ValueError(
+            "must be a DNS-1123 name: lower-case letters, digits, '-' and '.', beginning and "
+            "ending with a letter or digit"
+        )
+    return value
+
+
+_SCHEMES = ("file", "s3", "gs", "abfss")
+_SCHEME_HINTS = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "abfs": "abfss", "az": "abfss"}
+
+
+def _location(value: str) -> str:
+    """An absolute URL without credentials, query or `..`; returned without trailing `/`."""
+    if "${" in value or value.startswith(("~", "$")):
+        raise ValueError("must be a whole URL: variables and ~ are not replaced")
+    if "://" not in value:
+        raise ValueError(
+            "must be a URL with one of the schemes file, s3, gs, abfss"
+            + (f": file://{value}" if value.startswith("/") else "")
+        )
+    parts = urlsplit(value)
+    if parts.scheme not in _SCHEMES:
+        nearest = _SCHEME_HINTS.get(parts.scheme)
+        raise ValueError(
+            "must have one of the schemes file, s3, gs, abfss"
+            + (f"; write {nearest}://" if nearest else "")
+        )
+    if parts.query or parts.fragment:
+        raise ValueError("must have no '?' and no '#': percent-encode them in a path")
+    if any(part == ".." for part in unquote(parts.path).split("/")):
+        raise ValueError("must not contain '..'")
+    if any(ord(character) < 32 for character in unquote(value)):
+        raise ValueError("must not contain control characters")
+    if parts.scheme == "file":
+        if parts.netloc not in ("", "localhost"):
+            raise ValueError("must be absolute: three slashes, as in file:///data/flights")
+    elif not parts.netloc:
+        raise ValueError(f"must name a bucket: {parts.scheme}://bucket/path")
+    elif parts.scheme == "abfss":
+        if not re.fullmatch(r"[^@:/]+@[^@:/]+", parts.netloc):
+            raise ValueError("must be abfss://container@account.dfs.core.windows.net/path")
+    elif "@" in parts.netloc:
+        raise ValueError("must not hold credentials: put them into the table's storage.secretRef")
+    if not unquote(parts.path).strip("/") and parts.scheme == "file":
+        raise ValueError("must not be the root of the file system")
+    return value.rstrip("/")
+
+
+def _text(value: str) -> str:
+    if not value.strip():
+        raise ValueError("must not be empty")
+    return value
+
+
+Bytes = Annotated[
+    int,
+    BeforeValidator(parse_quantity),
+    PlainSerializer(format_quantity, return_type=str, when_used="json"),
+    WithJsonSchema(
+        {
+            "anyOf": [{"type": "integer"}, {"type": "string"}],
+            "x-kubernetes-int-or-string": True,
+            "x-tandem-type": "size",
+        }
+    ),
+]
+"""A size in bytes, typed as a Kubernetes quantity."""
+
+Milliseconds = Annotated[
+    int,
+    BeforeValidator(parse_duration),
+    PlainSerializer(format_duration, return_type=str, when_used="json"),
+    WithJsonSchema({"type": "string", "x-tandem-type": "duration"}),
+]
+"""A duration in milliseconds, typed as a Go duration."""
+
+DnsName = Annotated[StrictStr, AfterValidator(_dns_name)]
+Location = Annotated[StrictStr, AfterValidator(_location)]
+Text = Annotated[StrictStr, AfterValidator(_text)]
+"""Text that must not be empty."""
+
+Opaque = dict[str, Any]
+"""Something that Tandem hands on without looking inside."""

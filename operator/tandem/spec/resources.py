@@ -1,0 +1,132 @@
+"""All kinds in one place; see the modules that define them for their fields."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tandem.errors import InvalidSpec
+from tandem.spec.common import API_VERSION, LockMode, OperationKind, OperationSpec, Resource
+from tandem.spec.compaction import (
+    CompactionType,
+    Layout,
+    LayoutStrategy,
+    TableCompaction,
+    TableCompactionSpec,
+)
+from tandem.spec.problems import InvalidSpecs
+from tandem.spec.table import LakeTable, LakeTableSpec
+from tandem.spec.update import (
+    Isolation,
+    SegmentRewrite,
+    SourceFormat,
+    TableIngest,
+    TableIngestSpec,
+    TableUpdate,
+    TableUpdateSpec,
+)
+
+__all__ = [
+    "API_VERSION",
+    "KINDS",
+    "LATER_KINDS",
+    "AnyResource",
+    "CompactionType",
+    "Isolation",
+    "LakeTable",
+    "LakeTableSpec",
+    "Layout",
+    "LayoutStrategy",
+    "LockMode",
+    "Operation",
+    "OperationKind",
+    "OperationSpec",
+    "Resource",
+    "SegmentRewrite",
+    "SourceFormat",
+    "TableCompaction",
+    "TableCompactionSpec",
+    "TableIngest",
+    "TableIngestSpec",
+    "TableUpdate",
+    "TableUpdateSpec",
+    "require_built",
+]
+
+Operation = TableIngest | TableCompaction | TableUpdate | SegmentRewrite
+AnyResource = LakeTable | Operation
+
+KINDS: Final[dict[str, type[AnyResource]]] = {
+    "LakeTable": LakeTable,
+    "TableIngest": TableIngest,
+    "TableCompaction": TableCompaction,
+    "TableUpdate": TableUpdate,
+    "SegmentRewrite": SegmentRewrite,
+}
+
+LATER_KINDS: Final = ("TableReplace", "LogCompaction", "IndexServer")
+"""Kinds whose shape is not fixed yet."""
+
+
+def require_built(resources: list[AnyResource]) -> None:
+    """Refuse what v1alpha1 can say and this version cannot do, before anything starts.
+
+    `compaction` of a `LakeTable` is not refused: the same file must work with and without an
+    operator, and without one nothing automatic happens anyway.
+
+    Raises:
+        InvalidSpec: names every such field.
+    """
+    InvalidSpecs.raise_if(
+        [problem for resource in resources for problem in _not_built(resource)],
+    )
+
+
+def _not_built(resource: AnyResource) -> list[InvalidSpec]:
+    def problem(field: str, found: object, expected: str, remedy: str) -> InvalidSpec:
+        return InvalidSpec(
+            "not built yet",
+            resource=resource.id,
+            field=field,
+            found=found,
+            expected=expected,
+            remedy=remedy,
+        )
+
+    if isinstance(resource, LakeTable):
+        return []
+    problems = []
+    if resource.spec.lock_mode is LockMode.EXCLUSIVE:
+        problems.append(
+            problem(
+                "spec.lockMode",
+                "Exclusive",
+                "Concurrent",
+                "Leave lockMode out: writers and this operation then go on side by side",
+            )
+        )
+    if isinstance(resource, SegmentRewrite):
+        problems.append(
+            problem(
+                "kind",
+                "SegmentRewrite",
+                "another kind",
+                "A TableCompaction of type Custom rewrites chosen segments and purges their "
+                "deleted rows",
+            )
+        )
+    if isinstance(resource, TableUpdate) and resource.spec.merge is not None:
+        problems.append(
+            problem("spec.merge", "merge", "update or delete", "Use update or delete until then")
+        )
+    if isinstance(resource, TableCompaction):
+        strategy = resource.spec.layout.strategy
+        if strategy is not LayoutStrategy.BIN_PACK:
+            problems.append(
+                problem(
+                    "spec.layout.strategy",
+                    strategy,
+                    "BinPack",
+                    "Leave layout out: rows then keep their order",
+                )
+            )
+    return problems

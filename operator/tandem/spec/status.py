@@ -1,0 +1,169 @@
+"""What Tandem reports about a resource: its `status`, as the contract spells it.
+
+Everything but `phase` is optional: what does not apply is absent when printed.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic.alias_generators import to_camel
+
+
+class StatusModel(BaseModel):
+    """Base of all status models. Open to fields of later versions: status is read back from
+    files that a newer Tandem may have written."""
+
+    model_config = ConfigDict(
+        alias_generator=to_camel,
+        populate_by_name=True,
+        extra="ignore",
+        frozen=True,
+        use_attribute_docstrings=True,
+    )
+
+    def manifest(self) -> dict[str, Any]:
+        """As printed: camelCase, JSON types, without what is absent."""
+        return self.model_dump(mode="json", by_alias=True, exclude_none=True)
+
+
+class Phase(StrEnum):
+    PENDING = "Pending"
+    PLANNED = "Planned"
+    LOCKED = "Locked"
+    RUNNING = "Running"
+    RECONCILING = "Reconciling"
+    SUCCEEDED = "Succeeded"
+    SUPERSEDED = "Superseded"
+    FAILED = "Failed"
+    SUSPENDED = "Suspended"
+
+
+ENDED = frozenset({Phase.SUCCEEDED, Phase.SUPERSEDED, Phase.FAILED})
+"""Phases that an operation never leaves by itself."""
+
+
+class ConditionType(StrEnum):
+    READY = "Ready"
+    RECONCILING = "Reconciling"
+    STALLED = "Stalled"
+    SUCCEEDED = "Succeeded"
+
+
+class Condition(StatusModel):
+    type: ConditionType
+    status: Literal["True", "False", "Unknown"]
+    reason: str
+    """A value of `tandem.errors.Reason`; see `docs/reasons.md`."""
+    message: str = ""
+    """One or two sentences for people."""
+    last_transition_time: str
+    """RFC 3339, UTC."""
+    observed_generation: int = 1
+
+
+class Progress(StatusModel):
+    percent: int
+    files_done: int = 0
+    files_total: int = 0
+    bytes_done: int = 0
+    bytes_total: int = 0
+    summary: str = ""
+    """`20/20 files`"""
+
+
+class Plan(StatusModel):
+    read_version: int
+    """Delta version that the operation reads."""
+    inputs: int
+    """How many files it reads."""
+    input_bytes: int
+    """Their size."""
+    segments: tuple[str, ...] = ()
+    """Segments whose files it replaces, or may."""
+    outputs: tuple[str, ...] | None = None
+    """Names that the new segments get if nobody is faster."""
+    output_files: int | None = None
+    """How many files it expects to write."""
+    output_bytes: int | None = None
+    """About how much it expects to write."""
+    steps: tuple[str, ...] | None = None
+    """How the runs came about, level by level."""
+    locks: tuple[str, ...] | None = None
+    """What it locks."""
+    statement: str | None = None
+    """The canonical statement."""
+
+
+class RowsAffected(StatusModel):
+    updated: int = 0
+    deleted: int = 0
+    inserted: int = 0
+
+
+class Reconciled(StatusModel):
+    commits_seen: int = 0
+    """Commits by others between our read version and our commit."""
+    deletes_remapped: int = 0
+    """Deleted rows moved onto our outputs, or our deletes moved onto others' outputs."""
+    rows_masked: int = 0
+    """Rows of our outputs hidden because their input is gone or was restored."""
+    rows_evaluated: int = 0
+    """Rows that a statement was evaluated on again."""
+    bins_dropped: int = 0
+    """Bins left out because an input had changed (tables without deletion vectors)."""
+    rounds: int = 0
+    """How often the latest version was read and reconciled with."""
+    by_segment: dict[str, int] | None = None
+    """Segment → rows deleted in it by replay."""
+
+
+class OperationResult(StatusModel):
+    version: int | None = None
+    """The Delta version of the commit."""
+    files_added: int | None = None
+    files_removed: int | None = None
+    bytes_added: int | None = None
+    bytes_removed: int | None = None
+    rows_affected: RowsAffected | None = None
+    segments: tuple[str, ...] | None = None
+    """Names of the segments it made."""
+    reconciled: Reconciled | None = None
+
+
+class OperationStatus(StatusModel):
+    observed_generation: int = 1
+    phase: Phase = Phase.PENDING
+    attempt: int = 0
+    operation_id: str | None = None
+    """Names the operation below `_tandem/operations/` and in `commitInfo`."""
+    start_time: str | None = None
+    completion_time: str | None = None
+    conditions: tuple[Condition, ...] = ()
+    progress: Progress | None = None
+    plan: Plan | None = None
+    result: OperationResult | None = None
+
+
+class TableStatus(StatusModel):
+    observed_generation: int = 1
+    phase: Phase = Phase.PENDING
+    conditions: tuple[Condition, ...] = ()
+    version: int | None = None
+    """Latest Delta version seen."""
+    segments: int | None = None
+    """Live segments."""
+    files: int | None = None
+    """Live data files."""
+    bytes: int | None = None
+    """Their size."""
+    rows: int | None = None
+    """Live rows, where every file's statistics say."""
+    deleted_rows: int | None = None
+    """Rows hidden by deletion vectors."""
+    small_files: int | None = None
+    """Files below a quarter of the default target size of 128Mi."""
+    running_operations: tuple[str, ...] = Field(default=())
+    held_locks: tuple[str, ...] = Field(default=())

@@ -1,0 +1,231 @@
+"""`LakeTable`: a Delta table that is adopted, or created if there is none yet."""
+
+from __future__ import annotations
+
+import re
+from enum import StrEnum
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from tandem.spec.common import Resource
+from tandem.spec.compaction import CompactionTemplate, Thresholds
+from tandem.spec.fields import (
+    DnsName,
+    Location,
+    Milliseconds,
+    Model,
+    StrictBool,
+    StrictInt,
+    StrictStr,
+    Text,
+)
+
+_SECRET_OPTION = re.compile(
+    r"secret|password|token|access_?key|account_?key|credential|sas\b|service_account_key", re.I
+)
+
+
+class SecretRef(Model):
+    name: DnsName
+    """A Secret whose keys are named as object stores name them (`AWS_ACCESS_KEY_ID`, …).
+    Without a cluster the environment takes its place."""
+
+
+class Storage(Model):
+    secret_ref: SecretRef | None = None
+    """Where the credentials are. Without a cluster: the environment."""
+    service_account_name: DnsName | None = None
+    """Instead of a secret, where the cloud gives identities to workloads. Where both are given,
+    the secret is used."""
+    options: dict[StrictStr, StrictStr] = Field(default_factory=dict)
+    """Options of the object store that are not secret: `endpoint`, `region`, …"""
+
+    @field_validator("options")
+    @classmethod
+    def _nothing_secret(cls, value: dict[str, str]) -> dict[str, str]:
+        for key in value:
+            if _SECRET_OPTION.search(key):
+                raise ValueError(
+                    f"must hold nothing secret, but has {key!r}; put it into the Secret that "
+                    "storage.secretRef names, or without a cluster into the environment"
+                )
+        return value
+
+
+_PRIMITIVES = (
+    "string",
+    "long",
+    "integer",
+    "short",
+    "byte",
+    "float",
+    "double",
+    "boolean",
+    "binary",
+    "date",
+    "timestamp",
+    "timestamp_ntz",
+)
+_DECIMAL = re.compile(r"decimal\((\d{1,2}),\s?(\d{1,2})\)")
+
+
+class Column(Model):
+    name: Text
+    """Name of the column."""
+    type: StrictStr | dict[str, Any]
+    """A Delta type: `string`, `long`, `integer`, `short`, `byte`, `float`, `double`, `boolean`,
+    `binary`, `date`, `timestamp`, `timestamp_ntz`, `decimal(p,s)`, or a nested type as in
+    Delta's own schema JSON."""
+    nullable: StrictBool = True
+    """Whether the column may hold nulls."""
+    comment: StrictStr | None = None
+    """What the column is for."""
+
+    @field_validator("type")
+    @classmethod
+    def _delta_type(cls, value: str | dict[str, Any]) -> str | dict[str, Any]:
+        if isinstance(value, dict):
+            if value.get("type") not in ("struct", "array", "map"):
+                raise ValueError("a nested type must have type struct, array or map")
+            return value
+        decimal = _DECIMAL.fullmatch(value)
+        if decimal and 1 <= int(decimal.group(1)) <= 38 >= int(decimal.group(1)) >= int(
+            decimal.group(2)
+        ):
+            return f"decimal({int(decimal.group(1))},{int(decimal.group(2))})"
+        if value not in _PRIMITIVES:
+            raise ValueError(f"must be one of {', '.join(_PRIMITIVES)}, decimal(p,s)")
+        return value
+
+
+class Create(Model):
+    columns: Annotated[tuple[Column, ...], Field(alias="schema", min_length=1)]
+    """The columns of a new table."""
+    partition_by: tuple[Text, ...] = ()
+    """Partition columns of a new table, outermost first."""
+    properties: dict[StrictStr, StrictStr] = Field(default_factory=dict)
+    """Table properties of a new table (`delta.checkpointInterval`, …)."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Create:
+        # Delta's column names are case-insensitive: two that differ in case only are one.
+        names = [column.name.lower() for column in self.columns]
+        for name in names:
+            if names.count(name) > 1:
+                raise ValueError(f"schema names the column {name!r} twice")
+        for partition in self.partition_by:
+            if partition.lower() not in names:
+                raise ValueError(f"partitionBy names {partition!r}, which is not in schema")
+        if len({name.lower() for name in self.partition_by}) != len(self.partition_by):
+            raise ValueError("partitionBy names a column twice")
+        if len(self.partition_by) == len(self.columns):
+            raise ValueError("at least one column must not be in partitionBy")
+        return self
+
+
+class Granularity(StrEnum):
+    HOUR = "Hour"
+    DAY = "Day"
+    WEEK = "Week"
+    MONTH = "Month"
+    QUARTER = "Quarter"
+    YEAR = "Year"
+
+
+class Time(Model):
+    column: Text
+    """Time column: a date or timestamp. Minor compactions never cross one of its chunks."""
+    granularity: Granularity = Granularity.DAY
+    """Length of a chunk."""
+
+
+class Retention(Model):
+    files: Milliseconds = 7 * 24 * 3600 * 1000
+    """How long files stay that no version needs any more."""
+    row_maps: Milliseconds = 7 * 24 * 3600 * 1000
+    """How long row maps stay after the compaction that made them."""
+
+
+class AutomaticMinor(Model):
+    enabled: StrictBool = True
+    """Whether minor compactions are made."""
+    thresholds: Thresholds = (4, 3)
+    """How many segments of each level make one of the next."""
+    preserve: Annotated[StrictInt, Field(ge=0)] = 0
+    """The newest so many segments are left alone."""
+
+
+class Schedule(Model):
+    cron: Text
+    """Five fields: minute, hour, day of month, month, day of week."""
+    template: CompactionTemplate
+    """What the compactions made by this schedule look like."""
+
+    @field_validator("cron")
+    @classmethod
+    def _five_fields(cls, value: str) -> str:
+        fields = value.split()
+        if len(fields) != 5 or not all(re.fullmatch(r"[\dA-Za-z*,/-]+", part) for part in fields):
+            raise ValueError("must have five fields: minute hour day-of-month month day-of-week")
+        return value
+
+
+class MaintenanceWindow(Model):
+    start: Annotated[StrictStr, Field(pattern=r"^([01]\d|2[0-3]):[0-5]\d$")]
+    """Time of day, `HH:MM`."""
+    duration: Milliseconds
+    """How long the window is open."""
+    time_zone: Text = "UTC"
+    """An IANA time zone."""
+
+
+class History(Model):
+    succeeded: Annotated[StrictInt, Field(ge=0)] = 3
+    """How many automatic compactions that ended well are kept."""
+    failed: Annotated[StrictInt, Field(ge=0)] = 3
+    """How many that failed are kept."""
+
+
+class AutomaticCompaction(Model):
+    """Needs the operator: without a cluster it is accepted and has no effect."""
+
+    minor: AutomaticMinor | None = None
+    """Compact by level thresholds as segments arrive."""
+    schedules: tuple[Schedule, ...] = ()
+    """Compactions at fixed times."""
+    skip_offset_from_latest: Milliseconds = 0
+    """Leave chunks alone that end less than this before the newest one."""
+    min_interval: Milliseconds = 0
+    """Least time between two automatic compactions of the table."""
+    maintenance_window: MaintenanceWindow | None = None
+    """Automatic compactions start inside this window only; any time by default."""
+    history: History = History()
+    """How many finished children are kept."""
+
+
+class LakeTableSpec(Model):
+    location: Location
+    """Root of the table: a `file`, `s3`, `gs` or `abfss` URL. Cannot be changed."""
+    storage: Storage = Storage()
+    """How to reach it."""
+    enable_deletion_vectors: StrictBool = False
+    """Turn deletion vectors on. Asked for explicitly, since it upgrades the protocol of a table
+    that lacks them: old readers may then refuse it."""
+    create: Create | None = None
+    """What to create if there is no table at the location yet; without it that is an error."""
+    time: Time | None = None
+    """The time column whose chunks planning respects; none by default."""
+    retention: Retention = Retention()
+    """How long cleaning keeps what is no longer needed."""
+    compaction: AutomaticCompaction | None = None
+    """Automatic compaction; off unless given. Needs the operator."""
+
+
+class LakeTable(Resource):
+    """Adopt a Delta table, or create it."""
+
+    kind_name: ClassVar[str] = "LakeTable"
+    short_name: ClassVar[str] = "ltbl"
+    kind: Literal["LakeTable"]
+    spec: LakeTableSpec

@@ -1,0 +1,234 @@
+"""`TableUpdate` (update, delete, merge), `TableIngest` and `SegmentRewrite`."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from tandem.spec.common import OperationSpec, Resource
+from tandem.spec.fields import Bytes, Location, Model, StrictBool, StrictInt, StrictStr, Text
+
+_MIB = 2**20
+
+
+class Update(Model):
+    where: Text | None = None
+    """Which rows, as a Spark SQL condition; all rows by default."""
+    set: Annotated[dict[Text, Text], Field(min_length=1)]
+    """Column → new value, as a Spark SQL expression over the old row."""
+
+
+class Delete(Model):
+    where: Text
+    """Which rows, as a Spark SQL condition. Write `true` to delete all."""
+
+
+class SourceFormat(StrEnum):
+    PARQUET = "Parquet"
+    CSV = "Csv"
+    JSON = "Json"
+    DELTA = "Delta"
+
+
+class Source(Model):
+    format: SourceFormat
+    """`Parquet`, `Csv`, `Json` (one object a line) or `Delta`."""
+    location: Location
+    """A file or folder: a `file`, `s3`, `gs` or `abfss` URL."""
+    options: dict[StrictStr, StrictStr] = Field(default_factory=dict)
+    """Spark's options for reading the format (`header`, `sep`, …), as text."""
+    version: Annotated[StrictInt, Field(ge=0)] | None = None
+    """Which version of a `Delta` source; the latest at the first attempt by default."""
+
+    @model_validator(mode="after")
+    def _version_only_for_delta(self) -> Source:
+        if self.version is not None and self.format is not SourceFormat.DELTA:
+            raise ValueError("version only goes with format Delta")
+        return self
+
+
+class Empty(Model):
+    """`{}`: the presence says it."""
+
+
+class MergeUpdate(Model):
+    set: Annotated[dict[Text, Text], Field(min_length=1)]
+    """Column → new value; `t` is the table, `s` the source."""
+
+
+class MergeInsert(Model):
+    values: Annotated[dict[Text, Text], Field(min_length=1)]
+    """Column → value; `s` is the source."""
+
+
+def _exactly_one(clause: Model, *names: str) -> None:
+    given = [name for name in names if getattr(clause, name) is not None]
+    if len(given) != 1:
+        spelled = ", ".join(clause.__class__.model_fields[name].alias or name for name in names)
+        raise ValueError(f"must have exactly one of {spelled}")
+
+
+class WhenMatched(Model):
+    where: Text | None = None
+    """A further condition."""
+    delete: Empty | None = None
+    """Delete the row."""
+    update: MergeUpdate | None = None
+    """Update the row."""
+    update_all: Empty | None = None
+    """Update every column from the source's column of that name."""
+
+    @model_validator(mode="after")
+    def _one_action(self) -> WhenMatched:
+        _exactly_one(self, "delete", "update", "update_all")
+        return self
+
+
+class WhenNotMatched(Model):
+    where: Text | None = None
+    """A further condition on the source row."""
+    insert: MergeInsert | None = None
+    """Insert a row."""
+    insert_all: Empty | None = None
+    """Insert the source row as it is."""
+
+    @model_validator(mode="after")
+    def _one_action(self) -> WhenNotMatched:
+        _exactly_one(self, "insert", "insert_all")
+        return self
+
+
+class WhenNotMatchedBySource(Model):
+    where: Text | None = None
+    """A further condition on the table's row."""
+    delete: Empty | None = None
+    """Delete the row."""
+    update: MergeUpdate | None = None
+    """Update the row."""
+
+    @model_validator(mode="after")
+    def _one_action(self) -> WhenNotMatchedBySource:
+        _exactly_one(self, "delete", "update")
+        return self
+
+
+class Merge(Model):
+    source: Source
+    """Rows to merge."""
+    on: Text
+    """Which source row matches which table row; `t` is the table, `s` the source."""
+    when_matched: tuple[WhenMatched, ...] = ()
+    """What happens to a row that matches; the first clause that applies."""
+    when_not_matched: tuple[WhenNotMatched, ...] = ()
+    """What happens to a source row without a match."""
+    when_not_matched_by_source: tuple[WhenNotMatchedBySource, ...] = ()
+    """What happens to a table row without a match."""
+
+    @model_validator(mode="after")
+    def _does_something(self) -> Merge:
+        if not (self.when_matched or self.when_not_matched or self.when_not_matched_by_source):
+            raise ValueError(
+                "must have at least one of whenMatched, whenNotMatched, whenNotMatchedBySource"
+            )
+        return self
+
+
+class Isolation(StrEnum):
+    WRITE_SERIALIZABLE = "WriteSerializable"
+    SERIALIZABLE = "Serializable"
+
+
+class ConflictPolicy(Model):
+    max_attempts: Annotated[StrictInt, Field(ge=1)] = 5
+    """How many rounds without progress end the operation as a conflict."""
+
+
+class TableUpdateSpec(OperationSpec):
+    update: Update | None = None
+    """Change rows."""
+    delete: Delete | None = None
+    """Delete rows."""
+    merge: Merge | None = None
+    """Merge a source into the table. Not built yet."""
+    isolation: Isolation = Isolation.WRITE_SERIALIZABLE
+    """`WriteSerializable`: rows appended while the statement runs may stay as they are.
+    `Serializable`: the statement takes effect at its commit."""
+    conflict: ConflictPolicy = ConflictPolicy()
+    """When to give up."""
+    target_file_size: Annotated[Bytes, Field(gt=0)] = 128 * _MIB
+    """Size that output files aim at."""
+
+    @model_validator(mode="after")
+    def _one_statement(self) -> TableUpdateSpec:
+        given = [name for name in ("update", "delete", "merge") if getattr(self, name) is not None]
+        if len(given) != 1:
+            found = f", found {', '.join(given)}" if given else ""
+            raise ValueError(f"must have exactly one of update, delete, merge{found}")
+        return self
+
+    @field_validator("update")
+    @classmethod
+    def _columns_once(cls, value: Update | None) -> Update | None:
+        # Column names are case-insensitive in Spark and Delta.
+        if value is not None and len({name.lower() for name in value.set}) != len(value.set):
+            raise ValueError("set names a column twice")
+        return value
+
+
+class TableUpdate(Resource):
+    """Update, delete or merge rows once, while the table is being compacted and written."""
+
+    kind_name: ClassVar[str] = "TableUpdate"
+    short_name: ClassVar[str] = "tupd"
+    kind: Literal["TableUpdate"]
+    spec: TableUpdateSpec
+
+
+class TableIngestSpec(OperationSpec):
+    source: Source
+    """What to append, as one new segment."""
+    target_file_size: Annotated[Bytes, Field(gt=0)] = 128 * _MIB
+    """Size that output files aim at."""
+
+
+class TableIngest(Resource):
+    """Append the rows of a source as a new segment."""
+
+    kind_name: ClassVar[str] = "TableIngest"
+    short_name: ClassVar[str] = "ting"
+    kind: Literal["TableIngest"]
+    spec: TableIngestSpec
+
+
+class Recompress(Model):
+    codec: Text
+    """A Parquet codec: `zstd`, `snappy`, …"""
+    level: StrictInt | None = None
+    """The codec's level; its own default otherwise."""
+
+
+class Rewrite(Model):
+    purge_deleted: StrictBool = False
+    """Write the files without their deleted rows."""
+    recompress: Recompress | None = None
+    """Write the files with another codec."""
+    sort_by: tuple[Text, ...] = ()
+    """Sort the rows of each file."""
+
+
+class SegmentRewriteSpec(OperationSpec):
+    segments: Annotated[tuple[Text, ...], Field(min_length=1)]
+    """Names of the segments."""
+    rewrite: Rewrite
+    """What to change."""
+
+
+class SegmentRewrite(Resource):
+    """Write single segments anew. Not built yet."""
+
+    kind_name: ClassVar[str] = "SegmentRewrite"
+    short_name: ClassVar[str] = "segrw"
+    kind: Literal["SegmentRewrite"]
+    spec: SegmentRewriteSpec

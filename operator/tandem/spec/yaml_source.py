@@ -1,0 +1,136 @@
+"""Reads YAML into plain data together with the line of every value.
+
+Stricter than YAML where YAML surprises: a key that occurs twice is an error, and scalars are
+those of YAML 1.2's core schema, so that `on:` is a key, `01:00` is text and `2013-02-01` is
+text. Never constructs anything but dictionaries, lists, text, numbers, booleans and nulls;
+the number of values after expanding aliases is limited. Knows nothing of resources.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any, Final
+
+import yaml
+
+from tandem.errors import InvalidSpec
+
+Path = tuple[str | int, ...]
+
+_MAX_VALUES: Final = 100_000
+_MAX_DEPTH: Final = 64
+
+_NULL = re.compile(r"~|null|Null|NULL|")
+_BOOL = re.compile(r"true|True|TRUE|false|False|FALSE")
+_INT = re.compile(r"[-+]?(0|[1-9][0-9]*)|0o[0-7]+|0x[0-9a-fA-F]+")
+_FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
+
+
+class Document:
+    """One YAML document: its data, and where in which file every path of it stands."""
+
+    def __init__(self, source: str) -> None:
+        self.source = source
+        self.data: Any = None
+        self.lines: dict[Path, str] = {}
+
+
+def documents(text: str, source: str) -> Iterator[Document]:
+    """The documents of a file in order, without empty ones.
+
+    Args:
+        text: the file's content.
+        source: the file's name, for messages.
+
+    Raises:
+        InvalidSpec: not YAML, a duplicate key, or too many or too deeply nested values.
+    """
+    budget = [_MAX_VALUES]
+    try:
+        for node in yaml.compose_all(text, Loader=yaml.SafeLoader):
+            document = Document(source)
+            document.data = _build(node, (), document, budget)
+            if document.data is not None:
+                yield document
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        place = f"{source}:{mark.line + 1}:{mark.column + 1}" if mark else source
+        raise InvalidSpec(
+            "not valid YAML",
+            resource=place,
+            found=" ".join(str(getattr(error, "problem", None) or error).split()),
+            remedy="Mend the file",
+        ) from error
+    except RecursionError as error:
+        raise InvalidSpec(
+            "values are nested too deeply", resource=source, expected=f"at most {_MAX_DEPTH} levels"
+        ) from error
+
+
+def _build(node: yaml.Node | None, path: Path, document: Document, budget: list[int]) -> Any:
+    if node is None:
+        return None
+    budget[0] -= 1
+    if budget[0] < 0 or len(path) > _MAX_DEPTH:
+        # Aliases that refer to aliases would otherwise grow without bound, and an alias to
+        # itself without end.
+        raise InvalidSpec(
+            "too many values, or nested too deeply",
+            resource=document.source,
+            expected=f"at most {_MAX_VALUES} values in a file and {_MAX_DEPTH} levels",
+            remedy="Look for anchors and aliases that multiply",
+        )
+    place = f"{document.source}:{node.start_mark.line + 1}"
+    document.lines[path] = place
+    if isinstance(node, yaml.ScalarNode):
+        return _scalar(node, place)
+    if isinstance(node, yaml.SequenceNode):
+        return [
+            _build(item, (*path, index), document, budget) for index, item in enumerate(node.value)
+        ]
+    if isinstance(node, yaml.MappingNode):
+        return _mapping(node, path, document, budget)
+    raise AssertionError(f"PyYAML composed {type(node).__name__}")
+
+
+def _mapping(
+    node: yaml.MappingNode, path: Path, document: Document, budget: list[int]
+) -> dict[str, Any]:
+    result: dict[str, Any] = {}
+    for key_node, value_node in node.value:
+        line = f"{document.source}:{key_node.start_mark.line + 1}"
+        if not isinstance(key_node, yaml.ScalarNode):
+            raise InvalidSpec("a key must be text", resource=line)
+        key = str(key_node.value)
+        if key == "<<" and key_node.style is None:
+            raise InvalidSpec(
+                "merge keys (<<) are not supported", resource=line, remedy="Write the fields out"
+            )
+        if key in result:
+            raise InvalidSpec(
+                f"the key {key!r} occurs twice",
+                resource=line,
+                remedy=f"Remove one; the first is at {document.lines[(*path, key)]}",
+            )
+        result[key] = _build(value_node, (*path, key), document, budget)
+        document.lines[(*path, key)] = line
+    return result
+
+
+def _scalar(node: yaml.ScalarNode, place: str) -> Any:
+    text: str = node.value
+    # Quoted, literal and folded scalars are text; so is what carries the tag !!str.
+    if node.style is not None or node.tag == "tag:yaml.org,2002:str":
+        return text
+    if node.tag.startswith("!") or not node.tag.startswith("tag:yaml.org,2002:"):
+        raise InvalidSpec("tags are not supported", resource=place, found=node.tag)
+    if _NULL.fullmatch(text):
+        return None
+    if _BOOL.fullmatch(text):
+        return text.lower() == "true"
+    if _INT.fullmatch(text):
+        return int(text, 0) if text[:2] in ("0o", "0x") else int(text)
+    if _FLOAT.fullmatch(text):
+        return float(text)
+    return text
