@@ -1,0 +1,91 @@
+"""From the files of a run to bins: what is rewritten together, and whether that is worth it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from tandem.planning.model import Bin
+from tandem.timeline.chunks import Interval, components
+from tandem.timeline.segments import SegmentFile
+
+Partition = tuple[tuple[str, str | None], ...]
+
+FULL_SHARE = 0.75
+"""A file of at least this share of the target size is full: packing it again gains nothing.
+The remaining quarter allows for compression that is better in one big file than estimated."""
+
+DELETED_SHARE = 0.05
+"""More deleted rows than this make a file worth rewriting by itself (Delta Lake draws the same
+line for its own OPTIMIZE)."""
+
+
+def pack(files: Iterable[SegmentFile], target_file_size: int) -> tuple[Bin, ...]:
+    """Bins of about `target_file_size` estimated live bytes.
+
+    Files of different partitions never meet, nor do files of different time chunks unless a
+    file that spans them is among the files. Within a group the given order (segment order) is
+    kept; where a file spans chunks, its group is ordered by time first. A file larger than the
+    target gets a bin of its own.
+    """
+    bins: list[Bin] = []
+    for partition, members in _groups(files):
+        chosen: list[SegmentFile] = []
+        size = 0
+        for file in members:
+            if chosen and size + file.live_bytes > target_file_size:
+                bins.append(_bin(chosen, partition, size, target_file_size))
+                chosen, size = [], 0
+            chosen.append(file)
+            size += file.live_bytes
+        bins.append(_bin(chosen, partition, size, target_file_size))
+    return tuple(bins)
+
+
+def is_useful(each: Bin) -> bool:
+    """Whether rewriting a bin leaves fewer files, or gets rid of many deleted rows."""
+    return len(each.files) > each.expected_files or any(
+        file.deleted_share > DELETED_SHARE for file in each.files
+    )
+
+
+def is_full(file: SegmentFile, target_file_size: int) -> bool:
+    """Whether a file is as it should be: big enough and with few deleted rows."""
+    return file.live_bytes >= FULL_SHARE * target_file_size and file.deleted_share <= DELETED_SHARE
+
+
+def partition_of(file: SegmentFile) -> Partition:
+    return tuple(sorted(file.add.partition_values.items()))
+
+
+def _groups(files: Iterable[SegmentFile]) -> list[tuple[Partition, list[SegmentFile]]]:
+    by_partition: dict[Partition, list[SegmentFile]] = {}
+    for file in files:
+        by_partition.setdefault(partition_of(file), []).append(file)
+    groups: list[tuple[Partition, list[SegmentFile]]] = []
+    for partition, members in by_partition.items():
+        groups += [(partition, group) for group in by_chunk(members).values()]
+    return groups
+
+
+def by_chunk(files: Sequence[SegmentFile]) -> dict[Interval | None, list[SegmentFile]]:
+    """Files by time chunk, or by the hull of chunks that a file among them links; in order of
+    time, those of unknown time last (key None: all of them where no time column is set)."""
+    hulls = components(file.interval for file in files if file.interval is not None)
+    groups: dict[Interval | None, list[SegmentFile]] = {
+        hull: [] for hull in sorted(set(hulls.values()))
+    }
+    for file in files:
+        hull = hulls[file.interval] if file.interval is not None else None
+        groups.setdefault(hull, []).append(file)
+    for group in groups.values():
+        if any(file.spans and file.interval is not None for file in group):
+            # A stable sort: files of one interval stay in segment order.
+            group.sort(key=lambda file: file.interval.start_ms if file.interval else 0)
+    return groups
+
+
+def _bin(files: Sequence[SegmentFile], partition: Partition, live_bytes: int, target: int) -> Bin:
+    # A bin whose rows are all deleted leaves no file at all.
+    gone = all(file.rows and file.deleted >= file.rows for file in files)
+    expected = 0 if gone else max(1, round(live_bytes / target))
+    return Bin(tuple(files), partition, live_bytes, expected)

@@ -1,0 +1,86 @@
+"""The plan of a compaction: the one entrance to this package."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tandem.errors import InvalidSpec
+from tandem.planning.custom import check_selection, custom_runs
+from tandem.planning.major import major_runs
+from tandem.planning.minor import level_thresholds, minor_runs
+from tandem.planning.model import CompactionPlan, CompactionRequest, CompactionType
+from tandem.planning.runs import proposed_names
+from tandem.planning.semi_major import semi_major_runs
+from tandem.timeline.chunks import Granularity
+from tandem.timeline.segments import Segment
+
+
+def plan_compaction(
+    segments: Sequence[Segment],
+    request: CompactionRequest,
+    *,
+    granularity: Granularity | None = None,
+    past: Sequence[Segment] = (),
+) -> CompactionPlan:
+    """What a compaction would rewrite, deterministically.
+
+    Args:
+        segments: the live segments at the read version, in order (`timeline.segments`), made
+            with the same time column as `granularity` belongs to.
+        request: what is asked for.
+        granularity: that of the LakeTable's `time`; None where it has none.
+        past: segments that are no longer live (`timeline.history`), for messages.
+
+    Raises:
+        InvalidSpec: contradictory or impossible requests, unknown chunks.
+        UnknownSegment: `Custom` names a segment that is not live.
+    """
+    check_selection(request)
+    _check_layout(request)
+    if request.type is CompactionType.MINOR:
+        runs = minor_runs(segments, request, timed=granularity is not None)
+    elif request.type is CompactionType.SEMI_MAJOR:
+        runs = semi_major_runs(segments, request, granularity)
+    elif request.type is CompactionType.MAJOR:
+        runs = major_runs(segments, request)
+    else:
+        runs = custom_runs(segments, request, past)
+    if not runs:
+        return CompactionPlan((), _why_nothing(segments, request))
+    return CompactionPlan(tuple(proposed_names(runs, segments)))
+
+
+def _check_layout(request: CompactionRequest) -> None:
+    if request.layout != "BinPack":
+        raise InvalidSpec(
+            f"The layout {request.layout} is not built yet",
+            resource=request.resource,
+            field="spec.layout.strategy",
+            found=request.layout,
+            expected="BinPack",
+            remedy="Leave the layout out, or wait for a version that sorts.",
+        )
+
+
+def _why_nothing(segments: Sequence[Segment], request: CompactionRequest) -> str:
+    if not segments:
+        return "The table has no segments."
+    held = sorted(request.excluded & {segment.name for segment in segments})
+    tail = f" Held by other operations: {', '.join(held)}." if held else ""
+    count = f"{len(segments)} segment{'s' if len(segments) > 1 else ''}"
+    if request.type is CompactionType.MINOR:
+        first, second = level_thresholds(request.thresholds)
+        return (
+            f"None of {count} make a minor compaction: it takes {first} of level 0 or {second} "
+            f"of level 1 that are not preserved, too large or compacted by Major.{tail}"
+        )
+    if request.type is CompactionType.MAJOR:
+        return (
+            f"Of {count} no two neighbours stay below {request.target_segment_size} bytes "
+            f"together and would leave fewer files.{tail}"
+        )
+    if request.type is CompactionType.SEMI_MAJOR:
+        return f"The files of the {'chosen ' if request.chunks else ''}chunks are as asked.{tail}"
+    if request.selects is not None:
+        return f"The filter selects no files that would become fewer.{tail}"
+    return f"One segment alone is rewritten only to sort it anew.{tail}"

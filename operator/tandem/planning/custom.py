@@ -1,0 +1,103 @@
+"""Custom compaction: the segments, or the files, that a person names.
+
+The messages are those that CarbonData ships with (C13), so that people find them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tandem.errors import InvalidSpec, UnknownSegment
+from tandem.planning.bins import is_useful, pack
+from tandem.planning.model import CompactionRequest, CompactionType, Run
+from tandem.planning.runs import Part, build_run
+from tandem.timeline.segments import Segment
+
+
+def check_selection(request: CompactionRequest) -> None:
+    """Raises InvalidSpec where segments are named for another kind of compaction, or none for
+    this one. Needs no table."""
+    custom = request.type is CompactionType.CUSTOM
+    kind = request.type.value.upper()
+    if not custom and (request.segments or request.selects is not None):
+        raise InvalidSpec(
+            f"Custom segments not supported when doing {kind} compaction",
+            resource=request.resource,
+            field="spec.custom",
+            found=", ".join(request.segments) or "where",
+            expected="no `custom`",
+            remedy="Use `type: Custom` to choose segments.",
+        )
+    if custom and not request.segments and request.selects is None:
+        raise InvalidSpec(
+            f"Segment ids should not be empty when doing {kind} compaction",
+            resource=request.resource,
+            field="spec.custom.segments",
+            found="none",
+            expected="names of segments, or a `where`",
+            remedy="`tandem table segments` lists them.",
+        )
+    if custom and request.segments and request.selects is not None:
+        raise InvalidSpec(
+            "Segments can be chosen by name or by `where`, not both",
+            resource=request.resource,
+            field="spec.custom",
+            found="segments and where",
+            expected="one of them",
+        )
+
+
+def custom_runs(
+    segments: Sequence[Segment], request: CompactionRequest, past: Sequence[Segment] = ()
+) -> list[Run]:
+    """The one run of what was chosen, or none where there is nothing to merge.
+
+    Named segments are rewritten whole, however big. One segment alone is only ever rewritten
+    to sort it anew, which CarbonData skips without a word and we report as nothing to do. Of
+    the files that a `where` selects, those are left that gain nothing by it.
+
+    Args:
+        past: segments that are no longer live, for the message about one that was named.
+
+    Raises:
+        UnknownSegment: a name that is no live segment's.
+    """
+    check_selection(request)
+    if request.selects is None:
+        return _by_name(segments, request, past)
+    selects = request.selects
+    files = [
+        file
+        for segment in segments
+        if segment.name not in request.excluded
+        for file in segment.files
+        if selects(file.add)
+    ]
+    bins = tuple(filter(is_useful, pack(files, request.target_file_size)))
+    taken = {file.path for each in bins for file in each.files}
+    parts = [
+        Part(segment, chosen)
+        for segment in segments
+        if (chosen := tuple(file for file in segment.files if file.path in taken))
+    ]
+    return [build_run(parts, request.target_file_size, bins=bins)] if parts else []
+
+
+def _by_name(
+    segments: Sequence[Segment], request: CompactionRequest, past: Sequence[Segment]
+) -> list[Run]:
+    live = {segment.name for segment in segments}
+    for name in request.segments:
+        if name not in live:
+            status = next((gone.status.value for gone in past if gone.name == name), "unknown")
+            raise UnknownSegment(
+                f"Segment {name} does not exist or is not valid",
+                resource=request.resource,
+                field="spec.custom.segments",
+                found=f"{name} ({status})",
+                expected="live segments of the table",
+                remedy="`tandem table segments` lists them.",
+            )
+    wanted = set(request.segments) - request.excluded
+    parts = [Part.whole(segment) for segment in segments if segment.name in wanted]
+    return [build_run(parts, request.target_file_size)] if len(parts) > 1 else []

@@ -1,0 +1,53 @@
+"""Major compaction: one contiguous run of segments up to a size.
+
+CarbonData's rule (`identifySegmentsToBeMergedBasedOnSize`): collect segments in order while
+their sum stays below the target. A segment that alone is over the target ends the run if it
+has two or more, else the collecting begins anew behind it; a segment that would make the sum
+too big ends the run if it has two or more, else the collecting begins anew with it. One pass,
+one run: what is loaded meanwhile waits for the next one. The output is marked `Major`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from tandem.planning.bins import is_useful
+from tandem.planning.model import CompactionRequest, Run
+from tandem.planning.runs import Part, build_run
+from tandem.timeline.segments import Segment
+
+
+def major_runs(segments: Sequence[Segment], request: CompactionRequest) -> list[Run]:
+    """The first contiguous run that is worth rewriting, or none."""
+    kept = segments[: max(len(segments) - request.preserve, 0)]
+    for chosen in size_runs(kept, request.target_segment_size, request.excluded):
+        parts = [Part.whole(segment) for segment in chosen]
+        run = build_run(parts, request.target_file_size, major=True)
+        if any(map(is_useful, run.bins)):
+            return [run]
+    return []
+
+
+def size_runs(
+    segments: Sequence[Segment], target: int, excluded: frozenset[str] = frozenset()
+) -> Iterator[list[Segment]]:
+    """Contiguous runs of two or more segments, in order; CarbonData takes the first.
+
+    An excluded segment breaks contiguity like one that is too big.
+    """
+    chosen: list[Segment] = []
+    total = 0
+    for segment in segments:
+        if segment.size_bytes > target or segment.name in excluded:
+            if len(chosen) > 1:
+                yield chosen
+            chosen, total = [], 0
+        elif total + segment.size_bytes < target:
+            chosen.append(segment)
+            total += segment.size_bytes
+        else:
+            if len(chosen) > 1:
+                yield chosen
+            chosen, total = [segment], segment.size_bytes
+    if len(chosen) > 1:
+        yield chosen

@@ -1,0 +1,164 @@
+"""The values of planning: what is asked for, and what a plan says.
+
+A *run* becomes one output segment; its *bins* become Spark tasks. Names of outputs are only
+proposed here (`Run.output`): they are given out in the commit loop (`tandem.timeline.names`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+
+from tandem.delta.actions import AddFile
+from tandem.timeline.chunks import Interval
+from tandem.timeline.lineage import Lineage
+from tandem.timeline.names import NameRequest
+from tandem.timeline.segments import SegmentFile
+
+MIB = 1 << 20
+GIB = 1 << 30
+
+
+class CompactionType(StrEnum):
+    MINOR = "Minor"
+    SEMI_MAJOR = "SemiMajor"
+    MAJOR = "Major"
+    CUSTOM = "Custom"
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionRequest:
+    """A TableCompaction's spec as planning needs it; sizes in bytes.
+
+    Attributes:
+        thresholds: how many segments of level 0, and of level 1, make a minor compaction.
+        preserve: how many of the latest segments are left alone (`Minor`, `Major`).
+        max_segment_size: `Minor` skips segments of this size or more; None for no limit.
+        target_segment_size: `Major` collects segments to less than this in all.
+        chunks: `SemiMajor`: names of chunks; () for all.
+        segments: `Custom`: names of segments.
+        selects: `Custom`: which files a `where` selects; exclusive with `segments`.
+        excluded: segments that cannot be had now, because another operation holds them. The
+            plan is made as if they were not there: its names, sizes and least counts are
+            right for what is left (I-28).
+        resource: who asks, for messages: `TableCompaction/nightly`.
+    """
+
+    type: CompactionType
+    thresholds: tuple[int, ...] = (4, 3)
+    preserve: int = 0
+    max_segment_size: int | None = None
+    target_segment_size: int = GIB
+    chunks: tuple[str, ...] = ()
+    segments: tuple[str, ...] = ()
+    selects: Callable[[AddFile], bool] | None = None
+    target_file_size: int = 128 * MIB
+    layout: str = "BinPack"
+    excluded: frozenset[str] = frozenset()
+    resource: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One turn of CarbonData's loop: exactly these segments in this order become `output`.
+
+    `output` is CarbonData's name where it has one. Behind a foreign first input, whose output
+    gets a fresh number in the commit loop, it is a stand-in: the first input's name, `.` and
+    the level.
+    """
+
+    inputs: tuple[str, ...]
+    output: str
+    level: int
+
+
+@dataclass(frozen=True, slots=True)
+class Bin:
+    """Files of one partition (and one chunk, with a time column) that are rewritten together;
+    in segment order. `live_bytes` is an estimate."""
+
+    files: tuple[SegmentFile, ...]
+    partition: tuple[tuple[str, str | None], ...]
+    live_bytes: int
+    expected_files: int
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Segments that become one.
+
+    Attributes:
+        segments: names of the inputs that exist, in order. The first gives output name, level
+            and sequence.
+        partial: those of them of which only some files are taken (a time chunk, a filter).
+        output: the name it will get, or None where that is known only in the commit loop.
+        sequence: order key of the output: that of its first input.
+        steps: CarbonData's exact steps, of which a minor run is the collapsed sum; else one.
+        interval: what the inputs cover; None without a time column or where unknown.
+        major: the output is marked as CarbonData's majorCompacted: minor plans skip it.
+    """
+
+    segments: tuple[str, ...]
+    partial: frozenset[str]
+    output: str | None
+    level: int
+    sequence: int
+    steps: tuple[Step, ...]
+    bins: tuple[Bin, ...]
+    interval: Interval | None = None
+    major: bool = False
+
+    @property
+    def files(self) -> tuple[SegmentFile, ...]:
+        return tuple(file for each in self.bins for file in each.files)
+
+    @property
+    def input_bytes(self) -> int:
+        return sum(file.size for file in self.files)
+
+    @property
+    def name_request(self) -> NameRequest:
+        return NameRequest(self.segments[0], self.level)
+
+    def parents(self) -> Lineage:
+        from tandem.timeline import lineage
+
+        return lineage.of(self.segments)
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionPlan:
+    """Runs that share no file. Without runs, `nothing` says in one sentence why.
+
+    All bytes are of files as stored; `expected_*` are estimates.
+    """
+
+    runs: tuple[Run, ...]
+    nothing: str = ""
+
+    @property
+    def segments(self) -> tuple[str, ...]:
+        """Names of all inputs, in order, once each: the resources to lock."""
+        return tuple(dict.fromkeys(name for run in self.runs for name in run.segments))
+
+    @property
+    def files(self) -> tuple[SegmentFile, ...]:
+        return tuple(file for run in self.runs for file in run.files)
+
+    @property
+    def input_bytes(self) -> int:
+        return sum(run.input_bytes for run in self.runs)
+
+    @property
+    def expected_files(self) -> int:
+        return sum(each.expected_files for run in self.runs for each in run.bins)
+
+    @property
+    def expected_bytes(self) -> int:
+        return sum(each.live_bytes for run in self.runs for each in run.bins)
+
+    @property
+    def cost_bytes(self) -> int:
+        """Bytes read and written."""
+        return self.input_bytes + self.expected_bytes

@@ -1,0 +1,94 @@
+"""From chosen parts of segments to runs. Shared by all kinds of compaction."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from tandem.planning.bins import pack
+from tandem.planning.model import Bin, Run, Step
+from tandem.timeline.chunks import Interval
+from tandem.timeline.names import derived_name
+from tandem.timeline.segments import Segment, SegmentFile
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Some or all files of one segment: what a plan takes of it."""
+
+    segment: Segment
+    files: tuple[SegmentFile, ...]
+
+    @classmethod
+    def whole(cls, segment: Segment) -> Part:
+        return cls(segment, segment.files)
+
+    @property
+    def name(self) -> str:
+        return self.segment.name
+
+    @property
+    def partial(self) -> bool:
+        return len(self.files) < len(self.segment.files)
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(file.size for file in self.files)
+
+    @property
+    def live_bytes(self) -> int:
+        return sum(file.live_bytes for file in self.files)
+
+
+def build_run(
+    parts: Sequence[Part],
+    target_file_size: int,
+    *,
+    level: int | None = None,
+    steps: tuple[Step, ...] = (),
+    bins: tuple[Bin, ...] = (),
+    major: bool = False,
+) -> Run:
+    """The run that merges `parts` (in segment order, at least one).
+
+    `level` is by default one more than that of the first part, `steps` the one that the run
+    itself is, `bins` the files packed; a caller that packed them already gives them.
+    """
+    first = parts[0].segment
+    level = first.level + 1 if level is None else level
+    names = tuple(part.name for part in parts)
+    files = [file for part in parts for file in part.files]
+    return Run(
+        segments=names,
+        partial=frozenset(part.name for part in parts if part.partial),
+        output=derived_name(first.name, level),
+        level=level,
+        sequence=first.sequence,
+        steps=steps or (Step(names, step_name(first.name, level), level),),
+        bins=bins or pack(files, target_file_size),
+        interval=_hull(files),
+        major=major,
+    )
+
+
+def step_name(first: str, level: int) -> str:
+    """What a step's output is called within a plan: see `Step.output`."""
+    return derived_name(first, level) or f"{first}.{level}"
+
+
+def proposed_names(runs: Iterable[Run], live: Iterable[Segment]) -> Iterator[Run]:
+    """The runs with `output` only where the commit loop would take that name as things are."""
+    used = {segment.name for segment in live}
+    for run in runs:
+        if run.output is None or run.output in used:
+            yield replace(run, output=None)
+        else:
+            used.add(run.output)
+            yield run
+
+
+def _hull(files: Sequence[SegmentFile]) -> Interval | None:
+    known = [file.interval for file in files if file.interval is not None]
+    if not known or len(known) < len(files):
+        return None
+    return Interval(min(i.start_ms for i in known), max(i.end_ms for i in known))

@@ -1,0 +1,273 @@
+"""Time chunks: intervals of a table's time column at its granularity, always in UTC.
+
+A file covers the chunks from its smallest to its largest time, as its statistics (or its
+partition value) say. Bounds that are wide (after deletes, `tightBounds: false`) can only make
+a file look as if it spanned more, never less, so a plan that keeps to chunks stays right.
+Statistics cut times to milliseconds; chunk borders are whole hours, so a cut maximum lies in
+the same chunk as the real one.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from enum import StrEnum
+
+from tandem.delta.actions import AddFile
+from tandem.errors import InvalidSpec
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND = timedelta(milliseconds=1)
+
+
+class Granularity(StrEnum):
+    """Sizes of a time chunk; weeks are ISO weeks and begin on Monday."""
+
+    HOUR = "Hour"
+    DAY = "Day"
+    WEEK = "Week"
+    MONTH = "Month"
+    QUARTER = "Quarter"
+    YEAR = "Year"
+    ALL = "All"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Interval:
+    """`[start_ms, end_ms)` in Unix milliseconds."""
+
+    start_ms: int
+    end_ms: int
+
+    def overlaps(self, other: Interval) -> bool:
+        return self.start_ms < other.end_ms and other.start_ms < self.end_ms
+
+    def contains(self, other: Interval) -> bool:
+        return self.start_ms <= other.start_ms and other.end_ms <= self.end_ms
+
+    def __str__(self) -> str:
+        return f"{_iso(self.start_ms)}/{_iso(self.end_ms)}"
+
+
+ALWAYS = Interval(-(1 << 62), 1 << 62)
+"""The one chunk of granularity `All`."""
+
+
+@dataclass(frozen=True, slots=True)
+class TimeColumn:
+    """A table's time column: `path` is its physical name (one part per level of nesting), as
+    statistics and partition values are keyed; `partition` says that it is a partition column."""
+
+    path: tuple[str, ...]
+    granularity: Granularity
+    partition: bool = False
+
+
+def chunk_of(moment: datetime, granularity: Granularity) -> Interval:
+    """The chunk that a moment lies in. Raises OverflowError or ValueError at the calendar's end."""
+    if granularity is Granularity.ALL:
+        return ALWAYS
+    start, end = _borders(moment, granularity)
+    return Interval(_ms(start), _ms(end))
+
+
+def file_interval(add: AddFile, time: TimeColumn) -> Interval | None:
+    """The chunks that a file covers, or None where nothing tells (no statistics, only nulls).
+
+    The file spans chunks if and only if `is_one_chunk` says no.
+    """
+    if time.granularity is Granularity.ALL:
+        return ALWAYS
+    if time.partition:
+        value = add.partition_values.get(time.path[0])
+        low = high = _moment(value)
+    else:
+        low, high = _bounds(add.stats, time.path)
+    if low is None or high is None or high < low:
+        return None
+    try:
+        first, last = chunk_of(low, time.granularity), chunk_of(high, time.granularity)
+    except (OverflowError, ValueError):  # beyond the years that the calendar knows
+        return None
+    return Interval(first.start_ms, last.end_ms)
+
+
+def is_one_chunk(interval: Interval, granularity: Granularity) -> bool:
+    if granularity is Granularity.ALL:
+        return True
+    return chunk_of(_EPOCH + interval.start_ms * _MILLISECOND, granularity) == interval
+
+
+def label(interval: Interval, granularity: Granularity) -> str:
+    """What people call an interval: `2013-02`; an ISO 8601 interval where it is several chunks."""
+    if interval == ALWAYS or granularity is Granularity.ALL:
+        return "all"
+    if not is_one_chunk(interval, granularity):
+        return str(interval)
+    moment = _EPOCH + interval.start_ms * _MILLISECOND
+    text = moment.isoformat()
+    year, week, _ = moment.isocalendar()
+    return {
+        Granularity.HOUR: text[:13],
+        Granularity.DAY: text[:10],
+        Granularity.WEEK: f"{year:04}-W{week:02}",
+        Granularity.MONTH: text[:7],
+        Granularity.QUARTER: f"{moment.year:04}-Q{(moment.month + 2) // 3}",
+        Granularity.YEAR: text[:4],
+    }[granularity]
+
+
+def parse_interval(text: str) -> Interval | None:
+    """The interval that a tag (`start/end`) holds, or None."""
+    start, slash, end = text.partition("/")
+    low, high = _moment(start), _moment(end)
+    if not slash or low is None or high is None or high <= low:
+        return None
+    return Interval(_ms(low), _ms(high))
+
+
+_LABELS = (
+    (re.compile(r"\d{4}"), Granularity.YEAR, "{}-01-01"),
+    (re.compile(r"\d{4}-\d{2}"), Granularity.MONTH, "{}-01"),
+    (re.compile(r"\d{4}-\d{2}-\d{2}"), Granularity.DAY, "{}"),
+    (re.compile(r"\d{4}-\d{2}-\d{2}T\d{2}"), Granularity.HOUR, "{}:00"),
+)
+
+
+def parse_chunk(text: str, granularity: Granularity) -> Interval:
+    """The interval that a person asks for: `2013`, `2013-Q1`, `2013-02`, `2013-W05`,
+    `2013-02-01`, `2013-02-01T05`, `all` or `start/end`.
+
+    It must hold whole chunks of `granularity`; InvalidSpec otherwise.
+    """
+    interval = _parse_label(text)
+    if interval is None:
+        raise InvalidSpec(
+            "This is no time chunk",
+            field="semiMajor.chunks",
+            found=text,
+            expected="2013, 2013-Q1, 2013-02, 2013-W05, 2013-02-01, 2013-02-01T05 or start/end",
+        )
+    if interval != ALWAYS and not _is_whole(interval, granularity):
+        raise InvalidSpec(
+            "This interval does not hold whole chunks of the table",
+            field="semiMajor.chunks",
+            found=text,
+            expected=f"whole chunks of granularity {granularity}",
+            remedy="Name chunks as `tandem table segments` shows them.",
+        )
+    return interval
+
+
+def components(intervals: Iterable[Interval]) -> dict[Interval, Interval]:
+    """Which intervals belong together because one of them spans others: each of them → the
+    hull of its group. Chunks that merely touch stay apart."""
+    groups: list[tuple[Interval, list[Interval]]] = []
+    for interval in sorted(set(intervals)):
+        if groups and groups[-1][0].overlaps(interval):
+            hull, members = groups[-1]
+            wider = Interval(hull.start_ms, max(hull.end_ms, interval.end_ms))
+            groups[-1] = (wider, [*members, interval])
+        else:
+            groups.append((interval, [interval]))
+    return {member: hull for hull, members in groups for member in members}
+
+
+def _is_whole(interval: Interval, granularity: Granularity) -> bool:
+    if granularity is Granularity.ALL:
+        return False
+    try:
+        first = chunk_of(_EPOCH + interval.start_ms * _MILLISECOND, granularity)
+        last = chunk_of(_EPOCH + (interval.end_ms - 1) * _MILLISECOND, granularity)
+    except (OverflowError, ValueError):
+        return False
+    return first.start_ms == interval.start_ms and last.end_ms == interval.end_ms
+
+
+def _parse_label(text: str) -> Interval | None:
+    if text.lower() == "all":
+        return ALWAYS
+    if "/" in text:
+        return parse_interval(text)
+    try:
+        if match := re.fullmatch(r"(\d{4})-Q([1-4])", text):
+            month = int(match[2]) * 3 - 2
+            return chunk_of(datetime(int(match[1]), month, 1, tzinfo=UTC), Granularity.QUARTER)
+        if match := re.fullmatch(r"(\d{4})-W(\d{2})", text):
+            monday = date.fromisocalendar(int(match[1]), int(match[2]), 1)
+            moment = datetime(monday.year, monday.month, monday.day, tzinfo=UTC)
+            return chunk_of(moment, Granularity.WEEK)
+        for pattern, granularity, form in _LABELS:
+            if pattern.fullmatch(text):
+                start = datetime.fromisoformat(form.format(text)).replace(tzinfo=UTC)
+                return chunk_of(start, granularity)
+    except (OverflowError, ValueError):
+        return None
+    return None
+
+
+def _borders(moment: datetime, granularity: Granularity) -> tuple[datetime, datetime]:
+    hour = moment.replace(minute=0, second=0, microsecond=0)
+    day = hour.replace(hour=0)
+    if granularity is Granularity.HOUR:
+        return hour, hour + timedelta(hours=1)
+    if granularity is Granularity.DAY:
+        return day, day + timedelta(days=1)
+    if granularity is Granularity.WEEK:
+        monday = day - timedelta(days=day.weekday())
+        return monday, monday + timedelta(days=7)
+    if granularity is Granularity.YEAR:
+        return day.replace(month=1, day=1), day.replace(year=day.year + 1, month=1, day=1)
+    months = 3 if granularity is Granularity.QUARTER else 1
+    first = (day.month - 1) // months * months + 1
+    start = day.replace(month=first, day=1)
+    if first + months > 12:
+        return start, start.replace(year=start.year + 1, month=1)
+    return start, start.replace(month=first + months)
+
+
+def _bounds(stats: str | None, path: tuple[str, ...]) -> tuple[datetime | None, datetime | None]:
+    if not stats:
+        return None, None
+    try:
+        parsed = json.loads(stats)
+    except ValueError:
+        return None, None
+    if not isinstance(parsed, dict):
+        return None, None
+    return _moment(_at(parsed.get("minValues"), path)), _moment(_at(parsed.get("maxValues"), path))
+
+
+def _at(values: object, path: tuple[str, ...]) -> object:
+    for part in path:
+        if not isinstance(values, Mapping):
+            return None
+        values = values.get(part)
+    return values
+
+
+def _moment(value: object) -> datetime | None:
+    """A date or time as statistics and partition values write it; without a zone: UTC."""
+    if not isinstance(value, str):
+        return None
+    try:
+        moment = datetime.fromisoformat(value)
+        if moment.tzinfo is None:
+            return moment.replace(tzinfo=UTC)
+        return moment.astimezone(UTC)
+    except (ValueError, OverflowError):
+        return None
+
+
+def _ms(moment: datetime) -> int:
+    return (moment - _EPOCH) // _MILLISECOND
+
+
+def _iso(ms: int) -> str:
+    try:
+        return (_EPOCH + ms * _MILLISECOND).isoformat()[:19] + "Z"
+    except OverflowError:
+        return "-" if ms < 0 else "+"

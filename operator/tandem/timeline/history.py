@@ -1,0 +1,131 @@
+"""Segments of the past: what recent commits and the lineage of live ones still tell.
+
+The log is cleaned up, so this is a view, never a ground for a decision about rows: plans work
+on live segments, and history only explains them (and makes an error say "was compacted").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from tandem.delta.actions import AddFile, Commit, RemoveFile
+from tandem.timeline.lineage import Lineage, parse_lineage
+from tandem.timeline.names import foreign_name, parse_name
+from tandem.timeline.segments import (
+    TAG_PARENTS,
+    TAG_SEGMENT,
+    TAG_SEQUENCE,
+    TAG_TYPE,
+    TYPE_MAJOR,
+    Segment,
+    SegmentStatus,
+)
+
+
+@dataclass(slots=True)
+class _Gone:
+    """What is known of a segment whose files went away."""
+
+    sequence: int
+    load_ms: int
+    size_bytes: int = 0
+    parents: Lineage = field(default_factory=Lineage)
+    major: bool = False
+    rows_live_on: bool = True
+
+
+def retired(live: Sequence[Segment], commits: Iterable[Commit] = ()) -> tuple[Segment, ...]:
+    """Segments that are no longer live, in their order, with status and without files.
+
+    `Compacted`: the commit that took the last files away changed no data (a compaction, ours or
+    somebody else's), or that commit is no longer in the log and a segment that we know names
+    it as its parent. `MarkedForDelete`: everything else.
+
+    Args:
+        live: the segments of the version looked at.
+        commits: the commits up to that version that are still in the log, ascending. Without
+            them only parents of live segments are known (by name).
+    """
+    alive = {segment.name for segment in live}
+    added: dict[str, AddFile] = {}
+    gone: dict[str, _Gone] = {}
+    for commit in commits:
+        for add in commit.adds:
+            added[add.logged_path] = add
+        readded = {add.logged_path for add in commit.adds}
+        keeps_rows = not any(add.data_change for add in commit.adds)
+        for remove in commit.removes:
+            if remove.logged_path not in readded:
+                name = _name(remove, added)
+                if name not in alive:
+                    _note(gone, name, remove, added, keeps_rows and not remove.data_change)
+    for child in [*((s.parents, s.sequence) for s in live), *_children(gone)]:
+        for name in child[0]:
+            if name not in alive and name not in gone:
+                gone[name] = _Gone(sequence=child[1], load_ms=0)
+    found = [_segment(name, facts) for name, facts in gone.items()]
+    return tuple(sorted(found, key=lambda segment: (segment.sequence, _natural(segment.name))))
+
+
+def _children(gone: Mapping[str, _Gone]) -> list[tuple[Lineage, int]]:
+    return [(facts.parents, facts.sequence) for facts in gone.values()]
+
+
+def _note(
+    gone: dict[str, _Gone],
+    name: str,
+    remove: RemoveFile,
+    added: Mapping[str, AddFile],
+    rows_live_on: bool,
+) -> None:
+    tags = _tags(remove, added)
+    add = added.get(remove.logged_path)
+    modified = add.modified_ms if add is not None else 0
+    sequence = tags.get(TAG_SEQUENCE, "")
+    facts = gone.get(name)
+    if facts is None:
+        key = int(sequence) if sequence.lstrip("-").isdecimal() else modified
+        facts = gone[name] = _Gone(sequence=key, load_ms=modified)
+    facts.size_bytes += remove.size or (add.size if add is not None else 0)
+    facts.parents = facts.parents or parse_lineage(tags.get(TAG_PARENTS, ""))
+    facts.major = facts.major or tags.get(TAG_TYPE) == TYPE_MAJOR
+    # The last files to go say what became of the segment.
+    facts.rows_live_on = rows_live_on
+
+
+def _name(remove: RemoveFile, added: Mapping[str, AddFile]) -> str:
+    text = _tags(remove, added).get(TAG_SEGMENT, "")
+    return text if parse_name(text) is not None else foreign_name(remove.logged_path)
+
+
+def _tags(remove: RemoveFile, added: Mapping[str, AddFile]) -> Mapping[str, str]:
+    """Tags of a removed file: its own where the writer repeated them, else those of its add."""
+    own = remove.extra.get("tags")
+    if isinstance(own, Mapping) and own:
+        return own
+    add = added.get(remove.logged_path)
+    return add.tags if add is not None else {}
+
+
+def _segment(name: str, facts: _Gone) -> Segment:
+    parsed = parse_name(name)
+    status = SegmentStatus.COMPACTED if facts.rows_live_on else SegmentStatus.MARKED_FOR_DELETE
+    return Segment(
+        name=name,
+        level=parsed.level if parsed else 0,
+        sequence=facts.sequence,
+        files=(),
+        status=status,
+        parents=facts.parents,
+        major=facts.major,
+        load_ms=facts.load_ms,
+        size_bytes=facts.size_bytes,
+    )
+
+
+def _natural(name: str) -> tuple[int, int, str]:
+    parsed = parse_name(name)
+    if parsed is None or parsed.number is None:
+        return (1 << 62, 0, name)
+    return (parsed.number, parsed.level, name)

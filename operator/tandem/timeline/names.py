@@ -1,0 +1,138 @@
+"""Names of segments, and the numbers they are made of.
+
+A segment is called `7` (an ingest or an update), `0.1`, `0.2` (compactions that begin with
+segment 0; the part after the dot is the level) or `f-` and twelve hex digits (a file that
+somebody else wrote: one segment each). CarbonData names its segments the same way
+(`getMergedLoadName`), which is why its users can read ours.
+
+Numbers come from a high-water mark that every commit of ours carries as a `txn` action
+(`tandem.segments`). `txn` survives checkpoints, log clean-up and restores, so a number is
+never given out twice (Z16, S25), also when all segments that carried it are gone. Numbers are
+taken in the commit loop and taken again when the put loses: they never occur in a path.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from tandem.delta.actions import Txn
+
+HIGH_WATER_APP = "tandem.segments"
+"""`txn` application id whose version is the highest number ever given out."""
+
+_NUMBERED = re.compile(r"(0|[1-9][0-9]{0,17})(?:\.([1-9][0-9]{0,8}))?")
+_FOREIGN = re.compile(r"f-[0-9a-f]{12}")
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentName:
+    """A parsed name: `number` is None for a foreign file; level 0 has not been compacted."""
+
+    text: str
+    number: int | None
+    level: int
+
+    @property
+    def foreign(self) -> bool:
+        return self.number is None
+
+
+def parse_name(text: str) -> SegmentName | None:
+    """The parts of a segment name, or None where `text` is none.
+
+    Tags can be written by anybody, so what does not look like a name is not one; it is never
+    an error (a table must stay readable whatever its tags say).
+    """
+    if _FOREIGN.fullmatch(text):
+        return SegmentName(text, None, 0)
+    match = _NUMBERED.fullmatch(text)
+    if match is None:
+        return None
+    return SegmentName(text, int(match[1]), int(match[2] or 0))
+
+
+def foreign_name(logged_path: str) -> str:
+    """The name of the segment of a file without a tag: a function of its logged path alone."""
+    return "f-" + hashlib.sha256(logged_path.encode()).hexdigest()[:12]
+
+
+@dataclass(slots=True)
+class SegmentNumbers:
+    """Gives out segment numbers. `highest` is the highest one ever given out, -1 for none.
+
+    One value per trial of a commit: the commit loop builds it anew from the latest version.
+    """
+
+    highest: int = -1
+
+    @classmethod
+    def at(cls, txns: Mapping[str, Txn], known: Iterable[str] = ()) -> SegmentNumbers:
+        """Numbers as of a version: its `txn`s, and the names that its tags mention.
+
+        The names guard tables whose tags were copied without their `txn`s (a clone, a
+        conversion): a number that somebody carries is not given out again.
+        """
+        recorded = txns.get(HIGH_WATER_APP)
+        highest = -1 if recorded is None else recorded.version
+        for text in known:
+            name = parse_name(text)
+            if name is not None and name.number is not None:
+                highest = max(highest, name.number)
+        return cls(highest)
+
+    def take(self) -> int:
+        self.highest += 1
+        return self.highest
+
+    def txn(self, now_ms: int) -> Txn:
+        """The action that a commit must carry so that these numbers stay taken."""
+        return Txn(HIGH_WATER_APP, self.highest, now_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class NameRequest:
+    """What an output needs a name for: the first input's name, and the level of the output."""
+
+    first: str
+    level: int
+
+
+def derived_name(first: str, level: int) -> str | None:
+    """CarbonData's name of a compaction that begins with `first`; None for a foreign file.
+
+    `level` is the first input's level plus one, or plus more where several steps of the
+    minor loop were collapsed into one.
+    """
+    name = parse_name(first)
+    if name is None or name.number is None:
+        return None
+    return f"{name.number}.{level}"
+
+
+def output_name(request: NameRequest, taken: Iterable[str], numbers: SegmentNumbers) -> str:
+    """The name of one compaction's output; see `output_names`."""
+    return output_names([request], taken, numbers)[0]
+
+
+def output_names(
+    requests: Sequence[NameRequest], taken: Iterable[str], numbers: SegmentNumbers
+) -> tuple[str, ...]:
+    """Names for the outputs of one commit, in order.
+
+    The derived name (`0.1`) where there is one and nobody has it; a fresh number with the
+    same level (`17.1`) where the first input is foreign, or the derived name is taken because
+    a segment was compacted in parts. `taken` are the live names of the version to be
+    committed upon; a caller that knows names of the past may add them.
+    """
+    used = set(taken)
+    names: list[str] = []
+    for request in requests:
+        name = derived_name(request.first, request.level)
+        while name is None or name in used:
+            name = f"{numbers.take()}.{request.level}"
+        used.add(name)
+        names.append(name)
+    return tuple(names)

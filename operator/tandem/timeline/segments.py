@@ -1,0 +1,229 @@
+"""The segments of a table at one version, as a function of its live files.
+
+A segment is the data files that one operation added (design, section 2). Files that we write
+say so in their tags; every other file is a segment of its own. Order: the sequence of the
+tag, else the modification time, then the path. What a tag says wrongly is treated as not
+said: no tag can make a table unreadable.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from tandem.delta.actions import AddFile
+from tandem.timeline.chunks import Interval, TimeColumn, file_interval, is_one_chunk, parse_interval
+from tandem.timeline.lineage import Lineage, format_lineage, parse_lineage
+from tandem.timeline.names import foreign_name, parse_name
+
+TAG_SEGMENT = "tandem.segment"
+TAG_SEQUENCE = "tandem.sequence"
+TAG_PARENTS = "tandem.parents"
+TAG_ROW_MAP = "tandem.rowMap"
+TAG_CHUNK = "tandem.chunk"
+TAG_TYPE = "tandem.type"
+TYPE_MAJOR = "Major"
+
+_NUM_RECORDS = re.compile(r'"numRecords"\s*:\s*(\d+)')
+_SEQUENCE = re.compile(r"-?\d{1,18}")
+
+
+class SegmentStatus(StrEnum):
+    """CarbonData's words for what became of a segment.
+
+    `MarkedForUpdate` is a live segment that carries deletion vectors: valid input of every
+    plan (decision 0013). The last two are gone from the working set: `Compacted` lives on in
+    another segment, `MarkedForDelete` does not.
+    """
+
+    SUCCESS = "Success"
+    MARKED_FOR_UPDATE = "MarkedForUpdate"
+    COMPACTED = "Compacted"
+    MARKED_FOR_DELETE = "MarkedForDelete"
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentFile:
+    """A live file as planning needs it. `rows` are physical ones, None where the log does not
+    say; `deleted` those in its deletion vector. `interval` is None where unknown or without a
+    time column; `spans` says that it covers several chunks (or unknown ones)."""
+
+    add: AddFile
+    rows: int | None
+    interval: Interval | None = None
+    spans: bool = False
+
+    @property
+    def path(self) -> str:
+        """The logged path: the file's identity."""
+        return self.add.logged_path
+
+    @property
+    def size(self) -> int:
+        return self.add.size
+
+    @property
+    def deleted(self) -> int:
+        vector = self.add.deletion_vector
+        return 0 if vector is None else vector.cardinality
+
+    @property
+    def deleted_share(self) -> float:
+        """Deleted rows of all rows, 0 to 1; 1 where rows are deleted of an unknown number."""
+        if not self.deleted:
+            return 0.0
+        return min(1.0, self.deleted / self.rows) if self.rows else 1.0
+
+    @property
+    def live_bytes(self) -> int:
+        """Estimated bytes of the rows that are not deleted."""
+        if not self.deleted or not self.rows:
+            return self.size
+        return self.size * max(self.rows - self.deleted, 0) // self.rows
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A live segment (or one of the past: see `history`). Files are in order of their path."""
+
+    name: str
+    level: int
+    sequence: int
+    files: tuple[SegmentFile, ...]
+    status: SegmentStatus = SegmentStatus.SUCCESS
+    parents: Lineage = field(default_factory=Lineage)
+    major: bool = False
+    interval: Interval | None = None
+    load_ms: int = 0
+    size_bytes: int = 0
+
+    @property
+    def rows(self) -> int | None:
+        """Physical rows; None where a file does not say how many it has."""
+        counts = [file.rows for file in self.files]
+        known = [count for count in counts if count is not None]
+        return sum(known) if len(known) == len(counts) else None
+
+    @property
+    def deleted_rows(self) -> int:
+        return sum(file.deleted for file in self.files)
+
+    @property
+    def live_bytes(self) -> int:
+        return sum(file.live_bytes for file in self.files)
+
+    @property
+    def order(self) -> tuple[int, str]:
+        return (self.sequence, self.files[0].path if self.files else self.name)
+
+
+def segments(adds: Iterable[AddFile], time: TimeColumn | None = None) -> tuple[Segment, ...]:
+    """The live segments of a version in their order.
+
+    Args:
+        adds: the working set of the version, in any order.
+        time: the table's time column, if its LakeTable names one.
+    """
+    groups: dict[str, list[AddFile]] = {}
+    for add in adds:
+        groups.setdefault(segment_name(add), []).append(add)
+    found = [_segment(name, members, time) for name, members in groups.items()]
+    return tuple(sorted(found, key=lambda segment: segment.order))
+
+
+def segment_name(add: AddFile) -> str:
+    """The name of the segment that a file belongs to."""
+    text = add.tags.get(TAG_SEGMENT)
+    if text is not None and parse_name(text) is not None:
+        return text
+    return foreign_name(add.logged_path)
+
+
+def sequence_of(add: AddFile) -> int:
+    """The order key of a file, in milliseconds."""
+    text = add.tags.get(TAG_SEQUENCE, "")
+    return int(text) if _SEQUENCE.fullmatch(text) else add.modified_ms
+
+
+def next_sequence(now_ms: int, live: Iterable[Segment]) -> int:
+    """The sequence of a new segment: the time of its commit, but after every live one, also
+    where clocks disagree."""
+    return max([now_ms, *(segment.sequence + 1 for segment in live)])
+
+
+def known_names(live: Iterable[Segment]) -> set[str]:
+    """Names that the tags of a version mention: what `SegmentNumbers.at` guards against."""
+    names: set[str] = set()
+    for segment in live:
+        names.add(segment.name)
+        names.update(segment.parents.mentioned())
+    return names
+
+
+def output_tags(
+    name: str,
+    sequence: int,
+    *,
+    parents: Lineage | None = None,
+    row_map: str = "",
+    interval: Interval | None = None,
+    major: bool = False,
+) -> dict[str, str]:
+    """The tags of a file of ours. `row_map` is the path of the published row map."""
+    tags = {TAG_SEGMENT: name, TAG_SEQUENCE: str(sequence)}
+    if parents:
+        tags[TAG_PARENTS] = format_lineage(parents)
+    if row_map:
+        tags[TAG_ROW_MAP] = row_map
+    if interval is not None:
+        tags[TAG_CHUNK] = str(interval)
+    if major:
+        tags[TAG_TYPE] = TYPE_MAJOR
+    return tags
+
+
+def segment_file(add: AddFile, time: TimeColumn | None = None) -> SegmentFile:
+    """A file with what its statistics, partition values and tags say about it."""
+    match = _NUM_RECORDS.search(add.stats) if add.stats else None
+    rows = int(match[1]) if match else None
+    if time is None:
+        return SegmentFile(add, rows)
+    interval = file_interval(add, time)
+    if interval is None:
+        interval = parse_interval(add.tags.get(TAG_CHUNK, ""))
+    spans = interval is None or not is_one_chunk(interval, time.granularity)
+    return SegmentFile(add, rows, interval, spans)
+
+
+def _segment(name: str, members: Sequence[AddFile], time: TimeColumn | None) -> Segment:
+    members = sorted(members, key=lambda add: add.logged_path)
+    files = tuple(segment_file(add, time) for add in members)
+    parsed = parse_name(name)
+    updated = any(file.deleted for file in files)
+    return Segment(
+        name=name,
+        level=parsed.level if parsed else 0,
+        sequence=min(sequence_of(add) for add in members),
+        files=files,
+        status=SegmentStatus.MARKED_FOR_UPDATE if updated else SegmentStatus.SUCCESS,
+        parents=_parents(members[0].tags),
+        major=any(add.tags.get(TAG_TYPE) == TYPE_MAJOR for add in members),
+        interval=_hull(files),
+        load_ms=min(add.modified_ms for add in members),
+        size_bytes=sum(add.size for add in members),
+    )
+
+
+def _parents(tags: Mapping[str, str]) -> Lineage:
+    return parse_lineage(tags.get(TAG_PARENTS, ""))
+
+
+def _hull(files: Sequence[SegmentFile]) -> Interval | None:
+    """The interval that all files cover; None as soon as one of them is unknown."""
+    intervals = [file.interval for file in files]
+    known = [interval for interval in intervals if interval is not None]
+    if not known or len(known) < len(intervals):
+        return None
+    return Interval(min(i.start_ms for i in known), max(i.end_ms for i in known))
