@@ -1,1 +1,27 @@
-"""See docs/architecture.md."""
+"""`where` and `set`: a user's text becomes a typed tree, and the tree canonical Spark SQL.
+
+No text of a user reaches Spark as it came. Pure: no I/O, no Spark; only Spark ever evaluates a
+statement, so that there is one answer. The accepted language is in docs/statements.md.
+"""
+
+from tandem.statements.dialect import SPARK_SESSION_CONF
+from tandem.statements.generate import to_spark_sql
+from tandem.statements.statement import (
+    Assignment,
+    Statement,
+    parse_expression,
+    parse_statement,
+    parse_where,
+)
+from tandem.statements.types import Schema
+
+__all__ = [
+    "SPARK_SESSION_CONF",
+    "Assignment",
+    "Schema",
+    "Statement",
+    "parse_expression",
+    "parse_statement",
+    "parse_where",
+    "to_spark_sql",
+]

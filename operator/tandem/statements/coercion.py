@@ -1,0 +1,233 @@
+"""Which types meet in an operator and what comes out: Spark 4.2's ANSI rules.
+
+Follows AnsiTypeCoercion, DecimalPrecision and Cast.canAnsiCast of Spark. The trees keep what
+the user wrote, Spark coerces it itself; we compute types to refuse what Spark would refuse,
+with a better message, and to know when a SET needs a cast. Tests compare every type computed
+here with the one that Spark finds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from decimal import Decimal
+from typing import Final
+
+from tandem.statements.tree import Expr, Literal
+from tandem.statements.types import (
+    BINARY,
+    BOOLEAN,
+    DATE,
+    DOUBLE,
+    FLOAT,
+    INTERVAL_DAY,
+    INTERVAL_DAY_SECOND,
+    INTERVAL_YEAR_MONTH,
+    LONG,
+    MAX_PRECISION,
+    NULL,
+    STRING,
+    TIMESTAMP,
+    TIMESTAMP_NTZ,
+    DataType,
+    as_decimal,
+    decimal,
+)
+
+_NUMERIC_ORDER: Final = ("byte", "short", "integer", "long", "float", "double")
+_MIN_ADJUSTED_SCALE: Final = 6
+
+
+def common(types: Iterable[DataType]) -> DataType | None:
+    """The type to which all can be brought without loss of range, or None."""
+    found: DataType | None = NULL
+    # Spark looks at strings last, so that ('1', 2, 3.0) does not depend on the order.
+    for item in sorted(types, key=lambda t: t.name == "string"):
+        found = None if found is None else common_of_two(found, item)
+    return found
+
+
+def common_of_two(left: DataType, right: DataType) -> DataType | None:
+    if left == right and left.is_atomic:
+        return left
+    if not (left.is_atomic and right.is_atomic):
+        return None
+    if left == NULL or right == NULL:
+        return right if left == NULL else left
+    if left.is_numeric and right.is_numeric:
+        return _wider_number(left, right)
+    if left.is_datetime and right.is_datetime:
+        return TIMESTAMP if TIMESTAMP in (left, right) else TIMESTAMP_NTZ
+    if left.is_interval and right.is_interval:
+        same = (left == INTERVAL_YEAR_MONTH) == (right == INTERVAL_YEAR_MONTH)
+        return INTERVAL_DAY_SECOND if same else None
+    if STRING in (left, right):
+        return _wider_than_string(right if left == STRING else left)
+    return None
+
+
+def _wider_number(left: DataType, right: DataType) -> DataType:
+    if "decimal" in (left.name, right.name):
+        if left.name in ("float", "double") or right.name in ("float", "double"):
+            return DOUBLE
+        a, b = as_decimal(left), as_decimal(right)
+        scale = max(a.scale, b.scale)
+        return bounded(max(a.precision - a.scale, b.precision - b.scale) + scale, scale)
+    wider = max(left, right, key=lambda t: _NUMERIC_ORDER.index(t.name))
+    # An integer does not fit a float exactly, so the two meet in double.
+    return DOUBLE if wider == FLOAT else wider
+
+
+def _wider_than_string(other: DataType) -> DataType | None:
+    # ANSI casts the string, which raises on a row whose string is no such value.
+    if other.is_integral:
+        return LONG
+    if other.is_numeric:
+        return DOUBLE
+    return None if other.is_interval else other
+
+
+def bounded(precision: int, scale: int) -> DataType:
+    return decimal(min(precision, MAX_PRECISION), min(scale, MAX_PRECISION))
+
+
+def _adjusted(precision: int, scale: int) -> DataType:
+    """Give up digits after the point, down to 6, rather than digits before it."""
+    if precision <= MAX_PRECISION:
+        return decimal(precision, scale)
+    whole = precision - scale
+    return decimal(MAX_PRECISION, max(MAX_PRECISION - whole, min(scale, _MIN_ADJUSTED_SCALE)))
+
+
+def arithmetic(op: str, left: Expr, right: Expr) -> DataType | None:
+    """The type of left `op` right for + - * / % DIV, or None if Spark refuses it."""
+    a, b = left.type, right.type
+    if a.is_datetime or b.is_datetime or a.is_interval or b.is_interval:
+        return _date_arithmetic(op, a, b)
+    if STRING in (a, b):
+        other = b if a == STRING else a
+        if not other.is_numeric:
+            return None
+        promoted = _wider_than_string(other)
+        assert promoted is not None
+        a = b = promoted
+    if NULL in (a, b):
+        a, b = (b, b) if a == NULL else (a, a)
+        if a == NULL:
+            return {"/": DOUBLE, "DIV": LONG}.get(op, DOUBLE)
+    if not (a.is_numeric and b.is_numeric):
+        return None
+    if op == "DIV" and a.is_integral and b.is_integral:
+        return LONG
+    if op == "DIV" and not _both_exact(a, b):
+        return None
+    if _both_exact(a, b) and "decimal" in (a.name, b.name):
+        return _decimal_arithmetic(op, _exact(left, a), _exact(right, b))
+    if op == "/":
+        return DOUBLE
+    return a if a == b else _wider_number(a, b)
+
+
+def _both_exact(a: DataType, b: DataType) -> bool:
+    return all(t.is_integral or t.name == "decimal" for t in (a, b))
+
+
+def _exact(side: Expr, data_type: DataType) -> DataType:
+    # An integer literal counts its own digits, an integer column all that it could have.
+    if isinstance(side, Literal) and data_type.is_integral and isinstance(side.value, int):
+        return decimal(len(str(abs(side.value))), 0)
+    return as_decimal(data_type)
+
+
+def _decimal_arithmetic(op: str, a: DataType, b: DataType) -> DataType:
+    whole_a, whole_b = a.precision - a.scale, b.precision - b.scale
+    if op in ("+", "-"):
+        scale = max(a.scale, b.scale)
+        return _adjusted(max(whole_a, whole_b) + scale + 1, scale)
+    if op == "*":
+        return _adjusted(a.precision + b.precision + 1, a.scale + b.scale)
+    if op == "/":
+        scale = max(_MIN_ADJUSTED_SCALE, a.scale + b.precision + 1)
+        return _adjusted(whole_a + b.scale + scale, scale)
+    if op == "%":
+        scale = max(a.scale, b.scale)
+        return _adjusted(min(whole_a, whole_b) + scale, scale)
+    return LONG
+
+
+def _date_arithmetic(op: str, a: DataType, b: DataType) -> DataType | None:
+    if op == "+" and b.is_datetime and not a.is_datetime:
+        a, b = b, a
+    if op not in ("+", "-"):
+        return None
+    if a == DATE and b.name in ("byte", "short", "integer"):
+        return DATE
+    if a == DATE and b in (INTERVAL_DAY, INTERVAL_YEAR_MONTH):
+        return DATE
+    if a == DATE and b == INTERVAL_DAY_SECOND:
+        return TIMESTAMP
+    if a.is_datetime and a != DATE and b.is_interval:
+        return a
+    return None
+
+
+def comparable(left: DataType, right: DataType) -> bool:
+    return common_of_two(left, right) is not None
+
+
+def can_cast(source: DataType, target: DataType) -> bool:
+    """What Cast.canAnsiCast allows between the types that CAST may name here."""
+    if source in (target, NULL):
+        return source.is_atomic
+    if not source.is_atomic or source.is_interval or target.is_interval:
+        return source.is_atomic and target == STRING
+    if target == STRING or source == STRING:
+        return True
+    if source.is_datetime and target.is_datetime:
+        return True
+    pair = (source, target)
+    if source.is_numeric:
+        return target.is_numeric or target in (BOOLEAN, TIMESTAMP)
+    if source == BOOLEAN:
+        return target.is_numeric
+    return pair[0] == TIMESTAMP and target.is_numeric
+
+
+def assignment_loss(source: DataType, target: DataType) -> str:
+    """Why a value of one type is not stored in a column of another; "" if it is.
+
+    Spark's store assignment (ANSI) with one difference: what would lose digits without a word
+    is refused, and must be written as a cast. What overflows raises when the job runs.
+    """
+    if source in (target, NULL):
+        return ""
+    if not (source.is_atomic and target.is_atomic):
+        return "such values cannot be converted"
+    if source.is_numeric and target.is_numeric:
+        return _number_loss(source, target)
+    if target == STRING and source != BINARY and not source.is_interval:
+        return ""
+    if source.is_datetime and target.is_datetime:
+        return "the time of day would be lost" if target == DATE else ""
+    return "Spark stores no such value in such a column"
+
+
+def _number_loss(source: DataType, target: DataType) -> str:
+    if target.name in ("float", "double"):
+        return ""
+    if source.name in ("float", "double"):
+        return "digits after the point would be lost"
+    if as_decimal(source).scale > as_decimal(target).scale:
+        return "digits after the point would be lost"
+    return ""
+
+
+def literal_fits(value: Decimal, target: DataType) -> bool:
+    """Whether an exact number is stored in an integral or decimal column as it is."""
+    exact = as_decimal(target)
+    return value == round(value, exact.scale) and abs(value) < Decimal(10) ** (
+        exact.precision - exact.scale
+    )
+
+
+def common_of_all(parts: Iterable[Expr]) -> DataType | None:
+    return common(part.type for part in parts)

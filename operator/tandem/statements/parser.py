@@ -1,0 +1,721 @@
+"""Text to typed tree: a parser for the part of Spark's expression grammar that we accept.
+
+Precedence is that of SqlBaseParser.g4, from loose to tight: OR, AND, NOT, predicates (BETWEEN,
+IN, LIKE, IS; at most one for an operand), comparisons, + - ||, * / % DIV, signs. Whatever
+has no branch here is refused; there is no way through for text that was not understood.
+The parser resolves names and types as it goes, so that every error points at its place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, NoReturn, TypeVar
+
+from tandem.statements import coercion, tree
+from tandem.statements.dialect import (
+    BARE_FUNCTIONS,
+    MAX_DEPTH,
+    MAX_IN_LIST,
+    MAX_NESTING,
+    MAX_NODES,
+)
+from tandem.statements.functions import ALIASES, FUNCTIONS, KINDS, Function
+from tandem.statements.lexer import (
+    Token,
+    number_value,
+    parse_date,
+    parse_timestamp,
+    tokenize,
+)
+from tandem.statements.patterns import like_problem, regex_problem
+from tandem.statements.source import Source, visible
+from tandem.statements.tree import Expr
+from tandem.statements.types import (
+    BOOLEAN,
+    CAST_NAMES,
+    DATE,
+    DECIMAL_NAMES,
+    INTERVAL_DAY,
+    INTERVAL_DAY_SECOND,
+    INTERVAL_YEAR_MONTH,
+    MAX_PRECISION,
+    NULL,
+    STRING,
+    TIMESTAMP,
+    TIMESTAMP_NTZ,
+    Column,
+    DataType,
+    Schema,
+    decimal,
+    matching,
+    nearest,
+)
+
+_OR, _AND, _NOT, _PREDICATE, _COMPARISON, _SUM, _PRODUCT, _SIGN = range(1, 9)
+_COMPARISONS: Final = {
+    "=": "=", "==": "=", "!=": "!=", "<>": "!=", "<": "<", "<=": "<=", ">": ">", ">=": ">=",
+    "<=>": "<=>",
+}  # fmt: skip
+_SUMS: Final = frozenset({"+", "-", "||"})
+_PRODUCTS: Final = frozenset({"*", "/", "%", "DIV"})
+_PREDICATES: Final = frozenset({"BETWEEN", "IN", "LIKE", "ILIKE", "RLIKE", "REGEXP", "IS"})
+_UNITS: Final = {
+    "year": INTERVAL_YEAR_MONTH,
+    "month": INTERVAL_YEAR_MONTH,
+    "week": INTERVAL_DAY,
+    "day": INTERVAL_DAY,
+    "hour": INTERVAL_DAY_SECOND,
+    "minute": INTERVAL_DAY_SECOND,
+    "second": INTERVAL_DAY_SECOND,
+}
+_Node = TypeVar("_Node", bound=Expr)
+_MAX_INTERVAL: Final = 1_000_000_000
+
+
+def parse(source: Source, schema: Schema) -> Expr:
+    """The typed tree of one expression.
+
+    Raises:
+        InvalidStatement: for anything that is not accepted; it points at the place.
+    """
+    return _Parser(source, schema).whole()
+
+
+class _Parser:
+    def __init__(self, source: Source, schema: Schema) -> None:
+        self.source = source
+        self.schema = schema
+        self.tokens = tokenize(source)
+        self.next = 0
+        self.nesting = 0
+        self.nodes = 0
+
+    # -- tokens ---------------------------------------------------------------------------
+
+    @property
+    def token(self) -> Token:
+        return self.tokens[self.next]
+
+    def advance(self) -> Token:
+        token = self.token
+        if token.kind != "end":
+            self.next += 1
+        return token
+
+    def is_op(self, *ops: str) -> bool:
+        return self.token.kind == "op" and self.token.text in ops
+
+    def is_word(self, *words: str) -> bool:
+        return self.token.keyword in words
+
+    def peek(self, ahead: int = 1) -> Token:
+        return self.tokens[min(self.next + ahead, len(self.tokens) - 1)]
+
+    def expect_op(self, op: str) -> Token:
+        if not self.is_op(op):
+            self.fail_here(f"expected {op}")
+        return self.advance()
+
+    def expect_word(self, word: str) -> Token:
+        if not self.is_word(word):
+            self.fail_here(f"expected {word}")
+        return self.advance()
+
+    def fail(self, at: int, message: str, **details: str) -> NoReturn:
+        raise self.source.error(at, message, **details)
+
+    def fail_here(self, expected: str) -> NoReturn:
+        token = self.token
+        if token.keyword in ("SELECT", "FROM", "EXISTS", "WITH", "VALUES", "TABLE"):
+            self.fail(
+                token.at,
+                "sub-queries are not accepted",
+                found=token.shown(),
+                remedy="Only the columns of the row itself can be used.",
+            )
+        if token.keyword == "OVER":
+            self.fail(token.at, "window functions are not accepted", found=token.shown())
+        self.fail(
+            token.at,
+            "the expression cannot be understood",
+            found=token.shown(),
+            expected=expected.removeprefix("expected "),
+        )
+
+    def note(self, node: _Node) -> _Node:
+        self.nodes += 1
+        if self.nodes > MAX_NODES:
+            self.fail(
+                node.at,
+                "the expression has too many parts",
+                expected=f"at most {MAX_NODES}",
+                remedy="Split the operation.",
+            )
+        return node
+
+    # -- expressions ----------------------------------------------------------------------
+
+    def whole(self) -> Expr:
+        if self.token.kind == "end":
+            self.fail(0, "the expression is empty", expected="an expression")
+        root = self.expression(_OR)
+        if self.token.kind != "end":
+            self.fail_here("an operator or the end of the text")
+        if tree.depth(root) > MAX_DEPTH:
+            self.fail(
+                root.at,
+                "the expression is too deep",
+                expected=f"at most {MAX_DEPTH} levels",
+                remedy="Use IN, AND or OR lists in place of long chains of + or ||.",
+            )
+        return root
+
+    def expression(self, tightest: int) -> Expr:
+        """An expression whose operators bind at least as tightly as `tightest`."""
+        self.nesting += 1
+        if self.nesting > MAX_NESTING:
+            self.fail(
+                self.token.at, "the nesting is too deep", expected=f"at most {MAX_NESTING} levels"
+            )
+        if (self.is_word("NOT") or self.is_op("!")) and tightest <= _NOT:
+            left = self.negation()
+            ceiling = _NOT
+        else:
+            left = self.signed()
+            ceiling = _SIGN
+        while True:
+            level = self.infix_level()
+            if level < tightest or level > ceiling:
+                break
+            if level == _PREDICATE:
+                left = self.predicate(left)
+            elif level in (_AND, _OR):
+                left = self.logical(left, level)
+            else:
+                left = self.binary(left, level)
+            # Nothing but AND and OR may follow a predicate, as in Spark's grammar.
+            ceiling = _NOT if level <= _PREDICATE else level
+        self.nesting -= 1
+        return left
+
+    def infix_level(self) -> int:
+        """How tightly the operator at hand binds; 0 if there is none."""
+        token = self.token
+        word = token.keyword
+        if word == "NOT":
+            return _PREDICATE if self.peek().keyword in _PREDICATES - {"IS"} else 0
+        if word in _PREDICATES:
+            return _PREDICATE
+        if word in ("AND", "OR"):
+            return _AND if word == "AND" else _OR
+        if word == "DIV":
+            return _PRODUCT
+        if token.kind != "op":
+            return 0
+        if token.text in _COMPARISONS:
+            return _COMPARISON
+        if token.text in _SUMS:
+            return _SUM
+        return _PRODUCT if token.text in _PRODUCTS else 0
+
+    def negation(self) -> Expr:
+        at = self.advance().at
+        operand = self.expression(_NOT)
+        self.need_boolean(operand, "NOT")
+        return self.note(tree.Unary(op="NOT", operand=operand, type=BOOLEAN, at=at))
+
+    def signed(self) -> Expr:
+        if not self.is_op("-", "+"):
+            return self.primary()
+        sign = self.advance()
+        if sign.text == "-" and self.token.number:
+            return self.number(negative=True)
+        self.nesting += 1
+        if self.nesting > MAX_NESTING:
+            self.fail(sign.at, "too many signs follow each other")
+        operand = self.signed()
+        self.nesting -= 1
+        if not (operand.type.is_numeric or operand.type.is_interval):
+            self.fail(
+                operand.at, f"the sign {sign.text} stands before {operand.type}, no number",
+                expected="a number",
+            )  # fmt: skip
+        return self.note(tree.Unary(op=sign.text, operand=operand, type=operand.type, at=sign.at))
+
+    def logical(self, left: Expr, level: int) -> Expr:
+        op = "AND" if level == _AND else "OR"
+        operands = [left]
+        while self.is_word(op):
+            self.advance()
+            operands.append(self.expression(level + 1))
+        for operand in operands:
+            self.need_boolean(operand, op)
+        return self.note(tree.Logical(op=op, operands=tuple(operands), type=BOOLEAN, at=left.at))
+
+    def binary(self, left: Expr, level: int) -> Expr:
+        token = self.advance()
+        op = _COMPARISONS.get(token.text, token.text) if level == _COMPARISON else token.text
+        right = self.expression(level + 1)
+        op = op.upper()
+        data_type: DataType | None
+        if level == _COMPARISON:
+            data_type = BOOLEAN if coercion.comparable(left.type, right.type) else None
+        elif op == "||":
+            data_type = STRING if {left.type.name, right.type.name} <= {"string", "null"} else None
+        else:
+            data_type = coercion.arithmetic(op, left, right)
+        if data_type is None:
+            self.fail(
+                token.at,
+                f"{op} cannot join {left.type} and {right.type}",
+                found=token.shown(),
+                expected="types that go together",
+                remedy="Convert one side with CAST(… AS …).",
+            )
+        return self.note(tree.Binary(op=op, left=left, right=right, type=data_type, at=left.at))
+
+    def need_boolean(self, operand: Expr, op: str) -> None:
+        if operand.type not in (BOOLEAN, NULL):
+            self.fail(
+                operand.at,
+                f"{op} needs conditions",
+                found=str(operand.type),
+                expected="BOOLEAN",
+                remedy="Compare the value with something.",
+            )
+
+    # -- predicates -----------------------------------------------------------------------
+
+    def predicate(self, value: Expr) -> Expr:
+        negated = self.is_word("NOT")
+        if negated:
+            self.advance()
+        token = self.advance()
+        parts: dict[str, Callable[[Expr, bool, Token], Expr]] = {
+            "BETWEEN": self.between,
+            "IN": self.in_list,
+            "IS": self.is_test,
+        }
+        return parts.get(token.keyword, self.match)(value, negated, token)
+
+    def between(self, value: Expr, negated: bool, token: Token) -> Expr:
+        low = self.expression(_COMPARISON)
+        self.expect_word("AND")
+        high = self.expression(_COMPARISON)
+        for end in (low, high):
+            self.need_comparable(value, end, token, "BETWEEN")
+        return self.note(
+            tree.Between(
+                value=value, low=low, high=high, negated=negated, type=BOOLEAN, at=value.at
+            )
+        )
+
+    def in_list(self, value: Expr, negated: bool, token: Token) -> Expr:
+        self.expect_op("(")
+        items = [self.expression(_OR)]
+        while self.is_op(","):
+            at = self.advance().at
+            if len(items) == MAX_IN_LIST:
+                self.fail(at, "the IN list is too long", expected=f"at most {MAX_IN_LIST} values")
+            items.append(self.expression(_OR))
+        self.expect_op(")")
+        if coercion.common_of_all([value, *items]) is None:
+            for item in items:
+                self.need_comparable(value, item, token, "IN")
+            self.fail(token.at, "the values of the IN list do not go together")
+        return self.note(
+            tree.InList(value=value, items=tuple(items), negated=negated, type=BOOLEAN, at=value.at)
+        )
+
+    def need_comparable(self, left: Expr, right: Expr, token: Token, op: str) -> None:
+        if not coercion.comparable(left.type, right.type):
+            self.fail(
+                right.at,
+                f"{op} cannot compare {left.type} with {right.type}",
+                found=token.shown(),
+                expected=str(left.type),
+                remedy="Convert one side with CAST(… AS …).",
+            )
+
+    def match(self, value: Expr, negated: bool, token: Token) -> Expr:
+        op = "RLIKE" if token.keyword == "REGEXP" else token.keyword
+        if value.type not in (STRING, NULL):
+            self.fail(
+                value.at,
+                f"{op} needs a string",
+                found=str(value.type),
+                remedy="Convert it with CAST(… AS STRING).",
+            )
+        at = self.token.at
+        pattern = self.constant_string(f"{op} needs a constant pattern")
+        escape = "\\"
+        if op != "RLIKE" and self.is_word("ESCAPE"):
+            escape_at = self.advance().at
+            escape = self.constant_string("ESCAPE needs a constant")
+            if len(escape) != 1 or escape in "%_":
+                self.fail(escape_at, "ESCAPE needs one character, not % or _", found=escape)
+        problem = regex_problem(pattern) if op == "RLIKE" else like_problem(pattern, escape)
+        if problem:
+            self.fail(at, f"this pattern is not accepted: {problem}", found=visible(pattern[:60]))
+        return self.note(
+            tree.Match(
+                op=op,
+                value=value,
+                pattern=pattern,
+                escape=escape,
+                negated=negated,
+                type=BOOLEAN,
+                at=value.at,
+            )
+        )
+
+    def constant_string(self, message: str) -> str:
+        token = self.token
+        if token.type != STRING or not isinstance(token.value, str):
+            self.fail(token.at, message, found=token.shown(), expected="a string in quotes")
+        self.advance()
+        if self.infix_level() > _PREDICATE:
+            self.fail(self.token.at, message, found=self.token.shown(), expected="one string")
+        return token.value
+
+    def is_test(self, value: Expr, _negated: bool, _token: Token) -> Expr:
+        negated = self.is_word("NOT")
+        if negated:
+            self.advance()
+        token = self.advance()
+        if token.keyword == "DISTINCT":
+            self.expect_word("FROM")
+            return self.distinct(value, self.expression(_COMPARISON), negated, token)
+        if token.keyword not in ("NULL", "TRUE", "FALSE", "UNKNOWN"):
+            self.next -= token.kind != "end"
+            self.fail_here("NULL, TRUE, FALSE, UNKNOWN or DISTINCT FROM")
+        if token.keyword != "NULL":
+            self.need_boolean(value, f"IS {token.keyword}")
+        return self.note(
+            tree.IsTest(value=value, what=token.keyword, negated=negated, type=BOOLEAN, at=value.at)
+        )
+
+    def distinct(self, left: Expr, right: Expr, negated: bool, token: Token) -> Expr:
+        # Spark reads IS NOT DISTINCT FROM as <=>, and the other as its negation.
+        self.need_comparable(left, right, token, "IS DISTINCT FROM")
+        same = self.note(tree.Binary(op="<=>", left=left, right=right, type=BOOLEAN, at=left.at))
+        if negated:
+            return same
+        return self.note(tree.Unary(op="NOT", operand=same, type=BOOLEAN, at=left.at))
+
+    # -- operands -------------------------------------------------------------------------
+
+    def primary(self) -> Expr:
+        token = self.token
+        if token.number:
+            return self.number(negative=False)
+        if token.kind == "literal":
+            self.advance()
+            assert token.type is not None
+            return self.note(tree.Literal(value=token.value, type=token.type, at=token.at))
+        if self.is_op("("):
+            return self.parenthesised()
+        if token.kind == "name":
+            if self.peek().kind == "op" and self.peek().text == "(":
+                self.fail(token.at, "a function has no backquotes", found=token.shown())
+            return self.column()
+        if token.kind != "word":
+            self.fail_here("a column, a constant, a function or (")
+        return self.word()
+
+    def parenthesised(self) -> Expr:
+        self.advance()
+        inner = self.expression(_OR)
+        if self.is_op(","):
+            self.fail(self.token.at, "rows of values are not accepted", found=",")
+        self.expect_op(")")
+        if self.is_op("."):
+            self.fail(self.token.at, "fields are read from columns only", found=".")
+        return inner
+
+    def word(self) -> Expr:
+        token = self.token
+        word, after = token.keyword, self.peek()
+        if word in ("TRUE", "FALSE", "NULL"):
+            self.advance()
+            value = None if word == "NULL" else word == "TRUE"
+            data_type = NULL if value is None else BOOLEAN
+            return self.note(tree.Literal(value=value, type=data_type, at=token.at))
+        if word == "CASE":
+            return self.case()
+        if word == "INTERVAL" and (after.kind == "literal" or after.text in ("-", "+")):
+            return self.interval()
+        if after.type == STRING:
+            return self.typed_literal()
+        if after.kind == "op" and after.text == "(":
+            if word in ("CAST", "TRY_CAST"):
+                return self.cast()
+            return self.call()
+        if token.is_reserved:
+            self.fail_here("a column, a constant, a function or (")
+        if token.text.lower() in BARE_FUNCTIONS and not matching(self.schema.columns, token.text):
+            self.advance()
+            return self.build_call(FUNCTIONS[token.text.lower()], [], token)
+        return self.column()
+
+    def number(self, *, negative: bool) -> Expr:
+        token = self.advance()
+        value, data_type = number_value(self.source, token, negative)
+        return self.note(tree.Literal(value=value, type=data_type, at=token.at))
+
+    def typed_literal(self) -> Expr:
+        token = self.advance()
+        text = self.constant_string("a typed constant needs a string")
+        kind = token.keyword
+        value: tree.Value = None
+        data_type, form = DATE, "yyyy-mm-dd"
+        if kind == "DATE":
+            value = parse_date(text)
+        elif kind in ("TIMESTAMP", "TIMESTAMP_LTZ"):
+            value, data_type = parse_timestamp(text, zoned=True), TIMESTAMP
+            form = "yyyy-mm-dd hh:mm:ss.ffffff+hh:mm, where all after the day may be left out"
+        elif kind == "TIMESTAMP_NTZ":
+            value, data_type = parse_timestamp(text, zoned=False), TIMESTAMP_NTZ
+            form = "yyyy-mm-dd hh:mm:ss.ffffff without a zone"
+        else:
+            self.fail(
+                token.at,
+                "constants of this type are not accepted",
+                found=token.shown(),
+                expected="DATE, TIMESTAMP, TIMESTAMP_NTZ, INTERVAL or X",
+            )
+        if value is None:
+            self.fail(
+                token.at,
+                f"this is no {kind} constant",
+                found=visible(text[:40]),
+                expected=form,
+            )
+        return self.note(tree.Literal(value=value, type=data_type, at=token.at))
+
+    def interval(self) -> Expr:
+        at = self.advance().at
+        negative = False
+        if self.is_op("-", "+"):
+            negative = self.advance().text == "-"
+        token = self.advance()
+        text = token.value if token.type == STRING else token.number
+        unit = self.token.keyword.lower().removesuffix("s")
+        if (
+            not isinstance(text, str)
+            or not text.removeprefix("-").isdecimal()
+            or (not text.isascii() or unit not in _UNITS)
+        ):
+            self.fail(
+                token.at,
+                "this interval is not accepted",
+                found=f"{token.shown()} {self.token.shown()}",
+                expected=f"a whole number and one unit: {', '.join(_UNITS)}",
+            )
+        self.advance()
+        if self.token.number or (self.token.type == STRING and unit):
+            self.fail(self.token.at, "an interval has one unit", found=self.token.shown())
+        if self.is_word("TO"):
+            self.fail(self.token.at, "an interval has one unit", found=self.token.shown())
+        amount = int(text) * (-1 if negative else 1)
+        if abs(amount) > _MAX_INTERVAL:
+            self.fail(token.at, "the interval is too long", expected=f"at most {_MAX_INTERVAL}")
+        return self.note(tree.Interval(amount=amount, unit=unit, type=_UNITS[unit], at=at))
+
+    def case(self) -> Expr:
+        at = self.advance().at
+        operand = None if self.is_word("WHEN") else self.expression(_OR)
+        branches: list[tuple[Expr, Expr]] = []
+        while self.is_word("WHEN"):
+            token = self.advance()
+            condition = self.expression(_OR)
+            if operand is None:
+                self.need_boolean(condition, "WHEN")
+            else:
+                self.need_comparable(operand, condition, token, "CASE")
+            self.expect_word("THEN")
+            branches.append((condition, self.expression(_OR)))
+        if not branches:
+            self.fail_here("WHEN")
+        otherwise = None
+        if self.is_word("ELSE"):
+            self.advance()
+            otherwise = self.expression(_OR)
+        self.expect_word("END")
+        results = [result for _, result in branches] + ([otherwise] if otherwise else [])
+        data_type = self.common(results, at, "the results of CASE")
+        return self.note(
+            tree.Case(
+                operand=operand,
+                branches=tuple(branches),
+                otherwise=otherwise,
+                type=data_type,
+                at=at,
+            )
+        )
+
+    def common(self, parts: list[Expr], at: int, what: str) -> DataType:
+        data_type = coercion.common_of_all(parts)
+        if data_type is None:
+            self.fail(
+                at,
+                f"{what} have types that do not go together",
+                found=", ".join(dict.fromkeys(str(part.type) for part in parts)),
+                remedy="Convert them with CAST(… AS …).",
+            )
+        return data_type
+
+    def cast(self) -> Expr:
+        token = self.advance()
+        self.expect_op("(")
+        operand = self.expression(_OR)
+        self.expect_word("AS")
+        at = self.token.at
+        target = self.type_name()
+        self.expect_op(")")
+        if not coercion.can_cast(operand.type, target):
+            self.fail(
+                at,
+                f"{operand.type} cannot be cast to {target}",
+                found=str(operand.type),
+                expected="a type that Spark casts in ANSI mode",
+            )
+        safe = token.keyword == "TRY_CAST"
+        return self.note(tree.Cast(operand=operand, safe=safe, type=target, at=token.at))
+
+    def type_name(self) -> DataType:
+        token = self.advance()
+        name = token.text.lower() if token.kind == "word" else ""
+        if name in CAST_NAMES:
+            return CAST_NAMES[name]
+        if name not in DECIMAL_NAMES:
+            self.fail(
+                token.at,
+                "values are not cast to this type",
+                found=token.shown(),
+                expected=", ".join((*CAST_NAMES, "decimal(p, s)")),
+            )
+        if not self.is_op("("):
+            return decimal(10, 0)
+        self.advance()
+        digits = [self.digits()]
+        if self.is_op(","):
+            self.advance()
+            digits.append(self.digits())
+        self.expect_op(")")
+        precision, scale = digits[0], digits[1] if len(digits) > 1 else 0
+        if not (1 <= precision <= MAX_PRECISION and scale <= precision):
+            self.fail(
+                token.at,
+                "there is no such decimal",
+                found=f"({precision}, {scale})",
+                expected=f"precision 1 to {MAX_PRECISION}, scale 0 to the precision",
+            )
+        return decimal(precision, scale)
+
+    def digits(self) -> int:
+        token = self.token
+        if not token.number.isdecimal() or len(token.number) > 2:
+            self.fail_here("a number of digits")
+        self.advance()
+        return int(token.number)
+
+    # -- functions ------------------------------------------------------------------------
+
+    def call(self) -> Expr:
+        token = self.advance()
+        written = token.text.lower()
+        function = FUNCTIONS.get(ALIASES.get(written, written))
+        if function is None:
+            close = nearest([Column(name, STRING) for name in (*FUNCTIONS, *ALIASES)], written)
+            self.fail(
+                token.at,
+                "this function is not accepted",
+                found=token.shown(),
+                expected=f"perhaps {' or '.join(close)}" if close else "a function of the list",
+                remedy="docs/statements.md lists the functions.",
+            )
+        self.expect_op("(")
+        args: list[Expr] = []
+        if not self.is_op(")"):
+            args.append(self.expression(_OR))
+            while self.is_op(","):
+                self.advance()
+                args.append(self.expression(_OR))
+        self.expect_op(")")
+        return self.build_call(function, args, token)
+
+    def build_call(self, function: Function, args: list[Expr], token: Token) -> Expr:
+        if not function.least <= len(args) <= function.most:
+            span = (
+                str(function.least)
+                if function.least == function.most
+                else f"{function.least} to {function.most}"
+            )
+            self.fail(
+                token.at,
+                f"{function.name} takes another number of arguments",
+                found=str(len(args)),
+                expected=span,
+            )
+        for position, arg in enumerate(args):
+            kind = KINDS[function.takes[min(position, len(function.takes) - 1)]]
+            if not kind.accepts(arg):
+                self.fail(
+                    arg.at,
+                    f"argument {position + 1} of {function.name} is not what it takes",
+                    found=str(arg.type),
+                    expected=kind.about,
+                )
+        data_type = function.gives(args)
+        if data_type is None:
+            data_type = self.common(args, token.at, f"the arguments of {function.name}")
+        return self.note(
+            tree.Call(function=function.name, args=tuple(args), type=data_type, at=token.at)
+        )
+
+    # -- columns --------------------------------------------------------------------------
+
+    def column(self) -> Expr:
+        first = self.advance()
+        column = self.resolve(self.schema.columns, first, "the table has no such column")
+        parts = [column.name]
+        while self.is_op("."):
+            self.advance()
+            token = self.token
+            if token.kind not in ("word", "name"):
+                self.fail_here("the name of a field")
+            self.advance()
+            if column.type.name != "struct":
+                self.fail(
+                    token.at,
+                    f"{'.'.join(parts)} has no fields",
+                    found=str(column.type),
+                    expected="a struct; columns stand without the table's name",
+                )
+            column = self.resolve(column.type.fields, token, f"{parts[-1]} has no such field")
+            parts.append(column.name)
+        if self.is_op("("):
+            self.fail(first.at, "functions have no prefix", found=".".join(parts))
+        return self.note(tree.ColumnRef(parts=tuple(parts), type=column.type, at=first.at))
+
+    def resolve(self, columns: tuple[Column, ...], token: Token, message: str) -> Column:
+        found = matching(columns, token.text)
+        if len(found) > 1:
+            self.fail(
+                token.at,
+                "the name means several columns, since case does not matter",
+                found=token.shown(),
+                expected="one of " + ", ".join(column.name for column in found),
+                remedy="Rename one of the columns.",
+            )
+        if not found:
+            close = nearest(columns, token.text)
+            self.fail(
+                token.at,
+                message,
+                found=token.shown(),
+                expected=f"perhaps {' or '.join(close)}" if close else "a column of the table",
+                remedy="" if close else "Strings stand in quotes.",
+            )
+        return found[0]

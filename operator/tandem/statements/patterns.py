@@ -1,0 +1,137 @@
+"""Bounds on patterns: LIKE, RLIKE and date formats are constants that cannot run away.
+
+Spark matches all of them with Java's backtracking regular expressions, which a hostile pattern
+keeps busy for years on one row. Only patterns whose worst case is polynomial of a small degree
+are let through. Each check returns what is wrong, or "".
+"""
+
+from __future__ import annotations
+
+import re
+
+from tandem.statements.dialect import MAX_PATTERN, MAX_PATTERN_WILDCARDS
+
+
+def like_problem(pattern: str, escape: str) -> str:
+    """What is wrong with a LIKE or ILIKE pattern (rules of StringUtils.escapeLikeRegex)."""
+    if len(pattern) > MAX_PATTERN:
+        return f"the pattern is longer than {MAX_PATTERN} characters"
+    wildcards = 0
+    previous = ""
+    at = 0
+    while at < len(pattern):
+        char = pattern[at]
+        if char == escape:
+            follower = pattern[at + 1 : at + 2]
+            if not follower:
+                return f"the pattern ends with the escape character {escape}"
+            if follower not in ("_", "%", escape):
+                return f"in a pattern only _, % and {escape} may follow {escape}"
+            previous = ""
+            at += 2
+            continue
+        wildcards += char == "%" and previous != "%"
+        previous = char
+        at += 1
+    if wildcards > MAX_PATTERN_WILDCARDS + 1:
+        return f"the pattern has more than {MAX_PATTERN_WILDCARDS + 1} wildcards %"
+    if "%%" in pattern:
+        return "one % after the other says no more than one"
+    return ""
+
+
+_CLASS = re.compile(r"\[\^?(?:[^\[\]\\&]|\\[dwsDWS\\\]\[.\-^/+*?$|(){}])+\]")
+_ESCAPED = re.compile(r"\\[dwsDWSbtnr.\\+*?\[\](){}|^$/\-]")
+_REPEAT = re.compile(r"\{(\d{1,3})(?:,(\d{1,3})?)?\}|[*+?]")
+_DOT = re.compile(r"\.")
+_PLAIN = re.compile(r"[^\\\[\](){}|*+?^$.]")
+_MAX_REPEAT = 100
+_MAX_GROUPS = 10
+
+
+def regex_problem(pattern: str) -> str:
+    """What is wrong with an RLIKE pattern.
+
+    Accepted: characters, classes, `.`, anchors, alternatives, groups that are not repeated
+    (a `?` is no repetition), and few unbounded repetitions. So matching backtracks at most
+    polynomially; nested repetitions, references back, and looking around are left out.
+    """
+    if len(pattern) > MAX_PATTERN:
+        return f"the pattern is longer than {MAX_PATTERN} characters"
+    depth = groups = unbounded = 0
+    repeatable, after_group = False, False
+    at = 0
+    while at < len(pattern):
+        char = pattern[at]
+        if repeat := _REPEAT.match(pattern, at):
+            if not repeatable:
+                return f"the repetition {repeat[0]} has nothing that it may repeat"
+            if after_group and repeat[0] != "?":
+                return "a group may not be repeated"
+            lowest, highest = int(repeat[1] or 0), int(repeat[2] or repeat[1] or 0)
+            if highest > _MAX_REPEAT or (repeat[1] and lowest > highest):
+                return f"a repetition counts to {_MAX_REPEAT} at most"
+            unbounded += repeat[0] != "?" and (repeat[1] is None or "," in repeat[0])
+            repeatable = False
+            at = repeat.end()
+            # Possessive and lazy forms would need rules of their own.
+            if pattern[at : at + 1] in ("+", "?", "*", "{"):
+                return "a repetition may not be repeated"
+            continue
+        after_group = False
+        if char == "(":
+            if pattern[at + 1 : at + 2] == "?" and pattern[at + 1 : at + 3] != "?:":
+                return "of groups, only (…) and (?:…) are accepted"
+            depth, groups = depth + 1, groups + 1
+            at += 3 if pattern[at + 1 : at + 2] == "?" else 1
+            repeatable = False
+            continue
+        if char == ")":
+            depth -= 1
+            if depth < 0:
+                return "a ) closes nothing"
+            repeatable, after_group = True, True
+            at += 1
+            continue
+        if char in "|^$":
+            repeatable = False
+            at += 1
+            continue
+        matched = (
+            _CLASS.match(pattern, at)
+            or _ESCAPED.match(pattern, at)
+            or _PLAIN.match(pattern, at)
+            or _DOT.match(pattern, at)
+        )
+        if not matched:
+            return f"{pattern[at : at + 2]!r} is not accepted in a pattern"
+        repeatable = matched[0] != "\\b"
+        at = matched.end()
+    if depth:
+        return "a ( is not closed"
+    if groups > _MAX_GROUPS:
+        return f"the pattern has more than {_MAX_GROUPS} groups"
+    if unbounded > MAX_PATTERN_WILDCARDS:
+        return f"the pattern has more than {MAX_PATTERN_WILDCARDS} open repetitions"
+    return _class_problem(pattern)
+
+
+def _class_problem(pattern: str) -> str:
+    for found in _CLASS.finditer(pattern):
+        for low, high in re.findall(r"([A-Za-z0-9])-([A-Za-z0-9])", found[0]):
+            if low > high:
+                return f"the range {low}-{high} is empty"
+    return ""
+
+
+_FORMAT = re.compile(r"(?:yyyy|MM?|dd?|HH?|mm?|ss?|S{1,6}|[-/:. ,_]|'T')*")
+
+
+def format_problem(pattern: str) -> str:
+    """What is wrong with a date format: only numbers of fixed meaning, no names or zones."""
+    if len(pattern) > 40 or not pattern or not _FORMAT.fullmatch(pattern):
+        return "a format is made of yyyy MM dd HH mm ss SSSSSS 'T' and - / : . , _ or spaces"
+    letters = re.findall(r"yyyy|M+|d+|H+|m+|s+|S+", pattern)
+    if len({part[0] for part in letters}) < len(letters):
+        return "each part of a date may stand in a format once"
+    return ""

@@ -1,0 +1,311 @@
+"""A statement as an operation carries it: trees, canonical texts and what follows from them.
+
+`parse_where` and `parse_statement` are the only ways from a user's text to something that may
+run. What is recorded with the operation and in the commit is `Statement.canonical`, and parsing
+its parts again gives the same statement.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from decimal import Decimal
+from functools import cached_property
+from typing import Any
+
+from tandem.errors import InvalidStatement
+from tandem.statements import coercion, tree
+from tandem.statements.dialect import MAX_SET
+from tandem.statements.functions import FUNCTIONS
+from tandem.statements.generate import quote_name, to_spark_sql
+from tandem.statements.lexer import tokenize
+from tandem.statements.parser import parse
+from tandem.statements.source import Source, visible
+from tandem.statements.tree import Expr
+from tandem.statements.types import (
+    BOOLEAN,
+    NULL,
+    Column,
+    DataType,
+    Schema,
+    matching,
+    nearest,
+    sql_name,
+)
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """One column of SET and the value it gets, already cast to the column's type."""
+
+    column: str
+    value: Expr
+    nullable: bool = True
+
+    @property
+    def sql(self) -> str:
+        return to_spark_sql(self.value)
+
+
+@dataclass(frozen=True)
+class Statement:
+    """An update (with assignments) or a delete (without).
+
+    `where` None means every row. A row is concerned if `where` is true for it; false and NULL
+    leave it alone. `changes_partitions` tells that rows may move to other partitions.
+    """
+
+    where: Expr | None
+    assignments: tuple[Assignment, ...] = ()
+    changes_partitions: bool = False
+    schema: Schema = field(default_factory=lambda: Schema(()), compare=False, repr=False)
+
+    @property
+    def kind(self) -> str:
+        return "Update" if self.assignments else "Delete"
+
+    @cached_property
+    def where_sql(self) -> str:
+        """Spark SQL of the condition; TRUE if there is none."""
+        return "TRUE" if self.where is None else to_spark_sql(self.where)
+
+    @cached_property
+    def set_sql(self) -> dict[str, str]:
+        """Spark SQL of each new value by column name, in the order of the table's schema."""
+        return {item.column: item.sql for item in self.assignments}
+
+    @cached_property
+    def canonical(self) -> str:
+        """The whole statement on one line, as commits record it."""
+        if not self.assignments:
+            return f"DELETE WHERE {self.where_sql}"
+        values = ", ".join(f"{quote_name(name)} = {sql}" for name, sql in self.set_sql.items())
+        return f"UPDATE SET {values} WHERE {self.where_sql}"
+
+    @cached_property
+    def deterministic(self) -> bool:
+        """Whether evaluating it again on the same row gives the same answer."""
+        return all(
+            FUNCTIONS[node.function].deterministic
+            for root in self._roots
+            for node in tree.walk(root)
+            if isinstance(node, tree.Call)
+        )
+
+    @cached_property
+    def columns(self) -> frozenset[str]:
+        """Names of the top-level columns that the condition and the values read."""
+        return frozenset().union(*(referenced(root) for root in self._roots))
+
+    @property
+    def _roots(self) -> tuple[Expr, ...]:
+        values = tuple(item.value for item in self.assignments)
+        return values if self.where is None else (self.where, *values)
+
+    def to_json(self) -> dict[str, Any]:
+        """What operations and commits record: canonical texts only."""
+        recorded: dict[str, Any] = {
+            "kind": self.kind,
+            "where": self.where_sql,
+            "deterministic": self.deterministic,
+        }
+        if self.assignments:
+            recorded["set"] = self.set_sql
+        return recorded
+
+
+def referenced(root: Expr) -> frozenset[str]:
+    """Names of the top-level columns below a node."""
+    return frozenset(node.parts[0] for node in tree.walk(root) if isinstance(node, tree.ColumnRef))
+
+
+def as_schema(schema: Schema | str, partition_columns: Iterable[str] = ()) -> Schema:
+    return schema if isinstance(schema, Schema) else Schema.from_json(schema, partition_columns)
+
+
+def parse_expression(text: str, schema: Schema | str, *, resource: str, field: str) -> Expr:
+    """The typed tree of any accepted expression.
+
+    Raises:
+        InvalidStatement: with the place in the text.
+    """
+    if not isinstance(text, str):
+        raise InvalidStatement(
+            "an expression is a text",
+            resource=resource,
+            field=field,
+            found=f"{text!r}"[:80],
+            expected="a Spark SQL expression in quotes",
+        )
+    return parse(Source(text, resource, field), as_schema(schema))
+
+
+def parse_where(
+    text: str, schema: Schema | str, *, resource: str = "", field: str = "where"
+) -> Expr:
+    """The typed tree of a condition over the rows of a table.
+
+    Args:
+        text: a Spark SQL expression.
+        schema: the table's schema, or the `schemaString` of its metadata.
+
+    Raises:
+        InvalidStatement: also if the expression is no condition.
+    """
+    root = parse_expression(text, schema, resource=resource, field=field)
+    if root.type not in (BOOLEAN, NULL):
+        raise Source(text, resource, field).error(
+            root.at,
+            "the condition is no condition",
+            found=str(root.type),
+            expected="BOOLEAN",
+            remedy="Compare the value with something.",
+        )
+    return root
+
+
+def parse_statement(
+    where: str | None,
+    set: Mapping[str, str] | None,  # noqa: A002
+    schema: Schema | str,
+    *,
+    partition_columns: Iterable[str] = (),
+    resource: str = "",
+    field: str = "spec",
+) -> Statement:
+    """A delete (`set` None) or an update.
+
+    Args:
+        where: a condition; None concerns every row.
+        set: expressions by column. All of them see the row as it was.
+        schema: the table's schema, or the `schemaString` of its metadata with the names of
+            its `partition_columns`.
+        resource: what to name in errors, as `TableUpdate/late`.
+        field: the part of the resource that holds `where` and `set`, as `spec.update`.
+
+    Raises:
+        InvalidStatement: with the resource, the field, the place and a remedy.
+    """
+    table = as_schema(schema, partition_columns)
+    condition = None
+    if where is not None:
+        condition = parse_where(where, table, resource=resource, field=f"{field}.where")
+    if set is None:
+        return Statement(condition, schema=table)
+    if not set or len(set) > MAX_SET:
+        raise InvalidStatement(
+            "SET has no column, or too many",
+            resource=resource,
+            field=f"{field}.set",
+            found=f"{len(set)} columns",
+            expected=f"1 to {MAX_SET}",
+        )
+    assignments: dict[str, Assignment] = {}
+    for name, text in set.items():
+        place = f"{field}.set.{visible(name)[:80]}"
+        column = _target(name, table, resource, place)
+        if column.name in assignments:
+            raise InvalidStatement(
+                "SET names the same column twice", resource=resource, field=place, found=name
+            )
+        value = parse_expression(text, table, resource=resource, field=place)
+        value = _stored(value, column, Source(text, resource, place))
+        assignments[column.name] = Assignment(column.name, value, column.nullable)
+    ordered = [assignments[c.name] for c in table.columns if c.name in assignments]
+    moved = any(table.is_partition(c) for c in table.columns if c.name in assignments)
+    return Statement(condition, tuple(ordered), moved, table)
+
+
+def _target(name: str, schema: Schema, resource: str, place: str) -> Column:
+    """The column that a key of SET names: bare, or in backquotes as in SQL."""
+    wanted = name
+    if name.startswith("`"):
+        tokens = tokenize(Source(name, resource, place))
+        if len(tokens) == 2:
+            wanted = tokens[0].text
+    found = matching(schema.columns, wanted)
+    if len(found) == 1:
+        _check_target(found[0], resource, place)
+        return found[0]
+    if found:
+        raise InvalidStatement(
+            "SET names several columns at once, since case does not matter",
+            resource=resource,
+            field=place,
+            found=visible(name),
+            expected="one of " + ", ".join(column.name for column in found),
+        )
+    head = matching(schema.columns, wanted.partition(".")[0])
+    if "." in wanted and head and head[0].type.name == "struct":
+        raise InvalidStatement(
+            "fields inside a struct cannot be set",
+            resource=resource,
+            field=place,
+            found=visible(name),
+            expected="a column of the table",
+        )
+    close = nearest(schema.columns, wanted)
+    raise InvalidStatement(
+        "SET names a column that the table does not have",
+        resource=resource,
+        field=place,
+        found=visible(name)[:80],
+        expected=f"perhaps {' or '.join(close)}" if close else "a column of the table",
+    )
+
+
+_COMPUTED = {
+    "delta.generationExpression": "generated columns cannot be set",
+    "delta.identity.start": "identity columns cannot be set",
+    "__CHAR_VARCHAR_TYPE_STRING": "columns with a maximal length cannot be set",
+}
+
+
+def _check_target(column: Column, resource: str, place: str) -> None:
+    for key, message in _COMPUTED.items():
+        if key in column.metadata:
+            raise InvalidStatement(message, resource=resource, field=place, found=column.name)
+    if not column.type.is_atomic:
+        raise InvalidStatement(
+            "columns of this type cannot be set",
+            resource=resource,
+            field=place,
+            found=f"{column.name}: {column.type}",
+            expected="a column of a simple type",
+        )
+
+
+def _stored(value: Expr, column: Column, source: Source) -> Expr:
+    """The value with the cast that storing it in the column takes, if any."""
+    if value.type == NULL and not column.nullable and _is_null(value):
+        raise source.error(
+            value.at, f"{column.name} is NOT NULL", found="NULL", expected=str(column.type)
+        )
+    if value.type == column.type:
+        return value
+    loss = coercion.assignment_loss(value.type, column.type)
+    if loss and not _exact_literal(value, column.type):
+        raise source.error(
+            value.at,
+            f"{value.type} cannot be stored in {column.name}: {loss}",
+            found=str(value.type),
+            expected=str(column.type),
+            remedy=f"Write CAST(… AS {sql_name(column.type)}) if that is meant."
+            if coercion.can_cast(value.type, column.type)
+            else "",
+        )
+    return tree.Cast(operand=value, type=column.type, at=value.at)
+
+
+def _is_null(value: Expr) -> bool:
+    return isinstance(value, tree.Literal) and value.value is None
+
+
+def _exact_literal(value: Expr, target: DataType) -> bool:
+    return (
+        isinstance(value, tree.Literal)
+        and isinstance(value.value, Decimal)
+        and value.type.name == "decimal"
+        and (target.is_integral or target.name == "decimal")
+        and coercion.literal_fits(value.value, target)
+    )

@@ -1,0 +1,219 @@
+"""Data types as statements see them, and the table's columns by name.
+
+The types are Spark's, read from the schema string of Delta metadata; whatever a statement
+cannot compute with (arrays, maps, variants) is kept opaque: it may be tested for NULL, nothing
+else. Pure values; nothing here knows about files or sessions.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from tandem.errors import InvalidStatement
+
+MAX_PRECISION: Final = 38
+
+
+@dataclass(frozen=True)
+class DataType:
+    """A type. `name` is Delta's primitive name, or one of `decimal`, `struct`, `null`,
+    `interval day`, `interval day to second`, `interval year to month` and `other`."""
+
+    name: str
+    precision: int = 0
+    scale: int = 0
+    fields: tuple[Column, ...] = ()
+    detail: str = ""
+
+    def __str__(self) -> str:
+        return self.detail or sql_name(self)
+
+    @property
+    def is_integral(self) -> bool:
+        return self.name in _INTEGRAL_DIGITS
+
+    @property
+    def is_numeric(self) -> bool:
+        return self.is_integral or self.name in {"decimal", "float", "double"}
+
+    @property
+    def is_datetime(self) -> bool:
+        return self.name in {"date", "timestamp", "timestamp_ntz"}
+
+    @property
+    def is_interval(self) -> bool:
+        return self.name.startswith("interval ")
+
+    @property
+    def is_atomic(self) -> bool:
+        """Can be compared, cast and computed with."""
+        return self.name not in {"struct", "other"}
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of the table, or a field of a struct."""
+
+    name: str
+    type: DataType
+    nullable: bool = True
+    metadata: Mapping[str, Any] = field(default_factory=dict, compare=False, hash=False)
+
+
+_INTEGRAL_DIGITS: Final = {"byte": 3, "short": 5, "integer": 10, "long": 20}
+
+BOOLEAN = DataType("boolean")
+BYTE = DataType("byte")
+SHORT = DataType("short")
+INTEGER = DataType("integer")
+LONG = DataType("long")
+FLOAT = DataType("float")
+DOUBLE = DataType("double")
+STRING = DataType("string")
+BINARY = DataType("binary")
+DATE = DataType("date")
+TIMESTAMP = DataType("timestamp")
+TIMESTAMP_NTZ = DataType("timestamp_ntz")
+NULL = DataType("null")
+INTERVAL_DAY = DataType("interval day")
+INTERVAL_DAY_SECOND = DataType("interval day to second")
+INTERVAL_YEAR_MONTH = DataType("interval year to month")
+
+_PRIMITIVES: Final = {
+    t.name: t
+    for t in (
+        BOOLEAN, BYTE, SHORT, INTEGER, LONG, FLOAT, DOUBLE, STRING, BINARY, DATE, TIMESTAMP,
+        TIMESTAMP_NTZ,
+    )
+}  # fmt: skip
+
+_SQL_NAMES: Final = {
+    "byte": "TINYINT",
+    "short": "SMALLINT",
+    "integer": "INT",
+    "long": "BIGINT",
+    "null": "VOID",
+}
+
+CAST_NAMES: Final[Mapping[str, DataType]] = {
+    "boolean": BOOLEAN,
+    "tinyint": BYTE,
+    "byte": BYTE,
+    "smallint": SHORT,
+    "short": SHORT,
+    "int": INTEGER,
+    "integer": INTEGER,
+    "bigint": LONG,
+    "long": LONG,
+    "float": FLOAT,
+    "real": FLOAT,
+    "double": DOUBLE,
+    "string": STRING,
+    "binary": BINARY,
+    "date": DATE,
+    "timestamp": TIMESTAMP,
+    "timestamp_ltz": TIMESTAMP,
+    "timestamp_ntz": TIMESTAMP_NTZ,
+}
+"""Types that CAST may name, besides DECIMAL(p, s) and its synonyms."""
+
+DECIMAL_NAMES: Final = frozenset({"decimal", "dec", "numeric"})
+
+
+def decimal(precision: int, scale: int) -> DataType:
+    return DataType("decimal", precision, scale)
+
+
+def sql_name(data_type: DataType) -> str:
+    """How Spark SQL spells a type, for example in a CAST."""
+    if data_type.name == "decimal":
+        return f"DECIMAL({data_type.precision}, {data_type.scale})"
+    return _SQL_NAMES.get(data_type.name, data_type.name.upper())
+
+
+def as_decimal(data_type: DataType) -> DataType:
+    """The decimal type that holds every value of an integral or decimal type."""
+    if data_type.name == "decimal":
+        return data_type
+    return decimal(_INTEGRAL_DIGITS[data_type.name], 0)
+
+
+@dataclass(frozen=True)
+class Schema:
+    """The columns of a table as a statement may name them: case does not matter.
+
+    Raises:
+        InvalidStatement: for a schema string that is not one.
+    """
+
+    columns: tuple[Column, ...]
+    partition_columns: frozenset[str] = frozenset()
+
+    @classmethod
+    def from_json(cls, schema_string: str, partition_columns: Iterable[str] = ()) -> Schema:
+        """From the `schemaString` (and `partitionColumns`) of Delta metadata."""
+        try:
+            columns = _type(json.loads(schema_string)).fields
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise InvalidStatement(
+                "the table's schema cannot be read",
+                field="metaData.schemaString",
+                found=schema_string[:80],
+                expected="a struct type as JSON",
+            ) from error
+        return cls(columns, frozenset(name.lower() for name in partition_columns))
+
+    def is_partition(self, column: Column) -> bool:
+        return column.name.lower() in self.partition_columns
+
+
+def matching(columns: Sequence[Column], name: str) -> list[Column]:
+    """Columns that a name may mean, as Spark resolves it with caseSensitive=false."""
+    wanted = name.lower()
+    return [column for column in columns if column.name.lower() == wanted]
+
+
+def nearest(columns: Sequence[Column], name: str) -> list[str]:
+    """Up to three names that somebody who typed `name` may have meant."""
+    by_lower = {column.name.lower(): column.name for column in columns}
+    close = difflib.get_close_matches(name.lower(), by_lower, n=3, cutoff=0.5)
+    return [by_lower[lower] for lower in close]
+
+
+_DECIMAL = re.compile(r"decimal\(\s*(\d+)\s*,\s*(-?\d+)\s*\)")
+
+
+def _type(raw: Any) -> DataType:
+    if isinstance(raw, str):
+        if raw in _PRIMITIVES:
+            return _PRIMITIVES[raw]
+        if raw == "decimal":
+            return decimal(10, 0)
+        if match := _DECIMAL.fullmatch(raw):
+            return decimal(int(match[1]), int(match[2]))
+        return DataType("other", detail=raw.upper())
+    if raw["type"] == "struct":
+        fields = tuple(
+            Column(
+                item["name"],
+                _char_type(item) or _type(item["type"]),
+                bool(item.get("nullable", True)),
+                item.get("metadata") or {},
+            )
+            for item in raw["fields"]
+        )
+        return DataType("struct", fields=fields, detail="STRUCT")
+    return DataType("other", detail=str(raw["type"]).upper())
+
+
+def _char_type(item: Mapping[str, Any]) -> DataType | None:
+    # Spark pads char(n) on comparison and checks lengths on write, from a note in the metadata
+    # of a plain string column. Neither happens when the files are read as they are, so such
+    # a column would quietly mean something else: char is opaque, varchar can be read.
+    note = str((item.get("metadata") or {}).get("__CHAR_VARCHAR_TYPE_STRING", ""))
+    return DataType("other", detail=note.upper()) if note.startswith("char") else None
