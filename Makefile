@@ -1,0 +1,87 @@
+# Everything a contributor types. `make` alone lists it.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+.SUFFIXES:
+
+BIN := .venv/bin
+export TANDEM_CACHE ?= $(HOME)/.cache/tandem
+# pip, pytest and mypy keep what they may throw away outside of the tree, too.
+PYTEST_ARGS ?=
+
+##@ Use it
+
+.PHONY: help
+help: ## List the targets
+	@awk 'BEGIN {FS = ":.*## "} \
+	  /^##@ / {printf "\n%s\n", substr($$0, 5)} \
+	  /^[a-z0-9-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+	@echo
+
+.PHONY: demo
+demo: setup ## Set up and run the main job: real data, real Spark, compaction while rows change
+	@$(BIN)/python examples/flights/demo.py
+
+.PHONY: setup
+setup: .venv/.installed ## Only set up: leaves .venv/bin/tandem
+	@tools/setup-java.sh
+	@$(BIN)/python tools/spark_setup.py
+
+.venv/.installed: requirements/dev.lock pyproject.toml tools/setup-python.sh
+	@tools/setup-python.sh
+
+##@ Work on it
+
+.PHONY: test
+test: setup ## Set up and run all tests (one folder: make test PYTEST_ARGS=tests/spec)
+	@$(BIN)/python tools/spark_setup.py --tests
+	@tools/build-versitygw.sh
+	@$(BIN)/pytest $(PYTEST_ARGS)
+
+.PHONY: check
+check: .venv/.installed ## Lint, format, types, layers
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy operator spark_apps tests
+	PYTHONPATH=operator $(BIN)/lint-imports
+
+.PHONY: format
+format: .venv/.installed ## Format the code and mend what the linter can
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+.PHONY: docs
+docs: .venv/.installed ## Write the generated pages of docs/ anew
+	@$(BIN)/python tools/generate_docs.py
+
+.PHONY: bench
+bench: setup ## Measure against other engines; results go to docs/benchmarks.md
+	@$(BIN)/python tools/spark_setup.py --tests
+	@$(BIN)/python benchmarks/run.py
+
+.PHONY: lock
+lock: .venv/.installed ## Resolve requirements/*.in anew into the lock files (needs pip-tools)
+	@tools/lock.sh
+
+.PHONY: clean
+clean: ## Remove the environment and all caches of this tree
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build
+
+##@ Not built yet
+
+LATER = @echo "make $@ is not built yet: it comes with $(1)." >&2; exit 1
+
+.PHONY: matrix
+matrix: ## The tests on all supported versions (later: the release issue)
+	$(call LATER,the release issue)
+
+.PHONY: mutants
+mutants: ## Do the tests notice mutated code? (later: the hardening issue)
+	$(call LATER,the hardening issue)
+
+.PHONY: demo-cluster
+demo-cluster: ## The demo in a Kubernetes cluster (later: the operator issue)
+	$(call LATER,the operator issue)
+
+.PHONY: e2e
+e2e: ## End-to-end tests in a cluster, KUBECONTEXT=… (later: the operator issue)
+	$(call LATER,the operator issue)
