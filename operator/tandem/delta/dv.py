@@ -1,0 +1,311 @@
+"""Deletion vectors: which rows of a data file are deleted (protocol, "Deletion Vectors" and
+"Deletion Vector Format").
+
+A vector is a set of row positions, `pyroaring.BitMap64`. It lies inline in the log (`i`, Z85
+text), in a file below the table (`u`) or at an absolute place (`p`). Everything that can be
+checked is checked on reading, before memory is taken for it: a vector that is read wrong loses
+or resurrects rows without a sound. Inline vectors carry no checksum, so there a damage that
+leaves a well-formed set of the right cardinality cannot be seen; in files every bit counts.
+The bytes of the set itself are the business of `tandem.delta.dv_format`.
+"""
+
+from __future__ import annotations
+
+import base64
+import math
+import struct
+import uuid
+import zlib
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import NoReturn
+from urllib.parse import unquote
+
+from pyroaring import BitMap64
+
+from tandem.delta.actions import DeletionVector
+from tandem.delta.dv_format import deserialize, serialize, z85_decode, z85_encode
+from tandem.errors import AlreadyExists, CorruptDeletionVector, ObjectNotFound, OutcomeUnknown
+from tandem.storage.store import Store
+
+FILE_VERSION = 1
+# A vector takes at most about a bit a row: enough for two billion scattered rows in one file.
+MAX_BYTES = 256 * 1024 * 1024
+# The log grows by every inline vector of every version, a file costs a request: Spark never
+# writes inline ones; about a hundred scattered rows fit into this.
+INLINE_BYTES = 256
+_UUID_CHARS = 20
+# Reading vectors of one file that lie close together is one request.
+_GAP = 64 * 1024
+_REMEDY = (
+    "The table is damaged: restore this version's predecessor, or the file from a backup; "
+    "nothing was changed"
+)
+
+
+def load(store: Store, vector: DeletionVector) -> BitMap64:
+    """The deleted row positions that `vector` describes.
+
+    Raises:
+        CorruptDeletionVector: absent, cut off, or wrong in size, checksum, magic, structure or
+            cardinality.
+        LocationNotAllowed: it points outside the table and its allowed prefixes.
+        StorageError: the store failed.
+    """
+    return load_many(store, [vector])[0]
+
+
+def load_many(store: Store, vectors: Sequence[DeletionVector]) -> list[BitMap64]:
+    """As `load`, in the order of `vectors`; those that share a file are read together."""
+    found: list[BitMap64 | None] = [None] * len(vectors)
+    by_file: dict[str, list[int]] = defaultdict(list)
+    for index, vector in enumerate(vectors):
+        _check_size(vector)
+        if vector.storage == "i":
+            found[index] = _load_inline(vector)
+        else:
+            by_file[file_path(vector)].append(index)
+    for path, indexes in by_file.items():
+        indexes.sort(key=lambda index: _offset(vectors[index]))
+        for group in _groups([vectors[index] for index in indexes]):
+            data, start = _read_group(store, path, group)
+            for vector in group:
+                bitmap = _from_record(data, _offset(vector) - start, vector, path)
+                found[indexes.pop(0)] = bitmap
+    return [bitmap for bitmap in found if bitmap is not None]
+
+
+def file_path(vector: DeletionVector) -> str:
+    """Where a vector's file lies: relative to the table's root (`u`), or absolute (`p`).
+
+    Raises:
+        CorruptDeletionVector: an inline vector, an unknown storage type or a bad UUID.
+    """
+    text = vector.path_or_inline
+    if vector.storage == "p":
+        return unquote(text)  # logged like the path of an `add`
+    if vector.storage != "u":
+        _corrupt(vector, "storageType", "unknown storage type", vector.storage, "u, i or p")
+    if len(text) < _UUID_CHARS:
+        _corrupt(vector, "pathOrInlineDv", "too short for an id", text, "20 characters or more")
+    prefix = text[:-_UUID_CHARS]
+    try:
+        file_id = uuid.UUID(bytes=z85_decode(text[-_UUID_CHARS:]))
+    except ValueError as error:
+        _corrupt(vector, "pathOrInlineDv", "not the Z85 text of an id", text, str(error))
+    name = f"deletion_vector_{file_id}.bin"
+    return f"{prefix}/{name}" if prefix else name
+
+
+def encode_inline(bitmap: BitMap64) -> DeletionVector:
+    """A vector that lies in the log itself. Meant for small ones (`INLINE_BYTES`)."""
+    data = serialize(bitmap)
+    return DeletionVector(
+        storage="i",
+        path_or_inline=z85_encode(data),
+        size=len(data),
+        cardinality=len(bitmap),
+    )
+
+
+def write_file(
+    store: Store,
+    prefix: str,
+    bitmaps: Sequence[BitMap64],
+    *,
+    file_id: uuid.UUID | None = None,
+) -> list[DeletionVector]:
+    """Write `bitmaps` into one new file, in their order, and return their descriptors.
+
+    Args:
+        prefix: the folder, relative to the table's root, without slashes at its ends; "" for
+            the root. Ours begins with `_tandem/`, where no vacuum looks.
+        file_id: names the file; fresh by default.
+
+    A lost answer is resolved by looking at the file: its name is ours alone. No bitmaps, no
+    file.
+
+    Raises:
+        StorageFull, AccessDenied, StorageError: the store's.
+        ValueError: more than 2 GiB in all, which the descriptors cannot address.
+    """
+    if not bitmaps:
+        return []
+    file_id = file_id or uuid.uuid4()
+    located = prefix.strip("/") + z85_encode(file_id.bytes)
+    content = bytearray([FILE_VERSION])
+    vectors = []
+    for bitmap in bitmaps:
+        data = serialize(bitmap)
+        vectors.append(
+            DeletionVector(
+                storage="u",
+                path_or_inline=located,
+                size=len(data),
+                cardinality=len(bitmap),
+                offset=len(content),
+            )
+        )
+        content += struct.pack(">I", len(data)) + data + struct.pack(">I", zlib.crc32(data))
+    if len(content) >= 2**31:
+        raise ValueError(f"{len(content)} bytes of deletion vectors do not fit into one file")
+    _put_own(store, file_path(vectors[0]), bytes(content))
+    return vectors
+
+
+def _put_own(store: Store, path: str, content: bytes) -> None:
+    try:
+        store.put_if_absent(path, content)
+    except (OutcomeUnknown, AlreadyExists):
+        try:
+            present = store.get(path)
+        except ObjectNotFound:
+            store.put_if_absent(path, content)
+            return
+        if present != content:
+            raise
+
+
+def to_base64(bitmap: BitMap64) -> str:
+    """For job files: `serialize` as base 64."""
+    return base64.b64encode(serialize(bitmap)).decode("ascii")
+
+
+def from_base64(text: str) -> BitMap64:
+    """The reverse of `to_base64`. Raises `ValueError`."""
+    data = base64.b64decode(text, validate=True)
+    return deserialize(data, ordered=True)[0]
+
+
+def check_positions(bitmap: BitMap64, rows: int, *, resource: str) -> None:
+    """Refuse positions that the data file `resource` of `rows` rows does not have.
+
+    Raises:
+        CorruptDeletionVector: there is one.
+    """
+    if len(bitmap) and bitmap.max() >= rows:
+        raise CorruptDeletionVector(
+            "a deletion vector names a row that the data file does not have",
+            resource=resource,
+            field="deletionVector",
+            found=bitmap.max(),
+            expected=f"positions below {rows}",
+            remedy=_REMEDY,
+        )
+
+
+def _check_size(vector: DeletionVector) -> None:
+    if not 0 <= vector.size <= MAX_BYTES:
+        _corrupt(vector, "sizeInBytes", "impossible size", vector.size, f"0 to {MAX_BYTES}")
+    if vector.offset is not None and not 0 <= vector.offset < 2**31:
+        _corrupt(vector, "offset", "impossible offset", vector.offset, "0 to 2^31 - 1")
+    if vector.cardinality < 0:
+        _corrupt(vector, "cardinality", "impossible cardinality", vector.cardinality, "0 or more")
+
+
+def _load_inline(vector: DeletionVector) -> BitMap64:
+    text = vector.path_or_inline
+    if vector.size == 0 and vector.cardinality == 0 and not text:
+        return BitMap64()  # Spark's constant for "nothing is deleted"
+    chars = math.ceil(vector.size / 4) * 5
+    if len(text) != chars:
+        _corrupt(
+            vector, "sizeInBytes", "another size than the text", f"{len(text)} characters", chars
+        )
+    try:
+        data = z85_decode(text)[: vector.size]
+    except ValueError as error:
+        _corrupt(vector, "pathOrInlineDv", "not Z85 text", text, str(error))
+    return _checked(data, vector, "inline", ordered=True)
+
+
+def _offset(vector: DeletionVector) -> int:
+    # Byte 0 is the file's version: an absent offset (protocol: 0) can only mean the first one.
+    return vector.offset or 1
+
+
+def _end(vector: DeletionVector) -> int:
+    return _offset(vector) + 4 + vector.size + 4
+
+
+def _groups(vectors: Sequence[DeletionVector]) -> list[list[DeletionVector]]:
+    """Vectors of one file, sorted by offset, cut where reading on would waste much or hold
+    more than `MAX_BYTES`."""
+    groups: list[list[DeletionVector]] = []
+    for vector in vectors:
+        last = groups[-1] if groups else None
+        if (
+            last
+            and _offset(vector) - _end(last[-1]) <= _GAP
+            and _end(vector) - _offset(last[0]) <= MAX_BYTES
+        ):
+            last.append(vector)
+        else:
+            groups.append([vector])
+    return groups
+
+
+def _read_group(store: Store, path: str, group: Sequence[DeletionVector]) -> tuple[bytes, int]:
+    start = _offset(group[0])
+    end = max(_end(vector) for vector in group)
+    if start <= _GAP:
+        start = 0
+    try:
+        data = store.get_range(path, start, end - start)
+        version = data[:1] if start == 0 else store.get_range(path, 0, 1)
+    except ObjectNotFound as error:
+        raise CorruptDeletionVector(
+            "the file of a deletion vector is absent",
+            resource=path,
+            field="deletionVector",
+            found=error.found or "no such object",
+            expected="the file that the log names",
+            remedy=_REMEDY,
+        ) from error
+    if version != bytes([FILE_VERSION]):
+        _corrupt(group[0], "version", "unknown file version", version.hex(), "01", path)
+    return data, start
+
+
+def _from_record(data: bytes, at: int, vector: DeletionVector, path: str) -> BitMap64:
+    record = data[at : at + 8 + vector.size]
+    if len(record) < 8 + vector.size:
+        _corrupt(vector, "sizeInBytes", "cut off", len(record), f"{8 + vector.size} bytes", path)
+    (size,) = struct.unpack_from(">I", record)
+    if size != vector.size:
+        _corrupt(vector, "sizeInBytes", "another size in the file", size, vector.size, path)
+    body = record[4 : 4 + size]
+    (expected,) = struct.unpack_from(">I", record, 4 + size)
+    if zlib.crc32(body) != expected:
+        found = f"{zlib.crc32(body):08x}"
+        _corrupt(vector, "checksum", "wrong checksum", found, f"{expected:08x}", path)
+    return _checked(body, vector, path, ordered=False)
+
+
+def _checked(data: bytes, vector: DeletionVector, path: str, *, ordered: bool) -> BitMap64:
+    try:
+        bitmap, counted = deserialize(data, ordered=ordered, cardinality=vector.cardinality)
+    except ValueError as error:
+        _corrupt(vector, "bitmapData", "malformed", str(error), "a 64-bit roaring bitmap", path)
+    if counted != vector.cardinality or len(bitmap) != vector.cardinality:
+        _corrupt(vector, "cardinality", "wrong count", counted, vector.cardinality, path)
+    return bitmap
+
+
+def _corrupt(
+    vector: DeletionVector,
+    field: str,
+    message: str,
+    found: object,
+    expected: object,
+    path: str | None = None,
+) -> NoReturn:
+    text = str(found)
+    raise CorruptDeletionVector(
+        f"corrupt deletion vector: {message}",
+        resource=path or f"deletion vector {vector.unique_id[:80]}",
+        field=f"deletionVector.{field}",
+        found=text if len(text) <= 120 else text[:117] + "…",
+        expected=str(expected),
+        remedy=_REMEDY,
+    )
