@@ -42,11 +42,10 @@ _ADD_FIELDS = {
 @dataclass(frozen=True, slots=True)
 class CheckpointContent:
     """A checkpoint's state: `files` as in `tandem.delta.files`, the rest as a replay without
-    files. `file_sources` are the Parquet files that hold file actions (for tombstones)."""
+    files."""
 
     files: pa.Table
     state: Replay
-    file_sources: tuple[str, ...]
 
 
 def read(store: Store, checkpoint: Checkpoint) -> CheckpointContent:
@@ -54,7 +53,6 @@ def read(store: Store, checkpoint: Checkpoint) -> CheckpointContent:
     actions: list[Action] = []
     sidecars: list[str] = []
     tables: list[pa.Table] = []
-    sources: list[str] = []
     for meta in checkpoint.files:
         if meta.path.endswith(".json"):
             found, inline, beside = _read_json_top(store, meta.path)
@@ -62,13 +60,10 @@ def read(store: Store, checkpoint: Checkpoint) -> CheckpointContent:
         else:
             found, beside = _read_small(store, meta.path)
             tables.extend(_read_adds(store, meta.path))
-            sources.append(meta.path)
         actions += found
         sidecars += beside
     for name in sidecars:
-        path = _sidecar_path(name)
-        tables.extend(_read_adds(store, path))
-        sources.append(path)
+        tables.extend(_read_adds(store, _sidecar_path(name)))
     state = fold_actions(EMPTY, actions)
     if state.protocol is None or state.metadata is None:
         raise _corrupt(
@@ -76,7 +71,7 @@ def read(store: Store, checkpoint: Checkpoint) -> CheckpointContent:
             "no metaData" if state.metadata is None else "no protocol",
             "a checkpoint has both",
         )
-    return CheckpointContent(files.combine(tables or [files.EMPTY]), state, tuple(sources))
+    return CheckpointContent(files.combine(tables or [files.EMPTY]), state)
 
 
 def read_removes(store: Store, checkpoint: Checkpoint) -> Iterator[RemoveFile]:
@@ -87,18 +82,29 @@ def read_removes(store: Store, checkpoint: Checkpoint) -> Iterator[RemoveFile]:
         for action in _json_actions(store, meta.path):
             if isinstance(action, RemoveFile):
                 yield action
-    for path in read(store, checkpoint).file_sources:
-        yield from read_removes_of(store, path)
+    tops = [m.path for m in checkpoint.files if not m.path.endswith(".json")]
+    for path in [*tops, *sidecar_paths(store, checkpoint)]:
+        yield from _read_removes_of(store, path)
 
 
-def read_removes_of(store: Store, path: str) -> Iterator[RemoveFile]:
-    """The tombstones in one Parquet file of a checkpoint."""
+def _read_removes_of(store: Store, path: str) -> Iterator[RemoveFile]:
     with _Parquet(store, path) as parquet:
         for column in parquet.column("remove"):
             for body in column.to_pylist(maps_as_pydicts="strict"):
                 action = codec.decode_action("remove", body, path=path)
                 if isinstance(action, RemoveFile):
                     yield action
+
+
+def sidecar_paths(store: Store, checkpoint: Checkpoint) -> list[str]:
+    """The sidecars that a checkpoint refers to, as paths in the store. Raises: CorruptLog."""
+    found: list[str] = []
+    for meta in checkpoint.files:
+        if meta.path.endswith(".json"):
+            found += _read_json_top(store, meta.path)[2]
+        else:
+            found += _read_small(store, meta.path)[1]
+    return [_sidecar_path(name) for name in found]
 
 
 class _Parquet:

@@ -6,11 +6,16 @@ The JSON text of a million files is parsed by Arrow, not row by row. No I/O.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as paj
+
+from tandem.delta.schema import DataType, to_arrow_type
 
 _CHUNK_ROWS = 65_536
 _NOTHING = pa.scalar("", pa.large_string())
@@ -89,3 +94,149 @@ def _one(text: str | None) -> int | None:
             return None
         value = body.get("numRecords") if isinstance(body, dict) else None
     return value if isinstance(value, int) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What statistics say of one column, one entry a file, null where they say nothing.
+
+    `low` and `high` are of the column's Arrow type and include every live value; `nulls` is
+    certain only where it is 0 or equals `rows`.
+    """
+
+    low: pa.ChunkedArray
+    high: pa.ChunkedArray
+    nulls: pa.ChunkedArray
+    rows: pa.ChunkedArray
+
+
+def bounds(stats: pa.ChunkedArray, path: Sequence[str], type_: DataType) -> Bounds:
+    """The bounds of the column at a physical path, for files with these statistics.
+
+    Values that cannot be understood count as absent.
+    """
+    arrow = to_arrow_type(type_)
+    text_like = pa.types.is_string(arrow) or pa.types.is_date(arrow) or pa.types.is_timestamp(arrow)
+    raw = pa.string() if text_like else arrow
+    wanted = pa.schema(
+        [
+            _nested("minValues", path, raw),
+            _nested("maxValues", path, raw),
+            _nested("nullCount", path, pa.int64()),
+            ("numRecords", pa.int64()),
+        ]
+    )
+    try:
+        if pa.types.is_decimal(arrow):
+            raise ValueError("Arrow reads no decimals from JSON numbers")
+        table = parse(stats, wanted)
+    except ValueError:
+        return _bounds_one_by_one(stats, path, arrow)
+    low, high = _leaf(table["minValues"], path), _leaf(table["maxValues"], path)
+    if raw != arrow:
+        low, high = _from_text(low, arrow), _from_text(high, arrow)
+    return Bounds(low, _widen(high, arrow), _leaf(table["nullCount"], path), table["numRecords"])
+
+
+def may_contain(
+    bounds_: Bounds, low: pa.Scalar | None = None, high: pa.Scalar | None = None
+) -> pa.ChunkedArray:
+    """Which files may hold a row whose value lies in [low, high]; None is unbounded. Never null,
+    and true where the statistics say nothing. Scalars are of the column's type."""
+    all_null = pc.fill_null(pc.equal(bounds_.nulls, bounds_.rows), False)
+    keep = pc.invert(all_null)
+    if low is not None:
+        keep = pc.and_(keep, pc.fill_null(pc.greater_equal(bounds_.high, low), True))
+    if high is not None:
+        keep = pc.and_(keep, pc.fill_null(pc.less_equal(bounds_.low, high), True))
+    return keep
+
+
+def _nested(name: str, path: Sequence[str], type_: pa.DataType) -> pa.Field:
+    for part in reversed(path):
+        type_ = pa.struct([(part, type_)])
+    return pa.field(name, type_)
+
+
+def _leaf(column: Any, path: Sequence[str]) -> Any:
+    for part in path:
+        column = pc.struct_field(column, part)
+    return column
+
+
+def _from_text(values: pa.ChunkedArray, type_: pa.DataType) -> pa.ChunkedArray:
+    try:
+        return values.cast(type_)
+    except pa.ArrowInvalid:
+        return pa.chunked_array([pa.array([_one_from_text(v, type_) for v in values], type_)])
+
+
+def _one_from_text(value: pa.Scalar, type_: pa.DataType) -> Any:
+    """One text as a value, None if it is none: some writers log timestamps without a zone."""
+    text = value.as_py()
+    if text is None:
+        return None
+    zoned = pa.types.is_timestamp(type_) and type_.tz is not None
+    for attempt in (text, text + "Z") if zoned else (text, text.removesuffix("Z")):
+        try:
+            return pc.cast(pa.scalar(attempt), type_).as_py()
+        except pa.ArrowInvalid:
+            continue
+    return None
+
+
+def _widen(high: pa.ChunkedArray, type_: pa.DataType) -> pa.ChunkedArray:
+    """Upper bounds that hold for every writer and reader: logged maxima of timestamps are cut
+    down to milliseconds, those of floats ignore NaN, which Spark sorts above every number."""
+    if pa.types.is_floating(type_):
+        return pa.chunked_array([pa.nulls(len(high), type_)])
+    if not pa.types.is_timestamp(type_):
+        return high
+    return pc.add(high, pa.scalar(1_000, pa.duration("us")))
+
+
+def _bounds_one_by_one(stats: pa.ChunkedArray, path: Sequence[str], arrow: pa.DataType) -> Bounds:
+    """The slow way: decimals, and statistics in which some value has another type."""
+    rows = [_load(text) for text in stats.to_pylist()]
+
+    def column(name: str) -> pa.ChunkedArray:
+        return pa.chunked_array(
+            [pa.array([_convert(_dig(row, (name, *path)), arrow) for row in rows], arrow)]
+        )
+
+    def counts(keys: tuple[str, ...]) -> pa.ChunkedArray:
+        found = [_dig(row, keys) for row in rows]
+        return pa.chunked_array(
+            [pa.array([n if isinstance(n, int) else None for n in found], pa.int64())]
+        )
+
+    high = _widen(column("maxValues"), arrow)
+    return Bounds(column("minValues"), high, counts(("nullCount", *path)), counts(("numRecords",)))
+
+
+def _load(text: str | None) -> Any:
+    try:
+        return json.loads(text, parse_float=Decimal) if text else None
+    except ValueError:
+        return None
+
+
+def _dig(value: Any, path: Sequence[str]) -> Any:
+    for part in path:
+        value = value.get(part) if isinstance(value, dict) else None
+    return value
+
+
+def _convert(value: Any, type_: pa.DataType) -> Any:
+    if value is None or isinstance(value, dict | list):
+        return None
+    if isinstance(value, str) and not pa.types.is_string(type_):
+        return _one_from_text(pa.scalar(value), type_)
+    try:
+        if pa.types.is_floating(type_):
+            return float(value)
+        if pa.types.is_decimal(type_):
+            value = Decimal(value)
+        return pa.scalar(value, type_).as_py()
+    except (pa.ArrowException, TypeError, ValueError, ArithmeticError):
+        return None

@@ -1,0 +1,66 @@
+"""Table properties that ask for maintenance, with Delta's defaults. No I/O.
+
+A property that cannot be understood raises `ValueError`: maintenance then does nothing and says
+so, rather than guess at how long somebody wants to keep a log.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+_UNITS_MS = {
+    "week": 604_800_000,
+    "day": 86_400_000,
+    "hour": 3_600_000,
+    "minute": 60_000,
+    "second": 1_000,
+    "millisecond": 1,
+}
+_PIECE = re.compile(r"(\d+)\s+([a-z]+?)s?(?=\s|$)")
+
+
+def interval_ms(name: str, text: str) -> int:
+    """A calendar interval such as `interval 30 days` or `1 week 12 hours`, in milliseconds.
+    Months and years are not accepted, as in Delta. Raises: ValueError."""
+    rest = text.strip().lower().removeprefix("interval").strip()
+    total, end = 0, 0
+    for match in _PIECE.finditer(rest):
+        unit = _UNITS_MS.get(match[2])
+        if unit is None or rest[end : match.start()].strip():
+            break
+        total += int(match[1]) * unit
+        end = match.end()
+    if not rest or rest[end:].strip() or not end:
+        raise ValueError(f"{name} = {text!r} is no interval such as 'interval 30 days'")
+    return total
+
+
+def checkpoint_interval(configuration: Mapping[str, str]) -> int:
+    """Commits between checkpoints: 10 by default, as in Spark (decision 0002)."""
+    text = configuration.get("delta.checkpointInterval", "10")
+    if not text.strip().isdigit() or int(text) <= 0:
+        raise ValueError(f"delta.checkpointInterval = {text!r} is no positive number")
+    return int(text)
+
+
+def log_retention_ms(configuration: Mapping[str, str]) -> int:
+    name = "delta.logRetentionDuration"
+    return interval_ms(name, configuration.get(name, "interval 30 days"))
+
+
+def tombstone_retention_ms(configuration: Mapping[str, str]) -> int:
+    name = "delta.deletedFileRetentionDuration"
+    return interval_ms(name, configuration.get(name, "interval 1 week"))
+
+
+def cleans_log(configuration: Mapping[str, str]) -> bool:
+    return flag(configuration, "delta.enableExpiredLogCleanup", default=True)
+
+
+def flag(configuration: Mapping[str, str], name: str, *, default: bool) -> bool:
+    """A boolean property. Raises: ValueError for what is neither true nor false."""
+    text = configuration.get(name, str(default)).strip().lower()
+    if text not in ("true", "false"):
+        raise ValueError(f"{name} = {text!r} is neither true nor false")
+    return text == "true"
