@@ -14,6 +14,9 @@ FULL_SHARE = 0.75
 """A file of at least this share of the target size is full: packing it again gains nothing.
 The remaining quarter allows for compression that is better in one big file than estimated."""
 
+OVERRUN = 1.25
+"""How far a bin may exceed the target size, where the alternative is a bin that is not full."""
+
 DELETED_SHARE = 0.05
 """More deleted rows than this make a file worth rewriting by itself (Delta Lake draws the same
 line for its own OPTIMIZE)."""
@@ -26,19 +29,29 @@ def pack(files: Iterable[SegmentFile], target_file_size: int) -> tuple[Bin, ...]
     file that spans them is among the files. Within a group the given order (segment order) is
     kept; where a file spans chunks, its group is ordered by time first. A file larger than the
     target gets a bin of its own.
+
+    A bin that is not full yet may run over the target by a quarter: else files of a little
+    over half the target would stay alone for ever. Whoever writes a bin must not cut such an
+    overrun off into a small file: a bin is written as `Bin.expected_files` files.
     """
     bins: list[Bin] = []
     for partition, members in _groups(files):
         chosen: list[SegmentFile] = []
         size = 0
         for file in members:
-            if chosen and size + file.live_bytes > target_file_size:
+            if chosen and not _fits(size, file.live_bytes, target_file_size):
                 bins.append(_bin(chosen, partition, size, target_file_size))
                 chosen, size = [], 0
             chosen.append(file)
             size += file.live_bytes
         bins.append(_bin(chosen, partition, size, target_file_size))
     return tuple(bins)
+
+
+def _fits(size: int, more: int, target: int) -> bool:
+    if size < FULL_SHARE * target:
+        return size + more <= OVERRUN * target
+    return size + more <= target
 
 
 def is_useful(each: Bin) -> bool:

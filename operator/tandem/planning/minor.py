@@ -108,8 +108,10 @@ def _loop(parts: Sequence[Part], request: CompactionRequest) -> list[_Node]:
             done.append(_merge(merged))
             merged = []
     done += [node for node in merged if node.steps]
-    done.sort(key=lambda each: position[id(each.parts[0])])
-    return done
+    for node in done:
+        # Steps of different levels may interleave; the data is laid out in segment order.
+        node.parts.sort(key=lambda part: position[id(part)])
+    return sorted(done, key=lambda node: position[id(node.parts[0])])
 
 
 def _merge(nodes: Sequence[_Node]) -> _Node:
