@@ -10,6 +10,9 @@ import pytest
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from support.s3 import S3Server
+    from tandem.storage import Store
+
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
@@ -25,3 +28,18 @@ def spark() -> Iterator[SparkSession]:
 def delta_spark(spark: SparkSession) -> SparkSession:
     """The same session, asked for by tests that use it as a Delta reader or writer."""
     return spark
+
+
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator[S3Server]:
+    """A real S3 server on a temporary folder; built first where it is missing."""
+    from support.s3 import start_server
+
+    with start_server() as server:
+        yield server
+
+
+@pytest.fixture
+def s3_store(s3_server: S3Server) -> Store:
+    """An empty table root on that server."""
+    return s3_server.open()

@@ -33,7 +33,7 @@ from tandem.errors import (
     StoreUnsuitable,
 )
 from tandem.storage.files import PublishingWriter
-from tandem.storage.paths import check_relative, split_location
+from tandem.storage.paths import check_folder, check_relative, split_location
 from tandem.storage.store import ObjectMeta
 
 # Objects being written: `<name>#<digits>`, as the object_store library names its own. Listings
@@ -83,9 +83,10 @@ class LocalStore:
 
     def list(self, prefix: str = "", *, start_after: str = "") -> Iterator[ObjectMeta]:
         """Links to folders are not followed; links to files only inside the root."""
-        folder = self._locate(prefix) if prefix.strip("/") else self._root
-        base = prefix.strip("/") + "/" if prefix.strip("/") else ""
-        return self._walk(folder, base, start_after)
+        base = check_folder(prefix, resource=self._location)
+        if not base:
+            return self._walk(self._root, "", start_after)
+        return self._walk(self._locate(base), base + "/", start_after)
 
     def _walk(self, folder: str, base: str, start_after: str) -> Iterator[ObjectMeta]:
         try:
@@ -137,7 +138,7 @@ class LocalStore:
                 raise self._translate(error, path) from error
 
     def delete_prefix(self, prefix: str) -> int:
-        folder = self._locate(prefix.strip("/"))
+        folder = self._locate(prefix.removesuffix("/"))
         removed = 0
         try:
             # Bottom up; links are unlinked, never followed.

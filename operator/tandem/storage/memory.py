@@ -14,7 +14,7 @@ from typing import BinaryIO, Literal, cast
 
 from tandem.errors import AlreadyExists, ObjectNotFound
 from tandem.storage.files import PublishingWriter, RangeReader
-from tandem.storage.paths import relative_to, resolve
+from tandem.storage.paths import check_folder, relative_to, resolve
 from tandem.storage.store import ObjectMeta
 
 CallName = Literal[
@@ -105,7 +105,8 @@ class MemoryStore:
         return ObjectMeta(path, len(data), modified)
 
     def list(self, prefix: str = "", *, start_after: str = "") -> Iterator[ObjectMeta]:
-        folder = prefix.strip("/") + "/" if prefix.strip("/") else ""
+        folder = check_folder(prefix, resource=self._location)
+        folder = folder + "/" if folder else ""
         number = self._before("list", folder)
         with self._lock:
             first = bisect_right(self._order, max(folder, start_after))
@@ -147,7 +148,7 @@ class MemoryStore:
             self._after("delete", key, number)
 
     def delete_prefix(self, prefix: str) -> int:
-        paths = [meta.path for meta in self.list(self._key(prefix.rstrip("/")))]
+        paths = [meta.path for meta in self.list(self._key(prefix.removesuffix("/")))]
         self.delete(paths)
         return len(paths)
 

@@ -55,6 +55,11 @@ def check_relative(path: str, *, resource: str = "") -> str:
     return path
 
 
+def check_folder(prefix: str, *, resource: str = "") -> str:
+    """A folder's path without its trailing slash, checked; "" stands for the root."""
+    return check_relative(prefix.removesuffix("/"), resource=resource) if prefix else ""
+
+
 def _problem(path: str) -> str | None:
     if not path:
         return "is empty"

@@ -33,7 +33,7 @@ from tandem.errors import (
 )
 from tandem.storage.files import PublishingWriter, RangeReader
 from tandem.storage.options import Settings
-from tandem.storage.paths import check_relative, split_location
+from tandem.storage.paths import check_folder, check_relative, split_location
 from tandem.storage.store import ObjectMeta
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ class RemoteStore:
     def list(self, prefix: str = "", *, start_after: str = "") -> Iterator[ObjectMeta]:
         """Streams. S3, GCS and Azure list in the order of the keys' bytes; a store that does
         not (S3 directory buckets) is refused, since paging by `start_after` would lose files."""
-        folder = self._key(prefix.strip("/")) if prefix.strip("/") else None
+        folder = check_folder(prefix, resource=self._location) or None
         last = ""
         try:
             for chunk in obstore.list(
@@ -160,7 +160,7 @@ class RemoteStore:
 
         def seen() -> Iterator[str]:
             nonlocal removed
-            for meta in self.list(prefix):
+            for meta in self.list(self._key(prefix.removesuffix("/"))):
                 removed += 1
                 yield meta.path
 

@@ -121,7 +121,7 @@ class RootedStore:
         self._store(self._location).delete(self._own(path)[1] for path in paths)
 
     def delete_prefix(self, prefix: str) -> int:
-        store, key = self._own(prefix.rstrip("/"))
+        store, key = self._own(prefix.removesuffix("/"))
         return store.delete_prefix(key)
 
     def open_input(self, path: str) -> BinaryIO:
