@@ -59,7 +59,7 @@ bench: setup ## Measure against other engines; results go to docs/benchmarks.md
 	@$(BIN)/python benchmarks/run.py
 
 .PHONY: lock
-lock: .venv/.installed ## Resolve requirements/*.in anew into the lock files (needs pip-tools)
+lock: .venv/.installed ## Resolve requirements/*.in anew into the lock files (needs uv)
 	@tools/lock.sh
 
 .PHONY: clean

@@ -131,6 +131,7 @@ class Granularity(StrEnum):
     MONTH = "Month"
     QUARTER = "Quarter"
     YEAR = "Year"
+    ALL = "All"
 
 
 class Time(Model):

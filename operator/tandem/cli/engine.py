@@ -1,0 +1,58 @@
+"""The one place where the command line meets the engine.
+
+Tests put something else in place of `run` and `plan`; the rest of the command line knows only
+what is here.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from tandem.spec import AnyResource, OperationStatus, TableStatus
+
+Status = OperationStatus | TableStatus
+Observer = Callable[[AnyResource, Status], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A resource and its final status."""
+
+    resource: AnyResource
+    status: Status
+
+
+def run(
+    resources: Sequence[AnyResource],
+    *,
+    parallel: int,
+    again: bool,
+    observer: Observer,
+    cancel: threading.Event,
+) -> list[Outcome]:
+    """Run resources to their ends, in order of their dependencies.
+
+    Args:
+        parallel: how many operations at once; 0 for no limit.
+        again: start new attempts of operations that have a recorded result.
+        observer: called from any thread whenever a status changes.
+        cancel: once set, operations are interrupted and the call returns soon.
+    """
+    from tandem.operations import run as engine
+
+    outcomes = engine.run(
+        list(resources),
+        engine.RunOptions(parallel=parallel, again=again),
+        observer=observer,
+        cancel=cancel,
+    )
+    return [Outcome(outcome.resource, outcome.status) for outcome in outcomes]
+
+
+def plan(resources: Sequence[AnyResource]) -> list[Outcome]:
+    """What `run` would do now; nothing is written."""
+    from tandem.operations import run as engine
+
+    return [Outcome(outcome.resource, outcome.status) for outcome in engine.plan(list(resources))]

@@ -1,0 +1,99 @@
+"""Exit codes, and how errors reach people."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import IntEnum
+
+import typer
+
+from tandem.errors import (
+    Interrupted,
+    InvalidSpec,
+    InvalidStatement,
+    LocationNotAllowed,
+    ReferenceNotFound,
+    TandemError,
+    UnknownSegment,
+)
+
+
+class Exit(IntEnum):
+    """`OK`: everything ended `Succeeded` or `Superseded`. `FAILED`: something did not.
+    `WRONG_INPUT`: what was typed is wrong, and nothing was started. `INTERRUPTED`: stopped by
+    the user; what had committed is reported."""
+
+    OK = 0
+    FAILED = 1
+    WRONG_INPUT = 2
+    INTERRUPTED = 130
+
+
+_WRONG_INPUT = (
+    InvalidSpec,
+    InvalidStatement,
+    LocationNotAllowed,
+    ReferenceNotFound,
+    UnknownSegment,
+)
+
+
+def exit_code(error: TandemError) -> Exit:
+    """The exit code of a command that ends with this error."""
+    if isinstance(error, Interrupted):
+        return Exit.INTERRUPTED
+    return Exit.WRONG_INPUT if isinstance(error, _WRONG_INPUT) else Exit.FAILED
+
+
+@contextmanager
+def errors_to_exit() -> Iterator[None]:
+    """Print an error that was raised on purpose, and leave with its exit code.
+
+    Anything else is a bug and keeps its traceback.
+    """
+    try:
+        yield
+    except TandemError as error:
+        complain(error)
+        raise typer.Exit(exit_code(error)) from error
+    except KeyboardInterrupt as error:
+        say("Interrupted.")
+        raise typer.Exit(Exit.INTERRUPTED) from error
+    except BrokenPipeError as error:
+        # `tandem scan … | head`: the reader has enough. Python would complain at its exit.
+        sys.stdout = None
+        raise typer.Exit(Exit.OK) from error
+
+
+def complain(error: TandemError) -> None:
+    """One error on standard error: what happened, then found, expected and remedy on lines of
+    their own."""
+    say(f"Error ({error.reason}): {described(error)}")
+
+
+def described(error: TandemError) -> str:
+    """The text of an error for a terminal."""
+    problems = getattr(error, "problems", None)
+    if problems:
+        listed = "\n\n".join(described(problem) for problem in problems)
+        return f"{len(problems)} problems\n\n{listed}"
+    where = ".".join(part for part in (error.resource, error.field) if part)
+    lines = [f"{where}: {error.message}" if where else error.message]
+    lines += [
+        f"    {name + ':':<10}{value}"
+        for name, value in (
+            ("found", error.found),
+            ("expected", error.expected),
+            ("remedy", error.remedy),
+        )
+        if value
+    ]
+    return "\n".join(lines)
+
+
+def say(text: str) -> None:
+    """A line for people."""
+    sys.stderr.write(f"{text}\n")
+    sys.stderr.flush()

@@ -1,0 +1,279 @@
+"""What can be typed: options and their help, nothing else.
+
+Every command is a few lines that hand over to a module which is imported when the command
+runs.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+import tandem
+from tandem.cli.exits import Exit, errors_to_exit, say
+from tandem.cli.output import Output
+from tandem.cli.scan_output import ScanOutput
+
+app = typer.Typer(
+    name="tandem",
+    help="Table services on Delta Lake tables while everyone writes.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    rich_markup_mode=None,
+)
+table_app = typer.Typer(
+    help="Look at a table.", no_args_is_help=True, pretty_exceptions_enable=False
+)
+app.add_typer(table_app, name="table")
+
+Files = Annotated[
+    list[str],
+    typer.Option(
+        "-f", "--filename", help="File or folder of resources, or - for standard input; repeatable."
+    ),
+]
+MaybeFiles = Annotated[
+    list[str] | None,
+    typer.Option(
+        "-f", "--filename", help="Files in which a LakeTable of that name is looked up; repeatable."
+    ),
+]
+OutputOption = Annotated[Output, typer.Option("-o", "--output", help="How results are printed.")]
+Only = Annotated[
+    list[str] | None,
+    typer.Option("--only", metavar="KIND/NAME", help="Only this resource; repeatable."),
+]
+TableArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="LOCATION_OR_NAME", help="URL or path of a table; with -f a LakeTable's name."
+    ),
+]
+Options = Annotated[
+    list[str] | None,
+    typer.Option("--option", metavar="KEY=VALUE", help="Option of the object store; repeatable."),
+]
+Version = Annotated[
+    int | None, typer.Option("--version", min=0, help="Delta version; the latest by default.")
+]
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"tandem {tandem.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def common(
+    log_json: Annotated[
+        bool, typer.Option("--log-json", help="Log as JSON lines to standard error.")
+    ] = False,
+    verbose: Annotated[bool, typer.Option("-v", "--verbose", help="Log more.")] = False,
+    _version: Annotated[
+        bool,
+        typer.Option(
+            "--version", help="Print the version.", callback=_print_version, is_eager=True
+        ),
+    ] = False,
+) -> None:
+    from tandem.cli import logs
+
+    logs.configure(json=log_json, verbose=verbose)
+
+
+@app.command()
+def run(
+    context: typer.Context,
+    files: Files,
+    output: OutputOption = Output.TABLE,
+    only: Only = None,
+    parallel: Annotated[
+        int, typer.Option("--parallel", min=0, help="Operations at once; 0: all.")
+    ] = 0,
+    again: Annotated[
+        bool, typer.Option("--again", help="Run anew what has a recorded result.")
+    ] = False,
+    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Show no progress.")] = False,
+) -> None:
+    """Run resources here, without a cluster.
+
+    Exit code: 0 all ended Succeeded or Superseded, 1 some Failed, 2 the input is wrong and
+    nothing was started, 130 interrupted.
+    """
+    with errors_to_exit():
+        from tandem.cli import run_command
+
+        code = run_command.run(
+            files,
+            output=output,
+            only=only or [],
+            parallel=parallel,
+            again=again,
+            quiet=quiet or bool(context.parent and context.parent.params.get("log_json")),
+        )
+        raise typer.Exit(code)
+
+
+@app.command()
+def plan(files: Files, output: OutputOption = Output.TABLE, only: Only = None) -> None:
+    """Say what `run` would do; change nothing."""
+    with errors_to_exit():
+        from tandem.cli import run_command
+
+        raise typer.Exit(run_command.plan(files, output=output, only=only or []))
+
+
+@app.command()
+def scan(
+    location: TableArgument,
+    version: Version = None,
+    columns: Annotated[
+        str | None, typer.Option("--columns", metavar="A,B", help="Only these columns.")
+    ] = None,
+    where: Annotated[
+        str | None,
+        typer.Option("--where", metavar="EXPR", help="Only rows for which this Spark SQL holds."),
+    ] = None,
+    output: Annotated[
+        ScanOutput,
+        typer.Option(
+            "-o",
+            "--output",
+            help="A preview, one JSON object a line, or an Arrow IPC stream.",
+        ),
+    ] = ScanOutput.TABLE,
+    limit: Annotated[
+        int | None,
+        typer.Option("--limit", min=0, help="At most so many rows; a preview shows 20."),
+    ] = None,
+    files: MaybeFiles = None,
+    options: Options = None,
+) -> None:
+    """Print a table's rows."""
+    with errors_to_exit():
+        from tandem.cli import scan_command, tables
+
+        table = tables.target(location, files or [], options or [])
+        code = scan_command.scan(
+            table,
+            version=version,
+            columns=None if columns is None else columns.split(","),
+            where=where,
+            output=output,
+            limit=limit,
+        )
+        raise typer.Exit(code)
+
+
+@table_app.command("segments")
+def table_segments(
+    table: TableArgument,
+    files: MaybeFiles = None,
+    output: OutputOption = Output.TABLE,
+    version: Version = None,
+    every: Annotated[
+        bool, typer.Option("--all", help="Also those that are gone, as far as the log tells.")
+    ] = False,
+    options: Options = None,
+) -> None:
+    """List segments: level, status, interval, load time, size, deleted rows."""
+    with errors_to_exit():
+        from tandem.cli import tables
+
+        target = tables.target(table, files or [], options or [])
+        raise typer.Exit(tables.segments(target, output=output, version=version, every=every))
+
+
+@table_app.command("show")
+def table_show(
+    table: TableArgument,
+    files: MaybeFiles = None,
+    output: OutputOption = Output.TABLE,
+    version: Version = None,
+    options: Options = None,
+) -> None:
+    """Show what a table is: version, size, columns, protocol."""
+    with errors_to_exit():
+        from tandem.cli import tables
+
+        target = tables.target(table, files or [], options or [])
+        raise typer.Exit(tables.show(target, output=output, version=version))
+
+
+@app.command()
+def history(
+    table: TableArgument,
+    files: MaybeFiles = None,
+    output: OutputOption = Output.TABLE,
+    limit: Annotated[int, typer.Option("--limit", min=1, help="At most so many commits.")] = 20,
+    options: Options = None,
+) -> None:
+    """List a table's commits, newest first."""
+    with errors_to_exit():
+        from tandem.cli import tables
+
+        target = tables.target(table, files or [], options or [])
+        raise typer.Exit(tables.history(target, output=output, limit=limit))
+
+
+@app.command()
+def locks(
+    table: TableArgument,
+    files: MaybeFiles = None,
+    output: OutputOption = Output.TABLE,
+    options: Options = None,
+) -> None:
+    """List the locks on a table. Without a cluster they live in the running process only."""
+    with errors_to_exit():
+        from tandem.cli import tables
+
+        target = tables.target(table, files or [], options or [])
+        raise typer.Exit(tables.locks(target, output=output))
+
+
+@app.command()
+def clean(
+    table: TableArgument,
+    files: MaybeFiles = None,
+    output: OutputOption = Output.TABLE,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only list what would be removed.")
+    ] = False,
+    options: Options = None,
+) -> None:
+    """Remove what attempts that never committed left behind."""
+    with errors_to_exit():
+        from tandem.cli import clean_command, tables
+
+        target = tables.target(table, files or [], options or [])
+        raise typer.Exit(clean_command.clean(target, output=output, dry_run=dry_run))
+
+
+def _not_built(command: str, what: str) -> None:
+    say(f"`tandem {command}` ({what}) is not built yet: it comes with the operator.")
+    raise typer.Exit(Exit.WRONG_INPUT)
+
+
+@app.command()
+def operator() -> None:
+    """Run the operator in a cluster (not built yet)."""
+    _not_built("operator", "the Kubernetes operator")
+
+
+@app.command()
+def dev() -> None:
+    """Stand in for a Spark operator (not built yet)."""
+    _not_built("dev", "the stand-in for a Spark operator")
+
+
+def main() -> None:
+    """The entry point of the `tandem` script."""
+    app()
+
+
+if __name__ == "__main__":
+    main()

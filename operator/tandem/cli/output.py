@@ -1,0 +1,128 @@
+"""How results are printed: JSON, YAML and tables. Pure but for the final write."""
+
+from __future__ import annotations
+
+import base64
+import datetime
+import decimal
+import json
+import math
+import sys
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+
+class Output(StrEnum):
+    TABLE = "table"
+    JSON = "json"
+    YAML = "yaml"
+
+
+def write(text: str) -> None:
+    """A result, on standard output."""
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
+def print_data(data: Any, output: Output) -> None:
+    """Plain data as one JSON or YAML document."""
+    if output is Output.YAML:
+        import yaml
+
+        write(yaml.safe_dump(data, sort_keys=False, allow_unicode=True))
+    else:
+        write(json.dumps(data, indent=2, ensure_ascii=False) + "\n")
+
+
+def error_console() -> Console:
+    """For what people watch: standard error."""
+    from rich.console import Console
+
+    return Console(stderr=True)
+
+
+def print_table(table: Table) -> None:
+    """A table is a result: standard output. Wide terminals are used whole; when the output
+    goes to a file or pipe nothing is cut off."""
+    from rich.console import Console
+
+    console = Console(file=sys.stdout)
+    if not console.is_terminal:
+        console = Console(file=sys.stdout, width=240)
+    console.print(table)
+
+
+def table_of(
+    columns: Sequence[str], rows: Sequence[Sequence[object]], *, title: str | None = None
+) -> Table:
+    """A table; columns that hold numbers are aligned to the right."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False)
+    for index, name in enumerate(columns):
+        values = [row[index] for row in rows if row[index] is not None]
+        numeric = bool(values) and all(
+            isinstance(value, int | float | decimal.Decimal | Size) for value in values
+        )
+        table.add_column(name, justify="right" if numeric else "left", overflow="fold")
+    for row in rows:
+        # Text, not markup: `[...]` in somebody's data is data.
+        table.add_row(*(Text("" if value is None else str(value)) for value in row))
+    return table
+
+
+class Size(int):
+    """A number of bytes that prints as people read it."""
+
+    def __str__(self) -> str:
+        return human_bytes(int(self))
+
+
+def human_bytes(size: int) -> str:
+    """`1.2 MiB`"""
+    if size < 1024:
+        return f"{size} B"
+    value = float(size)
+    for unit in ("KiB", "MiB", "GiB", "TiB", "PiB"):
+        value /= 1024
+        if value < 1024:
+            return f"{value:.1f} {unit}"
+    return f"{value / 1024:.1f} EiB"
+
+
+def utc(milliseconds: int | None) -> str:
+    """Unix milliseconds as RFC 3339 in UTC; "" for none."""
+    if milliseconds is None:
+        return ""
+    moment = datetime.datetime.fromtimestamp(milliseconds / 1000, tz=datetime.UTC)
+    return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{milliseconds % 1000:03d}Z"
+
+
+def json_value(value: Any) -> Any:
+    """A cell of a table as JSON says it: what JSON has no word for becomes text, as Spark's
+    `to_json` writes it (decimals and 64-bit integers keep every digit)."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    if isinstance(value, decimal.Decimal):
+        return format(value, "f")
+    if isinstance(value, datetime.date | datetime.time):
+        return value.isoformat()
+    if isinstance(value, Mapping):
+        return {str(key): json_value(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [json_value(item) for item in value]
+    return value
+
+
+def json_line(row: Mapping[str, Any]) -> str:
+    """One row as one line of JSON."""
+    return json.dumps(json_value(row), ensure_ascii=False, separators=(",", ":")) + "\n"

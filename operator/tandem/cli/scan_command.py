@@ -1,0 +1,98 @@
+"""`tandem scan`: a table's rows on standard output."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from tandem.cli.exits import Exit, say
+from tandem.cli.output import json_line, json_value, print_table, table_of, write
+from tandem.cli.scan_output import ScanOutput
+from tandem.cli.tables import Target
+from tandem.errors import InvalidSpec
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+PREVIEW_ROWS = 20
+
+
+def scan(
+    table: Target,
+    *,
+    version: int | None,
+    columns: Sequence[str] | None,
+    where: str | None,
+    output: ScanOutput,
+    limit: int | None,
+) -> Exit:
+    """Print rows. Memory is bounded by a batch, not by the table."""
+    if output is ScanOutput.ARROW and sys.stdout.isatty():
+        raise InvalidSpec(
+            "an Arrow stream is not for a terminal",
+            resource="-o",
+            found="arrow",
+            expected="standard output to be a file or a pipe",
+            remedy="Add `> rows.arrow`",
+        )
+    if output is ScanOutput.TABLE and limit is None:
+        limit = PREVIEW_ROWS
+    schema, batches = _read(table, version=version, columns=columns, where=where)
+    if limit is not None:
+        batches = first_rows(batches, limit + (output is ScanOutput.TABLE))
+    if output is ScanOutput.ARROW:
+        _write_stream(schema, batches)
+    elif output is ScanOutput.JSON:
+        for batch in batches:
+            write("".join(json_line(row) for row in batch.to_pylist()))
+    else:
+        _preview(schema, batches, limit or 0)
+    return Exit.OK
+
+
+def first_rows(batches: Iterable[pa.RecordBatch], count: int) -> Iterator[pa.RecordBatch]:
+    """The first `count` rows, reading no further than needed."""
+    left = count
+    for batch in batches:
+        if left <= 0:
+            return
+        yield batch.slice(0, left)
+        left -= batch.num_rows
+        if left <= 0:
+            return
+
+
+def _read(
+    table: Target, *, version: int | None, columns: Sequence[str] | None, where: str | None
+) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+    """Schema and rows. A condition is evaluated by Spark and by nothing else, since its meaning
+    is Spark's; that is why it takes seconds to start."""
+    from tandem.delta import scan as delta_scan
+
+    log = table.log()
+    snapshot = log.snapshot(version)
+    if where is not None:
+        from tandem.cli.where import matching
+
+        return matching(table, snapshot, columns=columns, where=where)
+    scanned = delta_scan.scan(log.store, snapshot, columns=columns)
+    return scanned.schema, iter(scanned)
+
+
+def _write_stream(schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> None:
+    import pyarrow as pa
+
+    with pa.ipc.new_stream(sys.stdout.buffer, schema) as stream:
+        for batch in batches:
+            stream.write_batch(batch)
+    sys.stdout.buffer.flush()
+
+
+def _preview(schema: pa.Schema, batches: Iterator[pa.RecordBatch], limit: int) -> None:
+    rows = list(itertools.chain.from_iterable(batch.to_pylist() for batch in batches))
+    cells = [[json_value(row[name]) for name in schema.names] for row in rows[:limit]]
+    print_table(table_of(schema.names, cells))
+    if len(rows) > limit:
+        say(f"The first {limit} rows; more with --limit, all with -o json or -o arrow.")
