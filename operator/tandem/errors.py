@@ -262,6 +262,14 @@ class ManifestInvalid(TandemError):
     reason = Reason.MANIFEST_INVALID
 
 
+class RowMapInvalid(ManifestInvalid):
+    """A row map that is cut off, of another version or rewrite, or contradicts itself.
+
+    Before our own commit the job is done again; a published map that is invalid counts as no
+    map at all (C6b): never a guess where rows went.
+    """
+
+
 class OutputMissing(TandemError):
     reason = Reason.OUTPUT_MISSING
 
