@@ -57,9 +57,6 @@ def common_of_two(left: DataType, right: DataType) -> DataType | None:
         return _wider_number(left, right)
     if left.is_datetime and right.is_datetime:
         return TIMESTAMP if TIMESTAMP in (left, right) else TIMESTAMP_NTZ
-    if left.is_interval and right.is_interval:
-        same = (left == INTERVAL_YEAR_MONTH) == (right == INTERVAL_YEAR_MONTH)
-        return INTERVAL_DAY_SECOND if same else None
     if STRING in (left, right):
         return _wider_than_string(right if left == STRING else left)
     return None
@@ -77,13 +74,13 @@ def _wider_number(left: DataType, right: DataType) -> DataType:
     return DOUBLE if wider == FLOAT else wider
 
 
-def _wider_than_string(other: DataType) -> DataType | None:
+def _wider_than_string(other: DataType) -> DataType:
     # ANSI casts the string, which raises on a row whose string is no such value.
     if other.is_integral:
         return LONG
     if other.is_numeric:
         return DOUBLE
-    return None if other.is_interval else other
+    return other
 
 
 def bounded(precision: int, scale: int) -> DataType:
@@ -107,13 +104,11 @@ def arithmetic(op: str, left: Expr, right: Expr) -> DataType | None:
         other = b if a == STRING else a
         if not other.is_numeric:
             return None
-        promoted = _wider_than_string(other)
-        assert promoted is not None
-        a = b = promoted
+        a = b = _wider_than_string(other)
     if NULL in (a, b):
+        if a == NULL and (b == NULL or (op == "/" and b.is_numeric)):
+            return LONG if op == "DIV" else DOUBLE
         a, b = (b, b) if a == NULL else (a, a)
-        if a == NULL:
-            return {"/": DOUBLE, "DIV": LONG}.get(op, DOUBLE)
     if not (a.is_numeric and b.is_numeric):
         return None
     if op == "DIV" and a.is_integral and b.is_integral:
@@ -174,22 +169,26 @@ def comparable(left: DataType, right: DataType) -> bool:
     return common_of_two(left, right) is not None
 
 
+def is_text(*types: DataType) -> bool:
+    """Whether || and CONCAT make a string of these: Spark casts all but binaries itself."""
+    return all(item.is_atomic and item != BINARY for item in types)
+
+
 def can_cast(source: DataType, target: DataType) -> bool:
     """What Cast.canAnsiCast allows between the types that CAST may name here."""
     if source in (target, NULL):
         return source.is_atomic
-    if not source.is_atomic or source.is_interval or target.is_interval:
-        return source.is_atomic and target == STRING
+    if not (source.is_atomic and target.is_atomic):
+        return False
     if target == STRING or source == STRING:
         return True
     if source.is_datetime and target.is_datetime:
         return True
-    pair = (source, target)
     if source.is_numeric:
         return target.is_numeric or target in (BOOLEAN, TIMESTAMP)
     if source == BOOLEAN:
         return target.is_numeric
-    return pair[0] == TIMESTAMP and target.is_numeric
+    return source == TIMESTAMP and target.is_numeric
 
 
 def assignment_loss(source: DataType, target: DataType) -> str:
@@ -204,7 +203,7 @@ def assignment_loss(source: DataType, target: DataType) -> str:
         return "such values cannot be converted"
     if source.is_numeric and target.is_numeric:
         return _number_loss(source, target)
-    if target == STRING and source != BINARY and not source.is_interval:
+    if target == STRING and source != BINARY:
         return ""
     if source.is_datetime and target.is_datetime:
         return "the time of day would be lost" if target == DATE else ""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from tandem.statements.coercion import bounded, common_of_all
+from tandem.statements.coercion import bounded, common_of_all, is_text
 from tandem.statements.patterns import format_problem
 from tandem.statements.tree import Expr, Literal
 from tandem.statements.types import (
@@ -73,18 +73,18 @@ def _of(*names: str) -> Callable[[Expr], bool]:
 
 _INT: Final = ("byte", "short", "integer")
 _MOMENT: Final = ("date", "timestamp", "timestamp_ntz", "string")
-TRUNC_TIMESTAMP: Final = frozenset(
-    ("year", "quarter", "month", "week", "day", "hour", "minute", "second")
-    + ("millisecond", "microsecond")
-)
 TRUNC_DATE: Final = frozenset(("year", "quarter", "month", "week"))
+TRUNC_TIMESTAMP: Final = TRUNC_DATE | frozenset(
+    ("day", "hour", "minute", "second", "millisecond", "microsecond")
+)
 
 KINDS: Final[Mapping[str, Kind]] = {
     "string": Kind("a string", _of("string")),
+    "text": Kind("a value, not a binary", lambda a: is_text(a.type)),
     "binary": Kind("a string or binary", _of("string", "binary")),
     "int": Kind("an INT", _of(*_INT)),
     "number": Kind("a number", lambda a: a.type.is_numeric or a.type.name == "null"),
-    "fraction": Kind("a number", lambda a: a.type.is_numeric or a.type.name == "null"),
+    "whole": Kind("a whole number", lambda a: a.type.is_integral or a.type.name == "null"),
     "digits": Kind("a whole number from 0 to 30", lambda a: (_number(a) or 0) in range(31)
                    and _number(a) is not None),
     "boolean": Kind("a condition", _of("boolean")),
@@ -144,9 +144,10 @@ def _substring(args: Sequence[Expr]) -> DataType:
     return BINARY if args[0].type == BINARY else STRING
 
 
-def _truncated(args: Sequence[Expr]) -> DataType:
-    # Of a timestamp without a zone, the result has none either.
-    return TIMESTAMP_NTZ if args[1].type == TIMESTAMP_NTZ else TIMESTAMP
+def _extreme(args: Sequence[Expr]) -> DataType | None:
+    # Here, unlike in COALESCE, Spark does not cast strings to meet other types.
+    kinds = {arg.type.name == "string" for arg in args if arg.type.name != "null"}
+    return common_of_all(args) if len(kinds) < 2 else None
 
 
 def _row(
@@ -185,7 +186,7 @@ _TABLE: Final = (
     _row("substring", "binary int int", _substring, 2, about="from a place (1 first), a length"),
     _row("left", "string int", STRING, about="the first characters"),
     _row("right", "string int", STRING, about="the last characters"),
-    _row("concat", "string", STRING, 1, _MANY, about="one string after the other"),
+    _row("concat", "text", STRING, 1, _MANY, about="one string after the other"),
     _row("replace", "string string string", STRING, 2, about="replace a part everywhere"),
     _row("instr", "string string", INTEGER, about="place of a part, 0 if absent"),
     _row("startswith", "string string", BOOLEAN, about="begins with"),
@@ -209,8 +210,8 @@ _TABLE: Final = (
     _row("coalesce", "any", _common, 1, _MANY, about="the first that is not NULL"),
     _row("nvl", "any any", _common, about="the second if the first is NULL"),
     _row("nullif", "any any", _nullif, about="NULL if both are equal, else the first"),
-    _row("greatest", "any", _common, 2, _MANY, about="the greatest; NULLs are skipped"),
-    _row("least", "any", _common, 2, _MANY, about="the least; NULLs are skipped"),
+    _row("greatest", "any", _extreme, 2, _MANY, about="the greatest; NULLs are skipped"),
+    _row("least", "any", _extreme, 2, _MANY, about="the least; NULLs are skipped"),
     # Dates and times.
     _row("year", "moment", INTEGER, about="year"),
     _row("quarter", "moment", INTEGER, about="quarter, 1 to 4"),
@@ -228,7 +229,7 @@ _TABLE: Final = (
     _row("date_sub", "moment int", DATE, about="days earlier"),
     _row("add_months", "moment int", DATE, about="months later"),
     _row("datediff", "moment moment", INTEGER, about="days from the second to the first"),
-    _row("date_trunc", "unit moment", _truncated, about="start of the unit, as a timestamp"),
+    _row("date_trunc", "unit moment", TIMESTAMP, about="start of the unit, as a timestamp"),
     _row("trunc", "moment dateunit", DATE, about="start of the unit, as a date"),
     _row("to_date", "moment format", DATE, 1, about="as a date"),
     _row("to_timestamp", "moment format", TIMESTAMP, 1, about="as a timestamp"),
@@ -236,7 +237,7 @@ _TABLE: Final = (
     _row("make_date", "int int int", DATE, about="from year, month, day"),
     _row("unix_timestamp", "moment", LONG, about="seconds since 1970"),
     _row("timestamp_seconds", "number", TIMESTAMP, about="from seconds since 1970"),
-    _row("timestamp_millis", "number", TIMESTAMP, about="from milliseconds since 1970"),
+    _row("timestamp_millis", "whole", TIMESTAMP, about="from milliseconds since 1970"),
     # Another answer each time: such a statement is never evaluated on part of the rows.
     _row("current_date", "", DATE, deterministic=False, about="today"),
     _row("current_timestamp", "", TIMESTAMP, deterministic=False, about="now"),

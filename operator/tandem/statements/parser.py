@@ -261,7 +261,7 @@ class _Parser:
         if level == _COMPARISON:
             data_type = BOOLEAN if coercion.comparable(left.type, right.type) else None
         elif op == "||":
-            data_type = STRING if {left.type.name, right.type.name} <= {"string", "null"} else None
+            data_type = STRING if coercion.is_text(left.type, right.type) else None
         else:
             data_type = coercion.arithmetic(op, left, right)
         if data_type is None:
@@ -557,13 +557,17 @@ class _Parser:
     def common(self, parts: list[Expr], at: int, what: str) -> DataType:
         data_type = coercion.common_of_all(parts)
         if data_type is None:
-            self.fail(
-                at,
-                f"{what} have types that do not go together",
-                found=", ".join(dict.fromkeys(str(part.type) for part in parts)),
-                remedy="Convert them with CAST(… AS …).",
-            )
+            self.fail_types(parts, at, what)
         return data_type
+
+    def fail_types(self, parts: list[Expr], at: int, what: str) -> NoReturn:
+        self.fail(
+            at,
+            f"{what} have types that do not go together",
+            found=", ".join(dict.fromkeys(str(part.type) for part in parts)),
+            expected="types with one that holds them all",
+            remedy="Convert them with CAST(… AS …).",
+        )
 
     def cast(self) -> Expr:
         token = self.advance()
@@ -669,7 +673,7 @@ class _Parser:
                 )
         data_type = function.gives(args)
         if data_type is None:
-            data_type = self.common(args, token.at, f"the arguments of {function.name}")
+            self.fail_types(args, token.at, f"the arguments of {function.name}")
         return self.note(
             tree.Call(function=function.name, args=tuple(args), type=data_type, at=token.at)
         )

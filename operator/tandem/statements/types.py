@@ -51,8 +51,8 @@ class DataType:
 
     @property
     def is_atomic(self) -> bool:
-        """Can be compared, cast and computed with."""
-        return self.name not in {"struct", "other"}
+        """Can be compared, cast and stored. Intervals can only be added to dates and times."""
+        return self.name not in {"struct", "other"} and not self.is_interval
 
 
 @dataclass(frozen=True)
