@@ -1,0 +1,147 @@
+"""Arrow arrays as a data file holds them → arrays of the table's logical types.
+
+Handles what tables gather over the years: columns added later (nulls), renamed and re-ordered
+under column mapping, widened types, int96 and nanosecond timestamps, large strings, lists whose
+element is called `item` or `array`. Pure; no I/O.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tandem.delta.schema import (
+    ArrayType,
+    DataType,
+    Field,
+    MapType,
+    StructType,
+    to_arrow_type,
+)
+
+FIELD_ID = b"PARQUET:field_id"
+
+
+def find(field: Field, candidates: Sequence[pa.Field], *, by_id: bool) -> int | None:
+    """Index of the file's field that holds `field`, None if the file was written without it.
+
+    By field id where the table maps by id and the file has ids at all, else by physical name
+    (exact, then the only one that differs in case, as Spark does).
+    """
+    if by_id and field.field_id is not None:
+        wanted = str(field.field_id).encode()
+        ids = [(c.metadata or {}).get(FIELD_ID) for c in candidates]
+        if any(i is not None for i in ids):
+            return ids.index(wanted) if wanted in ids else None
+    name = field.physical_name
+    for index, candidate in enumerate(candidates):
+        if candidate.name == name:
+            return index
+    same = [i for i, c in enumerate(candidates) if c.name.lower() == name.lower()]
+    return same[0] if len(same) == 1 else None
+
+
+def conform(array: Any, type_: DataType, *, by_id: bool = False, dictionaries: bool = False) -> Any:
+    """`array` as the logical type.
+
+    Args:
+        dictionaries: leave dictionary-encoded strings as they are.
+    Raises: pa.ArrowInvalid, pa.ArrowNotImplementedError if the values do not fit the type.
+    """
+    target = to_arrow_type(type_)
+    if array.type.equals(target):
+        return array
+    if pa.types.is_dictionary(array.type):
+        if dictionaries and array.type.value_type.equals(target):
+            return array
+        return conform(array.cast(array.type.value_type), type_, by_id=by_id)
+    match type_:
+        case StructType():
+            return _struct(array, type_, target, by_id)
+        case ArrayType():
+            return _list(array, type_, target, by_id)
+        case MapType():
+            return _map(array, type_, target, by_id)
+        case _:
+            if pa.types.is_timestamp(target):
+                # Nanoseconds are cut to the protocol's microseconds.
+                return array.cast(target, safe=False)
+            return array.cast(target)
+
+
+def nulls(rows: int, type_: DataType) -> Any:
+    return pa.nulls(rows, to_arrow_type(type_))
+
+
+def _whole(array: Any) -> Any:
+    """The same values without an offset into shared buffers, which `from_arrays` refuses."""
+    if array.offset == 0:
+        return array
+    return pc.take(array, pa.array(range(len(array)), pa.int64()))
+
+
+def _mask(array: Any) -> Any:
+    return array.is_null() if array.null_count else None
+
+
+def _struct(array: Any, type_: StructType, target: Any, by_id: bool) -> Any:
+    array = _whole(array)
+    candidates = [array.type.field(i) for i in range(array.type.num_fields)]
+    children = []
+    for field in type_.fields:
+        index = find(field, candidates, by_id=by_id)
+        children.append(
+            nulls(len(array), field.type)
+            if index is None
+            else conform(array.field(index), field.type, by_id=by_id)
+        )
+    if not children:
+        return pa.array([None if v is None else {} for v in array.is_valid().to_pylist()], target)
+    return pa.StructArray.from_arrays(children, fields=list(target), mask=_mask(array))
+
+
+def _list(array: Any, type_: ArrayType, target: Any, by_id: bool) -> Any:
+    if pa.types.is_large_list(array.type):
+        array = array.cast(pa.list_(array.type.value_field))
+    array = _whole(array)
+    values = conform(array.values, type_.element, by_id=by_id)
+    return pa.ListArray.from_arrays(array.offsets, values, type=target, mask=_mask(array))
+
+
+def _map(array: Any, type_: MapType, target: Any, by_id: bool) -> Any:
+    array = _whole(array)
+    keys = conform(array.keys, type_.key, by_id=by_id)
+    items = conform(array.items, type_.value, by_id=by_id)
+    return pa.MapArray.from_arrays(array.offsets, keys, items, type=target, mask=_mask(array))
+
+
+def relabel(array: Any, target: Any) -> Any:
+    """The same values under the names of `target`: a type of the same shape, by position.
+
+    Used for the way to disk, where nested fields carry physical names.
+    """
+    if array.type.equals(target):
+        return array
+    if pa.types.is_struct(target):
+        array = _whole(array)
+        children = [relabel(array.field(i), target.field(i).type) for i in range(target.num_fields)]
+        if not children:
+            return array
+        return pa.StructArray.from_arrays(children, fields=list(target), mask=_mask(array))
+    if pa.types.is_map(target):
+        array = _whole(array)
+        return pa.MapArray.from_arrays(
+            array.offsets,
+            relabel(array.keys, target.key_type),
+            relabel(array.items, target.item_type),
+            type=target,
+            mask=_mask(array),
+        )
+    if pa.types.is_list(target):
+        array = _whole(array)
+        values = relabel(array.values, target.value_type)
+        return pa.ListArray.from_arrays(array.offsets, values, type=target, mask=_mask(array))
+    return array.cast(target)

@@ -1,0 +1,178 @@
+"""Delta's statistics of a file that we wrote, from the Parquet footer that we just made.
+
+The footer has what is needed, so no value is looked at twice; only NaN must be counted by the
+writer, because Parquet leaves it out of its bounds while Spark sorts it above all numbers.
+Source: protocol, "Per-file Statistics". No I/O.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
+
+from tandem.delta.schema import (
+    ArrayType,
+    DataType,
+    Field,
+    MapType,
+    PrimitiveType,
+    StructType,
+)
+from tandem.delta.values import to_json_value
+
+PREFIX = 32
+"""Characters of a string bound; the same that Spark writes."""
+INDEXED_COLUMNS = "delta.dataSkippingNumIndexedCols"
+STATS_COLUMNS = "delta.dataSkippingStatsColumns"
+DEFAULT_INDEXED = 32
+
+_BOUNDED = {"byte", "short", "integer", "long", "float", "double", "string", "date"}
+_INSTANTS = {"timestamp", "timestamp_ntz"}
+_HIGHEST = "\U0010ffff"
+
+
+def from_footer(
+    metadata: Any,
+    schema: StructType,
+    configuration: Mapping[str, str],
+    with_nan: Collection[str] = (),
+) -> str:
+    """The JSON text of `add.stats`; bounds are tight except for cut strings and times.
+
+    Args:
+        metadata: the footer of a file that holds the columns of `schema` in their order.
+        schema: the columns in the file, logical names.
+        with_nan: Parquet paths of columns that hold a NaN.
+    """
+    minimum: dict[str, Any] = {}
+    maximum: dict[str, Any] = {}
+    null_count: dict[str, Any] = {}
+    groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
+    limit = int(configuration.get(INDEXED_COLUMNS, DEFAULT_INDEXED))
+    chosen = _chosen(configuration)
+    counted = 0
+    for index, (path, type_) in _columns(schema):
+        if isinstance(type_, PrimitiveType):
+            counted += 1
+        if chosen is not None:
+            if not any(_is_below(path, wanted) for wanted in chosen):
+                continue
+        elif 0 <= limit < counted:
+            break
+        if not isinstance(type_, PrimitiveType):
+            continue
+        names = [f.physical_name for f in path]
+        columns = [group.column(index) for group in groups]
+        footers = [c.statistics for c in columns]
+        if any(f is None or not f.has_null_count for f in footers):
+            continue
+        nulls = sum(f.null_count for f in footers)
+        _set(null_count, names, nulls)
+        bounded = [f for f in footers if f.has_min_max]
+        # A row group without bounds has only nulls, or something Parquet could not bound.
+        whole = all(
+            f.has_min_max or f.null_count == c.num_values
+            for f, c in zip(footers, columns, strict=True)
+        )
+        if not bounded or not whole or (columns and columns[0].path_in_schema in with_nan):
+            continue
+        low = _lower(min(f.min for f in bounded), type_)
+        high = _upper(max(f.max for f in bounded), type_)
+        if low is not None and high is not None:
+            _set(minimum, names, low)
+            _set(maximum, names, high)
+    return json.dumps(
+        {
+            "numRecords": metadata.num_rows,
+            "minValues": minimum,
+            "maxValues": maximum,
+            "nullCount": null_count,
+        },
+        ensure_ascii=False,
+        separators=(",", ":"),
+    )
+
+
+def _chosen(configuration: Mapping[str, str]) -> list[tuple[str, ...]] | None:
+    text = configuration.get(STATS_COLUMNS)
+    if text is None:
+        return None
+    return [
+        tuple(part.strip().strip("`") for part in name.split("."))
+        for name in text.split(",")
+        if name.strip()
+    ]
+
+
+def _is_below(path: tuple[Field, ...], wanted: tuple[str, ...]) -> bool:
+    names = tuple(f.name.lower() for f in path)
+    return names[: len(wanted)] == tuple(w.lower() for w in wanted)
+
+
+def _columns(schema: StructType) -> Iterator[tuple[int, tuple[tuple[Field, ...], DataType]]]:
+    """(index of the Parquet column, (path, type)) of every leaf outside of arrays and maps;
+    those are stepped over, and yielded once with their index for nobody's use."""
+    index = 0
+
+    def walk(fields: StructType, above: tuple[Field, ...]) -> Iterator[Any]:
+        nonlocal index
+        for field in fields:
+            path = (*above, field)
+            if isinstance(field.type, StructType):
+                yield from walk(field.type, path)
+            else:
+                yield index, (path, field.type)
+                index += _width(field.type)
+
+    yield from walk(schema, ())
+
+
+def _width(type_: DataType) -> int:
+    match type_:
+        case StructType():
+            return sum(_width(f.type) for f in type_)
+        case ArrayType():
+            return _width(type_.element)
+        case MapType():
+            return _width(type_.key) + _width(type_.value)
+        case _:
+            return 1
+
+
+def _set(target: dict[str, Any], names: list[str], value: Any) -> None:
+    for name in names[:-1]:
+        target = target.setdefault(name, {})
+    target[names[-1]] = value
+
+
+def _has_bounds(type_: PrimitiveType) -> bool:
+    return type_.name in _BOUNDED or type_.name in _INSTANTS or type_.decimal is not None
+
+
+def _lower(value: Any, type_: PrimitiveType) -> Any:
+    if not _has_bounds(type_):
+        return None
+    if isinstance(value, str):
+        return value[:PREFIX]
+    if isinstance(value, dt.datetime):
+        value = value.replace(microsecond=value.microsecond // 1000 * 1000)
+    return to_json_value(value)
+
+
+def _upper(value: Any, type_: PrimitiveType) -> Any:
+    """Rounded up where the text is coarser than the value: a bound may be wide, never narrow."""
+    if not _has_bounds(type_):
+        return None
+    if isinstance(value, str):
+        if len(value) <= PREFIX:
+            return value
+        return None if value[PREFIX] == _HIGHEST else value[:PREFIX] + _HIGHEST
+    if isinstance(value, dt.datetime) and value.microsecond % 1000:
+        value = value.replace(microsecond=value.microsecond // 1000 * 1000)
+        try:
+            value += dt.timedelta(milliseconds=1)
+        except OverflowError:
+            return None
+    return to_json_value(value)
