@@ -6,12 +6,15 @@ for ever, also when a restore brings it back. `dead` is the set of positions del
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
 from pyroaring import BitMap64
+
+from tandem.reconcile.positions import Positions
+from tandem.reconcile.rowmap import Indexes, MapInput, MapOutput
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +48,7 @@ class CommitSummary:
 
     `files` are the logged paths that it added, removed or gave another deletion vector.
     `who` names operation, engine and time, for messages. A `GAP` stands for all versions up
-    to and including `version`.
+    to and including `version`; its files are those in which the versions around it differ.
     """
 
     version: int
@@ -58,6 +61,25 @@ class CommitSummary:
 class RowMapLike(Protocol):
     """Where rows of rewritten files went (see `tandem.reconcile.rowmap.RowMap`)."""
 
+    inputs: tuple[MapInput, ...]
+    outputs: tuple[MapOutput, ...]
+
+    @property
+    def input_paths(self) -> Collection[str]: ...
+
+    @property
+    def output_paths(self) -> Collection[str]: ...
+
+    def input(self, path: str) -> MapInput: ...
+
+    def bins(self) -> tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]:
+        """Groups of (inputs, outputs) that share no row with each other."""
+        ...
+
+    def sources(self, output: str) -> tuple[str, ...]:
+        """The inputs that have rows in an output."""
+        ...
+
     def backward(self, output: str, positions: BitMap64) -> dict[str, BitMap64]:
         """Positions of an output file → the input rows they came from. Raises KeyError for a
         file that is no output of this map."""
@@ -66,6 +88,14 @@ class RowMapLike(Protocol):
     def forward(self, input_: str, positions: BitMap64) -> dict[str, BitMap64]:
         """Positions of an input file → where they are in the outputs. Rows that were dead
         when read are nowhere."""
+        ...
+
+    def landed(self, input_: str) -> dict[str, BitMap64]:
+        """All rows of an input that were live when read → where they are in the outputs."""
+        ...
+
+    def locate(self, input_: str, positions: Positions) -> tuple[Indexes, Positions]:
+        """Each position of an input → (index into `outputs`, position there), -1 for dead."""
         ...
 
 

@@ -12,7 +12,7 @@ it must not do I/O; `rowmap_format` turns it into bytes and back.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
@@ -114,15 +114,28 @@ class RowMap:
 
     __hash__ = None  # type: ignore[assignment]
 
+    @classmethod
+    def from_bytes(cls, data: bytes, *, expected: RowMapIdentity | None = None) -> RowMap:
+        """See `rowmap_format.from_bytes`. Raises RowMapInvalid."""
+        from tandem.reconcile import rowmap_format
+
+        return rowmap_format.from_bytes(data, expected=expected)
+
+    def to_bytes(self) -> bytes:
+        """The persisted form (`rowmap_format`)."""
+        from tandem.reconcile import rowmap_format
+
+        return rowmap_format.to_bytes(self)
+
     # What there is.
 
     @property
-    def input_paths(self) -> tuple[str, ...]:
-        return tuple(self._input_index)
+    def input_paths(self) -> Collection[str]:
+        return self._input_index.keys()
 
     @property
-    def output_paths(self) -> tuple[str, ...]:
-        return tuple(self._output_index)
+    def output_paths(self) -> Collection[str]:
+        return self._output_index.keys()
 
     def input(self, path: str) -> MapInput:
         """Raises KeyError for a file that is no input of this map."""
@@ -140,7 +153,8 @@ class RowMap:
     def bins(self) -> tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]:
         """Groups of (inputs, outputs) that share no row with each other, in input order.
 
-        What a table without deletion vectors commits or drops as a whole.
+        What a table without deletion vectors commits or drops as a whole. Files without a row
+        that moved are groups of their own.
         """
         parent = list(range(len(self.inputs)))
 
@@ -161,7 +175,14 @@ class RowMap:
         for index, written in enumerate(self.outputs):
             if index in first_input:
                 groups[root(first_input[index])][1].append(written.path)
-        return tuple((tuple(inputs), tuple(outputs)) for inputs, outputs in groups.values())
+        return (
+            *((tuple(inputs), tuple(outputs)) for inputs, outputs in groups.values()),
+            *(
+                ((), (written.path,))
+                for index, written in enumerate(self.outputs)
+                if index not in first_input
+            ),
+        )
 
     # Where rows are.
 

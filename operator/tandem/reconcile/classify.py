@@ -1,0 +1,110 @@
+"""What a commit was: from a Delta commit to a line of `rules`.
+
+A blind append is recognised by its operation and never by its actions, a mapped rewrite by
+being ours and having a valid row map for everything that it added. What cannot be told is a
+change: that costs an evaluation, never a row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from tandem.delta.actions import Commit, Metadata, Protocol
+from tandem.reconcile.model import ChangeKind, CommitSummary, RowMaps
+from tandem.reconcile.rules import BLIND_APPENDS, NEUTRAL_WITHOUT_FILES, AppendRule, Engine
+
+
+def classify(commit: Commit, row_maps: RowMaps) -> CommitSummary:
+    """The commit as reconciliation sees it.
+
+    `row_maps`: output path → row map, for outputs whose published map could be read and is
+    valid; a lost one is simply not there, and its rewrite is a change (C6b).
+    """
+    return CommitSummary(
+        version=commit.version,
+        kind=_kind(commit, row_maps),
+        files=frozenset(
+            [add.logged_path for add in commit.adds] + [gone.logged_path for gone in commit.removes]
+        ),
+        who=describe(commit),
+        table_changed=tuple(
+            name
+            for name, type_ in (("metadata", Metadata), ("protocol", Protocol))
+            if any(isinstance(action, type_) for action in commit.actions)
+        ),
+    )
+
+
+def gap(last: int, files: frozenset[str]) -> CommitSummary:
+    """Versions up to `last` are no longer in the log; `files` differ between the versions
+    around them (path or deletion vector)."""
+    return CommitSummary(
+        version=last,
+        kind=ChangeKind.GAP,
+        files=files,
+        who=f"commits up to version {last} that are no longer in the log",
+    )
+
+
+def describe(commit: Commit) -> str:
+    """Operation, engine, version and time, for people."""
+    info = commit.info
+    operation = (info.operation if info else "") or "an unknown operation"
+    engine = (info.engine if info else "") or "an unknown engine"
+    when = datetime.fromtimestamp(commit.timestamp_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return f"{operation} by {engine} (version {commit.version}, {when})"
+
+
+def _kind(commit: Commit, row_maps: RowMaps) -> ChangeKind:
+    body = commit.info.body if commit.info else {}
+    operation = str(body.get("operation", ""))
+    if not commit.adds and not commit.removes:
+        return ChangeKind.NEUTRAL if operation in NEUTRAL_WITHOUT_FILES else ChangeKind.CHANGE
+    if not commit.removes and any(_is(rule, body) for rule in BLIND_APPENDS):
+        return ChangeKind.BLIND_APPEND
+    if _is_mapped_rewrite(commit, body, row_maps):
+        return ChangeKind.MAPPED_REWRITE
+    return ChangeKind.CHANGE
+
+
+def _engine(body: Mapping[str, Any]) -> Engine:
+    names = (str(body.get("engineInfo") or ""), str(body.get("clientVersion") or ""))
+    if any(name.startswith("tandem/") for name in names):
+        return Engine.TANDEM
+    if any(name.startswith(("delta-rs:", "delta-rs.")) for name in names):
+        return Engine.DELTA_RS
+    return Engine.OTHER
+
+
+def _is(rule: AppendRule, body: Mapping[str, Any]) -> bool:
+    parameters = body.get("operationParameters")
+    mode = parameters.get("mode") if isinstance(parameters, Mapping) else None
+    return (
+        body.get("operation") == rule.operation
+        and rule.engine in (None, _engine(body))
+        and body.get("isBlindAppend") in rule.blind
+        and rule.mode in (None, mode)
+        and rule.kind in (None, _ours(body).get("kind"))
+    )
+
+
+def _ours(body: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Our own part of a commitInfo; empty for others' commits."""
+    found = body.get("tandem")
+    return found if _engine(body) is Engine.TANDEM and isinstance(found, Mapping) else {}
+
+
+def _is_mapped_rewrite(commit: Commit, body: Mapping[str, Any], row_maps: RowMaps) -> bool:
+    """Ours, and everything that it added or removed is output or input of a valid map."""
+    if body.get("operation") != "OPTIMIZE" or not _ours(body) or not commit.adds:
+        return False
+    maps = [row_maps.get(add.logged_path) for add in commit.adds]
+    inputs: set[str] = set()
+    for add, row_map in zip(commit.adds, maps, strict=True):
+        if row_map is None or add.data_change or add.logged_path not in row_map.output_paths:
+            return False
+    for row_map in {id(found): found for found in maps}.values():
+        inputs.update(row_map.input_paths if row_map is not None else ())
+    return all(not remove.data_change and remove.logged_path in inputs for remove in commit.removes)

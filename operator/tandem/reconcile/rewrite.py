@@ -1,0 +1,218 @@
+"""The rule for rewrites: a compaction meets everything that was committed since it read.
+
+By file, and for each input by one comparison: the bitmap of its deleted rows now with the one
+that was read. Every call starts from the bitmaps that were read, so that asking again on a
+later version never accumulates masks (I-16). A rewrite never changes what rows there are
+(I-2): that is counted before anything may be published (I-17).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from pyroaring import BitMap64
+
+from tandem.errors import CountMismatch, RowMapInvalid
+from tandem.reconcile.model import FileState, FileView, RowMapLike
+from tandem.reconcile.rules import REWRITE, InputFate, Mask
+
+
+@dataclass(frozen=True, slots=True)
+class RewriteInput:
+    """An input as the plan froze it: physical `rows`, and those deleted at the read version."""
+
+    path: str
+    dead_at_read: BitMap64
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class RewriteCounts:
+    """`deletes_remapped`: rows deleted since the read version, moved onto outputs.
+    `rows_masked`: rows masked because their input is gone or lives on by itself.
+    `rows_published`: live rows of the outputs, equal to those of the inputs removed."""
+
+    deletes_remapped: int = 0
+    rows_masked: int = 0
+    bins_dropped: int = 0
+    rows_published: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RewriteDecision:
+    """What a rewrite commits on top of the version that was looked at.
+
+    `removes` are inputs to remove, with the deletion vector that they have *in that version*;
+    `outputs` the files to add, each with its `masks` as deletion vector from the start;
+    `dropped_outputs` have no live row, or belong to a dropped bin. `lives_on` are inputs that
+    stay as they are although we rewrote them. `superseded`: nothing is left to commit.
+    """
+
+    removes: tuple[str, ...]
+    outputs: tuple[str, ...]
+    masks: Mapping[str, BitMap64]
+    dropped_outputs: tuple[str, ...]
+    lives_on: tuple[str, ...]
+    fates: Mapping[str, InputFate]
+    counts: RewriteCounts
+    superseded: bool
+
+
+def fate(planned: RewriteInput, now: FileState | None) -> InputFate:
+    """Which line of the table an input is on.
+
+    Raises CountMismatch if the file under this path has another number of rows than planned.
+    """
+    if now is None:
+        return InputFate.GONE
+    if now.rows != planned.rows:
+        raise CountMismatch(
+            "The file is not the one that was read",
+            resource=planned.path,
+            found=f"{now.rows} rows",
+            expected=f"{planned.rows} rows",
+            remedy="Data files of a Delta table must never be overwritten",
+        )
+    if now.dead == planned.dead_at_read:
+        return InputFate.SAME
+    return InputFate.SUPERSET if now.dead.issuperset(planned.dead_at_read) else InputFate.OTHER
+
+
+def rewrite(
+    inputs: Sequence[RewriteInput],
+    view: FileView,
+    row_map: RowMapLike,
+    *,
+    deletion_vectors: bool = True,
+) -> RewriteDecision:
+    """Decide what a rewrite commits on top of the version that `view` shows.
+
+    `inputs` are the plan's, or those of some of its bins; the map must know them as they were
+    read. Without `deletion_vectors` bins with a changed input are dropped and the rest commits.
+
+    Raises:
+        RowMapInvalid: the map is of other inputs than the plan's.
+        CountMismatch: rows would be lost or doubled; nothing may be published.
+    """
+    files = {file.path: file for file in inputs}
+    _check_map(files, row_map)
+    fates = {path: fate(file, view.get(path)) for path, file in files.items()}
+    bins = _bins(files, row_map)
+    dropped: set[str] = set()
+    bins_dropped = 0
+    if not deletion_vectors:
+        for members, outputs in bins:
+            if any(REWRITE[fates[path]].needs_vectors for path in members):
+                bins_dropped += 1
+                dropped.update(members, outputs)
+    masks: dict[str, BitMap64] = {}
+    removes: list[str] = []
+    remapped = masked = 0
+    for path, file in files.items():
+        if path in dropped:
+            continue
+        rule = REWRITE[fates[path]]
+        if rule.remove_input:
+            removes.append(path)
+        if rule.mask is Mask.DIFFERENCE:
+            now = view.get(path)
+            assert now is not None
+            since = now.dead - file.dead_at_read
+            _mask(masks, row_map.forward(path, since), len(since), path)
+            remapped += len(since)
+        elif rule.mask is Mask.ALL:
+            live = file.rows - len(file.dead_at_read)
+            _mask(masks, row_map.landed(path), live, path)
+            masked += live
+    rows = {file.path: file.rows for file in row_map.outputs}
+    candidates = [path for _, outputs in bins for path in outputs]
+    published = tuple(
+        path
+        for path in candidates
+        if path not in dropped and len(masks.get(path, BitMap64())) < rows[path]
+    )
+    live = sum(rows[path] - len(masks.get(path, BitMap64())) for path in published)
+    _check_counts(removes, view, live)
+    return RewriteDecision(
+        removes=tuple(removes),
+        outputs=published,
+        masks={path: masks[path] for path in published if path in masks},
+        dropped_outputs=tuple(path for path in candidates if path not in published),
+        lives_on=tuple(
+            path
+            for path, found in fates.items()
+            if found is not InputFate.GONE and path not in removes
+        ),
+        fates=fates,
+        counts=RewriteCounts(remapped, masked, bins_dropped, live),
+        superseded=not removes and not published,
+    )
+
+
+def _bins(
+    files: Mapping[str, RewriteInput], row_map: RowMapLike
+) -> list[tuple[tuple[str, ...], tuple[str, ...]]]:
+    """The groups of the map that share no row, those of other inputs left out."""
+    bins = []
+    for members, outputs in row_map.bins():
+        known = [path in files for path in members]
+        if all(known):
+            bins.append((members, outputs))
+        elif any(known):
+            raise RowMapInvalid(
+                "Inputs were rewritten together that are not planned together",
+                resource=", ".join(outputs),
+                found=", ".join(members),
+                expected="all of them, or none, among the inputs",
+            )
+    return bins
+
+
+def _check_map(files: Mapping[str, RewriteInput], row_map: RowMapLike) -> None:
+    for path, file in files.items():
+        if path not in row_map.input_paths:
+            raise RowMapInvalid("The row map does not know an input of the plan", resource=path)
+        known = row_map.input(path)
+        if known.rows != file.rows or known.dead != file.dead_at_read:
+            raise RowMapInvalid(
+                "The input was rewritten in another state than planned",
+                resource=path,
+                found=f"{known.rows} rows, {len(known.dead)} deleted",
+                expected=f"{file.rows} rows, {len(file.dead_at_read)} deleted",
+            )
+
+
+def _mask(
+    masks: dict[str, BitMap64], landed: Mapping[str, BitMap64], expected: int, path: str
+) -> None:
+    """Add rows to the masks; each of `expected` rows must have landed, where none else did."""
+    added = 0
+    for output, positions in landed.items():
+        before = masks.get(output, BitMap64())
+        masks[output] = before | positions
+        added += len(masks[output]) - len(before)
+    if added != expected:
+        raise CountMismatch(
+            "Deleted rows were not all found again in the outputs",
+            resource=path,
+            found=f"{added} rows",
+            expected=f"{expected} rows",
+            remedy="Nothing was published; the rewrite must be done again",
+        )
+
+
+def _check_counts(removes: Sequence[str], view: FileView, published: int) -> None:
+    """I-2: as many live rows come as go."""
+    going = 0
+    for path in removes:
+        now = view.get(path)
+        assert now is not None
+        going += now.rows - len(now.dead)
+    if going != published:
+        raise CountMismatch(
+            "A rewrite must not change the number of rows",
+            found=f"{published} rows in outputs",
+            expected=f"{going} live rows in the inputs removed",
+            remedy="Nothing was published; the rewrite must be done again",
+        )

@@ -1,0 +1,218 @@
+"""The rules of reconciliation, as tables (design, section 3, "Reconciliation").
+
+Nothing here looks at files or rows: `classify`, `rewrite`, `tablechange` and `statement` find
+out which line of a table applies, and do what it says. A rule is changed here or nowhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from tandem.delta.protocol import OperationKind
+from tandem.reconcile.model import ChangeKind
+
+# --- What a commit was -------------------------------------------------------------------
+
+
+class Engine(StrEnum):
+    """Who wrote a commit, as far as rules differ by it."""
+
+    TANDEM = "tandem"
+    DELTA_RS = "delta-rs"
+    OTHER = "other"
+
+
+@dataclass(frozen=True, slots=True)
+class AppendRule:
+    """A commit is a blind append if its operation, engine, mode and blindness are these.
+
+    `None` means any. `blind` is `isBlindAppend` as logged; "absent" where the engine does not
+    write it. Actions never make a commit an append: an insert-only merge has the same ones.
+    """
+
+    operation: str
+    engine: Engine | None
+    blind: tuple[bool | None, ...]
+    mode: str | None = None
+    kind: str | None = None  # of our own operation
+
+
+BLIND_APPENDS: tuple[AppendRule, ...] = (
+    # operation            engine            isBlindAppend   mode             our kind
+    AppendRule("WRITE", Engine.TANDEM, (True,), "Append", "TableIngest"),
+    AppendRule("WRITE", Engine.DELTA_RS, (None, True), "Append"),
+    AppendRule("WRITE", Engine.OTHER, (True,), "Append"),
+    AppendRule("STREAMING UPDATE", Engine.OTHER, (True,)),
+)
+
+NEUTRAL_WITHOUT_FILES: frozenset[str] = frozenset(
+    {
+        # Statements that matched nothing. Not MERGE: it decided by rows that it did not find.
+        "UPDATE",
+        "DELETE",
+        "WRITE",
+        "STREAMING UPDATE",
+        # Housekeeping.
+        "ABANDON",
+        "OPTIMIZE",
+        "REORG",
+        "VACUUM START",
+        "VACUUM END",
+        # The table itself; what it means is asked of `TABLE_CHANGES`.
+        "SET TBLPROPERTIES",
+        "UNSET TBLPROPERTIES",
+        "ADD COLUMN",
+        "ADD COLUMNS",
+        "CHANGE COLUMN",
+        "CHANGE COLUMNS",
+        "RENAME COLUMN",
+        "DROP COLUMNS",
+        "ADD CONSTRAINT",
+        "DROP CONSTRAINT",
+        "ADD FEATURE",
+        "DROP FEATURE",
+        "UPGRADE PROTOCOL",
+        "UPDATE TABLE METADATA",
+        "UPDATE FIELD METADATA",
+    }
+)
+"""Operations whose commit without a file action changed no data. Others are a change."""
+
+# --- Rewrites: compaction, segment rewrite ------------------------------------------------
+
+
+class InputFate(StrEnum):
+    """The deleted rows of a rewrite's input now, against those when it was read."""
+
+    SAME = "the same rows deleted"
+    SUPERSET = "more rows deleted"
+    OTHER = "fewer or other rows deleted"
+    GONE = "no longer live"
+
+
+class Mask(StrEnum):
+    """Which rows of an input must be dead in our outputs."""
+
+    NONE = "none"
+    DIFFERENCE = "those deleted since"
+    ALL = "all"
+
+
+@dataclass(frozen=True, slots=True)
+class RewriteRule:
+    """What becomes of an input, and of its rows in our outputs."""
+
+    mask: Mask
+    remove_input: bool
+    needs_vectors: bool  # without deletion vectors the bin is dropped
+
+
+REWRITE: Mapping[InputFate, RewriteRule] = {
+    #                                 mask in outputs   remove   needs deletion vectors
+    InputFate.SAME: RewriteRule(Mask.NONE, True, False),
+    InputFate.SUPERSET: RewriteRule(Mask.DIFFERENCE, True, True),
+    InputFate.OTHER: RewriteRule(Mask.ALL, False, True),  # lives on by itself
+    InputFate.GONE: RewriteRule(Mask.ALL, False, True),
+}
+
+# --- Statements: update, delete -------------------------------------------------------------
+
+
+class Isolation(StrEnum):
+    WRITE_SERIALIZABLE = "WriteSerializable"
+    SERIALIZABLE = "Serializable"
+
+
+MUST_FOLLOW: Mapping[Isolation, frozenset[ChangeKind]] = {
+    Isolation.WRITE_SERIALIZABLE: frozenset({ChangeKind.CHANGE, ChangeKind.GAP}),
+    Isolation.SERIALIZABLE: frozenset({ChangeKind.BLIND_APPEND, ChangeKind.CHANGE, ChangeKind.GAP}),
+}
+"""Commits that a statement must be evaluated after: the newest of them is L. The others
+change no row, or may be put behind the statement."""
+
+
+class RowFate(StrEnum):
+    """Where the walk back through row maps from a row that is live at L ends."""
+
+    KNOWN = "at a position that was live at S"
+    UNKNOWN = "nowhere"
+
+
+class Answer(StrEnum):
+    KEEP = "its result from S"
+    EVALUATE = "evaluated at L"
+    LEAVE = "a later append, left as it is"
+
+
+ROWS: Mapping[tuple[RowFate, bool], Answer] = {
+    # the walk ends …      L exists
+    (RowFate.KNOWN, True): Answer.KEEP,
+    (RowFate.KNOWN, False): Answer.KEEP,
+    (RowFate.UNKNOWN, True): Answer.EVALUATE,
+    (RowFate.UNKNOWN, False): Answer.LEAVE,
+}
+
+# --- The table itself ---------------------------------------------------------------------
+
+
+class TableChange(StrEnum):
+    """A difference between the table as it was read and as it is."""
+
+    OTHER_TABLE = "another table is at this location"
+    OLDER_VERSION = "the log ends before the version that was read"
+    PARTITIONING = "it is partitioned by other columns"
+    PROTOCOL_REFUSED = "its protocol does not let us do this any more"
+    VECTORS_OFF = "deletion vectors were switched off"
+    MAPPING_MODE = "its column mapping changed"
+    COLUMN_ADDED = "a column was added"
+    COLUMN_ADDED_REQUIRED = "a column that must not be null was added"
+    COLUMN_DROPPED_MAPPED = "a column was dropped under column mapping"
+    COLUMN_DROPPED = "a column was dropped without column mapping"
+    COLUMN_RENAMED_MAPPED = "a column was renamed under column mapping"
+    TYPE_WIDENED = "a column's type was widened"
+    TYPE_CHANGED = "a column has another type"
+    NULLABLE_CHANGED = "a column's nullability changed"
+    FIELD_METADATA = "a column's metadata changed"
+    CONSTRAINTS = "its constraints changed"
+    PROPERTIES = "its properties changed"
+
+
+class Response(StrEnum):
+    SURVIVE = "go on"
+    VECTORS = "conflict where deletion vectors are needed, else go on"
+    VALIDATE = "validate the statement again, then execute it again"
+    CONFLICT = "conflict"
+
+
+@dataclass(frozen=True, slots=True)
+class TableRule:
+    rewrite: Response
+    statement: Response
+
+    def response(self, kind: OperationKind) -> Response:
+        return self.rewrite if kind is OperationKind.COMPACTION else self.statement
+
+
+TABLE_CHANGES: Mapping[TableChange, TableRule] = {
+    #                                             rewrite            update, delete
+    TableChange.OTHER_TABLE: TableRule(Response.CONFLICT, Response.CONFLICT),
+    TableChange.OLDER_VERSION: TableRule(Response.CONFLICT, Response.CONFLICT),
+    TableChange.PARTITIONING: TableRule(Response.CONFLICT, Response.VALIDATE),
+    TableChange.PROTOCOL_REFUSED: TableRule(Response.CONFLICT, Response.CONFLICT),
+    TableChange.VECTORS_OFF: TableRule(Response.VECTORS, Response.VECTORS),
+    TableChange.MAPPING_MODE: TableRule(Response.CONFLICT, Response.VALIDATE),
+    TableChange.COLUMN_ADDED: TableRule(Response.SURVIVE, Response.VALIDATE),
+    TableChange.COLUMN_ADDED_REQUIRED: TableRule(Response.CONFLICT, Response.VALIDATE),
+    TableChange.COLUMN_DROPPED_MAPPED: TableRule(Response.SURVIVE, Response.VALIDATE),
+    TableChange.COLUMN_DROPPED: TableRule(Response.CONFLICT, Response.VALIDATE),
+    TableChange.COLUMN_RENAMED_MAPPED: TableRule(Response.SURVIVE, Response.VALIDATE),
+    TableChange.TYPE_WIDENED: TableRule(Response.SURVIVE, Response.VALIDATE),
+    TableChange.TYPE_CHANGED: TableRule(Response.CONFLICT, Response.VALIDATE),
+    # The rows are the same as before, whoever checked them; readers take null either way.
+    TableChange.NULLABLE_CHANGED: TableRule(Response.SURVIVE, Response.VALIDATE),
+    TableChange.FIELD_METADATA: TableRule(Response.SURVIVE, Response.VALIDATE),
+    TableChange.CONSTRAINTS: TableRule(Response.SURVIVE, Response.VALIDATE),
+    TableChange.PROPERTIES: TableRule(Response.SURVIVE, Response.SURVIVE),
+}
