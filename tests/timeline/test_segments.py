@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -89,6 +92,27 @@ def test_lineage_tag_comes_back_and_guards_its_numbers() -> None:
     assert list(segment.parents) == ["18", "19", "f-" + "0" * 12]
     assert segment.major
     assert known_names([segment]) == {"17.1", "19", "f-" + "0" * 12}
+
+
+@pytest.mark.parametrize(
+    ("stats", "rows"),
+    [
+        ('{"numRecords":7}', 7),
+        ('{ "numRecords" : 7 , "minValues":{"numRecords":3}}', 7),
+        ('{"minValues":{"numRecords":3},"numRecords":7}', 7),
+        ('{"minValues":{"numRecords":3}}', None),
+        ('{"numRecords":-1}', None),
+        ('{"numRecords":"7"}', None),
+        ('{"numRecords":7', None),
+        ("", None),
+        (None, None),
+    ],
+)
+def test_rows_are_those_of_the_file_not_of_a_column_of_that_name(
+    stats: str | None, rows: int | None
+) -> None:
+    (segment,) = segments([replace(add_file("a"), stats=stats)])
+    assert segment.rows == rows
 
 
 def test_interval_from_the_tag_where_statistics_are_gone() -> None:

@@ -8,6 +8,7 @@ said: no tag can make a table unreadable.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -26,7 +27,7 @@ TAG_CHUNK = "tandem.chunk"
 TAG_TYPE = "tandem.type"
 TYPE_MAJOR = "Major"
 
-_NUM_RECORDS = re.compile(r'"numRecords"\s*:\s*(\d+)')
+_NUM_RECORDS = re.compile(r'\{\s*"numRecords"\s*:\s*(\d+)\s*[,}]')
 _SEQUENCE = re.compile(r"-?\d{1,18}")
 
 
@@ -186,8 +187,7 @@ def output_tags(
 
 def segment_file(add: AddFile, time: TimeColumn | None = None) -> SegmentFile:
     """A file with what its statistics, partition values and tags say about it."""
-    match = _NUM_RECORDS.search(add.stats) if add.stats else None
-    rows = int(match[1]) if match else None
+    rows = _rows(add.stats)
     if time is None:
         return SegmentFile(add, rows)
     interval = file_interval(add, time)
@@ -195,6 +195,20 @@ def segment_file(add: AddFile, time: TimeColumn | None = None) -> SegmentFile:
         interval = parse_interval(add.tags.get(TAG_CHUNK, ""))
     spans = interval is None or not is_one_chunk(interval, time.granularity)
     return SegmentFile(add, rows, interval, spans)
+
+
+def _rows(stats: str | None) -> int | None:
+    if not stats:
+        return None
+    # Every writer that we met puts it first; anywhere else it could be a column of that name.
+    if match := _NUM_RECORDS.match(stats):
+        return int(match[1])
+    try:
+        parsed = json.loads(stats)
+    except ValueError:
+        return None
+    rows = parsed.get("numRecords") if isinstance(parsed, dict) else None
+    return rows if isinstance(rows, int) and rows >= 0 else None
 
 
 def _segment(name: str, members: Sequence[AddFile], time: TimeColumn | None) -> Segment:
