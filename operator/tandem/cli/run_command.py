@@ -77,5 +77,5 @@ def _interruptible() -> Iterator[threading.Event]:
     try:
         yield cancel
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for caught, handler in before.items():
+            signal.signal(caught, handler)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -170,7 +171,7 @@ def show(table: Target, *, output: Output, version: int | None) -> Exit:
         "deletedRows": deleted,
         "segments": len(segments_of(snapshot.adds(), table.time_column(snapshot))),
         "partitionColumns": list(snapshot.partition_columns),
-        "columns": {field.name: _type_text(field.type) for field in snapshot.schema},
+        "columns": _columns(snapshot),
         "readerVersion": snapshot.protocol.min_reader,
         "writerVersion": snapshot.protocol.min_writer,
         "featuresInUse": list(features_in_use(snapshot.protocol, snapshot.metadata)),
@@ -184,10 +185,15 @@ def show(table: Target, *, output: Output, version: int | None) -> Exit:
     return Exit.OK
 
 
-def _type_text(type_: Any) -> str:
-    from tandem.delta import schema as schema_
-
-    return str(schema_.to_arrow_type(type_))
+def _columns(snapshot: Snapshot) -> dict[str, str]:
+    """Column → its type in Delta's words; nested types as JSON."""
+    fields = json.loads(snapshot.metadata.schema_string)["fields"]
+    return {
+        field["name"]: field["type"]
+        if isinstance(field["type"], str)
+        else json.dumps(field["type"], separators=(",", ":"))
+        for field in fields
+    }
 
 
 def _cell(name: str, value: Any) -> str:

@@ -71,8 +71,22 @@ def problems_of(
 ) -> list[InvalidSpec]:
     """One `InvalidSpec` per problem; `lines` says where in which file each path was written."""
     found: list[InvalidSpec] = []
-    for details in error.errors(include_url=False):
+    all_details = error.errors(include_url=False)
+    misspelt = {
+        (*path[:-1], nearest(str(path[-1]), field_names(model, path[:-1])))
+        for details in all_details
+        if details["type"] == "extra_forbidden"
+        for path in [_alias_path(details["loc"])]
+    }
+    for details in all_details:
         path = _alias_path(details["loc"])
+        if details["type"] == "missing" and path in misspelt:
+            continue  # one slip of the pen, one problem
+        if details["type"] == "too_short" and any(
+            other["loc"][: len(details["loc"])] == details["loc"] and other is not details
+            for other in all_details
+        ):
+            continue  # there are entries; they are what is wrong
         message, found_text, expected, remedy = _explain(details, model, path)
         place = _nearest_line(path, lines)
         found.append(

@@ -21,6 +21,12 @@ Path = tuple[str | int, ...]
 _MAX_VALUES: Final = 100_000
 _MAX_DEPTH: Final = 64
 
+# What the composer gives to untagged values, and their explicit spellings.
+_TAGS: Final = frozenset(
+    f"tag:yaml.org,2002:{name}"
+    for name in ("null", "bool", "int", "float", "str", "timestamp", "merge", "value", "seq", "map")
+)
+
 _NULL = re.compile(r"~|null|Null|NULL|")
 _BOOL = re.compile(r"true|True|TRUE|false|False|FALSE")
 _INT = re.compile(r"[-+]?(0|[1-9][0-9]*)|0o[0-7]+|0x[0-9a-fA-F]+")
@@ -83,8 +89,10 @@ def _build(node: yaml.Node | None, path: Path, document: Document, budget: list[
         )
     place = f"{document.source}:{node.start_mark.line + 1}"
     document.lines[path] = place
+    if node.tag not in _TAGS:
+        raise InvalidSpec("tags are not supported", resource=place, found=node.tag)
     if isinstance(node, yaml.ScalarNode):
-        return _scalar(node, place)
+        return _scalar(node)
     if isinstance(node, yaml.SequenceNode):
         return [
             _build(item, (*path, index), document, budget) for index, item in enumerate(node.value)
@@ -118,13 +126,11 @@ def _mapping(
     return result
 
 
-def _scalar(node: yaml.ScalarNode, place: str) -> Any:
+def _scalar(node: yaml.ScalarNode) -> Any:
     text: str = node.value
     # Quoted, literal and folded scalars are text; so is what carries the tag !!str.
     if node.style is not None or node.tag == "tag:yaml.org,2002:str":
         return text
-    if node.tag.startswith("!") or not node.tag.startswith("tag:yaml.org,2002:"):
-        raise InvalidSpec("tags are not supported", resource=place, found=node.tag)
     if _NULL.fullmatch(text):
         return None
     if _BOOL.fullmatch(text):

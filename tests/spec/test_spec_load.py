@@ -1,0 +1,469 @@
+"""What people write is accepted exactly as the contract spells it, or refused with a good word."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+
+from tandem.errors import InvalidSpec, ReferenceNotFound, TandemError
+from tandem.spec import (
+    LakeTable,
+    TableCompaction,
+    TableIngest,
+    TableUpdate,
+    load,
+    load_text,
+    parse,
+    require_built,
+    spec_hash,
+)
+from tandem.spec.problems import InvalidSpecs
+
+HEAD = "apiVersion: tandem.dev/v1alpha1\n"
+TABLE = (
+    HEAD + "kind: LakeTable\nmetadata: {name: flights}\nspec: {location: 'file:///data/flights'}\n"
+)
+
+
+def document(kind: str, spec: str, name: str = "x", meta: str = "") -> str:
+    return f"{HEAD}kind: {kind}\nmetadata: {{name: {name}{meta}}}\nspec: {spec}\n"
+
+
+def compaction(spec: str, name: str = "nightly") -> str:
+    return document("TableCompaction", f"{{tableRef: {{name: flights}}, {spec}}}", name)
+
+
+def update(spec: str, name: str = "late") -> str:
+    return document("TableUpdate", f"{{tableRef: {{name: flights}}, {spec}}}", name)
+
+
+def problems(text: str) -> list[InvalidSpec]:
+    with pytest.raises(InvalidSpec) as caught:
+        load_text(text, "a.yaml")
+    return list(caught.value.problems) if isinstance(caught.value, InvalidSpecs) else [caught.value]
+
+
+def test_a_table_with_every_field_of_the_contract() -> None:
+    (table,) = load_text(
+        HEAD
+        + """
+kind: LakeTable
+metadata: {name: flights}
+spec:
+  location: s3://lake/flights/
+  storage:
+    secretRef: {name: lake}
+    options: {endpoint: "https://s3.example", region: eu-central-1}
+  enableDeletionVectors: true
+  create: {schema: [{name: id, type: long, nullable: false}], partitionBy: []}
+  time: {column: time_hour, granularity: Month}
+  retention: {files: 168h, rowMaps: 24h}
+  compaction:
+    minor: {enabled: true, thresholds: [4, 3]}
+    schedules: [{cron: "0 3 * * *", template: {type: SemiMajor,
+      layout: {strategy: ZOrder, columns: [carrier]}}}]
+    skipOffsetFromLatest: 24h
+    minInterval: 10m
+    maintenanceWindow: {start: "01:00", duration: 4h, timeZone: Europe/Berlin}
+    history: {succeeded: 3, failed: 3}
+"""
+    )
+    assert isinstance(table, LakeTable)
+    assert table.spec.location == "s3://lake/flights"
+    assert table.spec.create is not None
+    assert table.spec.create.columns[0].nullable is False
+    assert table.spec.retention.row_maps == 24 * 3_600_000
+    assert table.spec.compaction is not None
+    assert table.spec.compaction.schedules[0].template.layout.columns == ("carrier",)
+    require_built([table])  # the automatic policy is for the operator; not an error without one
+
+
+def test_a_compaction_fills_in_defaults() -> None:
+    _, resource = load_text(f"{TABLE}---\n{compaction('type: Minor')}")
+    assert isinstance(resource, TableCompaction)
+    assert resource.spec.minor_options.thresholds == (4, 3)
+    assert resource.spec.target_file_size == 128 * 2**20
+    assert resource.spec.backoff_limit == 3
+    assert resource.namespace == "default"
+    assert resource.id == "TableCompaction/nightly"
+
+
+def test_an_update_an_ingest_and_their_manifests_print_as_typed() -> None:
+    _, late, day = load_text(
+        f"{TABLE}---\n"
+        + update(
+            "update: {where: \"carrier = 'UA'\", set: {dep_delay: dep_delay + 15}},"
+            " conflict: {maxAttempts: 2}"
+        )
+        + "---\n"
+        + document(
+            "TableIngest",
+            "{tableRef: {name: flights}, targetFileSize: 64Mi, source: {format: Csv,"
+            ' location: "file:///in/d.csv", options: {header: "true"}}}',
+        )
+    )
+    assert isinstance(late, TableUpdate)
+    assert isinstance(day, TableIngest)
+    assert late.manifest() == {
+        "apiVersion": "tandem.dev/v1alpha1",
+        "kind": "TableUpdate",
+        "metadata": {"name": "late"},
+        "spec": {
+            "tableRef": {"name": "flights"},
+            "update": {"where": "carrier = 'UA'", "set": {"dep_delay": "dep_delay + 15"}},
+            "conflict": {"maxAttempts": 2},
+        },
+    }
+    assert day.manifest()["spec"]["targetFileSize"] == "64Mi"
+    assert parse(late.manifest()) == late
+
+
+def test_on_is_a_key_and_times_and_months_are_text() -> None:
+    _, merge, chunks = load_text(
+        f"{TABLE}---\n"
+        + update(
+            "merge: {source: {format: Delta, location: 's3://b/s'}, on: t.id = s.id,"
+            " whenNotMatched: [{insertAll: {}}]}"
+        )
+        + "---\n"
+        + compaction("type: SemiMajor, semiMajor: {chunks: [2013-02, 2013-02-01]}")
+    )
+    assert isinstance(merge, TableUpdate)
+    assert merge.spec.merge is not None
+    assert merge.spec.merge.on == "t.id = s.id"
+    assert isinstance(chunks, TableCompaction)
+    assert chunks.spec.semi_major_options.chunks == ("2013-02", "2013-02-01")
+
+
+def test_what_the_api_server_adds_is_accepted() -> None:
+    resource = parse(
+        {
+            "apiVersion": "tandem.dev/v1alpha1",
+            "kind": "LakeTable",
+            "metadata": {
+                "name": "flights",
+                "namespace": "lake",
+                "uid": "u",
+                "generation": 3,
+                "resourceVersion": "12",
+                "creationTimestamp": "2026-11-21T10:00:00Z",
+                "managedFields": [{}],
+            },
+            "spec": {"location": "file:///data/flights"},
+            "status": {"phase": "Succeeded"},
+        }
+    )
+    assert resource.metadata.generation == 3
+    assert resource.key == ("LakeTable", "lake", "flights")
+
+
+@pytest.mark.parametrize(
+    ("spec", "field", "words"),
+    [
+        ("type: minor", "spec.type", "Did you mean Minor?"),
+        ("typ: Minor", "spec.typ", "Did you mean type?"),
+        ("type: Minor, minor: {maxSegmentsize: 1}", "spec.minor.maxSegmentsize", "maxSegmentSize"),
+        ("type: Minor, minor: {thresholds: [4, 1]}", "spec.minor.thresholds[1]", "greater than"),
+        ("type: Minor, minor: {thresholds: []}", "spec.minor.thresholds", "at least 1"),
+        ("type: Minor, minor: {thresholds: [4, '3']}", "spec.minor.thresholds[1]", "whole number"),
+        ("type: Minor, minor: {thresholds: 4}", "spec.minor.thresholds", "a list"),
+        ("type: Minor, minor: {preserve: -1}", "spec.minor.preserve", "greater than or equal"),
+        ("type: Minor, major: {}", "spec", "major only goes with type Major"),
+        ("type: Minor, custom: {segments: ['1']}", "spec", "custom only goes with type Custom"),
+        ("type: Custom", "spec", "needs custom.segments or custom.where"),
+        ("type: Custom, custom: {}", "spec.custom", "exactly one of segments, where"),
+        (
+            "type: Custom, custom: {segments: ['1'], where: 'a = 1'}",
+            "spec.custom",
+            "exactly one of segments, where",
+        ),
+        ("type: Custom, custom: {segments: ['1', '1']}", "spec.custom", "twice"),
+        ("type: Custom, custom: {segments: [3]}", "spec.custom.segments[0]", 'in quotes: "3"'),
+        ("type: Major, targetFileSize: 1GB", "spec.targetFileSize", "128Mi"),
+        ("type: Major, targetFileSize: 0", "spec.targetFileSize", "greater than 0"),
+        ("type: Major, layout: {strategy: Sort}", "spec.layout", "needs columns"),
+        ("type: Major, layout: {columns: [a]}", "spec.layout", "Sort and ZOrder"),
+        ("type: Major, suspend: 'true'", "spec.suspend", "true or false"),
+        ("type: Major, backoffLimit: 1.0", "spec.backoffLimit", "whole number"),
+        ("type: Major, activeDeadlineSeconds: 0", "spec.activeDeadlineSeconds", "greater than"),
+        (
+            "type: Major, dependsOn: [{kind: LakeTable, name: x}]",
+            "spec.dependsOn[0].kind",
+            "one of",
+        ),
+    ],
+)
+def test_a_wrong_compaction_names_field_and_remedy(spec: str, field: str, words: str) -> None:
+    (problem,) = problems(f"{TABLE}---\n{compaction(spec)}")
+    assert problem.resource == "TableCompaction/nightly"
+    assert problem.field == field
+    assert words in str(problem)
+    assert "a.yaml:" in problem.message
+
+
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        ("priority: 1", "exactly one of update, delete, merge"),
+        ("delete: {where: 'a'}, update: {set: {a: '1'}}", "found update, delete"),
+        ("update: {where: 'a = 1', set: {}}", "at least 1"),
+        ("update: {set: {a: '1', A: '2'}}", "column twice"),
+        ("update: {set: {a: 1}}", 'in quotes: "1"'),
+        ("delete: {}", "Add where"),
+        ("delete: {where: ' '}", "must not be empty"),
+        ("delete: {where: 'a'}, isolation: Snapshot", "WriteSerializable, Serializable"),
+        ("delete: {where: 'a'}, conflict: {maxAttempts: 0}", "greater than"),
+        (
+            "merge: {source: {format: Csv, location: 's3://b/c', version: 3}, on: a,"
+            " whenMatched: [{delete: {}}]}",
+            "format Delta",
+        ),
+        ("merge: {source: {format: Delta, location: 's3://b/c'}, on: a}", "at least one of"),
+        (
+            "merge: {source: {format: Delta, location: 's3://b/c'}, on: a,"
+            " whenMatched: [{delete: {}, updateAll: {}}]}",
+            "exactly one of delete, update, updateAll",
+        ),
+    ],
+)
+def test_a_wrong_update_is_refused(spec: str, words: str) -> None:
+    (problem,) = problems(f"{TABLE}---\n{update(spec)}")
+    assert problem.resource == "TableUpdate/late"
+    assert words in str(problem)
+
+
+@pytest.mark.parametrize(
+    ("spec", "field", "words"),
+    [
+        ("{location: /data}", "spec.location", "file:///data"),
+        ("{}", "spec.location", "Add location"),
+        (
+            "{location: 's3://b/t', storage: {options: {aws_secret_access_key: x}}}",
+            "spec.storage.options",
+            "nothing secret",
+        ),
+        (
+            "{location: 's3://b/t', create: {schema: [{name: a, type: int}]}}",
+            "spec.create.schema[0].type",
+            "must be one of string",
+        ),
+        (
+            "{location: 's3://b/t', create: {schema: [{name: a, type: 'decimal(9,10)'}]}}",
+            "spec.create.schema[0].type",
+            "decimal",
+        ),
+        (
+            "{location: 's3://b/t', create: {schema: [{name: a, type: long},"
+            " {name: A, type: long}]}}",
+            "spec.create",
+            "twice",
+        ),
+        (
+            "{location: 's3://b/t', create: {schema: [{name: a, type: long}], partitionBy: [b]}}",
+            "spec.create",
+            "not in schema",
+        ),
+        ("{location: 's3://b/t', retention: {files: 7d}}", "spec.retention.files", "168h"),
+        (
+            "{location: 's3://b/t', compaction: {schedules: [{cron: daily,"
+            " template: {type: Major}}]}}",
+            "spec.compaction.schedules[0].cron",
+            "five fields",
+        ),
+    ],
+)
+def test_a_wrong_table_is_refused(spec: str, field: str, words: str) -> None:
+    (problem,) = problems(document("LakeTable", spec))
+    assert problem.field == field
+    assert words in str(problem)
+
+
+def test_the_value_of_a_secret_is_never_repeated() -> None:
+    (problem,) = problems(
+        document("LakeTable", "{location: 's3://b/t', storage: {options: {secret: hunter2}}}")
+    )
+    assert "hunter2" not in str(problem)
+
+
+def test_all_problems_of_all_files_are_listed_at_once() -> None:
+    found = problems(
+        f"{TABLE}---\n{compaction('type: Mayor, minor: {max: 1}')}---\n{update('isolation: X')}"
+    )
+    assert [problem.field for problem in found] == [
+        "spec.type",
+        "spec.minor.max",
+        "spec.isolation",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("kind: [", "not valid YAML"),
+        ("a: 1\nb: 2\na: 3\n", "a.yaml:3: the key 'a' occurs twice"),
+        ("- 1\n", "not a resource"),
+        ("just text", "not a resource"),
+        (HEAD + "metadata: {name: x}", "expected: one of LakeTable"),
+        (HEAD + "kind: TableUpdates\nmetadata: {name: x}", "Did you mean TableUpdate?"),
+        (HEAD + "kind: TableReplace\nmetadata: {name: x}", "not built yet"),
+        ("apiVersion: v1\nkind: LakeTable\nmetadata: {name: x}", "tandem.dev/v1alpha1"),
+        ("a: !!python/object/apply:os.system [ls]", "tags are not supported"),
+        ("a: !x 1", "tags are not supported"),
+        ("a: &a 1\nb: {<<: *a}", "merge keys"),
+        ("? [1]\n: 2", "a key must be text"),
+        ("&x [*x]", "too many values"),
+        ("[" * 500 + "]" * 500, "nested too deeply"),
+    ],
+)
+def test_what_is_no_resource_is_refused(text: str, words: str) -> None:
+    with pytest.raises(InvalidSpec) as caught:
+        load_text(text, "a.yaml")
+    assert words in str(caught.value)
+
+
+def test_aliases_that_multiply_are_stopped() -> None:
+    lines = ["a0: &a0 [1,1,1,1,1,1,1,1,1,1]"]
+    lines += [f"a{n}: &a{n} [{','.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 9)]
+    with pytest.raises(InvalidSpec, match="too many values"):
+        load_text("\n".join(lines))
+
+
+def test_two_resources_of_one_name_are_refused_and_both_places_named() -> None:
+    (problem,) = problems(f"{TABLE}---\n{TABLE}")
+    assert "a.yaml:1 and a.yaml:6" in problem.message
+
+
+def test_the_same_name_in_another_namespace_or_kind_is_another_resource() -> None:
+    other = document("LakeTable", "{location: 's3://b/t'}", "flights", ", namespace: lake")
+    assert len(load_text(f"{TABLE}---\n{other}")) == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "field", "words"),
+    [
+        (compaction("type: Major").replace("{name: flights}", "{name: flight}"), "tableRef", "Did"),
+        (
+            compaction("type: Major, dependsOn: [{kind: TableUpdate, name: u}]"),
+            "dependsOn[0]",
+            "-f",
+        ),
+    ],
+)
+def test_references_that_lead_nowhere(text: str, field: str, words: str) -> None:
+    with pytest.raises(ReferenceNotFound) as caught:
+        load_text(f"{TABLE}---\n{text}")
+    assert field in caught.value.field
+    assert words in caught.value.remedy
+
+
+def test_operations_that_wait_for_each_other_are_refused() -> None:
+    one = compaction("type: Major, dependsOn: [{kind: TableCompaction, name: b}]", "a")
+    two = compaction("type: Major, dependsOn: [{kind: TableCompaction, name: a}]", "b")
+    (problem,) = problems(f"{TABLE}---\n{one}---\n{two}")
+    assert "circle" in problem.message
+
+
+@pytest.mark.parametrize(
+    ("text", "field"),
+    [
+        (compaction("type: Major, lockMode: Exclusive"), "spec.lockMode"),
+        (
+            compaction("type: Major, layout: {strategy: ZOrder, columns: [a]}"),
+            "spec.layout.strategy",
+        ),
+        (
+            update(
+                "merge: {source: {format: Delta, location: 's3://b/c'}, on: 'true',"
+                " whenMatched: [{delete: {}}]}"
+            ),
+            "spec.merge",
+        ),
+        (
+            document(
+                "SegmentRewrite",
+                "{tableRef: {name: flights}, segments: ['7'], rewrite: {purgeDeleted: true}}",
+            ),
+            "kind",
+        ),
+    ],
+)
+def test_what_is_not_built_is_accepted_as_a_file_and_refused_by_name_before_a_run(
+    text: str, field: str
+) -> None:
+    resources = load_text(f"{TABLE}---\n{text}")
+    with pytest.raises(InvalidSpec, match="not built yet") as caught:
+        require_built(resources)
+    assert caught.value.field == field
+
+
+def test_files_folders_and_standard_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "resources"
+    folder.mkdir()
+    (folder / "a.yaml").write_text(TABLE)
+    (folder / "notes.txt").write_text("not read")
+    monkeypatch.setattr("sys.stdin", io.StringIO(compaction("type: Major")))
+    assert [resource.id for resource in load([folder, "-"])] == [
+        "LakeTable/flights",
+        "TableCompaction/nightly",
+    ]
+
+
+@pytest.mark.parametrize("content", [None, b"\xff\xfe\x00", b"", b"# nothing\n"])
+def test_files_without_resources(tmp_path: Path, content: bytes | None) -> None:
+    file = tmp_path / "a.yaml"
+    if content is not None:
+        file.write_bytes(content)
+    with pytest.raises(InvalidSpec) as caught:
+        load([file])
+    assert "a.yaml" in caught.value.resource
+
+
+def test_a_list_as_kubectl_prints_it() -> None:
+    indented = "".join(f"    {line}\n" for line in TABLE.splitlines())
+    text = "apiVersion: v1\nkind: List\nitems:\n  -\n" + indented
+    assert [resource.id for resource in load_text(text)] == ["LakeTable/flights"]
+
+
+def one(text: str) -> TableCompaction | TableUpdate:
+    resource = load_text(f"{TABLE}---\n{text}")[1]
+    assert isinstance(resource, TableCompaction | TableUpdate)
+    return resource
+
+
+@pytest.mark.parametrize(
+    "same",
+    [
+        "type: Minor, minor: {thresholds: [4, 3]}",
+        "targetFileSize: 134217728, type: Minor",
+        "type: Minor, targetFileSize: 131072Ki",
+        "type: Minor, suspend: true",
+        "type: Minor, priority: 7, backoffLimit: 0, ttlSecondsAfterFinished: 1",
+        "type: Minor, activeDeadlineSeconds: 9, sparkTemplate: {spec: {driver: {cores: 2}}}",
+        "type: Minor, lockMode: Concurrent, layout: {strategy: BinPack}",
+    ],
+)
+def test_the_hash_ignores_spelling_and_what_may_change(same: str) -> None:
+    assert spec_hash(one(compaction(same))) == spec_hash(one(compaction("type: Minor")))
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        "type: Major",
+        "type: Minor, minor: {thresholds: [4, 4]}",
+        "type: Minor, targetFileSize: 1Gi",
+        "type: Minor, dryRun: true",
+    ],
+)
+def test_the_hash_tells_different_wishes_apart(other: str) -> None:
+    assert spec_hash(one(compaction(other))) != spec_hash(one(compaction("type: Minor")))
+
+
+def test_every_error_names_what_where_and_expected() -> None:
+    (problem,) = problems(f"{TABLE}---\n{compaction('type: Mnior')}")
+    assert isinstance(problem, TandemError)
+    assert problem.found == "'Mnior'"
+    assert problem.expected == "one of Minor, SemiMajor, Major, Custom"
+    assert problem.remedy == "Did you mean Minor?"
