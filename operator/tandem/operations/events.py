@@ -118,6 +118,7 @@ class Verdict(StrEnum):
     COMMIT = "Commit"
     EVALUATE = "Evaluate"
     SUPERSEDED = "Superseded"
+    REPLAN = "Replan"  # the table changed under us: plan and run anew
     CONFLICT = "Conflict"
 
 

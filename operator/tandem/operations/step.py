@@ -305,6 +305,8 @@ def _decided(state: OperationState, event: Decided) -> Step:
         return _do(state, Point.REQUEST_ROUND, round=state.round + 1)
     if event.verdict is Verdict.SUPERSEDED:
         return _give_up(state, Phase.SUPERSEDED, Reason.SUPERSEDED, event.why)
+    if event.verdict is Verdict.REPLAN:
+        return _give_up(state, Phase.FAILED, Reason.RETRYING, event.why, again=True, counted=False)
     return _fail(state, event.reason, event.why, fresh=False)
 
 

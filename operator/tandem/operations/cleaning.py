@@ -1,0 +1,43 @@
+"""Deleting what no commit refers to, and never anything else.
+
+Two cases, told apart by the log: an abandoned attempt can never commit, so all its files go; of
+a committed attempt go the files that its commit does not name (written by a twin of the job, or
+for a round that lost).
+"""
+
+from __future__ import annotations
+
+from tandem.delta import dv
+from tandem.delta.actions import Commit
+from tandem.operations import layout
+from tandem.storage.store import Store
+from tandem.timeline.segments import TAG_ROW_MAP
+
+
+def clean_abandoned(store: Store, operation_id: str, up_to: int) -> None:
+    """Everything that attempts 1 to `up_to` wrote, but the record of who and why. All of them
+    must be abandoned in the log."""
+    for attempt in range(1, up_to + 1):
+        store.delete_prefix(layout.data(operation_id, attempt))
+        store.delete_prefix(layout.deletion_vectors(operation_id, attempt))
+        store.delete_prefix(layout.rounds(operation_id, attempt))
+        store.delete([layout.row_map(operation_id, attempt)])
+
+
+def clean_unused(store: Store, operation_id: str, attempt: int, committed: Commit) -> None:
+    """What the attempt wrote and `committed`, its commit, does not name."""
+    used = {add.path for add in committed.adds}
+    used |= {add.tags[TAG_ROW_MAP] for add in committed.adds if TAG_ROW_MAP in add.tags}
+    used |= {
+        dv.file_path(add.deletion_vector)
+        for add in committed.adds
+        if add.deletion_vector is not None and add.deletion_vector.storage == "u"
+    }
+    folders = (
+        layout.data(operation_id, attempt),
+        layout.deletion_vectors(operation_id, attempt),
+    )
+    written = [meta.path for folder in folders for meta in store.list(folder)]
+    written.append(layout.row_map(operation_id, attempt))
+    store.delete([path for path in written if path not in used])
+    store.delete_prefix(layout.rounds(operation_id, attempt))

@@ -1,0 +1,154 @@
+"""From a change set to a commit: deletion vectors, tags, statistics, the two kinds of `txn`.
+
+Also the reverse: finding the commit of a success again, and what it came to.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from pydantic import ValidationError
+
+from tandem.delta import dv
+from tandem.delta.actions import Action, AddFile, Commit, DeletionVector, Txn
+from tandem.delta.commit import commit_info, remove_of
+from tandem.delta.dv_format import serialize
+from tandem.delta.log import DeltaLog
+from tandem.delta.snapshot import Snapshot
+from tandem.operations import layout
+from tandem.operations.work import ChangeSet, OutputFileChange, Work
+from tandem.spec.status import OperationResult
+from tandem.storage.store import Store
+
+
+def write_vectors(store: Store, folder: str, change: ChangeSet) -> Mapping[str, AddFile]:
+    """The adds of a change set, with deletion vectors: small ones inline, others in one file
+    below `folder`. Keyed by logged path."""
+    files = [*change.outputs, *change.marked]
+    large = [f for f in files if f.dead and len(serialize(f.dead)) > dv.INLINE_BYTES]
+    written = dv.write_file(store, folder, [f.dead for f in large if f.dead is not None])
+    by_path = {f.add.logged_path: v for f, v in zip(large, written, strict=True)}
+    adds = {}
+    for file in files:
+        vector = by_path.get(file.add.logged_path)
+        if vector is None and file.dead:
+            vector = dv.encode_inline(file.dead)
+        adds[file.add.logged_path] = _with_vector(file, vector)
+    return adds
+
+
+def _with_vector(file: OutputFileChange, vector: DeletionVector | None) -> AddFile:
+    if vector is None:
+        return replace(file.add, deletion_vector=None)
+    # Demanded by the protocol of every add with a vector; bounds are wide from now on.
+    stats: dict[str, Any] = json.loads(file.add.stats) if file.add.stats else {}
+    stats["numRecords"] = file.rows
+    stats["tightBounds"] = False
+    text = json.dumps(stats, separators=(",", ":"), ensure_ascii=False)
+    return replace(file.add, deletion_vector=vector, stats=text)
+
+
+def actions(work: Work, attempt: int, fencing: int) -> list[Action]:
+    """The commit of `work.change` on top of `work.snapshot`, `commitInfo` first."""
+    change = work.change
+    assert change is not None
+    plan, _ = work.frozen
+    result = result_of(work, version=work.snapshot.version + 1)
+    tandem = {
+        "operation": work.identity.operation_id,
+        "attempt": attempt,
+        "kind": work.identity.kind,
+        "resource": f"{work.identity.namespace}/{work.identity.display}",
+        "readVersion": plan.read_version,
+        "result": result.manifest(),
+        **({"fencing": fencing} if fencing else {}),
+        **change.details,
+    }
+    info = commit_info(
+        change.operation,
+        change.parameters,
+        now_ms=work.now_ms,
+        previous=work.snapshot,
+        blind_append=change.blind_append,
+        isolation=change.isolation,
+        tandem=tandem,
+    )
+    found: list[Action] = [info, Txn(layout.success_app(work.identity.operation_id), attempt,
+                                     work.now_ms)]  # fmt: skip
+    if change.numbers is not None and change.numbers.highest >= 0:
+        found.append(change.numbers.txn(work.now_ms))
+    gone = [*change.removes, *(file.add for file in change.marked)]
+    found += (
+        remove_of(add, deletion_ms=work.now_ms, data_change=change.data_change) for add in gone
+    )
+    found += (replace(a, data_change=change.data_change) for a in work.sidecars.values())
+    return found
+
+
+def abandonment(work: Work, attempt: int) -> list[Action]:
+    """A commit without data that declares all attempts up to `attempt` dead."""
+    info = commit_info(
+        "ABANDON",
+        {"attempt": str(attempt)},
+        now_ms=work.now_ms,
+        previous=work.snapshot,
+        blind_append=True,
+        tandem={
+            "operation": work.identity.operation_id,
+            "kind": work.identity.kind,
+            "abandoned": attempt,
+        },
+    )
+    return [info, Txn(layout.abandoned_app(work.identity.operation_id), attempt, work.now_ms)]
+
+
+def result_of(work: Work, version: int) -> OperationResult:
+    """What the operation did, for its status, if the change set is committed as `version`."""
+    change = work.change
+    assert change is not None
+    return OperationResult(
+        version=version,
+        files_added=len(change.outputs),
+        files_removed=len(change.removes),
+        bytes_added=sum(f.add.size for f in change.outputs),
+        bytes_removed=sum(add.size for add in change.removes),
+        rows_affected=change.rows,
+        segments=change.segments or None,
+        reconciled=change.reconciled,
+    )
+
+
+def stops(snapshot: Snapshot, operation_id: str) -> tuple[int, int]:
+    """The attempt that succeeded, and the highest abandoned one, as a version shows them;
+    0 for none."""
+    succeeded = snapshot.txns.get(layout.success_app(operation_id))
+    abandoned = snapshot.txns.get(layout.abandoned_app(operation_id))
+    return (succeeded.version if succeeded else 0, abandoned.version if abandoned else 0)
+
+
+def find(log: DeltaLog, operation_id: str, latest: int) -> Commit | None:
+    """The commit of a success that the log shows, looked for backwards from `latest`; None if
+    log clean-up has removed it."""
+    app = layout.success_app(operation_id)
+    for version in range(latest, -1, -1):
+        commit = log.commit(version)
+        if commit is None:
+            return None
+        if any(isinstance(a, Txn) and a.app_id == app for a in commit.actions):
+            return commit
+    return None
+
+
+def result_in(commit: Commit | None) -> OperationResult:
+    """The result that a commit of ours carries, with the version that it really became."""
+    if commit is None:
+        return OperationResult()
+    body = commit.info.body.get("tandem") if commit.info else None
+    try:
+        result = OperationResult.model_validate((body or {}).get("result") or {})
+    except (ValidationError, AttributeError):
+        result = OperationResult()
+    return result.model_copy(update={"version": commit.version})

@@ -1,0 +1,109 @@
+"""Runs one operation to its end in the calling thread, and says what became of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tandem.delta import maintenance
+from tandem.operations import pins
+from tandem.operations.compaction import Compaction
+from tandem.operations.identity import identify
+from tandem.operations.ingest import Ingest
+from tandem.operations.performer import Around, Options, Performer, plainly
+from tandem.operations.ports import Ports
+from tandem.operations.session import Session
+from tandem.operations.state import Limits, OperationState
+from tandem.operations.statuses import status_of
+from tandem.operations.work import Identity, Kind, Table
+from tandem.spec.resources import Operation, TableCompaction, TableIngest
+from tandem.spec.status import OperationStatus
+
+OnStatus = Callable[[OperationStatus], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Drive:
+    """How to run an operation. `again` starts a new run of one that has ended."""
+
+    again: bool = False
+    plan_only: bool = False
+    poll_ms: int = 300
+    around: Around = plainly
+
+
+def kind_of(resource: Operation) -> Kind:
+    """The module that knows what is special about a resource's kind."""
+    if isinstance(resource, TableCompaction):
+        return Compaction(resource)
+    if isinstance(resource, TableIngest):
+        return Ingest(resource)
+    raise NotImplementedError(resource.kind_name)  # `require_built` refuses it before
+
+
+def open_session(
+    resource: Operation, table: Table, ports: Ports, drive: Drive, on_status: OnStatus | None = None
+) -> Session:
+    """A session that has done nothing yet but read the table to know who it is.
+
+    Raises: TableNotFound, StorageError.
+    """
+    identity = identify(resource, table, table.log.snapshot(), again=drive.again)
+    spec = resource.spec
+    limits = Limits(
+        backoff_limit=spec.backoff_limit,
+        dry_run=spec.dry_run or drive.plan_only,
+        suspended=spec.suspend and not drive.plan_only,
+        poll_ms=drive.poll_ms,
+    )
+    options = Options(priority=spec.priority, maintain=lambda t, _: _maintain(t, ports))
+    performer = Performer(identity, table, kind_of(resource), ports, options, drive.around)
+    deadline = spec.active_deadline_seconds
+    started_ms = ports.clock.now_ms()
+
+    def watch(state: OperationState) -> None:
+        if on_status is not None:
+            on_status(_status(state, identity, resource, started_ms, ports.clock.now_ms()))
+
+    return Session(
+        performer,
+        ports.clock,
+        limits,
+        deadline_ms=None if deadline is None else deadline * 1000,
+        watch=watch,
+        identity=identity,
+    )
+
+
+def finish(session: Session, resource: Operation, ports: Ports) -> OperationStatus:
+    """Drive a session to its end."""
+    while session.advance():
+        pass
+    return _status(
+        session.state, session.identity, resource, session.started_ms, ports.clock.now_ms()
+    )
+
+
+def _status(
+    state: OperationState, identity: Identity, resource: Operation, started_ms: int, now_ms: int
+) -> OperationStatus:
+    return status_of(
+        state,
+        operation_id=identity.operation_id,
+        generation=resource.metadata.generation,
+        started_ms=started_ms,
+        now_ms=now_ms,
+    )
+
+
+def _maintain(table: Table, ports: Ports) -> None:
+    snapshot = table.log.snapshot()
+    if not maintenance.is_due(table.log, snapshot):
+        return
+    reading = [pin.read_version for pin in pins.unfinished(table.store)]
+    maintenance.maintain(
+        table.log,
+        snapshot,
+        now_ms=ports.clock.now_ms(),
+        in_use_from=min(reading, default=None),
+    )

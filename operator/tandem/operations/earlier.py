@@ -1,0 +1,117 @@
+"""What earlier runs of an operation left below `_tandem`, and whether it can be used."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from tandem.errors import ManifestInvalid, ObjectNotFound, Reason
+from tandem.operations import layout, records
+from tandem.operations.events import EarlierFound, Ending
+from tandem.operations.ports import Processes, ProcessId
+from tandem.operations.records import AttemptRecord, EndedRecord, PlanRecord, ResultRecord
+from tandem.operations.work import Work
+from tandem.spark.job import JobResult, JobSpec, RoundRequest
+from tandem.spec.status import Phase
+from tandem.storage.store import Store
+
+
+def find(store: Store, operation_id: str, abandoned: int, processes: Processes) -> EarlierFound:
+    """Look at the records of all attempts; one listing, and a read or two per attempt.
+
+    Raises: ManifestInvalid if a record is damaged, StorageError.
+    """
+    path = layout.result(operation_id)
+    recorded = records.load(store, path, ResultRecord, operation_id=operation_id)
+    if recorded is not None:
+        return EarlierFound(recorded=ending_of(recorded))
+    files: dict[int, set[str]] = defaultdict(set)
+    for meta in store.list(layout.attempts(operation_id)):
+        split = layout.split_attempt(meta.path)
+        if split is not None:
+            files[split[0]].add(split[1])
+    claimed = [attempt for attempt, names in files.items() if "attempt.json" in names]
+    last = max(claimed, default=0)
+    failures = sum(
+        1
+        for attempt in claimed
+        if attempt <= abandoned and _counts(store, operation_id, attempt, files[attempt])
+    )
+    needed = {"plan.json", "job.json", "rounds/0/result.json"}
+    return EarlierFound(
+        attempt=last,
+        complete=needed <= files[last] and "ended.json" not in files[last],
+        alive=_alive(store, operation_id, last, processes) if last > abandoned else "",
+        failures=failures,
+    )
+
+
+def ending_of(record: ResultRecord) -> Ending:
+    """The ending that a result record holds."""
+    return Ending(
+        Phase(record.phase),
+        Reason(record.reason),
+        record.message,
+        record.attempt,
+        result=record.result,
+        plan=record.plan,
+    )
+
+
+def _counts(store: Store, operation_id: str, attempt: int, names: set[str]) -> bool:
+    if "ended.json" not in names:
+        return True  # it died without a word
+    path = layout.ended(operation_id, attempt)
+    ended = records.load(store, path, EndedRecord, operation_id=operation_id)
+    return ended is None or ended.counted
+
+
+def _alive(store: Store, operation_id: str, attempt: int, processes: Processes) -> str:
+    path = layout.claim(operation_id, attempt)
+    claim = records.load(store, path, AttemptRecord, operation_id=operation_id)
+    if claim is None:
+        return ""
+    process = ProcessId(claim.host, claim.pid, claim.started)
+    if process == processes.me() or not processes.alive(process):
+        return ""
+    return str(process)
+
+
+def load_frozen(store: Store, operation_id: str, attempt: int) -> tuple[PlanRecord, JobSpec]:
+    """plan.json and job.json of an attempt. Raises: ManifestInvalid, StorageError."""
+    expected = {"operation_id": operation_id, "attempt": attempt}
+    plan_path = layout.plan(operation_id, attempt)
+    job_path = layout.job(operation_id, attempt)
+    plan = records.load(store, plan_path, PlanRecord, **expected)
+    job = records.load(store, job_path, JobSpec, **expected)
+    for path, record in ((plan_path, plan), (job_path, job)):
+        if record is None:
+            raise ManifestInvalid("this file is absent", resource=path, expected="the frozen plan")
+    assert plan is not None
+    assert job is not None
+    return plan, job
+
+
+def load_rounds(store: Store, work: Work, attempt: int) -> int:
+    """Load requests and results of all rounds that are complete; the last one's number.
+
+    Raises: ManifestInvalid, StorageError.
+    """
+    operation_id = work.identity.operation_id
+    expected = {"operation_id": operation_id, "attempt": attempt}
+    round_ = 0
+    while True:
+        path = layout.round_file(operation_id, attempt, round_, "result.json")
+        result = records.load(store, path, JobResult, **expected, round=round_)
+        if result is None:
+            break
+        if round_:
+            path = layout.round_file(operation_id, attempt, round_, "request.json")
+            request = records.load(store, path, RoundRequest, **expected, round=round_)
+            if request is None:
+                raise ManifestInvalid("this file is absent", resource=path)
+            work.requests[round_] = request
+        work.results[round_] = result
+        round_ += 1
+    if not round_:
+        raise ObjectNotFound("the result is gone", resource=layout.rounds(operation_id, attempt))
+    return round_ - 1

@@ -1,0 +1,53 @@
+"""Which operation a resource is: its id, and which of its runs (`--again`) is meant."""
+
+from __future__ import annotations
+
+from tandem.delta.snapshot import Snapshot
+from tandem.errors import ObjectNotFound
+from tandem.operations import commit, layout
+from tandem.operations.work import Identity, Table
+from tandem.spec.identity import canonical_spec, spec_hash
+from tandem.spec.resources import Operation
+
+
+def identify(resource: Operation, table: Table, snapshot: Snapshot, *, again: bool) -> Identity:
+    """The latest run of a resource; with `again` a new one, unless the latest is unfinished
+    (that one is then taken up: a killed `--again` is not forgotten).
+
+    Raises: StorageError.
+    """
+    hash_ = spec_hash(resource)
+
+    def at(run: int) -> Identity:
+        return Identity(
+            operation_id=layout.operation_id(
+                resource.namespace, resource.kind_name, resource.name, hash_, run
+            ),
+            kind=resource.kind_name,
+            namespace=resource.namespace,
+            name=resource.name,
+            spec_hash=hash_,
+            spec=canonical_spec(resource),
+            run=run,
+        )
+
+    run = 1
+    while _exists(table, layout.identity(at(run + 1).operation_id)):
+        run += 1
+    latest = at(run)
+    if again and _finished(table, snapshot, latest.operation_id):
+        return at(run + 1)
+    return latest
+
+
+def _finished(table: Table, snapshot: Snapshot, operation_id: str) -> bool:
+    succeeded, _ = commit.stops(snapshot, operation_id)
+    return succeeded > 0 or _exists(table, layout.result(operation_id))
+
+
+def _exists(table: Table, path: str) -> bool:
+    try:
+        table.store.head(path)
+    except ObjectNotFound:
+        return False
+    return True

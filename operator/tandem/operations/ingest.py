@@ -1,0 +1,92 @@
+"""`TableIngest`: a job writes the rows of a source as new files; one commit makes them a segment.
+
+An append disturbs nobody and nobody disturbs it: there is nothing to reconcile but the table
+itself (another schema, another table).
+"""
+
+from __future__ import annotations
+
+from tandem.delta import protocol
+from tandem.delta.log import DeltaLog
+from tandem.locks.model import WHOLE_TABLE, Mode
+from tandem.operations import layout, records
+from tandem.operations.changes import table_changed
+from tandem.operations.events import Verdict
+from tandem.operations.numbering import new_segment, numbers_at
+from tandem.operations.outputs import output_add
+from tandem.operations.work import ChangeSet, Decision, OutputFileChange, Planned, Work
+from tandem.spark.job import IngestJob, JobSpec
+from tandem.spec.status import Plan, Reconciled, RowsAffected
+from tandem.spec.update import SourceFormat, TableIngest
+from tandem.storage import open_store
+from tandem.timeline.segments import output_tags
+
+
+class Ingest:
+    """The `Kind` of one TableIngest."""
+
+    protocol_kind = protocol.OperationKind.INGEST
+    app = "ingest"
+
+    def __init__(self, resource: TableIngest) -> None:
+        self._resource = resource
+
+    def plan(self, work: Work) -> Planned:
+        source = self._resource.spec.source
+        summary = Plan(
+            read_version=work.snapshot.version,
+            inputs=0,
+            input_bytes=0,
+            outputs=(new_segment(work.snapshot, work.now_ms).name,),
+            locks=("Append to the table",),
+        )
+        job = IngestJob(
+            source_format=source.format.value,
+            source_location=source.location,
+            source_options=dict(source.options),
+            source_version=self._source_version(work),
+            target_file_size=self._resource.spec.target_file_size,
+        )
+        return Planned(summary, job, Mode.APPEND, (WHOLE_TABLE,))
+
+    def plan_of_adopted(self, work: Work) -> Planned:
+        return Planned(work.frozen[0].summary, None, Mode.APPEND, (WHOLE_TABLE,))
+
+    def _source_version(self, work: Work) -> int | None:
+        """A Delta source is read at one version by all attempts: that of the first."""
+        source = self._resource.spec.source
+        if source.format is not SourceFormat.DELTA or source.version is not None:
+            return source.version
+        path = layout.job(work.identity.operation_id, 1)
+        first = records.load(work.table.store, path, JobSpec)
+        if first is not None and isinstance(first.job, IngestJob):
+            return first.job.source_version
+        return DeltaLog(open_store(source.location)).latest_version()
+
+    def load(self, work: Work, round_: int) -> None:
+        """Nothing belongs to the result but its files."""
+
+    def decide(self, work: Work) -> Decision:
+        return table_changed(work, schema_matters=True) or Decision(Verdict.COMMIT)
+
+    def change(self, work: Work) -> ChangeSet:
+        plan, _ = work.frozen
+        result = work.results[0]
+        segment = new_segment(work.snapshot, work.now_ms)
+        tags = output_tags(segment.name, segment.sequence)
+        outputs = tuple(
+            OutputFileChange(output_add(o, tags, data_change=True), o.rows) for o in result.outputs
+        )
+        return ChangeSet(
+            operation="WRITE",
+            parameters={"mode": "Append", "partitionBy": "[]"},
+            outputs=outputs,
+            blind_append=True,
+            segments=(segment.name,) if outputs else (),
+            numbers=segment.numbers if outputs else numbers_at(work.snapshot),
+            rows=RowsAffected(inserted=result.rows_written),
+            reconciled=Reconciled(
+                commits_seen=max(0, work.snapshot.version - plan.read_version),
+                rounds=work.rounds,
+            ),
+        )

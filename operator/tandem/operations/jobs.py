@@ -1,0 +1,209 @@
+"""The engine's side of a job: freeze its plan, start it, watch it, believe its result.
+
+The truth about success is the result file; what the runner says only tells when to stop
+waiting for it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+from tandem.errors import (
+    AlreadyExists,
+    ManifestInvalid,
+    ObjectNotFound,
+    OutputMissing,
+    Reason,
+)
+from tandem.operations import layout, records
+from tandem.operations.events import Event, JobLost, JobRunning, RoundDone
+from tandem.operations.records import PlanRecord
+from tandem.operations.work import ChangeSet, Work
+from tandem.spark.job import (
+    JobFailure,
+    JobProgress,
+    JobResult,
+    JobSpec,
+    RoundRequest,
+    SidecarRef,
+)
+from tandem.spark.job import Table as JobTable
+from tandem.spark.port import JobPhase, JobRequest, JobRunner
+from tandem.spec.status import Progress
+from tandem.storage.store import Store
+
+_LOST = frozenset({JobPhase.ENDED, JobPhase.FAILED, JobPhase.UNKNOWN})
+
+
+def persist(work: Work, attempt: int) -> None:
+    """Write plan.json and job.json. From here on the inputs are frozen, and pinned."""
+    planned = work.planned
+    assert planned is not None
+    assert planned.job is not None
+    operation_id = work.identity.operation_id
+    snapshot = work.snapshot
+    plan = PlanRecord.model_validate(
+        {
+            "operation_id": operation_id,
+            "attempt": attempt,
+            "kind": work.identity.kind,
+            "read_version": snapshot.version,
+            "table_id": snapshot.metadata.id,
+            "summary": planned.summary,
+            "started_ms": work.now_ms,
+            **planned.record,
+        }
+    )
+    job = JobSpec(
+        operation_id=operation_id,
+        attempt=attempt,
+        table=JobTable(
+            location=work.table.location,
+            version=snapshot.version,
+            table_id=snapshot.metadata.id,
+            schema_string=snapshot.metadata.schema_string,
+            partition_columns=snapshot.metadata.partition_columns,
+            configuration=dict(snapshot.metadata.configuration),
+            storage_options=dict(work.table.storage_options),
+            allowed_prefixes=work.table.allowed_prefixes,
+        ),
+        data_prefix=layout.data(operation_id, attempt),
+        control_prefix=layout.attempt(operation_id, attempt),
+        job=planned.job,
+    )
+    # Repeated after a lost answer, both are the same bytes.
+    work.table.store.put(layout.plan(operation_id, attempt), records.encode(plan))
+    work.table.store.put(layout.job(operation_id, attempt), records.encode(job))
+    work.plan, work.job = plan, job
+
+
+def request(work: Work, app: str, attempt: int) -> JobRequest:
+    """What to start."""
+    operation_id = work.identity.operation_id
+    return JobRequest(
+        name=layout.job_name(operation_id, attempt),
+        app=app,
+        location=work.table.location,
+        spec_path=layout.job(operation_id, attempt),
+        storage_options=tuple(sorted(work.table.storage_options.items())),
+    )
+
+
+def poll(work: Work, runner: JobRunner, attempt: int, round_: int) -> Event:
+    """Is the round's result there, or will it never be?"""
+    store, operation_id = work.table.store, work.identity.operation_id
+    # Asked before looking for the result, so that one written in between is not missed.
+    status = runner.status(layout.job_name(operation_id, attempt))
+    if _exists(store, layout.round_file(operation_id, attempt, round_, "result.json")):
+        return RoundDone(round_)
+    path = layout.round_file(operation_id, attempt, round_, "failure.json")
+    failure = records.load(store, path, JobFailure, operation_id=operation_id, attempt=attempt)
+    if failure is not None:
+        return JobLost(_reason(failure.reason), failure.message, failure.transient)
+    if status.phase in _LOST:
+        where = f" (log: {status.log})" if status.log else ""
+        message = status.message or "the job ended without a result"
+        return JobLost(Reason.JOB_FAILED, f"{message}{where}")
+    return JobRunning(_progress(store, operation_id, attempt))
+
+
+def read_result(work: Work, attempt: int, round_: int) -> None:
+    """The round's manifest into `work`. Raises: ManifestInvalid, StorageError."""
+    operation_id = work.identity.operation_id
+    path = layout.round_file(operation_id, attempt, round_, "result.json")
+    result = records.load(
+        work.table.store, path, JobResult, operation_id=operation_id, attempt=attempt, round=round_
+    )
+    if result is None:
+        raise ManifestInvalid("the result is gone", resource=path)
+    folder = layout.data(operation_id, attempt) + "/"
+    for output in result.outputs:
+        if not output.path.startswith(folder):
+            raise ManifestInvalid(
+                "the result names a file outside its attempt's folder",
+                resource=path,
+                field="outputs.path",
+                found=output.path,
+                expected=f"{folder}…",
+            )
+    work.results[round_] = result
+
+
+def request_round(work: Work, attempt: int, round_: int, request_: RoundRequest) -> None:
+    """Ask the job's driver to evaluate more rows."""
+    path = layout.round_file(work.identity.operation_id, attempt, round_, "request.json")
+    try:
+        work.table.store.put_if_absent(path, records.encode(request_))
+    except AlreadyExists:
+        # A twin of this process, or our first try, asked before; its question stands.
+        there = records.load(work.table.store, path, RoundRequest, round=round_)
+        if there is None:
+            raise
+        request_ = there
+    work.requests[round_] = request_
+
+
+def sidecar(store: Store, ref: SidecarRef) -> bytes:
+    """A file that belongs to a result, verified. Raises: ManifestInvalid, StorageError."""
+    try:
+        data = store.get(ref.path)
+    except ObjectNotFound as error:
+        raise ManifestInvalid("a file of the result is gone", resource=ref.path) from error
+    digest = hashlib.sha256(data).hexdigest()
+    if len(data) != ref.size or digest != ref.sha256:
+        raise ManifestInvalid(
+            "a file of the result is not what the job wrote",
+            resource=ref.path,
+            found=f"{len(data)} bytes, SHA-256 {digest}",
+            expected=f"{ref.size} bytes, SHA-256 {ref.sha256}",
+        )
+    return data
+
+
+def check_outputs(store: Store, operation_id: str, attempt: int, change: ChangeSet) -> None:
+    """That our files are still there: a vacuum without retention takes what no commit names.
+
+    Raises: OutputMissing.
+    """
+    there = {m.path: m.size for m in store.list(layout.data(operation_id, attempt))}
+    for output in change.outputs:
+        if there.get(output.add.path) != output.add.size:
+            raise OutputMissing(
+                "a file that the job wrote is gone before it could be committed",
+                resource=output.add.path,
+                found=f"{there.get(output.add.path, 'no')} bytes",
+                expected=f"{output.add.size} bytes",
+                remedy="Does somebody vacuum this table without retention?",
+            )
+
+
+def _exists(store: Store, path: str) -> bool:
+    try:
+        store.head(path)
+    except ObjectNotFound:
+        return False
+    return True
+
+
+def _reason(text: str) -> Reason:
+    return Reason(text) if text in set(Reason) else Reason.JOB_FAILED
+
+
+def _progress(store: Store, operation_id: str, attempt: int) -> Progress | None:
+    path = layout.progress(operation_id, attempt)
+    try:
+        found = records.load(store, path, JobProgress)
+    except ManifestInvalid:
+        return None  # for people only, and overwritten while we read
+    if found is None:
+        return None
+    total = found.bytes_total or found.files_total
+    done = found.bytes_done if found.bytes_total else found.files_done
+    return Progress(
+        percent=min(100, 100 * done // total) if total else 0,
+        files_done=found.files_done,
+        files_total=found.files_total,
+        bytes_done=found.bytes_done,
+        bytes_total=found.bytes_total,
+        summary=f"{found.files_done}/{found.files_total} files",
+    )

@@ -1,0 +1,120 @@
+"""Where the files of an operation lie below a table's root. Pure text.
+
+    _tandem/operations/<id>/operation.json                  what it is
+    _tandem/operations/<id>/result.json                     how it ended
+    _tandem/operations/<id>/attempts/<n>/attempt.json       who claimed the attempt
+    _tandem/operations/<id>/attempts/<n>/{plan,job}.json    its frozen plan
+    _tandem/operations/<id>/attempts/<n>/ended.json         why it ended without a commit
+    _tandem/operations/<id>/attempts/<n>/rounds/<k>/…       what the job answered
+    _tandem/rowmaps/<id>-<n>.rowmap                         where its rows went
+    _tandem/dv/<id>-<n>/…                                   deletion vectors of its commit
+    <id>-<n>/…                                              data files
+
+Everything that an attempt alone wrote lies under names of that attempt alone, so that cleaning
+deletes whole folders. `_`-folders are spared by other systems' vacuum.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+
+ROOT = "_tandem"
+_ATTEMPT = re.compile(r"/attempts/(\d+)/(.+)$")
+
+
+def operation_id(namespace: str, kind: str, name: str, spec_hash: str, run: int = 1) -> str:
+    """Deterministic: the same resource gives the same id. `run` counts `--again`."""
+    text = "/".join((namespace, kind, name, spec_hash))
+    digest = hashlib.sha256(text.encode()).hexdigest()[:16]
+    return digest if run == 1 else f"{digest}r{run}"
+
+
+def operations() -> str:
+    return f"{ROOT}/operations"
+
+
+def operation(operation_id: str) -> str:
+    return f"{operations()}/{operation_id}"
+
+
+def identity(operation_id: str) -> str:
+    return f"{operation(operation_id)}/operation.json"
+
+
+def result(operation_id: str) -> str:
+    return f"{operation(operation_id)}/result.json"
+
+
+def attempts(operation_id: str) -> str:
+    return f"{operation(operation_id)}/attempts"
+
+
+def attempt(operation_id: str, attempt_: int) -> str:
+    return f"{attempts(operation_id)}/{attempt_}"
+
+
+def claim(operation_id: str, attempt_: int) -> str:
+    return f"{attempt(operation_id, attempt_)}/attempt.json"
+
+
+def plan(operation_id: str, attempt_: int) -> str:
+    return f"{attempt(operation_id, attempt_)}/plan.json"
+
+
+def job(operation_id: str, attempt_: int) -> str:
+    return f"{attempt(operation_id, attempt_)}/job.json"
+
+
+def progress(operation_id: str, attempt_: int) -> str:
+    return f"{attempt(operation_id, attempt_)}/progress.json"
+
+
+def done(operation_id: str, attempt_: int) -> str:
+    return f"{attempt(operation_id, attempt_)}/done.json"
+
+
+def ended(operation_id: str, attempt_: int) -> str:
+    return f"{attempt(operation_id, attempt_)}/ended.json"
+
+
+def rounds(operation_id: str, attempt_: int) -> str:
+    return f"{attempt(operation_id, attempt_)}/rounds"
+
+
+def round_file(operation_id: str, attempt_: int, round_: int, name: str) -> str:
+    """`name` is `request.json`, `result.json` or `failure.json`."""
+    return f"{rounds(operation_id, attempt_)}/{round_}/{name}"
+
+
+def data(operation_id: str, attempt_: int) -> str:
+    return f"{operation_id}-{attempt_}"
+
+
+def deletion_vectors(operation_id: str, attempt_: int) -> str:
+    return f"{ROOT}/dv/{operation_id}-{attempt_}"
+
+
+def row_map(operation_id: str, attempt_: int) -> str:
+    return f"{ROOT}/rowmaps/{operation_id}-{attempt_}.rowmap"
+
+
+def job_name(operation_id: str, attempt_: int) -> str:
+    """Name of an attempt's Spark application: a DNS label."""
+    return f"tandem-{operation_id}-{attempt_}"
+
+
+def split_attempt(path: str) -> tuple[int, str] | None:
+    """The attempt's number, and the rest of the path, of a file below `attempts`."""
+    match = _ATTEMPT.search(path)
+    return (int(match[1]), match[2]) if match else None
+
+
+def success_app(operation_id: str) -> str:
+    """`txn` application id whose version is the attempt that succeeded."""
+    return f"tandem:{operation_id}"
+
+
+def abandoned_app(operation_id: str) -> str:
+    """`txn` application id whose version is the highest abandoned attempt."""
+    return f"tandem:{operation_id}:abandoned"

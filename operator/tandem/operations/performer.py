@@ -1,0 +1,416 @@
+"""Performs effects against the real world: store, log, locks, jobs. One method per point.
+
+What an effect raises becomes an event here, in one place, so that `step` decides what a failure
+means. `around` is where tests stand: it sees every effect by name, before and after.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tandem.delta import protocol
+from tandem.errors import (
+    AccessDenied,
+    AlreadyExists,
+    DataFileMissing,
+    ManifestInvalid,
+    ObjectNotFound,
+    OutcomeUnknown,
+    OutputMissing,
+    Reason,
+    RowMapInvalid,
+    StorageError,
+    StorageFull,
+    TandemError,
+)
+from tandem.locks.model import CommitLease, Granted, LockRequest
+from tandem.operations import cleaning, commit, earlier, jobs, layout, records
+from tandem.operations.effects import Effect, Point
+from tandem.operations.events import (
+    AbandonRefused,
+    AdoptionRefused,
+    AttemptAdopted,
+    ClaimLost,
+    CommitFound,
+    CommitLost,
+    CommitPut,
+    CommitRefused,
+    CommitUnknown,
+    Decided,
+    Done,
+    EffectFailed,
+    Event,
+    LocksGranted,
+    LocksWaiting,
+    PlanMade,
+    TableRead,
+    Verdict,
+)
+from tandem.operations.ports import Ports
+from tandem.operations.records import AttemptRecord, EndedRecord, OperationRecord, ResultRecord
+from tandem.operations.state import OperationState
+from tandem.operations.work import Identity, Kind, Table, Work
+
+Around = Callable[[Effect, Callable[[], Event]], Event]
+
+_ABANDON_TRIES = 64
+_LOCK_WAIT_S = 1.0
+_FRESH = (ManifestInvalid, RowMapInvalid, OutputMissing, DataFileMissing)
+"""Failures that another attempt, planned anew, may not meet again."""
+
+
+def plainly(_effect: Effect, call: Callable[[], Event]) -> Event:
+    """The `around` of everyday: just do it."""
+    return call()
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """`maintain` does what table properties ask after a commit (checkpoint, log clean-up)."""
+
+    lock_wait_s: float = _LOCK_WAIT_S
+    priority: int = 0
+    maintain: Callable[[Table, int], None] | None = None
+
+
+class Performer:
+    """Performs the effects of one operation. Not thread-safe: one operation, one thread."""
+
+    def __init__(
+        self,
+        identity: Identity,
+        table: Table,
+        kind: Kind,
+        ports: Ports,
+        options: Options | None = None,
+        around: Around = plainly,
+    ) -> None:
+        self.work = Work(identity, table)
+        self._id = identity.operation_id
+        self._table = table
+        self._store = table.store
+        self._kind = kind
+        self._ports = ports
+        self._options = options or Options()
+        self._around = around
+        self._token = ports.nonces.nonce()
+        self._started_ms = ports.clock.now_ms()
+        self._methods: dict[Point, Callable[[Effect, OperationState], Event]] = {
+            Point.READ_TABLE: self._read_table,
+            Point.CHECK_EARLIER_OUTCOME: self._check_earlier_outcome,
+            Point.FIND_COMMIT: self._find_commit,
+            Point.PLAN: self._plan,
+            Point.CLAIM_ATTEMPT: self._claim_attempt,
+            Point.ADOPT_ATTEMPT: self._adopt_attempt,
+            Point.ACQUIRE_LOCKS: self._acquire_locks,
+            Point.AWAIT_LOCKS: self._await_locks,
+            Point.PERSIST_PLAN: self._persist_plan,
+            Point.START_JOB: self._start_job,
+            Point.POLL_JOB: self._poll_job,
+            Point.READ_RESULT: self._read_result,
+            Point.RECONCILE: self._reconcile,
+            Point.REQUEST_ROUND: self._request_round,
+            Point.WRITE_SIDECARS: self._write_sidecars,
+            Point.CHECK_OUTPUTS: self._check_outputs,
+            Point.ENTER_COMMIT: self._enter_commit,
+            Point.PUT_COMMIT: self._put_commit,
+            Point.LOOK_UP_COMMIT: self._look_up_commit,
+            Point.RECORD_RESULT: self._record_result,
+            Point.FINISH_JOB: self._finish_job,
+            Point.STOP_JOB: self._stop_job,
+            Point.ABANDON_ATTEMPT: self._abandon_attempt,
+            Point.CLEAN_ATTEMPT: self._clean_attempt,
+            Point.CLEAN_UNUSED: self._clean_unused,
+            Point.RELEASE_LOCKS: self._release_locks,
+            Point.MAINTAIN: self._maintain,
+        }
+
+    def perform(self, effect: Effect, state: OperationState) -> Event:
+        """Do it, and say what came of it. Raises nothing that an operation can cause."""
+        try:
+            return self._around(effect, lambda: self._methods[effect.point](effect, state))
+        except TandemError as error:
+            # The outcome of a put is never guessed: it is looked up first.
+            if effect.point is Point.PUT_COMMIT and isinstance(error, StorageError):
+                return CommitUnknown()
+            lasting = isinstance(error, AccessDenied | StorageFull | ObjectNotFound | AlreadyExists)
+            return EffectFailed(
+                effect,
+                error.reason,
+                str(error),
+                retryable=isinstance(error, StorageError) and not lasting,
+                fresh=isinstance(error, (*_FRESH, ObjectNotFound)),
+            )
+
+    # Finding out where we are
+
+    def _read_table(self, _effect: Effect, _state: OperationState) -> Event:
+        self._refresh()
+        succeeded, abandoned = commit.stops(self.work.snapshot, self._id)
+        return TableRead(self.work.snapshot.version, succeeded, abandoned)
+
+    def _refresh(self) -> None:
+        latest = self.work.latest
+        log = self._table.log
+        self.work.latest = log.snapshot() if latest is None else log.update(latest)
+        self.work.now_ms = self._ports.clock.now_ms()
+
+    def _check_earlier_outcome(self, _effect: Effect, _state: OperationState) -> Event:
+        _, abandoned = commit.stops(self.work.snapshot, self._id)
+        self.work.forget_attempt()
+        return earlier.find(self._store, self._id, abandoned, self._ports.processes)
+
+    def _find_commit(self, _effect: Effect, _state: OperationState) -> Event:
+        if commit.stops(self.work.snapshot, self._id)[0] == 0:
+            self._refresh()
+        found = commit.find(self._table.log, self._id, self.work.snapshot.version)
+        return CommitFound(commit.result_in(found))
+
+    # Planning and locking
+
+    def _plan(self, _effect: Effect, _state: OperationState) -> Event:
+        snapshot = self.work.snapshot
+        protocol.check(
+            snapshot.protocol,
+            snapshot.metadata,
+            self._kind.protocol_kind,
+            resource=self.work.identity.display,
+        )
+        planned = self.work.planned = self._kind.plan(self.work)
+        return PlanMade(planned.summary, planned.nothing_to_do)
+
+    def _claim_attempt(self, effect: Effect, _state: OperationState) -> Event:
+        self._put_identity()
+        me = self._ports.processes.me()
+        path = layout.claim(self._id, effect.attempt)
+        claim = AttemptRecord(
+            operation_id=self._id,
+            attempt=effect.attempt,
+            host=me.host,
+            pid=me.pid,
+            started=me.started,
+            token=self._token,
+            claimed_ms=self._ports.clock.now_ms(),
+        )
+        if records.put_once(self._store, path, claim):
+            return Done(effect.point)
+        there = records.load(self._store, path, AttemptRecord)
+        # Ours after all: the answer of the first try was lost.
+        ours = there is not None and there.token == self._token
+        return Done(effect.point) if ours else ClaimLost()
+
+    def _put_identity(self) -> None:
+        identity = self.work.identity
+        record = OperationRecord(
+            operation_id=self._id,
+            kind=identity.kind,
+            namespace=identity.namespace,
+            name=identity.name,
+            spec_hash=identity.spec_hash,
+            spec=dict(identity.spec),
+            run=identity.run,
+        )
+        records.put_once(self._store, layout.identity(self._id), record)
+
+    def _adopt_attempt(self, effect: Effect, _state: OperationState) -> Event:
+        work = self.work
+        try:
+            work.plan, work.job = earlier.load_frozen(self._store, self._id, effect.attempt)
+            last = earlier.load_rounds(self._store, work, effect.attempt)
+            for round_ in range(last + 1):
+                self._kind.load(work, round_)
+        except (ManifestInvalid, RowMapInvalid, ObjectNotFound) as error:
+            work.forget_attempt()
+            return AdoptionRefused(f"attempt {effect.attempt} cannot be used: {error}")
+        return AttemptAdopted(work.plan.summary, last)
+
+    def _acquire_locks(self, _effect: Effect, _state: OperationState) -> Event:
+        planned = self.work.planned or self._kind.plan_of_adopted(self.work)
+        answer = self._ports.locks.acquire(
+            LockRequest(
+                table=self._table.location,
+                operation=self._id,
+                mode=planned.mode,
+                resources=planned.locks,
+                priority=self._options.priority,
+                display=self.work.identity.display,
+            )
+        )
+        if isinstance(answer, Granted):
+            return LocksGranted(answer.token)
+        return LocksWaiting(answer.blockers)
+
+    def _await_locks(self, effect: Effect, _state: OperationState) -> Event:
+        self._ports.locks.wait(self._table.location, self._id, self._options.lock_wait_s)
+        return Done(effect.point)
+
+    # Running
+
+    def _persist_plan(self, effect: Effect, _state: OperationState) -> Event:
+        jobs.persist(self.work, effect.attempt)
+        return Done(effect.point)
+
+    def _start_job(self, effect: Effect, _state: OperationState) -> Event:
+        self._ports.jobs.start(jobs.request(self.work, self._kind.app, effect.attempt))
+        return Done(effect.point)
+
+    def _poll_job(self, effect: Effect, _state: OperationState) -> Event:
+        return jobs.poll(self.work, self._ports.jobs, effect.attempt, effect.round)
+
+    def _read_result(self, effect: Effect, _state: OperationState) -> Event:
+        jobs.read_result(self.work, effect.attempt, effect.round)
+        self._kind.load(self.work, effect.round)
+        return Done(effect.point)
+
+    def _request_round(self, effect: Effect, _state: OperationState) -> Event:
+        decision = self.work.decision
+        assert decision is not None
+        assert decision.evaluate is not None
+        # It may take long: whoever is more important need not wait for us.
+        self._ports.locks.leave_commit(self._table.location, self._id)
+        jobs.request_round(self.work, effect.attempt, effect.round, decision.evaluate)
+        return Done(effect.point)
+
+    # Reconciling and committing
+
+    def _reconcile(self, _effect: Effect, _state: OperationState) -> Event:
+        work = self.work
+        protocol.check(
+            work.snapshot.protocol,
+            work.snapshot.metadata,
+            self._kind.protocol_kind,
+            resource=work.identity.display,
+        )
+        work.rounds += 1
+        decision = work.decision = self._kind.decide(work)
+        if decision.verdict is Verdict.COMMIT:
+            work.change = self._kind.change(work)
+        return Decided(work.snapshot.version, decision.verdict, decision.why, decision.reason)
+
+    def _write_sidecars(self, effect: Effect, _state: OperationState) -> Event:
+        change = self.work.change
+        assert change is not None
+        folder = layout.deletion_vectors(self._id, effect.attempt)
+        self.work.sidecars = commit.write_vectors(self._store, folder, change)
+        if change.row_map:
+            # The same bytes in every round: the map says where rows went, not which live.
+            self._store.put(layout.row_map(self._id, effect.attempt), change.row_map)
+        return Done(effect.point)
+
+    def _check_outputs(self, effect: Effect, _state: OperationState) -> Event:
+        change = self.work.change
+        assert change is not None
+        jobs.check_outputs(self._store, self._id, effect.attempt, change)
+        return Done(effect.point)
+
+    def _enter_commit(self, effect: Effect, _state: OperationState) -> Event:
+        lease = self._ports.locks.enter_commit(self._table.location, self._id)
+        if lease is CommitLease.ENTERED:
+            return Done(effect.point)
+        return CommitRefused(revoked=lease is CommitLease.REVOKED)
+
+    def _put_commit(self, effect: Effect, state: OperationState) -> Event:
+        work = self.work
+        succeeded, abandoned = commit.stops(work.snapshot, self._id)
+        if succeeded or abandoned >= effect.attempt or effect.version != work.snapshot.version + 1:
+            raise AssertionError(f"{effect} is stopped by version {work.snapshot.version}")
+        # One token, one content: what was put before and got lost is told apart by it.
+        work.token = f"{self._id}-{effect.attempt}-{self._ports.nonces.nonce()}"
+        actions = commit.actions(work, effect.attempt, state.token)
+        result = commit.result_of(work, effect.version)
+        try:
+            self._table.log.put_commit(effect.version, actions, token=work.token)
+        except AlreadyExists:
+            return CommitLost()
+        except OutcomeUnknown:
+            return CommitUnknown()
+        return CommitPut(result)
+
+    def _look_up_commit(self, effect: Effect, _state: OperationState) -> Event:
+        if self._table.log.find_commit(effect.version, self.work.token):
+            return CommitPut(commit.result_of(self.work, effect.version))
+        # Not there (yet). If it still arrives, the next read shows our own success.
+        return CommitLost()
+
+    # The way out
+
+    def _record_result(self, effect: Effect, state: OperationState) -> Event:
+        assert state.closing is not None
+        ending = state.closing.ending
+        self._put_identity()
+        record = ResultRecord(
+            operation_id=self._id,
+            attempt=ending.attempt,
+            phase=ending.phase,
+            reason=ending.reason,
+            message=ending.message,
+            result=ending.result,
+            plan=ending.plan,
+            started_ms=self._started_ms,
+            ended_ms=self._ports.clock.now_ms(),
+        )
+        records.put_once(self._store, layout.result(self._id), record)
+        return Done(effect.point)
+
+    def _finish_job(self, effect: Effect, _state: OperationState) -> Event:
+        self._store.put(layout.done(self._id, effect.attempt), b"{}")
+        return Done(effect.point)
+
+    def _stop_job(self, effect: Effect, _state: OperationState) -> Event:
+        self._ports.jobs.stop(layout.job_name(self._id, effect.attempt))
+        return Done(effect.point)
+
+    def _abandon_attempt(self, effect: Effect, state: OperationState) -> Event:
+        assert state.closing is not None
+        ended = EndedRecord(
+            operation_id=self._id,
+            attempt=effect.attempt,
+            reason=state.closing.ending.reason,
+            message=state.closing.ending.message,
+            counted=state.closing.counted,
+        )
+        records.put_once(self._store, layout.ended(self._id, effect.attempt), ended)
+        for _ in range(_ABANDON_TRIES):
+            self._refresh()
+            succeeded, abandoned = commit.stops(self.work.snapshot, self._id)
+            if succeeded:
+                return AbandonRefused(succeeded)
+            if abandoned >= effect.attempt:
+                return Done(effect.point)
+            actions = commit.abandonment(self.work, effect.attempt)
+            version = self.work.snapshot.version + 1
+            token = f"{self._id}-{effect.attempt}-{self._ports.nonces.nonce()}"
+            try:
+                self._table.log.put_commit(version, actions, token=token)
+            except AlreadyExists:
+                continue
+            return Done(effect.point)
+        return EffectFailed(
+            effect, Reason.CONFLICT, "other writers were faster every time", retryable=True
+        )
+
+    def _clean_attempt(self, effect: Effect, _state: OperationState) -> Event:
+        cleaning.clean_abandoned(self._store, self._id, effect.attempt)
+        return Done(effect.point)
+
+    def _clean_unused(self, effect: Effect, state: OperationState) -> Event:
+        assert state.closing is not None
+        assert state.closing.ending.result is not None
+        version = state.closing.ending.result.version
+        committed = None if version is None else self._table.log.commit(version)
+        if committed is not None:
+            cleaning.clean_unused(self._store, self._id, effect.attempt, committed)
+        return Done(effect.point)
+
+    def _release_locks(self, effect: Effect, _state: OperationState) -> Event:
+        self._ports.locks.release(self._table.location, self._id)
+        return Done(effect.point)
+
+    def _maintain(self, effect: Effect, state: OperationState) -> Event:
+        assert state.closing is not None
+        assert state.closing.ending.result is not None
+        version = state.closing.ending.result.version
+        if self._options.maintain is not None and version is not None:
+            self._options.maintain(self._table, version)
+        return Done(effect.point)

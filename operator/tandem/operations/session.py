@@ -1,0 +1,99 @@
+"""One operation on its way: holds the state, performs one effect at a time.
+
+`advance` does exactly one effect, so that whoever drives many (a thread each, an event loop, a
+simulator that shuffles them) decides about the order and may stop anywhere.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+
+from tandem.operations.effects import Effect
+from tandem.operations.events import Ask, Asked, Ending, Event, Started
+from tandem.operations.performer import Performer
+from tandem.operations.ports import Clock
+from tandem.operations.state import Limits, OperationState
+from tandem.operations.step import step
+from tandem.operations.work import Identity
+
+Watch = Callable[[OperationState], None]
+
+
+class Session:
+    """`ask` may be called from any thread; everything else by one thread only.
+
+    Args:
+        deadline_ms: how long it may take from now to its commit; None for ever.
+        watch: called after every step, for progress and status.
+    """
+
+    def __init__(
+        self,
+        performer: Performer,
+        clock: Clock,
+        limits: Limits,
+        *,
+        identity: Identity,
+        deadline_ms: int | None = None,
+        watch: Watch | None = None,
+    ) -> None:
+        self.identity = identity
+        self.state = OperationState(limits=limits)
+        self.started_ms = clock.now_ms()
+        self._performer = performer
+        self._clock = clock
+        self._deadline = None if deadline_ms is None else self.started_ms + deadline_ms
+        self._watch = watch
+        self._effects: deque[Effect] = deque()
+        self._asks: deque[Ask] = deque()
+        self._wake = threading.Event()
+        self._step(Started())
+
+    @property
+    def ending(self) -> Ending | None:
+        return self.state.ended
+
+    @property
+    def next_effect(self) -> Effect | None:
+        """What `advance` will do unless somebody asks for something else."""
+        return self._effects[0] if self._effects else None
+
+    def ask(self, what: Ask) -> None:
+        """Ask the operation to stop. It may have committed by the time it listens."""
+        self._asks.append(what)
+        self._wake.set()
+
+    def advance(self) -> bool:
+        """Perform the next effect; False once the operation has ended."""
+        if self._listen():
+            return self.state.ended is None
+        if not self._effects:
+            return False
+        effect = self._effects[0]
+        if effect.delay_ms:
+            self._clock.sleep(effect.delay_ms, self._wake)
+            if self._listen():
+                return self.state.ended is None
+        self._effects.popleft()
+        self._step(self._performer.perform(effect, self.state))
+        return self.state.ended is None
+
+    def _listen(self) -> bool:
+        if self._deadline is not None and self._clock.now_ms() >= self._deadline:
+            self._deadline = None
+            self._asks.append(Ask.DEADLINE)
+        if not self._asks:
+            return False
+        self._wake.clear()
+        # What was to be done next is dropped, unless the answer asks for it again.
+        self._effects.clear()
+        self._step(Asked(self._asks.popleft()))
+        return True
+
+    def _step(self, event: Event) -> None:
+        self.state, effects = step(self.state, event)
+        self._effects.extend(effects)
+        if self._watch is not None:
+            self._watch(self.state)
