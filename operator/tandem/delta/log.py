@@ -240,25 +240,18 @@ class DeltaLog:
                 return self._from_checkpoint(listing, checkpoint, target)
             except CorruptLog as error:
                 first_error = first_error or error
-        missing = listing.missing(0, target)
-        if missing is None:
+        if listing.missing(0, target) is None:
             return self._from_commits(listing, target)
         if first_error is not None:
             raise first_error
-        earliest = listing.earliest
-        if 0 <= earliest <= target:
-            base = (
-                max(c.version for c in [*listing.checkpoints] if c.version <= target)
-                if any(c.version <= target for c in listing.checkpoints)
-                else -1
-            )
-            missing = listing.missing(base + 1, target)
-        elif earliest > target:
+        bases = [c.version for c in listing.checkpoints if c.version <= target]
+        if not bases and listing.earliest > target:
             raise self._no_version(target, listing)
+        missing = listing.missing(max(bases, default=-1) + 1, target)
         raise CorruptLog(
             f"version {target} cannot be rebuilt: a commit is missing",
             resource=self._store.location,
-            field=names.commit_path(missing if missing is not None else 0),
+            field=names.commit_path(missing or 0),
             found="no such object",
             expected="every version after the last checkpoint",
             remedy="Restore the missing file, or read another version",

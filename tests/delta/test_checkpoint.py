@@ -1,0 +1,322 @@
+"""Checkpoints by hand: classic, multi-part, V2; damaged ones; and the ones that we write."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from support import deltalog as dl
+from tandem.delta.checkpoint_write import obstacle, write_checkpoint
+from tandem.delta.log import DeltaLog
+from tandem.delta.maintenance import maintain
+from tandem.errors import CorruptLog, StorageError
+from tandem.storage.memory import Call, MemoryStore
+
+HISTORY: list[list[dl.Json]] = [
+    [dl.info(), dl.protocol(), dl.metadata({"k": "v"})],
+    [dl.info(), dl.add("a", tags={"t": "1"}), dl.add("b"), {"txn": {"appId": "x", "version": 4}}],
+    [dl.info(), dl.remove("a"), dl.add("a", "v1"), dl.add("c")],
+    [dl.info(), dl.remove("b"), dl.add("d")],
+    [dl.info(), dl.add("e")],
+]
+AT = 3
+PREFIX = f"_delta_log/{AT:020d}.checkpoint"
+UUID = "80a083e8-7026-4e79-81be-64bd76c43a11"
+LIVE = [("a", True), ("c", False), ("d", False), ("e", False)]
+
+
+def _table() -> MemoryStore:
+    store = MemoryStore()
+    dl.write_log(store, HISTORY)
+    return store
+
+
+def _cut(store: MemoryStore) -> MemoryStore:
+    """Only the commits after the checkpoint are left: it has to be used."""
+    store.delete(dl.commit_name(v) for v in range(AT + 1))
+    return store
+
+
+def _read(store: MemoryStore) -> tuple[int | None, list[tuple[str, bool]]]:
+    snapshot = DeltaLog(store, parallel_reads=1).snapshot()
+    assert snapshot.version == 4
+    assert snapshot.configuration == {"k": "v"}
+    assert snapshot.txns["x"].version == 4
+    files = sorted((a.logged_path, a.deletion_vector is not None) for a in snapshot.adds())
+    return snapshot.checkpoint_version, files
+
+
+def _state() -> list[dl.Json]:
+    return dl.state_actions(HISTORY[: AT + 1])
+
+
+def _files(state: list[dl.Json]) -> list[dl.Json]:
+    return [a for a in state if "add" in a]
+
+
+def _others(state: list[dl.Json]) -> list[dl.Json]:
+    return [a for a in state if "add" not in a]
+
+
+def _sidecars(store: MemoryStore, *, full_path: bool = False) -> list[dl.Json]:
+    actions = []
+    for index, action in enumerate(_files(_state())):
+        name = f"side{index}.parquet"
+        data = dl.checkpoint_bytes([action], ("add", "remove"))
+        store.put(f"_delta_log/_sidecars/{name}", data)
+        logged = f"file:/memory/_delta_log/_sidecars/{name}" if full_path else name
+        body = {"path": logged, "sizeInBytes": len(data), "modificationTime": 1, "tags": {}}
+        actions.append({"sidecar": body})
+    return actions
+
+
+_META = {"checkpointMetadata": {"version": AT, "tags": {}}}
+
+
+def test_classic() -> None:
+    store = _table()
+    store.put(f"{PREFIX}.parquet", dl.checkpoint_bytes(_state()))
+    assert _read(_cut(store)) == (AT, LIVE)
+
+
+def test_multi_part() -> None:
+    store, state = _table(), _state()
+    for part in (1, 2, 3):
+        data = dl.checkpoint_bytes(state[part - 1 :: 3])
+        store.put(f"{PREFIX}.{part:010d}.{3:010d}.parquet", data)
+    assert _read(_cut(store)) == (AT, LIVE)
+
+
+def test_incomplete_multi_part_is_ignored() -> None:
+    store, state = _table(), _state()
+    for part in (1, 3):
+        store.put(f"{PREFIX}.{part:010d}.{3:010d}.parquet", dl.checkpoint_bytes(state))
+    assert _read(store) == (None, LIVE)
+
+
+@pytest.mark.parametrize("inline", [True, False], ids=["inline", "sidecars"])
+@pytest.mark.parametrize("full_path", [True, False], ids=["full path", "name"])
+@pytest.mark.parametrize(
+    "name", [f"{PREFIX}.{UUID}.json", f"{PREFIX}.{UUID}.parquet", f"{PREFIX}.parquet"]
+)
+def test_v2(name: str, full_path: bool, inline: bool) -> None:
+    store, state = _table(), _state()
+    beside = _files(state) if inline else _sidecars(store, full_path=full_path)
+    actions = [_META, *_others(state), *beside]
+    data = dl.lines(actions) if name.endswith("json") else dl.checkpoint_bytes(actions)
+    store.put(name, data)
+    assert _read(_cut(store)) == (AT, LIVE)
+
+
+def test_v2_with_a_missing_sidecar_falls_back_to_the_commits() -> None:
+    store = _table()
+    actions = [_META, *_others(_state()), *_sidecars(store)]
+    store.put(f"{PREFIX}.{UUID}.json", dl.lines(actions))
+    store.delete(["_delta_log/_sidecars/side1.parquet"])
+    assert _read(store) == (None, LIVE)
+    with pytest.raises(CorruptLog) as caught:
+        _read(_cut(store))
+    assert caught.value.resource == "_delta_log/_sidecars/side1.parquet"
+
+
+@pytest.mark.parametrize("keep", [0, 4, 100, 0.5, 0.99])
+def test_truncated_checkpoint(keep: float) -> None:
+    """Falls back to an older complete checkpoint, then to the commits; else an explained error."""
+    store = _table()
+    whole = dl.checkpoint_bytes(_state())
+    size = keep if isinstance(keep, int) else int(len(whole) * keep)
+    store.put(f"{PREFIX}.parquet", whole[:size])
+    store.put("_delta_log/_last_checkpoint", json.dumps({"version": AT, "size": 9}).encode())
+    assert _read(store) == (None, LIVE)
+    older = dl.state_actions(HISTORY[:2])
+    store.put("_delta_log/00000000000000000001.checkpoint.parquet", dl.checkpoint_bytes(older))
+    store.delete([dl.commit_name(0)])
+    assert _read(store) == (1, LIVE)
+    store.delete([dl.commit_name(v) for v in range(AT + 1)])
+    with pytest.raises(CorruptLog) as caught:
+        _read(store)
+    error = caught.value
+    assert error.resource == f"{PREFIX}.parquet"
+    assert all((error.found, error.expected, error.remedy))
+
+
+def test_checkpoint_without_metadata_is_corrupt() -> None:
+    store = _table()
+    store.put(f"{PREFIX}.parquet", dl.checkpoint_bytes(_files(_state())))
+    assert _read(store) == (None, LIVE)
+
+
+def test_two_checkpoints_of_one_version_either_will_do() -> None:
+    store = _table()
+    store.put(f"{PREFIX}.parquet", dl.checkpoint_bytes(_state()))
+    store.put(f"{PREFIX}.{UUID}.json", b"{ cut off")
+    assert _read(_cut(store)) == (AT, LIVE)
+
+
+def test_checkpoint_columns_of_other_writers() -> None:
+    """Statistics and partition values only as structs, columns missing, other integer widths."""
+    store = _table()
+    stats = pa.struct([("numRecords", pa.int64()), ("minValues", pa.struct([("id", pa.int64())]))])
+    add = pa.struct(
+        [("path", pa.string()), ("size", pa.int32()), ("modificationTime", pa.int64()),
+         ("partitionValues_parsed", pa.struct([("p", pa.date32()), ("q", pa.bool_())])),
+         ("stats_parsed", stats)]
+    )  # fmt: skip
+    import datetime as dt
+
+    others = dl.checkpoint_bytes(_others(_state()), ("protocol", "metaData", "txn"))
+    small = pq.read_table(pa.BufferReader(others))
+    row = {
+        "path": "a",
+        "size": 3,
+        "modificationTime": 5,
+        "partitionValues_parsed": {"p": dt.date(2013, 2, 1), "q": None},
+        "stats_parsed": {"numRecords": 8, "minValues": {"id": 2}},
+    }
+    table = pa.concat_tables(
+        [small, pa.table({"add": pa.array([row], add)})], promote_options="default"
+    )
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink)
+    store.put(f"{PREFIX}.parquet", sink.getvalue().to_pybytes())
+    snapshot = DeltaLog(_cut(store), parallel_reads=1).snapshot(AT)
+    (found,) = snapshot.adds()
+    assert found.partition_values == {"p": "2013-02-01", "q": None}
+    assert json.loads(found.stats or "") == {"numRecords": 8, "minValues": {"id": 2}}
+    assert snapshot.num_records.to_pylist() == [8]
+
+
+# Ours
+
+
+def test_written_checkpoint_keeps_everything() -> None:
+    store = _table()
+    log = DeltaLog(store, parallel_reads=1)
+    before = log.snapshot()
+    written = write_checkpoint(log, before, now_ms=0)
+    assert (written.version, written.adds) == (4, 4)
+    hint = json.loads(store.get("_delta_log/_last_checkpoint"))
+    assert hint == {
+        "version": 4,
+        "size": written.actions,
+        "sizeInBytes": len(store.get(written.path)),
+        "numOfAddFiles": 4,
+    }
+    store.delete(dl.commit_name(v) for v in range(5))
+    after = DeltaLog(store, parallel_reads=1).snapshot()
+    for name in ("version", "metadata", "protocol", "txns", "domains"):
+        assert getattr(after, name) == getattr(before, name)
+    kept = [f for f in before.files.column_names if f != "data_change"]
+    ordered = [s.files.select(kept).sort_by("path") for s in (before, after)]
+    assert ordered[0].equals(ordered[1])
+
+
+def test_expired_tombstones_are_dropped() -> None:
+    store = dl.memory_log(
+        [dl.add("a"), dl.add("b")],
+        [dl.remove("a", deletionTimestamp=1_000), dl.remove("b", deletionTimestamp=2_000)],
+        configuration={"delta.deletedFileRetentionDuration": "interval 5 seconds"},
+    )
+    log = DeltaLog(store, parallel_reads=1)
+    written = write_checkpoint(log, log.snapshot(), now_ms=6_500)
+    with store.open_input(written.path) as source:
+        removes = pq.read_table(source)["remove"].drop_null().to_pylist()
+    assert [r["path"] for r in removes] == ["b"]
+
+
+def test_the_hint_never_goes_back() -> None:
+    store = _table()
+    log = DeltaLog(store, parallel_reads=1)
+    write_checkpoint(log, log.snapshot(4), now_ms=0)
+    write_checkpoint(log, log.snapshot(2), now_ms=0)
+    assert json.loads(store.get("_delta_log/_last_checkpoint"))["version"] == 4
+
+
+def test_domains_are_kept_and_removed_ones_dropped() -> None:
+    def domain(name: str, removed: bool = False) -> dl.Json:
+        return {"domainMetadata": {"domain": name, "configuration": "{}", "removed": removed}}
+
+    store = dl.memory_log([domain("a"), domain("b")], [domain("a", removed=True)])
+    log = DeltaLog(store, parallel_reads=1)
+    write_checkpoint(log, log.snapshot(), now_ms=0)
+    store.delete(dl.commit_name(v) for v in range(3))
+    assert set(log.snapshot().domains) == {"b"}
+
+
+# When it is due, and when it fails
+
+
+def _commits(count: int) -> list[list[dl.Json]]:
+    return [[dl.info(), dl.add(f"f{i}")] for i in range(count)]
+
+
+@pytest.mark.parametrize(
+    ("configuration", "expected"),
+    [
+        ({}, [10, 20]),
+        ({"delta.checkpointInterval": "7"}, [7, 14, 21]),
+        ({"delta.checkpointInterval": "100"}, []),
+    ],
+)
+def test_checkpoints_as_the_table_asks(configuration: dict[str, str], expected: list[int]) -> None:
+    store = dl.memory_log(configuration=configuration)
+    log = DeltaLog(store, parallel_reads=1)
+    for version, actions in enumerate(_commits(21), start=1):
+        store.put(dl.commit_name(version), dl.lines(actions))
+        report = maintain(log, log.snapshot(), now_ms=version)
+        assert report.notes == ()
+    found = [m.path for m in store.list("_delta_log") if "checkpoint.parquet" in m.path]
+    assert [int(p[11:31]) for p in found] == expected
+
+
+@pytest.mark.parametrize(
+    ("configuration", "word"),
+    [
+        ({"delta.checkpoint.writeStatsAsStruct": "true"}, "writeStatsAsStruct"),
+        ({"delta.checkpoint.writeStatsAsJson": "false"}, "writeStatsAsJson"),
+        ({"delta.checkpointInterval": "soon"}, "checkpointInterval"),
+        ({"delta.deletedFileRetentionDuration": "2 moons"}, "deletedFileRetentionDuration"),
+        ({"delta.checkpoint.writeStatsAsJson": "maybe"}, "writeStatsAsJson"),
+    ],
+)
+def test_what_we_cannot_do_is_said_by_name(configuration: dict[str, str], word: str) -> None:
+    store = dl.memory_log(*_commits(10), configuration=configuration)
+    report = maintain(log := DeltaLog(store, parallel_reads=1), log.snapshot(), now_ms=0)
+    assert report.checkpoint is None
+    assert word in report.notes[0]
+
+
+def test_unknown_writer_features_are_left_alone() -> None:
+    features: dict[str, Any] = {"readerFeatures": [], "writerFeatures": ["fromTheFuture"]}
+    store = dl.memory_log([dl.protocol(3, 7, **features)])
+    snapshot = DeltaLog(store, parallel_reads=1).snapshot()
+    assert "fromTheFuture" in (obstacle(snapshot.protocol, snapshot.metadata) or "")
+
+
+@pytest.mark.parametrize(
+    ("name", "path"),
+    [
+        ("get", "_last_checkpoint"),
+        ("put", "_last_checkpoint"),
+        ("get", ".checkpoint.parquet"),
+        ("head", ".checkpoint.parquet"),
+    ],
+)
+def test_a_failing_store_fails_no_commit(name: str, path: str) -> None:
+    store = dl.memory_log(*_commits(10))
+    log = DeltaLog(store, parallel_reads=1)
+    snapshot = log.snapshot()
+
+    def fail(call: Call) -> None:
+        if call.name == name and call.path.endswith(path) and call.when == "before":
+            raise StorageError("broken", resource=call.path)
+
+    store.fault = fail
+    report = maintain(log, snapshot, now_ms=0)
+    store.fault = None
+    assert report.notes != ()
+    assert log.snapshot().num_files == 10
