@@ -205,12 +205,11 @@ def test_a_writer_that_is_dropped_leaves_nothing(store: Store) -> None:
 
 def test_a_writer_is_dead_after_a_failed_write(store: Store) -> None:
     output = store.open_output("out/file")
+    output.write(b"half")
     with pytest.raises(TypeError):
-        output.write(object())  # type: ignore[arg-type]
+        output.write(object())  # type: ignore[call-overload]
     output.close()
-    assert paths(store) in ([], ["out/file"])
-    if paths(store):
-        assert store.get("out/file") == b""
+    assert paths(store) == []
 
 
 def test_parquet_goes_out_and_comes_back(store: Store) -> None:

@@ -47,8 +47,8 @@ class PublishingWriter(io.RawIOBase):
     def write(self, data: Any, /) -> int:
         if self._done:
             raise ValueError("write to a closed or aborted writer")
-        view = memoryview(data).cast("B")
         try:
+            view = memoryview(data).cast("B")
             self._append(view)
         except BaseException:
             self.abort()

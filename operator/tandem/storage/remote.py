@@ -54,6 +54,7 @@ _LIST_CHUNK = 1000
 # obstore reports a missing object as the built-in FileNotFoundError.
 _ERRORS = (BaseError, FileNotFoundError, PermissionError, TimeoutError, ConnectionError)
 _FULL = ("507", "InsufficientStorage", "QuotaExceeded", "XMinioStorageFull", "os error 28")
+_UNDECIDED = "ConditionalRequestConflict"
 _DENIED = ("403 Forbidden", "401 Unauthorized", "AccessDenied")
 
 
@@ -183,6 +184,13 @@ class RemoteStore:
         # The library's message goes on for pages with request internals after its first line.
         text = str(error).split("\n", 1)[0][:500]
         what = {"resource": f"{self._location}/{path}", "found": text}
+        if _UNDECIDED in str(error):
+            # S3: another put of this name is under way. It may fail yet, so nobody has won.
+            return OutcomeUnknown(
+                "the store is still deciding about another put of the same name",
+                **what,
+                remedy="Look whether the object is there before trying again",
+            )
         if isinstance(error, (AlreadyExistsError, PreconditionError)):
             return AlreadyExists("there is an object of this name", **what)
         if isinstance(error, (PermissionDeniedError, UnauthenticatedError, PermissionError)) or any(

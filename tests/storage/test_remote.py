@@ -1,0 +1,237 @@
+"""S3 when answers get lost, credentials are wrong, or the bucket is not there."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from enum import Enum
+
+import pytest
+
+from support.s3 import S3Server
+from tandem.errors import (
+    AccessDenied,
+    AlreadyExists,
+    ObjectNotFound,
+    OutcomeUnknown,
+    StorageError,
+    StoreUnsuitable,
+)
+from tandem.storage import Store, open_store, probe_put_if_absent
+
+
+class Mischief(Enum):
+    NONE = "pass everything on"
+    LOSE_ANSWER = "pass the request on, then cut the line"
+    ERROR_AFTER = "pass the request on, then answer 500 in the server's place"
+    ERROR_BEFORE = "answer 503 without passing it on"
+    UNDECIDED = "answer 409, as S3 does while another put of that name is under way"
+    CUT = "cut the line before anything is passed on"
+    HANG = "pass the request on and never answer"
+
+
+@dataclass
+class Proxy:
+    """A line to the server that misbehaves with requests of one method."""
+
+    endpoint: str
+    mischief: Mischief = Mischief.NONE
+    method: bytes = b"PUT"
+    times: int = 1_000
+    seen: int = 0
+    over: threading.Event = field(default_factory=threading.Event)
+
+    def serve(self, listener: socket.socket, upstream: tuple[str, int]) -> None:
+        while True:
+            try:
+                client, _ = listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._line, args=(client, upstream), daemon=True).start()
+
+    def _line(self, client: socket.socket, upstream: tuple[str, int]) -> None:
+        with client, suppress(OSError), socket.create_connection(upstream) as server:
+            while request := _message(client):
+                mischief = Mischief.NONE
+                if request.startswith(self.method):
+                    self.seen += 1
+                    mischief = self.mischief if self.seen <= self.times else Mischief.NONE
+                if mischief is Mischief.CUT:
+                    return
+                if mischief is Mischief.ERROR_BEFORE:
+                    client.sendall(_answer(503, "Service Unavailable"))
+                    return
+                if mischief is Mischief.UNDECIDED:
+                    body = "<Error><Code>ConditionalRequestConflict</Code></Error>"
+                    client.sendall(_answer(409, "Conflict", body))
+                    return
+                server.sendall(request)
+                answer = _message(server, head=request.startswith(b"HEAD"))
+                if mischief is Mischief.LOSE_ANSWER:
+                    return
+                if mischief is Mischief.HANG:
+                    self.over.wait(60)
+                    return
+                if mischief is Mischief.ERROR_AFTER:
+                    client.sendall(_answer(500, "Internal Server Error"))
+                    return
+                client.sendall(answer)
+
+
+def _answer(status: int, text: str, body: str = "") -> bytes:
+    header = f"HTTP/1.1 {status} {text}\r\nContent-Length: {len(body)}\r\nConnection: close"
+    return f"{header}\r\n\r\n{body}".encode()
+
+
+def _message(connection: socket.socket, *, head: bool = False) -> bytes:
+    """One request or answer: up to the blank line, and as much as Content-Length says."""
+    data = b""
+    while b"\r\n\r\n" not in data:
+        more = connection.recv(65536)
+        if not more:
+            return b""
+        data += more
+    header, _, body = data.partition(b"\r\n\r\n")
+    length = 0
+    for line in header.lower().split(b"\r\n"):
+        if line.startswith(b"content-length:") and not head:
+            length = int(line.split(b":")[1])
+    while len(body) < length:
+        more = connection.recv(65536)
+        if not more:
+            return b""
+        body += more
+    return header + b"\r\n\r\n" + body
+
+
+@pytest.fixture
+def proxy(s3_server: S3Server) -> Iterator[Proxy]:
+    with _proxy(s3_server) as found:
+        yield found
+
+
+@contextmanager
+def _proxy(server: S3Server) -> Iterator[Proxy]:
+    host, port = server.endpoint.removeprefix("http://").split(":")
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        found = Proxy(f"http://127.0.0.1:{listener.getsockname()[1]}")
+        thread = threading.Thread(target=found.serve, args=(listener, (host, int(port))))
+        thread.start()
+        try:
+            yield found
+        finally:
+            found.over.set()
+            listener.shutdown(socket.SHUT_RDWR)
+            thread.join(10)
+
+
+def through(proxy: Proxy, server: S3Server, location: str, **more: str) -> Store:
+    options = {**server.options, "endpoint": proxy.endpoint, **more}
+    return open_store(location, options, environ=server.environ)
+
+
+@pytest.mark.parametrize("mischief", [Mischief.LOSE_ANSWER, Mischief.ERROR_AFTER, Mischief.HANG])
+def test_Z20_a_put_whose_answer_is_lost_is_unknown_never_someone_elses(
+    s3_server: S3Server, proxy: Proxy, mischief: Mischief
+) -> None:
+    direct = s3_server.open()
+    store = through(proxy, s3_server, direct.location, timeout="2s")
+    proxy.mischief = mischief
+    with pytest.raises(OutcomeUnknown) as caught:
+        store.put_if_absent("_delta_log/1.json", b"token-a")
+    assert caught.value.remedy
+    assert proxy.seen == 1, "a second put would have found the first one's object"
+    assert direct.get("_delta_log/1.json") == b"token-a"
+
+
+@pytest.mark.parametrize("mischief", [Mischief.CUT, Mischief.ERROR_BEFORE, Mischief.UNDECIDED])
+def test_Z20_a_put_that_never_arrived_is_unknown_too(
+    s3_server: S3Server, proxy: Proxy, mischief: Mischief
+) -> None:
+    direct = s3_server.open()
+    store = through(proxy, s3_server, direct.location)
+    proxy.mischief = mischief
+    with pytest.raises(OutcomeUnknown):
+        store.put_if_absent("_delta_log/1.json", b"token-a")
+    assert proxy.seen == 1
+    with pytest.raises(ObjectNotFound):
+        direct.get("_delta_log/1.json")
+
+
+def test_a_certain_no_is_told_as_such(s3_server: S3Server, proxy: Proxy) -> None:
+    store = through(proxy, s3_server, s3_server.fresh_location())
+    store.put_if_absent("a", b"1")
+    with pytest.raises(AlreadyExists):
+        store.put_if_absent("a", b"2")
+
+
+def test_reads_and_replacing_puts_are_tried_again(s3_server: S3Server, proxy: Proxy) -> None:
+    store = through(proxy, s3_server, s3_server.fresh_location())
+    proxy.mischief, proxy.times = Mischief.ERROR_BEFORE, 2
+    store.put("a", b"1")
+    proxy.method, proxy.seen = b"GET", 0
+    assert store.get("a") == b"1"
+    assert proxy.seen == 3
+
+
+def test_a_server_that_ignores_the_condition_is_unsuitable(s3_server: S3Server) -> None:
+    class Forgetful:
+        """Drops the condition, as a store without it would."""
+
+        def __init__(self, store: Store) -> None:
+            self.store = store
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(self.store, "put" if name == "put_if_absent" else name)
+
+    store = s3_server.open()
+    with pytest.raises(StoreUnsuitable) as caught:
+        probe_put_if_absent(Forgetful(store))  # type: ignore[arg-type]
+    assert store.location in str(caught.value)
+    assert caught.value.remedy
+    assert list(store.list()) == []
+
+
+def test_wrong_keys_are_access_denied(s3_server: S3Server) -> None:
+    environ = {**s3_server.environ, "AWS_SECRET_ACCESS_KEY": "wrong"}
+    store = open_store(s3_server.fresh_location(), s3_server.options, environ=environ)
+    for call in (
+        lambda: store.get("a"),
+        lambda: store.put_if_absent("a", b""),
+        lambda: list(store.list()),
+        lambda: probe_put_if_absent(store),
+    ):
+        with pytest.raises(AccessDenied) as caught:
+            call()
+        assert "credentials" in str(caught.value)
+
+
+def test_an_absent_bucket_is_told(s3_server: S3Server) -> None:
+    store = open_store("s3://no-such-bucket/t", s3_server.options, environ=s3_server.environ)
+    for call in (lambda: store.put("a", b""), lambda: list(store.list())):
+        with pytest.raises(StorageError, match=r"[Bb]ucket") as caught:
+            call()
+        assert not isinstance(caught.value, ObjectNotFound)
+
+
+def test_messages_are_short_and_free_of_secrets(s3_server: S3Server) -> None:
+    store = s3_server.open()
+    with pytest.raises(ObjectNotFound) as caught:
+        store.get("nothing")
+    assert "\n" not in str(caught.value)
+    assert s3_server.secret_key not in str(caught.value)
+    assert s3_server.secret_key not in repr(store)
+
+
+def test_what_an_abandoned_upload_leaves_is_not_listed(s3_server: S3Server) -> None:
+    store = s3_server.open()
+    output = store.open_output("large")
+    for _ in range(12):
+        output.write(b"x" * (1 << 20))
+    del output
+    assert list(store.list()) == []
+    with pytest.raises(ObjectNotFound):
+        store.head("large")
