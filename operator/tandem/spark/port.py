@@ -33,7 +33,7 @@ class JobStatus:
 class JobRequest:
     """`name` is deterministic per attempt; `app` is a file of `spark_apps/` without suffix;
     `location` and `spec_path` say where `job.json` lies. Resources are hints: cores and
-    memory in bytes."""
+    memory in bytes; `input_bytes` is what the job will read, 0 if unknown (small)."""
 
     name: str
     app: str
@@ -42,6 +42,7 @@ class JobRequest:
     storage_options: tuple[tuple[str, str], ...] = ()
     cores: int = 2
     memory_bytes: int = 0
+    input_bytes: int = 0
 
 
 class JobRunner(Protocol):

@@ -1,0 +1,285 @@
+"""The rewrite job: re-encode each bin in order, without the rows deleted at the read version.
+
+One Spark task per bin. A task reads its inputs with pyarrow through our store, decoding ahead
+while the writer encodes, and writes files of the target size under unique final names. Row
+order is kept, so the row map needs only the cut points. The driver merges the tasks' answers,
+checks them, and publishes the row map and then the result.
+
+Spark's SQL engine is not involved: a context is enough, which starts faster than a session.
+A task that runs twice (speculation, a second driver) writes files nobody lists.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from queue import Queue
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from pyroaring import BitMap64
+
+from tandem.delta.dv import from_base64
+from tandem.delta.parquet import DataFileReader, TableFormat
+from tandem.delta.parquet_write import ParquetDataWriter, WrittenFile, compact_columns
+from tandem.errors import CountMismatch, TandemError
+from tandem.reconcile.rowmap import RowMap, RowMapBuilder, RowMapIdentity, merge
+from tandem.reconcile.rowmap_format import to_bytes
+from tandem.spark.control import Control, output_file, table_format
+from tandem.spark.job import Bin, InputFile, JobProgress, JobResult, JobSpec, RewriteJob
+from tandem.storage import Store
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+
+AHEAD = 4
+"""Decoded batches that wait for the writer at most."""
+PROGRESS_SECONDS = 0.5
+
+
+@dataclass(frozen=True)
+class BinResult:
+    """What a task answers: the files it wrote and the live rows it read."""
+
+    index: int
+    files: tuple[WrittenFile, ...]
+    rows_read: int
+
+
+def run(control: Control, context: SparkContext) -> None:
+    """Do the job and publish its result. Raises: TandemError."""
+    spec = control.spec
+    job = spec.job
+    assert isinstance(job, RewriteJob)
+    results = _run_bins(control, context, job)
+    outputs = []
+    maps = []
+    read = written = 0
+    for result in results:
+        bin_ = job.bins[result.index]
+        outputs += [output_file(file, run=bin_.run) for file in result.files]
+        maps.append(bin_row_map(spec, job, bin_, result.files))
+        read += result.rows_read
+        written += sum(file.rows for file in result.files)
+    row_map = control.sidecar(0, "rowmap", to_bytes(merge(maps))) if maps else None
+    control.publish(
+        JobResult(
+            operation_id=spec.operation_id,
+            attempt=spec.attempt,
+            outputs=tuple(outputs),
+            row_map=row_map,
+            rows_read=read,
+            rows_written=written,
+        )
+    )
+
+
+def _run_bins(control: Control, context: SparkContext, job: RewriteJob) -> list[BinResult]:
+    spec, store = control.spec, control.store
+    files_done, bytes_done = context.accumulator(0), context.accumulator(0)
+    total_files = sum(len(b.inputs) for b in job.bins)
+    total_bytes = sum(job.inputs[i].size for b in job.bins for i in b.inputs)
+
+    def task(index: int) -> BinResult | TandemError:
+        try:
+            result = rewrite_bin(store, spec, index)
+        except TandemError as error:
+            # Returned, not raised: Spark would turn it into a stack trace in a string.
+            return error
+        inputs = job.bins[index].inputs
+        files_done.add(len(inputs))
+        bytes_done.add(sum(job.inputs[i].size for i in inputs))
+        return result
+
+    def report(stage: str) -> None:
+        control.progress(
+            JobProgress(
+                files_done=files_done.value,
+                files_total=total_files,
+                bytes_done=bytes_done.value,
+                bytes_total=total_bytes,
+                stage=stage,
+            )
+        )
+
+    report("Rewriting")
+    # Large bins first: the job ends when the last task does.
+    order = sorted(
+        range(len(job.bins)), key=lambda i: -sum(job.inputs[n].size for n in job.bins[i].inputs)
+    )
+    with ThreadPoolExecutor(1, "tandem-collect") as pool:
+        rdd = context.parallelize(order, max(len(order), 1)).map(task)
+        answers = pool.submit(rdd.collect)
+        last = -1
+        ended = threading.Event()
+        answers.add_done_callback(lambda _: ended.set())
+        while not ended.wait(PROGRESS_SECONDS):
+            if bytes_done.value != last:
+                last = bytes_done.value
+                report("Rewriting")
+        found = answers.result()
+    for answer in found:
+        if isinstance(answer, TandemError):
+            raise answer
+    report("Publishing")
+    return sorted((a for a in found if isinstance(a, BinResult)), key=lambda a: a.index)
+
+
+def rewrite_bin(store: Store, spec: JobSpec, index: int) -> BinResult:
+    """Rewrite one bin: what a task does.
+
+    Raises:
+        DataFileMissing, StorageError: an input is not there or cannot be read.
+        CountMismatch: an input has other rows than the plan says.
+    """
+    job = spec.job
+    assert isinstance(job, RewriteJob)
+    bin_ = job.bins[index]
+    inputs = [job.inputs[i] for i in bin_.inputs]
+    table = table_format(spec)
+    # Spark limits native threads per task; a lone bin would leave the other cores idle.
+    pa.set_cpu_count(os.cpu_count() or 1)
+    expected = sum(i.rows - len(dead_rows(i)) for i in inputs)
+    writer = ParquetDataWriter(
+        store,
+        spec.data_prefix,
+        table,
+        partition_values=bin_.partition_values,
+        target_size=job.target_file_size,
+        task=index,
+        dictionary=_encoding(store, inputs, table),
+    )
+    read = 0
+    with writer:
+        for batch in _ahead(_live_batches(store, inputs, table)):
+            read += batch.num_rows
+            writer.write(batch)
+    written = sum(file.rows for file in writer.files)
+    if not read == written == expected:
+        raise CountMismatch(
+            "a rewrite would not have kept every row",
+            resource=f"bin {index}",
+            found=f"{read} rows read, {written} written",
+            expected=f"{expected} live rows by the plan",
+        )
+    return BinResult(index, writer.files, read)
+
+
+def dead_rows(input_: InputFile) -> BitMap64:
+    return from_base64(input_.dv) if input_.dv else BitMap64()
+
+
+def _encoding(store: Store, inputs: Sequence[InputFile], table: TableFormat) -> list[str] | None:
+    """Encode as the largest input is encoded; let the encoder decide under column mapping,
+    where an old file's names may be others."""
+    if not inputs or table.mapping != "none":
+        return None
+    largest = max(inputs, key=lambda i: i.size)
+    with DataFileReader(store, decoded(largest), table, columns=()) as reader:
+        if len(reader.metadata.schema.names) < len(table.data_schema):
+            return None  # written before a column was added
+        return compact_columns(reader.metadata)
+
+
+def decoded(input_: InputFile) -> str:
+    from urllib.parse import unquote
+
+    return unquote(input_.logged_path)
+
+
+def _live_batches(
+    store: Store, inputs: Sequence[InputFile], table: TableFormat
+) -> Iterator[pa.RecordBatch]:
+    columns = table.data_schema.names
+    for input_ in inputs:
+        path = decoded(input_)
+        with DataFileReader(store, path, table, columns=columns, dictionaries=True) as reader:
+            if reader.num_rows != input_.rows:
+                raise CountMismatch(
+                    "a data file has another number of rows than the log says",
+                    resource=path,
+                    found=reader.num_rows,
+                    expected=str(input_.rows),
+                )
+            yield from reader.batches(dead=dead_rows(input_))
+
+
+def _ahead(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The same batches, decoded by another thread while the caller works on the last one."""
+    queue: Queue[pa.RecordBatch | BaseException | None] = Queue(AHEAD)
+    stop = threading.Event()
+
+    def produce() -> None:
+        try:
+            for batch in batches:
+                queue.put(batch)
+                if stop.is_set():
+                    break
+            queue.put(None)
+        except BaseException as error:  # noqa: BLE001 - handed to the consumer, raised there
+            queue.put(error)
+
+    thread = threading.Thread(target=produce, name="tandem-decode", daemon=True)
+    thread.start()
+    try:
+        while (item := queue.get()) is not None:
+            if isinstance(item, BaseException):
+                raise item
+            yield item
+    finally:
+        stop.set()
+        while thread.is_alive():
+            # Make room, in case the producer waits for it.
+            if not queue.empty():
+                queue.get_nowait()
+            thread.join(0.01)
+
+
+def bin_row_map(spec: JobSpec, job: RewriteJob, bin_: Bin, files: Sequence[WrittenFile]) -> RowMap:
+    """Where the rows of one bin went. Rows keep their order, so it follows from how many rows
+    each output has. Raises: CountMismatch."""
+    identity = RowMapIdentity(
+        spec.table.table_id, spec.operation_id, spec.attempt, spec.table.version
+    )
+    builder = RowMapBuilder(identity)
+    inputs = [job.inputs[i] for i in bin_.inputs]
+    for input_ in inputs:
+        builder.add_input(input_.logged_path, input_.rows, dead_rows(input_))
+    room = [(file.path, file.rows) for file in files]
+    for input_ in inputs:
+        dead = dead_rows(input_)
+        start = 0
+        left = input_.rows - len(dead)
+        while left:
+            if not room:
+                raise CountMismatch(
+                    "rows of a rewrite are in no output", resource=input_.logged_path
+                )
+            path, free = room[0]
+            take = min(free, left)
+            end = input_.rows if take == left else after_live(dead, start, take)
+            builder.add_run(input_.logged_path, start, end, path)
+            start, left = end, left - take
+            if take == free:
+                room.pop(0)
+            else:
+                room[0] = (path, free - take)
+    if room:
+        raise CountMismatch("an output of a rewrite has rows of no input", resource=room[0][0])
+    return builder.build()
+
+
+def after_live(dead: BitMap64, start: int, count: int) -> int:
+    """The least position p with `count` live rows in [start, p); there are enough of them."""
+    low, high = start + count, start + count + len(dead)
+    while low < high:
+        middle = (low + high) // 2
+        live = middle - start - (dead.range_cardinality(start, middle) if dead else 0)
+        if live < count:
+            low = middle + 1
+        else:
+            high = middle
+    return low
