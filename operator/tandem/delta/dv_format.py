@@ -51,7 +51,7 @@ def deserialize(
         raise ValueError(f"{len(data)} bytes are too few")
     (magic,) = struct.unpack_from("<I", data)
     if data[:4] in _NATIVE:
-        raise ValueError()
+        raise ValueError(f"magic number {NATIVE_MAGIC}: the native format, not the portable one")
     if magic != MAGIC:
         raise ValueError(f"magic number {magic} instead of {MAGIC}")
     counted = _walk(data)

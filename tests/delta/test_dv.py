@@ -1,0 +1,338 @@
+"""Deletion vectors: what we write reads back, and no damage goes unnoticed."""
+
+from __future__ import annotations
+
+import dataclasses
+import struct
+import uuid
+import zlib
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyroaring import BitMap64
+
+from tandem.delta import dv, dv_format
+from tandem.delta.actions import DeletionVector
+from tandem.errors import CorruptDeletionVector, LocationNotAllowed, OutcomeUnknown, StorageFull
+from tandem.storage.memory import Call, MemoryStore
+
+FOLDER = "_tandem/dv/0123456789abcdef-1"
+ID = uuid.UUID("d2c639aa-8816-431a-aaf6-d3fe2512ff61")
+
+SMALL = st.sets(st.integers(0, 300), max_size=60)
+WIDE = st.sets(st.integers(0, 2**63 - 1), max_size=20)
+RUNS = st.tuples(st.integers(0, 2**33), st.integers(1, 200_000)).map(
+    lambda run: BitMap64(range(run[0], run[0] + run[1]))
+)
+BITMAPS = st.one_of(SMALL.map(BitMap64), WIDE.map(BitMap64), RUNS)
+
+
+@given(bitmap=BITMAPS)
+def test_inline_comes_back(bitmap: BitMap64) -> None:
+    vector = dv.encode_inline(bitmap)
+    assert vector.storage == "i"
+    assert vector.offset is None
+    assert vector.cardinality == len(bitmap)
+    assert len(vector.path_or_inline) == -(-vector.size // 4) * 5
+    assert dv.load(MemoryStore(), vector) == bitmap
+
+
+@given(bitmaps=st.lists(BITMAPS, max_size=6), order=st.randoms(use_true_random=False))
+def test_several_in_one_file_come_back_in_any_order(bitmaps: list[BitMap64], order: object) -> None:
+    store = MemoryStore()
+    vectors = dv.write_file(store, FOLDER, bitmaps)
+    assert len(store.paths()) == (1 if bitmaps else 0)
+    assert [dv.load(store, vector) for vector in vectors] == bitmaps
+    indexes = list(range(len(bitmaps)))
+    order.shuffle(indexes)  # type: ignore[attr-defined]
+    mixed = [vectors[index] for index in indexes]
+    mixed.append(dv.encode_inline(BitMap64([7])))
+    assert dv.load_many(store, mixed)[:-1] == [bitmaps[index] for index in indexes]
+    assert dv.load_many(store, mixed)[-1] == BitMap64([7])
+
+
+@given(positions=st.lists(st.integers(0, 200_000), max_size=300, unique=True))
+def test_equal_sets_have_equal_bytes(positions: list[int]) -> None:
+    one_by_one = BitMap64()
+    for position in positions:
+        one_by_one.add(position)
+    assert dv_format.serialize(one_by_one) == dv_format.serialize(BitMap64(sorted(positions)))
+
+
+@given(bitmap=BITMAPS)
+def test_base64_comes_back(bitmap: BitMap64) -> None:
+    assert dv.from_base64(dv.to_base64(bitmap)) == bitmap
+
+
+@pytest.mark.parametrize("text", ["", "AAAA", "not base64!", dv.to_base64(BitMap64([1]))[:-4]])
+def test_damaged_base64_is_a_value_error(text: str) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011  each damage has another message
+        dv.from_base64(text)
+
+
+@given(data=st.binary(max_size=64))
+def test_z85_comes_back(data: bytes) -> None:
+    text = dv_format.z85_encode(data)
+    assert dv_format.z85_decode(text)[: len(data)] == data
+
+
+def test_z85_is_the_one_of_the_zeromq_specification() -> None:
+    data = bytes.fromhex("864fd26fb559f75b")
+    assert dv_format.z85_encode(data) == "HelloWorld"
+
+
+def test_the_protocols_example_of_a_relative_path() -> None:
+    vector = DeletionVector("u", "ab^-aqEH.-t@S}K{vb[*k^", 40, 6, 4)
+    assert dv.file_path(vector) == f"ab/deletion_vector_{ID}.bin"
+
+
+def test_the_protocols_file_layout() -> None:
+    store = MemoryStore()
+    vectors = dv.write_file(store, FOLDER, [BitMap64([3, 4]), BitMap64([9])], file_id=ID)
+    (path,) = store.paths()
+    assert path == f"{FOLDER}/deletion_vector_{ID}.bin"
+    content = store.get(path)
+    at = 1
+    for vector, positions in zip(vectors, ([3, 4], [9]), strict=True):
+        size, magic = struct.unpack_from(">I", content, at)[0], content[at + 4 : at + 8]
+        body = content[at + 4 : at + 4 + size]
+        assert content[0] == 1
+        assert magic == struct.pack("<I", 1681511377)
+        assert BitMap64.deserialize(body[4:]) == BitMap64(positions)
+        assert content[at + 4 + size : at + 8 + size] == struct.pack(">I", zlib.crc32(body))
+        assert (vector.offset, vector.size, vector.cardinality) == (at, size, len(positions))
+        at += 8 + size
+    assert at == len(content)
+    assert len({vector.unique_id for vector in vectors}) == 2
+
+
+def test_an_absolute_file_is_read_where_the_store_allows() -> None:
+    store = MemoryStore("s3://lake/my table")
+    relative = dv.write_file(store, "", [BitMap64([5])])[0]
+    absolute = dataclasses.replace(
+        relative, storage="p", path_or_inline=f"s3://lake/my%20table/{dv.file_path(relative)}"
+    )
+    assert dv.load(store, absolute) == BitMap64([5])
+    elsewhere = dataclasses.replace(absolute, path_or_inline="s3://other/x.bin")
+    with pytest.raises(LocationNotAllowed):
+        dv.load(store, elsewhere)
+
+
+def test_a_prefix_that_leaves_the_table_is_refused() -> None:
+    text = "../../etc" + dv_format.z85_encode(ID.bytes)
+    with pytest.raises(LocationNotAllowed):
+        dv.load(MemoryStore(), DeletionVector("u", text, 40, 6, 1))
+
+
+def test_the_empty_constant_of_spark_is_empty() -> None:
+    assert dv.load(MemoryStore(), DeletionVector("i", "", 0, 0)) == BitMap64()
+
+
+def test_empty_buckets_as_java_writes_them_are_read() -> None:
+    inner = BitMap64([5]).serialize()[12:]
+    empty = struct.pack("<II", 12346, 0)
+    body = struct.pack("<IQ", dv_format.MAGIC, 2)
+    body += struct.pack("<I", 0) + empty + struct.pack("<I", 1) + inner
+    text = dv_format.z85_encode(body)
+    assert dv.load(MemoryStore(), DeletionVector("i", text, len(body), 1)) == BitMap64([2**32 + 5])
+
+
+def test_an_absent_offset_means_the_first_vector() -> None:
+    store = MemoryStore()
+    vector = dv.write_file(store, FOLDER, [BitMap64([5])])[0]
+    assert dv.load(store, dataclasses.replace(vector, offset=None)) == BitMap64([5])
+
+
+CONTAINERS = [
+    BitMap64([3, 4, 7, 11, 18, 29]),
+    BitMap64(range(0, 40_000, 3)),
+    BitMap64(range(100, 90_000)),
+    BitMap64([1, 2**33, 2**40 + 5]),
+    BitMap64(),
+]
+
+
+@pytest.mark.parametrize("bitmap", CONTAINERS, ids=len)
+def test_every_flipped_byte_of_a_file_is_noticed(bitmap: BitMap64) -> None:
+    store = MemoryStore()
+    vector = dv.write_file(store, FOLDER, [bitmap])[0]
+    (path,) = store.paths()
+    content = store.get(path)
+    # All bytes of headers, tail and a sample of what lies between.
+    places = {*range(min(64, len(content))), *range(len(content) - 8, len(content))}
+    for at in sorted(places | set(range(0, len(content), 97))):
+        for bit in (0x01, 0x80, 0xFF):
+            damaged = bytearray(content)
+            damaged[at] ^= bit
+            store.put(path, bytes(damaged))
+            with pytest.raises(CorruptDeletionVector) as caught:
+                dv.load(store, vector)
+            assert caught.value.resource == path
+
+
+@pytest.mark.parametrize("bitmap", CONTAINERS, ids=len)
+def test_a_file_cut_off_anywhere_is_noticed(bitmap: BitMap64) -> None:
+    store = MemoryStore()
+    vectors = dv.write_file(store, FOLDER, [BitMap64([1]), bitmap])
+    (path,) = store.paths()
+    content = store.get(path)
+    for length in {*range(0, len(content), max(1, len(content) // 50)), len(content) - 1}:
+        store.put(path, content[:length])
+        with pytest.raises(CorruptDeletionVector):
+            dv.load(store, vectors[1])
+        with pytest.raises(CorruptDeletionVector):
+            dv.load_many(store, vectors)
+
+
+@settings(max_examples=300)
+@given(bitmap=BITMAPS, data=st.data())
+def test_a_damaged_inline_vector_is_noticed_or_has_the_right_size(
+    bitmap: BitMap64, data: st.DataObject
+) -> None:
+    """There is no checksum: what is still a set of that many positions cannot be told apart."""
+    vector = dv.encode_inline(bitmap)
+    text = vector.path_or_inline
+    at = data.draw(st.integers(0, len(text) - 1))
+    other = data.draw(st.sampled_from("0aZ.#\u00e9'\""))
+    damaged = dataclasses.replace(vector, path_or_inline=text[:at] + other + text[at + 1 :])
+    try:
+        found = dv.load(MemoryStore(), damaged)
+    except CorruptDeletionVector:
+        return
+    assert len(found) == vector.cardinality
+    assert len(set(found)) == vector.cardinality
+
+
+@settings(max_examples=500)
+@given(body=st.binary(min_size=0, max_size=200), cardinality=st.integers(0, 50))
+def test_garbage_behind_a_right_magic_is_refused_or_consistent(
+    body: bytes, cardinality: int
+) -> None:
+    raw = struct.pack("<I", dv_format.MAGIC) + body
+    vector = DeletionVector("i", dv_format.z85_encode(raw), len(raw), cardinality)
+    try:
+        found = dv.load(MemoryStore(), vector)
+    except CorruptDeletionVector:
+        return
+    assert len(found) == cardinality
+
+
+INLINE = dv.encode_inline(BitMap64([3, 4, 7]))
+
+
+@pytest.mark.parametrize(
+    ("vector", "field"),
+    [
+        (dataclasses.replace(INLINE, cardinality=2), "cardinality"),
+        (dataclasses.replace(INLINE, cardinality=4), "cardinality"),
+        (dataclasses.replace(INLINE, cardinality=-1), "cardinality"),
+        (dataclasses.replace(INLINE, size=INLINE.size + 4), "sizeInBytes"),
+        (dataclasses.replace(INLINE, size=INLINE.size - 1), "bitmapData"),
+        (dataclasses.replace(INLINE, size=2**31), "sizeInBytes"),
+        (dataclasses.replace(INLINE, size=-4), "sizeInBytes"),
+        (dataclasses.replace(INLINE, path_or_inline="#####" * 9, size=36), "pathOrInlineDv"),
+        (dataclasses.replace(INLINE, storage="x"), "storageType"),
+        (DeletionVector("u", "short", 40, 6, 1), "pathOrInlineDv"),
+        (DeletionVector("u", "'" * 20, 40, 6, 1), "pathOrInlineDv"),
+        (DeletionVector("u", dv_format.z85_encode(ID.bytes), 40, 6, -1), "offset"),
+    ],
+)
+def test_a_wrong_descriptor_names_its_field(vector: DeletionVector, field: str) -> None:
+    with pytest.raises(CorruptDeletionVector) as caught:
+        dv.load(MemoryStore(), vector)
+    error = caught.value
+    assert error.field == f"deletionVector.{field}"
+    assert error.found
+    assert error.expected
+    assert error.remedy
+
+
+@pytest.mark.parametrize("order", ["<", ">"])
+def test_the_native_format_is_refused_by_name(order: str) -> None:
+    inner = BitMap64([5]).serialize()[12:]
+    raw = struct.pack(f"{order}III", dv_format.NATIVE_MAGIC, 1, len(inner)) + inner
+    with pytest.raises(CorruptDeletionVector, match="native"):
+        dv.load(MemoryStore(), DeletionVector("i", dv_format.z85_encode(raw), len(raw), 1))
+
+
+def test_positions_out_of_order_are_noticed_inline() -> None:
+    raw = bytearray(dv_format.serialize(BitMap64([3, 9])))
+    raw[-4:] = raw[-2:] + raw[-4:-2]
+    vector = DeletionVector("i", dv_format.z85_encode(bytes(raw)), len(raw), 2)
+    with pytest.raises(CorruptDeletionVector):
+        dv.load(MemoryStore(), vector)
+
+
+def test_an_absent_file_is_named() -> None:
+    store = MemoryStore()
+    vector = dv.write_file(store, FOLDER, [BitMap64([1])])[0]
+    (path,) = store.paths()
+    store.delete([path])
+    with pytest.raises(CorruptDeletionVector, match="absent") as caught:
+        dv.load(store, vector)
+    assert caught.value.resource == path
+
+
+def test_a_descriptor_cannot_make_us_read_or_keep_much() -> None:
+    store = MemoryStore()
+    dv.write_file(store, "", [BitMap64([1])], file_id=ID)
+    located = dv_format.z85_encode(ID.bytes)
+    with pytest.raises(CorruptDeletionVector):
+        dv.load(store, DeletionVector("u", located, dv.MAX_BYTES, 1, 1))
+    with pytest.raises(CorruptDeletionVector):
+        dv.load(store, DeletionVector("u", located, 20, 1, 2**31 - 1))
+    # 65,536 full containers in 540 kB would unfold to four billion rows.
+    header = struct.pack("<IQI", dv_format.MAGIC, 1, 0) + struct.pack("<I", 12347 | 65535 << 16)
+    header += b"\xff" * 8192 + b"".join(struct.pack("<HH", key, 65535) for key in range(65536))
+    raw = header + b"\0" * (4 * 65536) + struct.pack("<HHH", 1, 0, 65535) * 65536
+    with pytest.raises(CorruptDeletionVector, match="count") as caught:
+        dv.load(store, DeletionVector("i", dv_format.z85_encode(raw), len(raw), 5))
+    assert caught.value.found == str(2**32)
+
+
+def test_positions_beyond_the_file_are_refused() -> None:
+    dv.check_positions(BitMap64([0, 9]), 10, resource="part.parquet")
+    dv.check_positions(BitMap64(), 0, resource="part.parquet")
+    with pytest.raises(CorruptDeletionVector) as caught:
+        dv.check_positions(BitMap64([0, 10]), 10, resource="part.parquet")
+    assert (caught.value.resource, caught.value.found) == ("part.parquet", "10")
+
+
+def test_Z20_a_lost_answer_to_the_file_is_resolved() -> None:
+    def lose(call: Call) -> None:
+        if call.name == "put_if_absent" and call.when == "after":
+            raise OutcomeUnknown("lost", resource=call.path)
+
+    store = MemoryStore(fault=lose)
+    (vector,) = dv.write_file(store, FOLDER, [BitMap64([1, 2])])
+    assert dv.load(store, vector) == BitMap64([1, 2])
+
+
+def test_a_put_that_never_arrived_is_sent_again() -> None:
+    def drop_first(call: Call) -> None:
+        if call.name == "put_if_absent":
+            store.fault = None
+            raise OutcomeUnknown("lost", resource=call.path)
+
+    store = MemoryStore(fault=drop_first)
+    (vector,) = dv.write_file(store, FOLDER, [BitMap64([1, 2])])
+    assert dv.load(store, vector) == BitMap64([1, 2])
+
+
+def test_a_full_store_is_told() -> None:
+    def full(call: Call) -> None:
+        if call.when == "before":
+            raise StorageFull("no room", resource=call.path)
+
+    with pytest.raises(StorageFull):
+        dv.write_file(MemoryStore(fault=full), FOLDER, [BitMap64([1])])
+
+
+def test_vectors_close_together_are_one_request() -> None:
+    requests: list[Call] = []
+    store = MemoryStore()
+    vectors = dv.write_file(store, FOLDER, [BitMap64([n]) for n in range(100)])
+    store.fault = lambda call: requests.append(call) if call.when == "before" else None
+    assert dv.load_many(store, vectors) == [BitMap64([n]) for n in range(100)]
+    assert len(requests) == 1
