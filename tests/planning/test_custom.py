@@ -10,7 +10,8 @@ from support.segments import MIB, add_file, loads
 from tandem.errors import InvalidSpec, UnknownSegment
 from tandem.planning.compaction import plan_compaction
 from tandem.planning.custom import check_selection
-from tandem.planning.model import CompactionRequest, CompactionType
+from tandem.planning.model import CompactionRequest
+from tandem.spec.compaction import CompactionTemplate, CompactionType, LayoutStrategy
 from tandem.timeline.names import SegmentNumbers, output_names
 from tandem.timeline.segments import Segment, SegmentStatus, segments
 
@@ -51,7 +52,7 @@ def test_C13_one_id_is_only_rewritten_to_sort_it() -> None:
     assert not plan.runs
     assert "only to sort it" in plan.nothing
 
-    for layout in ("Sort", "ZOrder"):
+    for layout in (LayoutStrategy.SORT, LayoutStrategy.Z_ORDER):
         with pytest.raises(InvalidSpec, match=layout):
             plan_compaction(loads(range(3)), replace(CUSTOM, segments=("1",), layout=layout))
 
@@ -108,3 +109,28 @@ def test_filter_leaves_out_files_that_gain_nothing() -> None:
 
     assert [run.segments for run in plan.runs] == [("2", "3")]
     assert not plan_compaction(table, replace(CUSTOM, selects=lambda _: False)).runs
+
+
+def test_request_of_a_resource() -> None:
+    spec = CompactionTemplate.model_validate(
+        {
+            "type": "Minor",
+            "minor": {"thresholds": [3, 2], "preserve": 1, "maxSegmentSize": "1Gi"},
+            "targetFileSize": "64Mi",
+        }
+    )
+    request = CompactionRequest.of(spec, excluded=frozenset({"7"}), resource="TableCompaction/a")
+    assert request == CompactionRequest(
+        CompactionType.MINOR,
+        thresholds=(3, 2),
+        preserve=1,
+        max_segment_size=1024 * MIB,
+        target_file_size=64 * MIB,
+        excluded=frozenset({"7"}),
+        resource="TableCompaction/a",
+    )
+
+    spec = CompactionTemplate.model_validate(
+        {"type": "Custom", "custom": {"segments": ["3", "5.1"]}}
+    )
+    assert CompactionRequest.of(spec).segments == ("3", "5.1")

@@ -10,8 +10,10 @@ from hypothesis import strategies as st
 
 from support.segments import MIB, add_file, loads
 from tandem.planning.compaction import plan_compaction
-from tandem.planning.model import CompactionPlan, CompactionRequest, CompactionType
-from tandem.timeline.chunks import Granularity, TimeColumn
+from tandem.planning.model import CompactionPlan, CompactionRequest
+from tandem.spec.compaction import CompactionType
+from tandem.spec.table import Granularity
+from tandem.timeline.chunks import TimeColumn
 from tandem.timeline.names import SegmentNumbers, output_names
 from tandem.timeline.segments import Segment, SegmentStatus, segments
 
@@ -109,6 +111,13 @@ def test_C11_second_threshold_1_counts_as_0() -> None:
     plan = plan_compaction(loads(["0.1", 2, 3]), replace(MINOR, thresholds=(2, 1)))
 
     assert steps(plan) == [("2.1", ["2", "3"])]
+
+
+def test_three_thresholds_are_three_levels() -> None:
+    plan = plan_compaction(loads(range(8)), replace(MINOR, thresholds=(2, 2, 2)))
+
+    (run,) = plan.runs
+    assert (run.output, len(run.steps)) == ("0.3", 7)
 
 
 def test_C11_foreign_files_get_a_number_in_the_commit_loop() -> None:
@@ -221,24 +230,17 @@ def identify(status: list[Load], request: CompactionRequest) -> list[Load]:
     ordered = sorted(status, key=lambda load: float(load.name))
     if request.preserve:
         ordered = ordered[: -request.preserve]
-    first, second = request.thresholds
-    second = 0 if second == 1 else second
-    unmerged: list[Load] = []
-    merged: list[Load] = []
+    thresholds = [t if not at or t != 1 else 0 for at, t in enumerate(request.thresholds)]
+    met: list[list[Load]] = [[] for _ in thresholds]
     for load in ordered:
         if request.max_segment_size is not None and load.size >= request.max_segment_size:
             continue
         level = int(load.name.partition(".")[2] or 0)
-        if level >= 2 or load.major:
+        if level >= len(thresholds) or load.major:
             continue
-        if level == 0:
-            unmerged.append(load)
-            if len(unmerged) == first:
-                return unmerged
-        else:
-            merged.append(load)
-            if len(merged) == second:
-                return merged
+        met[level].append(load)
+        if len(met[level]) == thresholds[level]:
+            return met[level]
     return []
 
 
@@ -273,7 +275,10 @@ def tables(draw: st.DrawFn) -> list[Load]:
 requests = st.builds(
     CompactionRequest,
     type=st.just(CompactionType.MINOR),
-    thresholds=st.tuples(st.integers(0, 5), st.integers(0, 4)),
+    thresholds=st.one_of(
+        st.tuples(st.integers(0, 5), st.integers(0, 4)),
+        st.lists(st.integers(2, 3), min_size=1, max_size=4).map(tuple),
+    ),
     preserve=st.integers(0, 5),
     max_segment_size=st.none() | st.integers(1, 30).map(lambda n: n * MIB),
     target_file_size=st.just(1 << 40),  # every run is worth it: this is about the lists

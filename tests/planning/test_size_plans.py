@@ -13,8 +13,10 @@ from support.segments import MIB, add_file, loads
 from tandem.errors import InvalidSpec
 from tandem.planning.bins import is_useful, pack
 from tandem.planning.compaction import plan_compaction
-from tandem.planning.model import GIB, CompactionRequest, CompactionType
-from tandem.timeline.chunks import Granularity, TimeColumn
+from tandem.planning.model import GIB, CompactionRequest
+from tandem.spec.compaction import CompactionType
+from tandem.spec.table import Granularity
+from tandem.timeline.chunks import TimeColumn
 from tandem.timeline.segments import segments
 
 MAJOR = CompactionRequest(CompactionType.MAJOR)

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from support.segments import add_file
 from tandem.errors import InvalidSpec
+from tandem.spec.table import Granularity
 from tandem.timeline.chunks import (
     ALWAYS,
-    Granularity,
     Interval,
     TimeColumn,
     chunk_of,

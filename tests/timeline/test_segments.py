@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from support.segments import MIB, add_file, loads
 from tandem.delta.actions import AddFile, Commit, RemoveFile
+from tandem.spec.table import Granularity
 from tandem.timeline import lineage
-from tandem.timeline.chunks import Granularity, TimeColumn
+from tandem.timeline.chunks import TimeColumn
 from tandem.timeline.history import retired
 from tandem.timeline.names import foreign_name
 from tandem.timeline.segments import (
@@ -215,5 +216,6 @@ def test_segment_that_lost_its_files_one_by_one_is_what_the_last_one_was() -> No
 
 
 def test_names_of_removed_files_come_from_their_own_tags() -> None:
-    remove = RemoveFile("p", 1, True, extra={"tags": {"tandem.segment": "7"}})
-    assert [s.name for s in retired((), [commit(5, remove)])] == ["7"]
+    tags = {"tandem.segment": "7", "tandem.sequence": "--5"}
+    remove = RemoveFile("p", 1, True, extra={"tags": tags})
+    assert [(s.name, s.sequence) for s in retired((), [commit(5, remove)])] == [("7", 0)]

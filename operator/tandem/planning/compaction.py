@@ -8,10 +8,11 @@ from tandem.errors import InvalidSpec
 from tandem.planning.custom import check_selection, custom_runs
 from tandem.planning.major import major_runs
 from tandem.planning.minor import level_thresholds, minor_runs
-from tandem.planning.model import CompactionPlan, CompactionRequest, CompactionType
+from tandem.planning.model import CompactionPlan, CompactionRequest
 from tandem.planning.runs import proposed_names
 from tandem.planning.semi_major import semi_major_runs
-from tandem.timeline.chunks import Granularity
+from tandem.spec.compaction import CompactionType, LayoutStrategy
+from tandem.spec.table import Granularity
 from tandem.timeline.segments import Segment
 
 
@@ -51,7 +52,7 @@ def plan_compaction(
 
 
 def _check_layout(request: CompactionRequest) -> None:
-    if request.layout != "BinPack":
+    if request.layout is not LayoutStrategy.BIN_PACK:
         raise InvalidSpec(
             f"The layout {request.layout} is not built yet",
             resource=request.resource,
@@ -69,10 +70,14 @@ def _why_nothing(segments: Sequence[Segment], request: CompactionRequest) -> str
     tail = f" Held by other operations: {', '.join(held)}." if held else ""
     count = f"{len(segments)} segment{'s' if len(segments) > 1 else ''}"
     if request.type is CompactionType.MINOR:
-        first, second = level_thresholds(request.thresholds)
+        wanted = " or ".join(
+            f"{number} of level {level}"
+            for level, number in enumerate(level_thresholds(request.thresholds))
+            if number
+        )
         return (
-            f"None of {count} make a minor compaction: it takes {first} of level 0 or {second} "
-            f"of level 1 that are not preserved, too large or compacted by Major.{tail}"
+            f"None of {count} make a minor compaction: it takes {wanted} that are not preserved, "
+            f"too large or compacted by Major, and fewer files in the end.{tail}"
         )
     if request.type is CompactionType.MAJOR:
         return (

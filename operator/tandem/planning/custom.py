@@ -9,8 +9,9 @@ from collections.abc import Sequence
 
 from tandem.errors import InvalidSpec, UnknownSegment
 from tandem.planning.bins import is_useful, pack
-from tandem.planning.model import CompactionRequest, CompactionType, Run
+from tandem.planning.model import CompactionRequest, Run
 from tandem.planning.runs import Part, build_run
+from tandem.spec.compaction import CompactionType
 from tandem.timeline.segments import Segment
 
 

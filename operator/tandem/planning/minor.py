@@ -8,13 +8,15 @@ the start, until nothing qualifies (`identifySegmentsToBeMergedBasedOnSegCount`,
 its steps, and write the data once (decision 0011).
 
 Skipped as there: the latest `preserve` segments, segments of `max_segment_size` or more, of
-level 2 or higher, and outputs of a major compaction. Skipped segments do not end a run; they
-are simply not counted. With a time column the loop runs in each chunk by itself, on what each
-segment has in that chunk; a file that spans chunks, or whose time is unknown, is not touched.
+level 2 or higher (of the number of thresholds, were there more), and outputs of a major
+compaction. Skipped segments do not end a run; they are simply not counted. With a time column
+the loop runs in each chunk by itself, on what each segment has in that chunk; a file that
+spans chunks, or whose time is unknown, is not touched.
 """
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -23,9 +25,6 @@ from tandem.planning.model import CompactionRequest, Run, Step
 from tandem.planning.runs import Part, build_run, step_name
 from tandem.timeline.chunks import Interval
 from tandem.timeline.segments import Segment
-
-_HIGHEST_LEVEL = 1
-"""Levels above are the business of the other kinds of compaction."""
 
 
 def minor_runs(
@@ -48,14 +47,13 @@ def minor_runs(
     return runs
 
 
-def level_thresholds(thresholds: Sequence[int]) -> tuple[int, int]:
-    """(segments of level 0, segments of level 1) that make a compaction; 0 for never.
+def level_thresholds(thresholds: Sequence[int]) -> tuple[int, ...]:
+    """How many segments of level 0, 1, … make a compaction; 0 for never.
 
-    A second threshold of 1 would merge a segment with itself for ever; CarbonData takes it
-    for 0, and so do we.
+    CarbonData has two levels; more work the same way. A threshold of 1 above level 0 would
+    merge a segment with itself for ever; CarbonData takes it for 0, and so do we.
     """
-    first, second = (*thresholds, 0, 0)[:2]
-    return first, 0 if second == 1 else second
+    return (*thresholds[:1], *(0 if count == 1 else count for count in thresholds[1:]))
 
 
 @dataclass(slots=True)
@@ -73,45 +71,41 @@ def _loop(parts: Sequence[Part], request: CompactionRequest) -> list[_Node]:
     """What CarbonData's loop leaves behind that did not exist before.
 
     One pass gives what its walks from the start give: whatever was walked over holds fewer
-    than a threshold of either level (else it would have been merged), so after a merge the
-    only list that can have become full is that of level 1.
+    segments of each level than that level's threshold (else they would have been merged), so
+    after a merge the only list that can have become full is that of the next level.
     """
-    unmerged_count, merged_count = level_thresholds(request.thresholds)
-    unmerged: list[_Node] = []
-    merged: list[_Node] = []
+    thresholds = level_thresholds(request.thresholds)
+    waiting: list[list[_Node]] = [[] for _ in thresholds]
     done: list[_Node] = []
     position = {id(part): at for at, part in enumerate(parts)}
-
-    def counts(node: _Node) -> bool:
-        limit = request.max_segment_size
-        return node.level <= _HIGHEST_LEVEL and (limit is None or node.size < limit)
+    limit = request.max_segment_size
 
     for part in parts:
         segment = part.segment
-        node = _Node(segment.name, segment.level, [part], part.size_bytes, [])
-        if segment.major or not counts(node):
+        node: _Node | None = _Node(segment.name, segment.level, [part], part.size_bytes, [])
+        if segment.major:
             continue
-        if node.level == 0:
-            unmerged.append(node)
-            if len(unmerged) != unmerged_count:
-                continue
-            if unmerged_count == 1:  # one segment is no compaction: there the loop ends
-                break
-            node = _merge(unmerged)
-            unmerged = []
-            if not counts(node):
+        while node is not None:
+            if node.level >= len(thresholds) or (limit is not None and node.size >= limit):
                 done.append(node)
-                continue
-        merged.append(node)
-        merged.sort(key=lambda each: position[id(each.parts[0])])
-        if len(merged) == merged_count:
-            done.append(_merge(merged))
-            merged = []
-    done += [node for node in merged if node.steps]
-    for node in done:
+                break
+            level = waiting[node.level]
+            bisect.insort(level, node, key=lambda each: position[id(each.parts[0])])
+            if len(level) != thresholds[node.level]:
+                break
+            if len(level) == 1:  # one segment is no compaction: there the loop ends
+                return _finished([*done, *(n for nodes in waiting for n in nodes)], position)
+            waiting[node.level] = []
+            node = _merge(level)
+    return _finished([*done, *(node for nodes in waiting for node in nodes)], position)
+
+
+def _finished(nodes: Sequence[_Node], position: dict[int, int]) -> list[_Node]:
+    made = [node for node in nodes if node.steps]
+    for node in made:
         # Steps of different levels may interleave; the data is laid out in segment order.
         node.parts.sort(key=lambda part: position[id(part)])
-    return sorted(done, key=lambda node: position[id(node.parts[0])])
+    return sorted(made, key=lambda node: position[id(node.parts[0])])
 
 
 def _merge(nodes: Sequence[_Node]) -> _Node:

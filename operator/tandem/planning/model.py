@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from enum import StrEnum
 
 from tandem.delta.actions import AddFile
+from tandem.spec.compaction import CompactionTemplate, CompactionType, LayoutStrategy
 from tandem.timeline.chunks import Interval
 from tandem.timeline.lineage import Lineage
 from tandem.timeline.names import NameRequest
@@ -18,13 +18,6 @@ from tandem.timeline.segments import SegmentFile
 
 MIB = 1 << 20
 GIB = 1 << 30
-
-
-class CompactionType(StrEnum):
-    MINOR = "Minor"
-    SEMI_MAJOR = "SemiMajor"
-    MAJOR = "Major"
-    CUSTOM = "Custom"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +47,36 @@ class CompactionRequest:
     segments: tuple[str, ...] = ()
     selects: Callable[[AddFile], bool] | None = None
     target_file_size: int = 128 * MIB
-    layout: str = "BinPack"
+    layout: LayoutStrategy = LayoutStrategy.BIN_PACK
     excluded: frozenset[str] = frozenset()
     resource: str = ""
+
+    @classmethod
+    def of(
+        cls,
+        spec: CompactionTemplate,
+        *,
+        selects: Callable[[AddFile], bool] | None = None,
+        excluded: frozenset[str] = frozenset(),
+        resource: str = "",
+    ) -> CompactionRequest:
+        """The request that a resource makes. `selects` is what its `custom.where` means; the
+        caller builds it, since it needs the table's schema."""
+        minor, custom = spec.minor_options, spec.custom
+        return cls(
+            type=spec.type,
+            thresholds=minor.thresholds,
+            preserve=minor.preserve if spec.type is CompactionType.MINOR else 0,
+            max_segment_size=minor.max_segment_size,
+            target_segment_size=spec.major_options.target_segment_size,
+            chunks=spec.semi_major_options.chunks or (),
+            segments=(custom.segments or ()) if custom else (),
+            selects=selects,
+            target_file_size=spec.target_file_size,
+            layout=spec.layout.strategy,
+            excluded=excluded,
+            resource=resource,
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,8 @@ from tandem.errors import InvalidSpec
 from tandem.planning.bins import by_chunk, is_full, is_useful, pack, partition_of
 from tandem.planning.model import CompactionRequest, Run
 from tandem.planning.runs import Part, build_run
-from tandem.timeline.chunks import Granularity, Interval, parse_chunk
+from tandem.spec.table import Granularity
+from tandem.timeline.chunks import Interval, parse_chunk
 from tandem.timeline.segments import Segment, SegmentFile
 
 

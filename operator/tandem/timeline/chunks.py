@@ -1,5 +1,7 @@
 """Time chunks: intervals of a table's time column at its granularity, always in UTC.
 
+Weeks are ISO weeks and begin on Monday; all other chunks are those of the calendar.
+
 A file covers the chunks from its smallest to its largest time, as its statistics (or its
 partition value) say. Bounds that are wide (after deletes, `tightBounds: false`) can only make
 a file look as if it spanned more, never less, so a plan that keeps to chunks stays right.
@@ -14,25 +16,13 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
-from enum import StrEnum
 
 from tandem.delta.actions import AddFile
 from tandem.errors import InvalidSpec
+from tandem.spec.table import Granularity
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
-
-
-class Granularity(StrEnum):
-    """Sizes of a time chunk; weeks are ISO weeks and begin on Monday."""
-
-    HOUR = "Hour"
-    DAY = "Day"
-    WEEK = "Week"
-    MONTH = "Month"
-    QUARTER = "Quarter"
-    YEAR = "Year"
-    ALL = "All"
 
 
 @dataclass(frozen=True, slots=True, order=True)

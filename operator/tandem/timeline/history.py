@@ -15,11 +15,11 @@ from tandem.timeline.names import foreign_name, parse_name
 from tandem.timeline.segments import (
     TAG_PARENTS,
     TAG_SEGMENT,
-    TAG_SEQUENCE,
     TAG_TYPE,
     TYPE_MAJOR,
     Segment,
     SegmentStatus,
+    parse_sequence,
 )
 
 
@@ -82,11 +82,10 @@ def _note(
     tags = _tags(remove, added)
     add = added.get(remove.logged_path)
     modified = add.modified_ms if add is not None else 0
-    sequence = tags.get(TAG_SEQUENCE, "")
     facts = gone.get(name)
     if facts is None:
-        key = int(sequence) if sequence.lstrip("-").isdecimal() else modified
-        facts = gone[name] = _Gone(sequence=key, load_ms=modified)
+        sequence = parse_sequence(tags, modified)
+        facts = gone[name] = _Gone(sequence=sequence, load_ms=modified)
     facts.size_bytes += remove.size or (add.size if add is not None else 0)
     facts.parents = facts.parents or parse_lineage(tags.get(TAG_PARENTS, ""))
     facts.major = facts.major or tags.get(TAG_TYPE) == TYPE_MAJOR

@@ -144,8 +144,13 @@ def segment_name(add: AddFile) -> str:
 
 def sequence_of(add: AddFile) -> int:
     """The order key of a file, in milliseconds."""
-    text = add.tags.get(TAG_SEQUENCE, "")
-    return int(text) if _SEQUENCE.fullmatch(text) else add.modified_ms
+    return parse_sequence(add.tags, add.modified_ms)
+
+
+def parse_sequence(tags: Mapping[str, str], otherwise: int) -> int:
+    """The sequence that tags hold, or `otherwise` where they hold none."""
+    text = tags.get(TAG_SEQUENCE, "")
+    return int(text) if _SEQUENCE.fullmatch(text) else otherwise
 
 
 def next_sequence(now_ms: int, live: Iterable[Segment]) -> int:
