@@ -6,10 +6,10 @@ for ever, also when a restore brings it back. `dead` is the set of positions del
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from pyroaring import BitMap64
 
@@ -30,6 +30,13 @@ class FileView(Protocol):
     """The working set at one version, looked up by path; may be lazy over a columnar snapshot."""
 
     def get(self, path: str) -> FileState | None: ...
+
+
+@runtime_checkable
+class Prefetching(Protocol):
+    """A view that looks up many paths together for less than one by one."""
+
+    def prefetch(self, paths: Iterable[str]) -> None: ...
 
 
 class ChangeKind(StrEnum):

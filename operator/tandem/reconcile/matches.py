@@ -1,0 +1,157 @@
+"""The rows that a statement matched, and where the job put what they became.
+
+Kept as sorted arrays by file: a statement may match many millions of rows, so nothing here
+loops over rows in Python. Checked when they come in: a job that reports a row twice, or
+outside what it was asked for, must not get to publish it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+from pyroaring import BitMap64
+
+from tandem.errors import CountMismatch
+from tandem.reconcile.positions import Positions, to_array, to_bitmap
+
+
+@dataclass(frozen=True, slots=True)
+class InsertFile:
+    """A file of ours with what updated rows became: its path and physical rows."""
+
+    path: str
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class FileMatches:
+    """Matched positions of one file, ascending. For an update, row k became row
+    `output_positions[k]` of insert file number `outputs[k]`; for a delete both are -1."""
+
+    positions: Positions
+    outputs: Positions
+    output_positions: Positions
+
+    def __len__(self) -> int:
+        return len(self.positions)
+
+    @classmethod
+    def of_deletes(cls, positions: Positions) -> FileMatches:
+        none = np.full(len(positions), -1, dtype=np.int64)
+        return cls(positions, none, none)
+
+    def only(self, indexes: Positions, positions: Positions | None = None) -> FileMatches:
+        """These of the matches, at other positions if given."""
+        return FileMatches(
+            self.positions[indexes] if positions is None else positions,
+            self.outputs[indexes],
+            self.output_positions[indexes],
+        )
+
+
+Matches = Mapping[str, FileMatches]
+
+
+@dataclass(frozen=True, slots=True)
+class RoundResult:
+    """What a round of a statement job found, insert files numbered within the round."""
+
+    matches: Matches = field(default_factory=dict)
+    inserts: tuple[InsertFile, ...] = ()
+
+
+def round_result(
+    table: pa.Table, inputs: Sequence[str], inserts: Sequence[InsertFile]
+) -> RoundResult:
+    """From the job's `matches` (`tandem.spark.job.JobResult`): `input` is an index into
+    `inputs`, the paths that the round was asked about. Raises CountMismatch."""
+    which = table["input"].to_numpy().astype(np.int64)
+    positions = table["position"].to_numpy().astype(np.int64)
+    outputs = table["output"].fill_null(-1).to_numpy().astype(np.int64)
+    places = table["output_position"].fill_null(-1).to_numpy().astype(np.int64)
+    if len(which) and (which.min() < 0 or which.max() >= len(inputs)):
+        raise _wrong("A match is in a file that the round was not asked about", int(which.max()))
+    found = {
+        inputs[index]: joined(
+            [FileMatches(positions[chosen], outputs[chosen], places[chosen])], inputs[index]
+        )
+        for index in np.unique(which).tolist()
+        for chosen in (np.flatnonzero(which == index),)
+    }
+    result = RoundResult(found, tuple(inserts))
+    check_inserts(result.matches, result.inserts)
+    return result
+
+
+def joined(parts: Sequence[FileMatches], path: str) -> FileMatches:
+    """The matches of one file from several places. Raises CountMismatch if a row is in two."""
+    positions = np.concatenate([part.positions for part in parts])
+    order = np.argsort(positions, kind="stable")
+    positions = positions[order]
+    if len(positions) > 1 and bool((positions[1:] == positions[:-1]).any()):
+        raise CountMismatch(
+            "A row has two results",
+            resource=path,
+            remedy="Nothing was published; the statement must be executed again",
+        )
+    return FileMatches(
+        positions,
+        np.concatenate([part.outputs for part in parts])[order],
+        np.concatenate([part.output_positions for part in parts])[order],
+    )
+
+
+def check_inserts(matches: Matches, inserts: Sequence[InsertFile]) -> None:
+    """Every insert row belongs to at most one match, and to a file and row that exist.
+
+    Raises CountMismatch.
+    """
+    outputs, places = _placed(matches)
+    if not len(outputs):
+        return
+    sizes = np.array([file.rows for file in inserts], dtype=np.int64)
+    if outputs.max() >= len(inserts) or (outputs < 0).any():
+        raise _wrong("A match points to an insert file that is not there", int(outputs.max()))
+    if (places < 0).any() or (places >= sizes[outputs]).any():
+        raise _wrong("A match points beyond its insert file", int(places.max()))
+    starts = np.cumsum(sizes) - sizes
+    if len(np.unique(starts[outputs] + places)) != len(places):
+        raise _wrong("Two matches share an insert row", len(places))
+
+
+def used_inserts(matches: Matches, inserts: Sequence[InsertFile]) -> list[Positions]:
+    """For each insert file the rows that matches still point to."""
+    outputs, places = _placed(matches)
+    return [places[outputs == index] for index in range(len(inserts))]
+
+
+def count(matches: Matches) -> int:
+    return sum(len(found) for found in matches.values())
+
+
+def select(found: FileMatches, wanted: BitMap64) -> Positions:
+    """Indexes of the matches that lie in a bitmap of positions."""
+    inside = to_bitmap(found.positions) & wanted
+    return np.searchsorted(found.positions, to_array(inside)).astype(np.int64)
+
+
+def _placed(matches: Matches) -> tuple[Positions, Positions]:
+    """(insert file, row) of every match of an update."""
+    none = np.empty(0, dtype=np.int64)
+    outputs = np.concatenate([none, *(m.outputs for m in matches.values())])
+    places = np.concatenate([none, *(m.output_positions for m in matches.values())])
+    if len(outputs) and bool((outputs == -1).all()):
+        return none, none
+    return outputs, places
+
+
+def _wrong(message: str, found: object) -> CountMismatch:
+    return CountMismatch(
+        message,
+        field="matches",
+        found=found,
+        remedy="Nothing was published; the statement must be executed again",
+    )

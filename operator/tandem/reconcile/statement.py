@@ -1,0 +1,340 @@
+"""The rule for update and delete: a statement takes effect at one place in the commit order.
+
+S is the version at which all rows were last answered, L the newest commit since S that the
+statement must come after (`rules.MUST_FOLLOW`). While there is an L, rows live at L that were
+live at S keep their result, the others are evaluated once, and S becomes L. When there is
+none, the result is carried over to the latest version: rows that were rewritten are followed,
+rows deleted meanwhile leave our deletes *and* our inserts, later appends stay as they are.
+
+The state is `StatementProgress`; `decide` says what is next, `absorb` takes in what a round
+found. Nothing here mutates its arguments, so asking twice gives the same answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from pyroaring import BitMap64
+
+from tandem.errors import CountMismatch, Reason
+from tandem.reconcile.matches import (
+    InsertFile,
+    Matches,
+    RoundResult,
+    check_inserts,
+    count,
+    joined,
+    used_inserts,
+)
+from tandem.reconcile.model import ChangeKind, CommitSummary, FileView, RowMaps
+from tandem.reconcile.positions import span, to_bitmap
+from tandem.reconcile.rules import MUST_FOLLOW, ROWS, Answer, Isolation, Response, RowFate
+from tandem.reconcile.tablechange import TableVerdict
+from tandem.reconcile.walk import carry, prefetch
+
+Views = Callable[[int], FileView | None]
+"""The working set at a version; None if the log no longer lets it be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """`max_attempts` bounds rounds without progress: those that must evaluate no fewer rows
+    than the one before, and executions from the beginning."""
+
+    isolation: Isolation = Isolation.WRITE_SERIALIZABLE
+    deterministic: bool = True
+    max_attempts: int = 5
+
+
+@dataclass(frozen=True, slots=True)
+class StatementProgress:
+    """All rows live at version `evaluated_at` (S) are answered: `matches` has those that
+    matched, by files of S, and `inserts` the files with what they became."""
+
+    evaluated_at: int
+    matches: Matches
+    inserts: tuple[InsertFile, ...] = ()
+    attempts: int = 0  # rounds without progress so far
+    asked: int | None = None  # rows of the last evaluation, None for the first, whole one
+    rounds: int = 1
+    rows_evaluated: int = 0  # in rounds after the first
+    lost: int = 0  # matched rows that others deleted or changed since
+
+
+@dataclass(frozen=True, slots=True)
+class FileDeletes:
+    """A live file of the latest version in which we delete rows: `dead` are all its deleted
+    rows then, `deleted` how many of them are ours."""
+
+    path: str
+    rows: int
+    dead: BitMap64
+    deleted: int
+
+    @property
+    def is_whole(self) -> bool:
+        """Nothing is left of it: it is removed, not given a deletion vector (Z11)."""
+        return len(self.dead) == self.rows
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """Commit on top of version `at`.
+
+    `inserts` are the insert files to add, each with its `masks` (rows whose original is gone);
+    `dropped_inserts` have no row left. `rows_matched` is what the statement did: as many rows
+    are deleted, and for an update as many inserted. `moved` of them had been rewritten.
+    """
+
+    at: int
+    deletes: Mapping[str, FileDeletes]
+    inserts: tuple[str, ...]
+    masks: Mapping[str, BitMap64]
+    dropped_inserts: tuple[str, ...]
+    rows_matched: int
+    moved: int
+    progress: StatementProgress
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluate:
+    """Evaluate these rows of version `at`, by file, and no others; then `absorb`.
+
+    `progress` is the result so far as it stands at that version.
+    """
+
+    at: int
+    rows: Mapping[str, BitMap64]
+    progress: StatementProgress
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Reexecute:
+    """Forget everything and execute the whole statement at version `at`; with `validate` check
+    it against the table first. Hand `attempts` to `start`."""
+
+    at: int
+    why: str
+    attempts: int
+    validate: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Conflict:
+    """The operation has failed; `why` names the commit."""
+
+    why: str
+    reason: Reason = Reason.CONFLICT
+
+
+Outcome = Commit | Evaluate | Reexecute | Conflict
+
+
+def start(version: int, result: RoundResult, *, attempts: int = 0) -> StatementProgress:
+    """The state after the whole statement was executed at a version. Raises CountMismatch."""
+    check_inserts(result.matches, result.inserts)
+    return StatementProgress(version, result.matches, result.inserts, attempts)
+
+
+def absorb(asked: Evaluate, result: RoundResult) -> StatementProgress:
+    """The state after a round: what was kept, and what the round found, as of its version.
+
+    Raises CountMismatch if the round answered rows that it was not asked about.
+    """
+    kept = asked.progress
+    merged = dict(kept.matches)
+    check_inserts(result.matches, result.inserts)
+    for path, found in result.matches.items():
+        if not to_bitmap(found.positions).issubset(asked.rows.get(path, BitMap64())):
+            raise CountMismatch(
+                "A round answered rows that it was not asked about",
+                resource=path,
+                remedy="Nothing was published; the statement must be executed again",
+            )
+        shifted = replace(
+            found,
+            outputs=found.outputs + (found.outputs >= 0) * len(kept.inserts),
+        )
+        merged[path] = joined([merged[path], shifted] if path in merged else [shifted], path)
+    return replace(kept, matches=merged, inserts=(*kept.inserts, *result.inserts))
+
+
+def decide(
+    progress: StatementProgress,
+    commits: Sequence[CommitSummary],
+    *,
+    view: Views,
+    row_maps: RowMaps,
+    policy: Policy,
+    table: TableVerdict | None = None,
+) -> Outcome:
+    """What to do next.
+
+    `commits` are all since S without a hole (a `GAP` stands for what the log has lost), up to
+    the latest version; `table` what became of the table itself. `row_maps` has the maps of the
+    files added since S, and of the files that those came from, as far as they are valid.
+
+    Raises:
+        CountMismatch: rows would be lost or doubled; nothing may be published.
+        ValueError: `commits` do not follow S.
+    """
+    latest = _check_history(progress, commits)
+    if table is not None and table.response is Response.CONFLICT:
+        return Conflict(table.why, table.reason)
+    if table is not None and table.response is Response.VALIDATE:
+        return _again(progress, latest, table.why, policy, validate=True)
+    newest = _newest(commits, policy.isolation)
+    if newest is not None:
+        if not policy.deterministic:
+            why = f"{newest.who}: a non-deterministic statement is never evaluated in part"
+            return _again(progress, latest, why, policy)
+        at = newest.version
+        if any(commit.kind is ChangeKind.GAP for commit in commits) or view(at) is None:
+            at = latest
+        asked = _advance(progress, commits, at, view, row_maps, newest.who)
+        if not isinstance(asked, Evaluate):
+            return _again(progress, latest, asked, policy)
+        if asked.rows:
+            return _within(asked, policy)
+        progress = asked.progress
+        commits = [commit for commit in commits if commit.version > at]
+    return _commit(progress, commits, latest, view, row_maps, policy)
+
+
+def _advance(
+    progress: StatementProgress,
+    commits: Sequence[CommitSummary],
+    at: int,
+    view: Views,
+    row_maps: RowMaps,
+    who: str,
+) -> Evaluate | str:
+    """S := L. Returns what is left to evaluate at L, or why that cannot be told."""
+    at_s, at_l = view(progress.evaluated_at), view(at)
+    if at_s is None or at_l is None:
+        return f"version {progress.evaluated_at} can no longer be read, after {who}"
+    changed = _changed(commit for commit in commits if commit.version <= at)
+    carried = carry(progress.matches, changed, at_s, at_l, row_maps)
+    rows = carried.unknown if ROWS[RowFate.UNKNOWN, True] is Answer.EVALUATE else {}
+    kept = replace(
+        progress,
+        evaluated_at=at,
+        matches=carried.matches,
+        lost=progress.lost + carried.lost,
+    )
+    return Evaluate(at, rows, kept, who)
+
+
+def _commit(
+    progress: StatementProgress,
+    commits: Sequence[CommitSummary],
+    latest: int,
+    view: Views,
+    row_maps: RowMaps,
+    policy: Policy,
+) -> Commit | Reexecute | Conflict:
+    """Nothing is left that the statement must come after: its result, as of the latest version.
+
+    Rows that S did not know are later appends here, and stay as they are.
+    """
+    at_s, now = view(progress.evaluated_at), view(latest)
+    if at_s is None or now is None:
+        why = f"version {progress.evaluated_at} can no longer be read"
+        return _again(progress, latest, why, policy)
+    carried = carry(progress.matches, _changed(commits), at_s, now, row_maps)
+    deletes: dict[str, FileDeletes] = {}
+    prefetch(now, sorted(carried.matches))
+    for path, found in carried.matches.items():
+        state = now.get(path)
+        ours = to_bitmap(found.positions)
+        if state is None or not ours.isdisjoint(state.dead) or (ours and ours.max() >= state.rows):
+            raise CountMismatch(
+                "A row to delete is not live",
+                resource=path,
+                remedy="Nothing was published; the statement must be executed again",
+            )
+        if ours:
+            deletes[path] = FileDeletes(path, state.rows, state.dead | ours, len(ours))
+    used = used_inserts(carried.matches, progress.inserts)
+    masks = {
+        file.path: span(0, file.rows) - to_bitmap(rows)
+        for file, rows in zip(progress.inserts, used, strict=True)
+        if 0 < len(rows) < file.rows
+    }
+    inserts = [f for f, rows in zip(progress.inserts, used, strict=True) if len(rows)]
+    matched = sum(file.deleted for file in deletes.values())
+    inserted = sum(file.rows - len(masks.get(file.path, ())) for file in inserts)
+    if matched != count(carried.matches) or (progress.inserts and inserted != matched):
+        raise CountMismatch(
+            "An update must insert as many rows as it deletes",
+            found=f"{inserted} inserted",
+            expected=f"{matched} deleted",
+            remedy="Nothing was published; the statement must be executed again",
+        )
+    return Commit(
+        at=latest,
+        deletes=deletes,
+        inserts=tuple(file.path for file in inserts),
+        masks=masks,
+        dropped_inserts=tuple(file.path for file in progress.inserts if file not in inserts),
+        rows_matched=matched,
+        moved=carried.moved,
+        progress=replace(progress, lost=progress.lost + carried.lost),
+    )
+
+
+def _within(asked: Evaluate, policy: Policy) -> Evaluate | Conflict:
+    """Count the round, and stop if rounds no longer get smaller."""
+    rows = sum(len(positions) for positions in asked.rows.values())
+    before = asked.progress
+    stalled = before.asked is not None and rows >= before.asked
+    attempts = before.attempts + (1 if stalled else 0)
+    if attempts >= policy.max_attempts:
+        return _gave_up(attempts, asked.why)
+    progress = replace(
+        before,
+        asked=rows,
+        attempts=attempts,
+        rounds=before.rounds + 1,
+        rows_evaluated=before.rows_evaluated + rows,
+    )
+    return replace(asked, progress=progress)
+
+
+def _again(
+    progress: StatementProgress, at: int, why: str, policy: Policy, *, validate: bool = False
+) -> Reexecute | Conflict:
+    attempts = progress.attempts + 1
+    if attempts >= policy.max_attempts:
+        return _gave_up(attempts, why)
+    return Reexecute(at, why, attempts, validate)
+
+
+def _gave_up(attempts: int, why: str) -> Conflict:
+    return Conflict(f"{attempts} rounds made no progress; the last was lost to {why}")
+
+
+def _newest(commits: Sequence[CommitSummary], isolation: Isolation) -> CommitSummary | None:
+    """L: the newest commit that the statement must come after."""
+    for commit in reversed(commits):
+        if commit.kind in MUST_FOLLOW[isolation]:
+            return commit
+    return None
+
+
+def _changed(commits: Iterable[CommitSummary]) -> frozenset[str]:
+    return frozenset().union(*(commit.files for commit in commits))
+
+
+def _check_history(progress: StatementProgress, commits: Sequence[CommitSummary]) -> int:
+    """The conflict window begins at S and has no hole (I-23). Returns the latest version."""
+    version = progress.evaluated_at
+    for commit in commits:
+        if commit.version <= version or (
+            commit.version != version + 1 and commit.kind is not ChangeKind.GAP
+        ):
+            raise ValueError(f"version {commit.version} does not follow version {version}")
+        version = commit.version
+    return version
