@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from tandem.delta.actions import AddFile
 from tandem.spec.compaction import CompactionTemplate, CompactionType, LayoutStrategy
+from tandem.timeline import lineage
 from tandem.timeline.chunks import Interval
 from tandem.timeline.lineage import Lineage
 from tandem.timeline.names import NameRequest
@@ -142,8 +143,7 @@ class Run:
         return NameRequest(self.segments[0], self.level)
 
     def parents(self) -> Lineage:
-        from tandem.timeline import lineage
-
+        """The lineage of its output."""
         return lineage.of(self.segments)
 
 
