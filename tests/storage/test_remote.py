@@ -18,6 +18,7 @@ from tandem.errors import (
     ObjectNotFound,
     OutcomeUnknown,
     StorageError,
+    StorageFull,
     StoreUnsuitable,
 )
 from tandem.storage import Store, open_store, probe_put_if_absent
@@ -29,6 +30,7 @@ class Mischief(Enum):
     ERROR_AFTER = "pass the request on, then answer 500 in the server's place"
     ERROR_BEFORE = "answer 503 without passing it on"
     UNDECIDED = "answer 409, as S3 does while another put of that name is under way"
+    FULL = "answer 507, as servers with a full disk do"
     CUT = "cut the line before anything is passed on"
     HANG = "pass the request on and never answer"
 
@@ -63,6 +65,9 @@ class Proxy:
                     return
                 if mischief is Mischief.ERROR_BEFORE:
                     client.sendall(_answer(503, "Service Unavailable"))
+                    return
+                if mischief is Mischief.FULL:
+                    client.sendall(_answer(507, "Insufficient Storage"))
                     return
                 if mischief is Mischief.UNDECIDED:
                     body = "<Error><Code>ConditionalRequestConflict</Code></Error>"
@@ -159,6 +164,23 @@ def test_Z20_a_put_that_never_arrived_is_unknown_too(
     assert proxy.seen == 1
     with pytest.raises(ObjectNotFound):
         direct.get("_delta_log/1.json")
+
+
+def test_a_full_server_is_told(s3_server: S3Server, proxy: Proxy) -> None:
+    store = through(proxy, s3_server, s3_server.fresh_location())
+    proxy.mischief = Mischief.FULL
+    with pytest.raises(StorageFull) as caught:
+        store.put_if_absent("a", b"1")
+    assert caught.value.remedy
+    assert proxy.seen == 1
+
+
+def test_digits_in_a_message_are_not_taken_for_a_status(s3_server: S3Server, proxy: Proxy) -> None:
+    """The texts of errors hold durations and paths: "in 1.507ms" is no full disk."""
+    store = through(proxy, s3_server, s3_server.fresh_location())
+    proxy.mischief = Mischief.CUT
+    with pytest.raises(OutcomeUnknown):
+        store.put_if_absent("507/416/403/401", b"1")
 
 
 def test_a_certain_no_is_told_as_such(s3_server: S3Server, proxy: Proxy) -> None:

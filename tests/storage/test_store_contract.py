@@ -91,6 +91,8 @@ def test_a_folder_is_no_object(store: Store) -> None:
         store.get("folder")
     with pytest.raises(ObjectNotFound):
         store.head("folder")
+    with pytest.raises(ObjectNotFound):
+        store.open_input("folder")
 
 
 def test_put_if_absent_creates_once(store: Store) -> None:

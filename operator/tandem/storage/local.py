@@ -160,9 +160,12 @@ class LocalStore:
 
     def open_input(self, path: str) -> BinaryIO:
         # Reads without the interpreter's lock, unlike a Python file.
+        full = self._locate(path)
         try:
-            return cast(BinaryIO, pa.OSFile(self._locate(path), "rb"))
+            return cast(BinaryIO, pa.OSFile(full, "rb"))
         except OSError as error:
+            if os.path.isdir(full):  # pyarrow's error for that has no number
+                error.errno = errno.EISDIR
             raise self._translate(error, path) from error
 
     def open_output(self, path: str) -> BinaryIO:

@@ -53,7 +53,14 @@ _NO_RETRY: RetryConfig = {"max_retries": 0}
 _LIST_CHUNK = 1000
 # obstore reports a missing object as the built-in FileNotFoundError.
 _ERRORS = (BaseError, FileNotFoundError, PermissionError, TimeoutError, ConnectionError)
-_FULL = ("507", "InsufficientStorage", "QuotaExceeded", "XMinioStorageFull", "os error 28")
+# Whole phrases: the texts also carry durations and request ids, full of digits.
+_FULL = (
+    "507 Insufficient Storage",
+    "InsufficientStorage",
+    "QuotaExceeded",
+    "XMinioStorageFull",
+    "os error 28",
+)
 _UNDECIDED = "ConditionalRequestConflict"
 _DENIED = ("403 Forbidden", "401 Unauthorized", "AccessDenied")
 
@@ -85,7 +92,7 @@ class RemoteStore:
         try:
             return obstore.get_range(self._client, key, start=start, length=length).to_bytes()
         except _ERRORS as error:
-            if "416" in str(error):
+            if "416 Range Not Satisfiable" in str(error):
                 return b""  # begins at or after the end
             raise self._translate(error, path) from error
 

@@ -44,7 +44,8 @@ class Store(Protocol):
 
     def list(self, prefix: str = "", *, start_after: str = "") -> Iterator[ObjectMeta]:
         """All objects below the folder `prefix`, recursively, in lexicographic order of path,
-        strictly after `start_after` (a full path)."""
+        strictly after `start_after` (a full path). What is still being written is not shown;
+        what is created meanwhile may or may not be."""
         ...
 
     def put(self, path: str, data: bytes) -> None:
@@ -52,8 +53,12 @@ class Store(Protocol):
         ...
 
     def put_if_absent(self, path: str, data: bytes) -> None:
-        """Create, atomically with its whole content. Raises `AlreadyExists` if there is one,
-        `OutcomeUnknown` if the answer was lost: then look with `get`."""
+        """Create, atomically with its whole content; durable when it returns.
+
+        Raises `AlreadyExists` if there is one, `OutcomeUnknown` if the answer was lost: then
+        look with `get`. It is never sent twice, but something between us and the store may do
+        that, so `AlreadyExists` says that there is an object, not whose: compare a token in
+        the content where that matters."""
         ...
 
     def delete(self, paths: Iterable[str]) -> None:
@@ -65,8 +70,9 @@ class Store(Protocol):
         ...
 
     def open_output(self, path: str) -> BinaryIO:
-        """A streaming writer. The object appears when it is closed; closing after an error
-        must leave nothing visible."""
+        """A streaming writer. The object appears when it is closed, replacing one that is
+        there. Use it in a `with` block: leaving that by an exception discards everything, as
+        does a failed `write`, `abort()`, and losing the last reference."""
         ...
 
     def delete_prefix(self, prefix: str) -> int:
