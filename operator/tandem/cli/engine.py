@@ -16,6 +16,11 @@ Status = OperationStatus | TableStatus
 Observer = Callable[[AnyResource, Status], None]
 
 
+DEFAULT_PARALLEL = 8
+"""Operations at once: each has a Spark driver of its own, about half a GiB. Folders of many
+ingests would otherwise start them all."""
+
+
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """A resource and its final status."""

@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 import tandem
+from tandem.cli.engine import DEFAULT_PARALLEL
 from tandem.cli.exits import Exit, errors_to_exit, say
 from tandem.cli.output import Output
 from tandem.cli.scan_output import ScanOutput
@@ -93,7 +94,7 @@ def run(
     only: Only = None,
     parallel: Annotated[
         int, typer.Option("--parallel", min=0, help="Operations at once; 0: all.")
-    ] = 0,
+    ] = DEFAULT_PARALLEL,
     again: Annotated[
         bool, typer.Option("--again", help="Run anew what has a recorded result.")
     ] = False,
