@@ -1,0 +1,266 @@
+"""Tables that Spark + Delta made, and Spark + Delta reading what we write."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import unquote
+
+import pyarrow as pa
+import pytest
+
+from tandem.delta.actions import Txn
+from tandem.delta.checkpoint_write import write_checkpoint
+from tandem.delta.commit import commit_info
+from tandem.delta.log import DeltaLog
+from tandem.delta.protocol import OperationKind, features_in_use, refusals
+from tandem.delta.snapshot import Snapshot
+from tandem.delta.stats import bounds
+from tandem.storage import open_store
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def _log(root: Path) -> DeltaLog:
+    return DeltaLog(open_store(root.as_uri()))
+
+
+def _create(spark: SparkSession, root: Path, columns: str, **properties: str) -> str:
+    """An empty table; its name in SQL."""
+    listed = ", ".join(f"'{k.replace('__', '.')}' = '{v}'" for k, v in properties.items())
+    tail = f" TBLPROPERTIES ({listed})" if listed else ""
+    spark.sql(f"CREATE TABLE delta.`{root}` ({columns}) USING delta{tail}")
+    return f"delta.`{root}`"
+
+
+def _insert(spark: SparkSession, table: str, first: int, count: int = 20) -> None:
+    spark.sql(
+        f"INSERT INTO {table} SELECT /*+ COALESCE(1) */ id, concat('n ', id % 3) "
+        f"FROM range({first}, {first + count})"
+    )
+
+
+def _spark_files(spark: SparkSession, root: Path, version: int | None = None) -> list[str]:
+    reader = spark.read.format("delta")
+    if version is not None:
+        reader = reader.option("versionAsOf", version)
+    # `_metadata.file_path` is a URI; Delta's own list of files has no rows without data.
+    found = reader.load(str(root)).selectExpr("_metadata.file_path").distinct().collect()
+    return sorted(unquote(r[0]).split(root.name + "/", 1)[1] for r in found)
+
+
+def _our_files(snapshot: Snapshot) -> list[str]:
+    return sorted(a.path for a in snapshot.adds())
+
+
+def _checkpoints(root: Path) -> list[str]:
+    return sorted(p.name for p in (root / "_delta_log").iterdir() if "checkpoint." in p.name)
+
+
+@pytest.mark.parametrize("vectors", ["true", "false"])
+def test_every_version_of_a_spark_table(
+    delta_spark: SparkSession, tmp_path: Path, vectors: str
+) -> None:
+    root = tmp_path / "t"
+    table = _create(
+        delta_spark,
+        root,
+        "id LONG, name STRING",
+        delta__enableDeletionVectors=vectors,
+        delta__checkpointInterval="4",
+    )
+    for number in range(4):
+        _insert(delta_spark, table, number * 20)
+    delta_spark.sql(f"DELETE FROM {table} WHERE id % 20 = 3")
+    delta_spark.sql(f"UPDATE {table} SET name = 'x' WHERE id % 20 = 4")
+    delta_spark.sql(f"OPTIMIZE {table}")
+    delta_spark.sql(f"RESTORE TABLE {table} TO VERSION AS OF 3")
+    log = _log(root)
+    assert any(name.endswith("checkpoint.parquet") for name in _checkpoints(root))
+    incremental = log.snapshot(0)
+    latest = log.latest_version()
+    for version in range(latest + 1):
+        snapshot = log.snapshot(version)
+        assert _our_files(snapshot) == _spark_files(delta_spark, root, version)
+        live = sum(snapshot.num_records.to_pylist()) - sum(snapshot.num_deleted.to_pylist())
+        frame = delta_spark.read.format("delta").option("versionAsOf", version).load(str(root))
+        assert live == frame.count()
+    assert _our_files(log.update(incremental)) == _our_files(log.snapshot())
+
+
+def test_v2_checkpoints_with_sidecars(delta_spark: SparkSession, tmp_path: Path) -> None:
+    root = tmp_path / "t"
+    table = _create(
+        delta_spark,
+        root,
+        "id LONG, name STRING",
+        delta__enableDeletionVectors="true",
+        delta__checkpointPolicy="v2",
+        delta__checkpointInterval="3",
+    )
+    for number in range(5):
+        _insert(delta_spark, table, number * 20)
+    delta_spark.sql(f"DELETE FROM {table} WHERE id % 20 = 3")
+    names = _checkpoints(root)
+    assert names
+    assert not any(name.endswith("checkpoint.parquet") for name in names)
+    assert list((root / "_delta_log" / "_sidecars").iterdir())
+    # Only what the newest checkpoint and its followers say is left.
+    at = max(int(name[:20]) for name in names)
+    log = _log(root)
+    assert at >= 3
+    log.store.delete(f"_delta_log/{v:020d}.json" for v in range(at))
+    snapshot = log.snapshot()
+    assert snapshot.checkpoint_version == at
+    assert _our_files(snapshot) == _spark_files(delta_spark, root)
+    live = sum(snapshot.num_records.to_pylist()) - sum(snapshot.num_deleted.to_pylist())
+    assert live == delta_spark.read.format("delta").load(str(root)).count() == 95
+    assert "v2Checkpoint" in features_in_use(snapshot.protocol, snapshot.metadata)
+
+
+def test_spark_reads_and_extends_our_checkpoint(delta_spark: SparkSession, tmp_path: Path) -> None:
+    root = tmp_path / "t"
+    table = _create(delta_spark, root, "id LONG, name STRING", delta__enableDeletionVectors="true")
+    for number in range(3):
+        _insert(delta_spark, table, number * 20)
+    delta_spark.sql(f"DELETE FROM {table} WHERE id % 20 = 3")
+    log = _log(root)
+    snapshot = log.snapshot()
+    info = commit_info("WRITE", {}, now_ms=1, previous=snapshot, blind_append=False)
+    log.put_commit(snapshot.version + 1, [info, Txn("tandem.segments", 3)], token="t")
+    snapshot = log.snapshot()
+    write_checkpoint(log, snapshot, now_ms=0)
+    log.store.delete(f"_delta_log/{v:020d}.json" for v in range(snapshot.version))
+    _forget(delta_spark)
+    frame = delta_spark.read.format("delta").load(str(root))
+    assert sorted(r.id for r in frame.collect()) == [i for i in range(60) if i % 20 != 3]
+    delta_spark.sql(f"UPDATE {table} SET name = 'x' WHERE id % 20 = 4")
+    assert _our_files(log.snapshot()) == _spark_files(delta_spark, root)
+    assert log.snapshot().txns["tandem.segments"].version == 3
+
+
+def test_in_commit_timestamps(delta_spark: SparkSession, tmp_path: Path) -> None:
+    root = tmp_path / "t"
+    table = _create(delta_spark, root, "id LONG, name STRING")
+    _insert(delta_spark, table, 0)
+    delta_spark.sql(
+        f"ALTER TABLE {table} SET TBLPROPERTIES ('delta.enableInCommitTimestamps' = 'true')"
+    )
+    _insert(delta_spark, table, 20)
+    log = _log(root)
+    snapshot = log.snapshot()
+    assert "inCommitTimestamp" in features_in_use(snapshot.protocol, snapshot.metadata)
+    # In the past: ours must still come after Spark's.
+    info = commit_info("WRITE", {}, now_ms=1, previous=snapshot, blind_append=True)
+    log.put_commit(snapshot.version + 1, [info, Txn("a", 1)], token="t")
+    _forget(delta_spark)
+    history = delta_spark.sql(f"DESCRIBE HISTORY {table}").collect()
+    times = {r.version: int(r.timestamp.timestamp() * 1000) for r in history}
+    assert times.keys() == set(range(snapshot.version + 2))
+    assert {v: log.snapshot(v).timestamp_ms for v in times} == times
+    for version, time in times.items():
+        assert log.snapshot(timestamp_ms=time).version == version
+
+
+def test_column_mapping_and_statistics(delta_spark: SparkSession, tmp_path: Path) -> None:
+    root = tmp_path / "t"
+    table = _create(
+        delta_spark,
+        root,
+        "id LONG, name STRING, t TIMESTAMP, d DECIMAL(20,4), f DOUBLE, s STRUCT<a: INT>",
+        delta__columnMapping__mode="name",
+    )
+    long_text = "z" * 50
+    delta_spark.sql(
+        f"INSERT INTO {table} VALUES (1, '{long_text}', TIMESTAMP'2013-01-01 10:00:00.123456Z', "
+        "1234567890123456.7891, 0.5, named_struct('a', 7))"
+    )
+    delta_spark.sql(f"ALTER TABLE {table} RENAME COLUMN id TO number")
+    snapshot = _log(root).snapshot()
+    assert snapshot.schema.names == ("number", "name", "t", "d", "f", "s")
+    field = snapshot.schema["number"]
+    assert field.physical_name.startswith("col-")
+    assert field.field_id == 1
+    text = snapshot.files["stats"]
+
+    def read(*names: str) -> tuple[object, object]:
+        fields = [snapshot.schema[names[0]]]
+        for name in names[1:]:
+            fields.append(fields[-1].type[name])  # type: ignore[index]
+        found = bounds(text, [f.physical_name for f in fields], fields[-1].type)
+        return found.low[0].as_py(), found.high[0].as_py()
+
+    assert read("number") == (1, 1)
+    assert read("s", "a") == (7, 7)
+    assert str(read("d")[0]) == "1234567890123456.7891"
+    low, high = read("t")
+    value = pa.scalar("2013-01-01 10:00:00.123456Z").cast(pa.timestamp("us", "UTC")).as_py()
+    assert low <= value <= high  # type: ignore[operator]
+    assert str(read("name")[0]) <= long_text <= str(read("name")[1])
+
+
+def _refused(snapshot: Snapshot) -> dict[str, set[str]]:
+    found: dict[str, set[str]] = {}
+    for kind in OperationKind:
+        for name, _ in refusals(snapshot.protocol, snapshot.metadata, kind):
+            found.setdefault(name, set()).add(kind.value)
+    return found
+
+
+def test_features_as_spark_lists_them(delta_spark: SparkSession, tmp_path: Path) -> None:
+    plain = tmp_path / "plain"
+    _create(delta_spark, plain, "id LONG, name STRING NOT NULL")
+    assert _refused(_log(plain).snapshot()) == {}
+
+    checked = tmp_path / "checked"
+    table = _create(
+        delta_spark,
+        checked,
+        "id LONG, name STRING, twice LONG GENERATED ALWAYS AS (id * 2)",
+        delta__enableChangeDataFeed="true",
+    )
+    delta_spark.sql(f"ALTER TABLE {table} ADD CONSTRAINT small CHECK (id < 100)")
+    assert _refused(_log(checked).snapshot()) == {
+        "changeDataFeed": {"Update", "Delete", "Merge"},
+        "checkConstraints": {"Ingest", "Update", "Merge"},
+        "generatedColumns": {"Ingest", "Update", "Merge"},
+    }
+
+    clustered = tmp_path / "clustered"
+    delta_spark.sql(f"CREATE TABLE delta.`{clustered}` (id LONG) USING delta CLUSTER BY (id)")
+    snapshot = _log(clustered).snapshot()
+    assert _refused(snapshot) == {}
+    assert "delta.clustering" in snapshot.domains
+
+    tracked = tmp_path / "tracked"
+    _create(delta_spark, tracked, "id LONG", delta__enableRowTracking="true")
+    writes: Iterable[str] = {"Ingest", "Compaction", "Update", "Delete", "Merge"}
+    assert _refused(_log(tracked).snapshot()) == {"rowTracking": set(writes)}
+
+    variant = tmp_path / "variant"
+    _create(delta_spark, variant, "id LONG, v VARIANT")
+    assert "Read" in _refused(_log(variant).snapshot())["variantType"]
+
+
+def test_clean_up_of_spark_keeps_us_going(delta_spark: SparkSession, tmp_path: Path) -> None:
+    """Checksum files, compacted logs and whatever else Spark leaves beside the commits."""
+    root = tmp_path / "t"
+    table = _create(delta_spark, root, "id LONG, name STRING", delta__checkpointInterval="2")
+    for number in range(4):
+        _insert(delta_spark, table, number * 20)
+    names = sorted(p.name for p in (root / "_delta_log").iterdir())
+    assert any(n.endswith(".crc") and not n.startswith(".") for n in names)
+    checksum = json.loads((root / "_delta_log" / f"{4:020d}.crc").read_text())
+    snapshot = _log(root).snapshot()
+    assert checksum["numFiles"] == snapshot.num_files
+    assert checksum["tableSizeBytes"] == snapshot.size_bytes
+
+
+def _forget(spark: SparkSession) -> None:
+    """Make Spark + Delta look at the log again instead of at what it remembers."""
+    jvm = spark._jvm
+    assert jvm is not None
+    jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()

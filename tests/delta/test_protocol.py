@@ -1,0 +1,244 @@
+"""The table of features: what is refused, and what does not count."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tandem.delta.actions import Metadata, Protocol
+from tandem.delta.protocol import (
+    FEATURES,
+    OperationKind,
+    check,
+    check_readable,
+    enable_deletion_vectors,
+    features_in_use,
+    for_new_table,
+    refusals,
+    supports_deletion_vectors,
+    writer_features,
+    writes_deletion_vectors,
+)
+from tandem.delta.schema import parse
+from tandem.errors import UnsupportedFeature
+
+R, N, C, U, D, M = (
+    OperationKind.READ,
+    OperationKind.INGEST,
+    OperationKind.COMPACTION,
+    OperationKind.UPDATE,
+    OperationKind.DELETE,
+    OperationKind.MERGE,
+)
+WRITES = {N, C, U, D, M}
+ALL = WRITES | {R}
+
+
+def _metadata(
+    configuration: dict[str, str] | None = None,
+    *,
+    field: dict[str, Any] | None = None,
+    type_: Any = "long",
+    partitioned: bool = False,
+) -> Metadata:
+    fields = [
+        {"name": "id", "type": "long", "nullable": True, "metadata": {}},
+        {
+            "name": "s",
+            "type": {
+                "type": "struct",
+                "fields": [{"name": "x", "type": type_, "nullable": True, "metadata": field or {}}],
+            },
+            "nullable": True,
+            "metadata": {},
+        },
+    ]
+    schema = json.dumps({"type": "struct", "fields": fields})
+    return Metadata("id", schema, ("id",) if partitioned else (), configuration or {})
+
+
+def _named(*features: str) -> Protocol:
+    return Protocol(3, 7, frozenset(features), frozenset(features))
+
+
+def _refused(protocol: Protocol, metadata: Metadata) -> set[OperationKind]:
+    refused = set()
+    for kind in OperationKind:
+        if next(refusals(protocol, metadata, kind), None) is None:
+            check(protocol, metadata, kind)
+            continue
+        with pytest.raises(UnsupportedFeature) as caught:
+            check(protocol, metadata, kind, resource="t")
+        error = caught.value
+        assert all((error.resource, error.found, error.expected, error.remedy))
+        refused.add(kind)
+    return refused
+
+
+IN_USE: dict[str, tuple[dict[str, Any], set[OperationKind]]] = {
+    "appendOnly": ({"configuration": {"delta.appendOnly": "true"}}, {U, D, M}),
+    "invariants": ({"field": {"delta.invariants": "{}"}}, {N, U, M}),
+    "checkConstraints": ({"configuration": {"delta.constraints.a": "x > 1"}}, {N, U, M}),
+    "changeDataFeed": ({"configuration": {"delta.enableChangeDataFeed": "true"}}, {U, D, M}),
+    "generatedColumns": ({"field": {"delta.generationExpression": "1"}}, {N, U, M}),
+    "identityColumns": ({"field": {"delta.identity.start": 1}}, {N, U, M}),
+    "allowColumnDefaults": ({"field": {"CURRENT_DEFAULT": "1"}}, {N, M}),
+    "columnMapping": ({"configuration": {"delta.columnMapping.mode": "name"}}, set()),
+    "deletionVectors": ({}, set()),
+    "timestampNtz": ({"type_": "timestamp_ntz"}, set()),
+    "v2Checkpoint": ({}, set()),
+    "inCommitTimestamp": ({"configuration": {"delta.enableInCommitTimestamps": "true"}}, set()),
+    "vacuumProtocolCheck": ({}, set()),
+    "domainMetadata": ({}, set()),
+    "clustering": ({}, set()),
+    "typeWidening": ({"field": {"delta.typeChanges": []}}, set()),
+    "typeWidening-preview": ({"field": {"delta.typeChanges": []}}, set()),
+    "checkpointProtection": ({}, set()),
+    "rowTracking": ({}, WRITES),
+    "variantType": ({"type_": "variant"}, ALL),
+    "variantType-preview": ({"type_": "variant"}, ALL),
+    "variantShredding": ({"type_": "variant"}, ALL),
+    "variantShredding-preview": ({"type_": "variant"}, ALL),
+    "geospatial": ({"type_": "geometry(OGC:CRS84)"}, ALL),
+    "collations": ({"field": {"__COLLATIONS": {}}}, {U, D, M}),
+    "collations-preview": ({"field": {"__COLLATIONS": {}}}, {U, D, M}),
+    "materializePartitionColumns": ({"partitioned": True}, {N, C, U, M}),
+    "icebergCompatV1": ({"configuration": {"delta.enableIcebergCompatV1": "true"}}, WRITES),
+    "icebergCompatV2": ({"configuration": {"delta.enableIcebergCompatV2": "true"}}, WRITES),
+    "icebergCompatV3": ({"configuration": {"delta.enableIcebergCompatV3": "true"}}, WRITES),
+    "icebergWriterCompatV1": (
+        {"configuration": {"delta.enableIcebergWriterCompatV1": "true"}},
+        WRITES,
+    ),
+    "icebergWriterCompatV3": (
+        {"configuration": {"delta.enableIcebergWriterCompatV3": "true"}},
+        WRITES,
+    ),
+    "coordinatedCommits-preview": (
+        {"configuration": {"delta.coordinatedCommits.commitCoordinator-preview": "x"}},
+        WRITES,
+    ),
+    "catalogManaged": ({}, ALL),
+    "catalogOwned-preview": ({}, ALL),
+    "redirectReaderWriter-preview": (
+        {"configuration": {"delta.redirectReaderWriter-preview": "{}"}},
+        ALL,
+    ),
+    "redirectWriterOnly-preview": (
+        {"configuration": {"delta.redirectWriterOnly-preview": "{}"}},
+        WRITES,
+    ),
+}
+
+
+def test_every_feature_is_in_this_test() -> None:
+    assert IN_USE.keys() == FEATURES.keys()
+
+
+@pytest.mark.parametrize("name", sorted(FEATURES))
+def test_feature_in_use(name: str) -> None:
+    arguments, expected = IN_USE[name]
+    assert _refused(_named(name), _metadata(**arguments)) == expected
+    assert name in features_in_use(_named(name), _metadata(**arguments))
+
+
+@pytest.mark.parametrize("name", sorted(n for n, (a, _) in IN_USE.items() if a))
+def test_feature_that_nothing_uses_does_not_count(name: str) -> None:
+    assert _refused(_named(name), _metadata()) == set()
+    assert features_in_use(_named(name), _metadata()) == ()
+
+
+def test_row_tracking_ends_only_with_suspension() -> None:
+    """A writer's duties begin when the feature is supported, whatever delta.enableRowTracking."""
+    assert (
+        _refused(_named("rowTracking"), _metadata({"delta.enableRowTracking": "false"})) == WRITES
+    )
+    suspended = _metadata({"delta.rowTrackingSuspended": "true"})
+    assert _refused(_named("rowTracking"), suspended) == set()
+
+
+def test_unknown_features_are_refused_by_name() -> None:
+    writer_only = Protocol(1, 7, frozenset(), frozenset({"fromTheFuture"}))
+    assert _refused(writer_only, _metadata()) == WRITES
+    assert _refused(_named("fromTheFuture"), _metadata()) == ALL
+    with pytest.raises(UnsupportedFeature, match="fromTheFuture"):
+        check(writer_only, _metadata(), C)
+
+
+def test_newer_protocol_versions_are_refused() -> None:
+    assert _refused(Protocol(4, 8), _metadata()) == ALL
+    assert _refused(Protocol(3, 8), _metadata()) == WRITES
+
+
+@pytest.mark.parametrize(
+    ("version", "expected"),
+    [
+        ((1, 1), set()),
+        ((1, 2), {"appendOnly", "invariants"}),
+        ((1, 3), {"appendOnly", "invariants", "checkConstraints"}),
+        (
+            (1, 4),
+            {"appendOnly", "invariants", "checkConstraints", "changeDataFeed", "generatedColumns"},
+        ),
+        (
+            (2, 6),
+            {
+                "appendOnly",
+                "invariants",
+                "checkConstraints",
+                "changeDataFeed",
+                "generatedColumns",
+                "columnMapping",
+                "identityColumns",
+            },
+        ),
+    ],
+)
+def test_legacy_versions_stand_for_features(version: tuple[int, int], expected: set[str]) -> None:
+    assert writer_features(Protocol(*version)) == expected
+    assert _refused(Protocol(*version), _metadata()) == set()
+    in_use = {"delta.appendOnly": "true", "delta.enableChangeDataFeed": "true"}
+    refused = _refused(Protocol(*version), _metadata(in_use))
+    assert refused == ({U, D, M} if expected else set())
+
+
+def test_what_blocks_the_log_and_what_only_blocks_the_rows() -> None:
+    check_readable(_named("variantType"), _metadata(type_="variant"))
+    for protocol in (
+        _named("catalogManaged"),
+        _named("fromTheFuture"),
+        Protocol(1, 7, frozenset(), frozenset({"catalogOwned-preview"})),
+        Protocol(4, 7),
+    ):
+        with pytest.raises(UnsupportedFeature):
+            check_readable(protocol, _metadata())
+    check_readable(Protocol(1, 7, frozenset(), frozenset({"fromTheFuture"})), _metadata())
+
+
+def test_upgrade_to_deletion_vectors_lists_all_legacy_features() -> None:
+    protocol, metadata = enable_deletion_vectors(Protocol(1, 4), _metadata({"k": "v"}))
+    assert (protocol.min_reader, protocol.min_writer) == (3, 7)
+    assert protocol.reader_features == {"deletionVectors"}
+    assert protocol.writer_features == {
+        "appendOnly",
+        "invariants",
+        "checkConstraints",
+        "changeDataFeed",
+        "generatedColumns",
+        "deletionVectors",
+    }
+    assert metadata.configuration == {"k": "v", "delta.enableDeletionVectors": "true"}
+    assert writes_deletion_vectors(protocol, metadata)
+    assert not writes_deletion_vectors(protocol, _metadata())
+    assert supports_deletion_vectors(protocol)
+    assert not supports_deletion_vectors(Protocol(1, 4))
+
+
+def test_protocol_of_a_new_table_is_the_lowest_that_will_do() -> None:
+    plain = parse(_metadata().schema_string)
+    ntz = parse(_metadata(type_="timestamp_ntz").schema_string)
+    assert for_new_table(plain, deletion_vectors=False) == Protocol(1, 2)
+    assert for_new_table(plain, deletion_vectors=True).reader_features == {"deletionVectors"}
+    assert for_new_table(ntz, deletion_vectors=False).reader_features == {"timestampNtz"}
