@@ -14,7 +14,7 @@ from typing import BinaryIO, Literal, cast
 
 from tandem.errors import AlreadyExists, ObjectNotFound
 from tandem.storage.files import PublishingWriter, RangeReader
-from tandem.storage.paths import check_folder, relative_to, resolve
+from tandem.storage.paths import canonical_location, check_folder, resolve
 from tandem.storage.store import ObjectMeta
 
 CallName = Literal[
@@ -56,7 +56,7 @@ class MemoryStore:
         clock: Callable[[], int] | None = None,
         fault: FaultHook | None = None,
     ) -> None:
-        self._location = location.rstrip("/")
+        self._location = canonical_location(location)
         self._clock = clock
         self.fault = fault
         self._lock = threading.RLock()
@@ -160,8 +160,7 @@ class MemoryStore:
         return cast(BinaryIO, _MemoryWriter(self, self._key(path)))
 
     def _key(self, path: str) -> str:
-        own = relative_to(path, self._location)
-        return resolve(own or path, self._location).key
+        return resolve(path, self._location).key
 
     def _find(self, key: str) -> tuple[bytes, int]:
         with self._lock:
