@@ -1,43 +1,45 @@
-"""What happens to an operation when the table itself changes (design, "Table changes")."""
+"""What happens to an operation when the table itself changes (design, "Table changes").
+
+The rules are a table in `tandem.reconcile.rules`; here is what the engine does about them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from tandem.errors import Reason
+from tandem.delta.actions import Metadata, Protocol
+from tandem.delta.protocol import OperationKind
 from tandem.operations.events import Verdict
 from tandem.operations.work import Decision, Work
+from tandem.reconcile.rules import Response
+from tandem.reconcile.tablechange import TableState, check_table
 
 
-def table_changed(work: Work, *, schema_matters: bool = False) -> Decision | None:
-    """What to do if the table is not the one that was planned on; None if it is.
+def verdict_of_table(work: Work, kind: OperationKind, *, needs_vectors: bool) -> Decision | None:
+    """What to do if the table is not the one that was planned on; None to go on.
 
-    `schema_matters`: the operation wrote new values, so they must be written again for
-    another schema or other constraints. A rewrite of the same rows need not care: a column
-    that was added is null in old files, ours are among them.
+    `needs_vectors`: the commit gives deletion vectors to files, whatever becomes of them.
     """
     plan, job = work.frozen
-    snapshot = work.snapshot
-    if snapshot.metadata.id != plan.table_id or snapshot.version < plan.read_version:
-        return Decision(
-            Verdict.CONFLICT,
-            "the table was replaced by another one meanwhile",
-            Reason.TABLE_REPLACED,
-        )
-    if snapshot.partition_columns != job.table.partition_columns:
-        return Decision(Verdict.CONFLICT, "the table is partitioned by other columns now")
-    if not schema_matters:
-        return None
-    if snapshot.metadata.schema_string != job.table.schema_string:
-        return Decision(Verdict.REPLAN, "the schema of the table changed meanwhile")
-    if _constraints(snapshot.configuration) != _constraints(job.table.configuration):
-        return Decision(Verdict.REPLAN, "the constraints of the table changed meanwhile")
+    table, features = job.table, plan.protocol
+    read = TableState(
+        version=plan.read_version,
+        metadata=Metadata(
+            id=table.table_id,
+            schema_string=table.schema_string,
+            partition_columns=table.partition_columns,
+            configuration=table.configuration,
+        ),
+        protocol=Protocol(
+            features.min_reader,
+            features.min_writer,
+            frozenset(features.reader_features),
+            frozenset(features.writer_features),
+        ),
+    )
+    latest = TableState(work.snapshot.version, work.snapshot.metadata, work.snapshot.protocol)
+    verdict = check_table(read, latest, kind, needs_vectors=needs_vectors)
+    if verdict.response is Response.CONFLICT:
+        return Decision(Verdict.CONFLICT, verdict.why, verdict.reason)
+    if verdict.response is Response.VALIDATE:
+        # A new attempt plans, and with it validates, on the table as it is now.
+        return Decision(Verdict.REPLAN, verdict.why)
     return None
-
-
-def _constraints(configuration: Mapping[str, str]) -> dict[str, str]:
-    return {
-        key: value
-        for key, value in configuration.items()
-        if key.startswith("delta.constraints.") or key == "delta.appendOnly"
-    }

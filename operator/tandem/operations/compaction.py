@@ -15,7 +15,7 @@ from tandem.delta.actions import AddFile
 from tandem.errors import ManifestInvalid
 from tandem.locks.model import Mode, Resource, segment
 from tandem.operations import jobs, layout
-from tandem.operations.changes import table_changed
+from tandem.operations.changes import verdict_of_table
 from tandem.operations.events import Verdict
 from tandem.operations.outputs import output_add
 from tandem.operations.records import RunRecord
@@ -25,7 +25,6 @@ from tandem.operations.views import SnapshotView, VectorCache
 from tandem.operations.work import ChangeSet, Decision, OutputFileChange, Planned, Work
 from tandem.planning.compaction import plan_compaction
 from tandem.planning.model import CompactionPlan, CompactionRequest, Run
-from tandem.planning.model import CompactionType as PlanType
 from tandem.reconcile import rowmap_format
 from tandem.reconcile.rewrite import RewriteDecision, RewriteInput, rewrite
 from tandem.reconcile.rowmap import RowMap, RowMapIdentity
@@ -101,19 +100,7 @@ class Compaction:
                 resource=self._resource.id,
                 field="spec.custom.where",
             )
-        return CompactionRequest(
-            type=PlanType(spec.type.value),
-            thresholds=spec.minor_options.thresholds,
-            preserve=spec.minor_options.preserve,
-            max_segment_size=spec.minor_options.max_segment_size,
-            target_segment_size=spec.major_options.target_segment_size,
-            chunks=spec.semi_major_options.chunks or (),
-            segments=(custom.segments or ()) if custom else (),
-            selects=selects,
-            target_file_size=spec.target_file_size,
-            layout=spec.layout.strategy.value,
-            resource=self._resource.id,
-        )
+        return CompactionRequest.of(spec, selects=selects, resource=self._resource.id)
 
     def _input(self, work: Work, add: AddFile) -> InputFile:
         cache = self._vectors(work)
@@ -155,7 +142,7 @@ class Compaction:
         _, job = work.frozen
         assert isinstance(job.job, RewriteJob)
         snapshot = work.snapshot
-        refusal = table_changed(work)
+        refusal = verdict_of_table(work, self.protocol_kind, needs_vectors=False)
         if refusal is not None:
             return refusal
         assert self._row_map is not None

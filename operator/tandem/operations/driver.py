@@ -15,8 +15,9 @@ from tandem.operations.ports import Ports
 from tandem.operations.session import Session
 from tandem.operations.state import Limits, OperationState
 from tandem.operations.statuses import status_of
+from tandem.operations.update import Update
 from tandem.operations.work import Identity, Kind, Table
-from tandem.spec.resources import Operation, TableCompaction, TableIngest
+from tandem.spec.resources import Operation, TableCompaction, TableIngest, TableUpdate
 from tandem.spec.status import OperationStatus
 
 OnStatus = Callable[[OperationStatus], None]
@@ -38,6 +39,8 @@ def kind_of(resource: Operation) -> Kind:
         return Compaction(resource)
     if isinstance(resource, TableIngest):
         return Ingest(resource)
+    if isinstance(resource, TableUpdate):
+        return Update(resource)
     raise NotImplementedError(resource.kind_name)  # `require_built` refuses it before
 
 

@@ -10,7 +10,7 @@ from tandem.delta import protocol
 from tandem.delta.log import DeltaLog
 from tandem.locks.model import WHOLE_TABLE, Mode
 from tandem.operations import layout, records
-from tandem.operations.changes import table_changed
+from tandem.operations.changes import verdict_of_table
 from tandem.operations.events import Verdict
 from tandem.operations.numbering import new_segment, numbers_at
 from tandem.operations.outputs import output_add
@@ -67,7 +67,8 @@ class Ingest:
         """Nothing belongs to the result but its files."""
 
     def decide(self, work: Work) -> Decision:
-        return table_changed(work, schema_matters=True) or Decision(Verdict.COMMIT)
+        refusal = verdict_of_table(work, self.protocol_kind, needs_vectors=False)
+        return refusal or Decision(Verdict.COMMIT)
 
     def change(self, work: Work) -> ChangeSet:
         plan, _ = work.frozen

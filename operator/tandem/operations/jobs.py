@@ -17,7 +17,7 @@ from tandem.errors import (
 )
 from tandem.operations import layout, records
 from tandem.operations.events import Event, JobLost, JobRunning, RoundDone
-from tandem.operations.records import PlanRecord
+from tandem.operations.records import PlanRecord, ProtocolRecord
 from tandem.operations.work import ChangeSet, Work
 from tandem.spark.job import (
     JobFailure,
@@ -49,6 +49,12 @@ def persist(work: Work, attempt: int) -> None:
             "kind": work.identity.kind,
             "read_version": snapshot.version,
             "table_id": snapshot.metadata.id,
+            "protocol": ProtocolRecord(
+                min_reader=snapshot.protocol.min_reader,
+                min_writer=snapshot.protocol.min_writer,
+                reader_features=tuple(sorted(snapshot.protocol.reader_features)),
+                writer_features=tuple(sorted(snapshot.protocol.writer_features)),
+            ),
             "summary": planned.summary,
             "started_ms": work.now_ms,
             **planned.record,
@@ -86,6 +92,7 @@ def request(work: Work, app: str, attempt: int) -> JobRequest:
         location=work.table.location,
         spec_path=layout.job(operation_id, attempt),
         storage_options=tuple(sorted(work.table.storage_options.items())),
+        input_bytes=work.frozen[0].summary.input_bytes,
     )
 
 
@@ -96,7 +103,8 @@ def poll(work: Work, runner: JobRunner, attempt: int, round_: int) -> Event:
     status = runner.status(layout.job_name(operation_id, attempt))
     if _exists(store, layout.round_file(operation_id, attempt, round_, "result.json")):
         return RoundDone(round_)
-    path = layout.round_file(operation_id, attempt, round_, "failure.json")
+    # One driver serves all rounds, so what it died of is told once.
+    path = layout.round_file(operation_id, attempt, 0, "failure.json")
     failure = records.load(store, path, JobFailure, operation_id=operation_id, attempt=attempt)
     if failure is not None:
         return JobLost(_reason(failure.reason), failure.message, failure.transient)

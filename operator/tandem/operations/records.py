@@ -58,17 +58,27 @@ class RunRecord(Format):
     steps: tuple[str, ...] = ()
 
 
+class ProtocolRecord(Format):
+    """The table's protocol as it was read."""
+
+    min_reader: int
+    min_writer: int
+    reader_features: tuple[str, ...] = ()
+    writer_features: tuple[str, ...] = ()
+
+
 class PlanRecord(Format):
     """plan.json: what an attempt set out to do; from then on its inputs are pinned.
 
     The inputs themselves, with the rows that were deleted in them, are in job.json.
-    `statement` is canonical, `operation` is `Update` or `Delete`."""
+    `statement` holds canonical texts."""
 
     operation_id: str
     attempt: int
     kind: str
     read_version: int
     table_id: str
+    protocol: ProtocolRecord
     summary: Plan
     runs: tuple[RunRecord, ...] = ()
     statement: dict[str, Any] = Field(default_factory=dict)

@@ -46,7 +46,7 @@ def _range(add: AddFile, columns: list[Field]) -> FileRange:
         _object(stats, name) for name in ("minValues", "maxValues", "nullCount")
     )
     tight = stats.get("tightBounds", True) is not False
-    ranges: dict[str, ColumnRange] = {}
+    ranges: dict[tuple[str, ...], ColumnRange] = {}
     partitions: dict[str, Any] = {}
     for column in columns:
         name = column.physical_name
@@ -56,7 +56,7 @@ def _range(add: AddFile, columns: list[Field]) -> FileRange:
                 partitions[column.name] = value
             continue
         count = nulls.get(name)
-        ranges[column.name] = ColumnRange(
+        ranges[column.name,] = ColumnRange(
             _value(minimum.get(name), column),
             _value(maximum.get(name), column),
             count if isinstance(count, int) and tight else None,

@@ -4,7 +4,7 @@ The straight way of an operation:
 
     ReadTable → CheckEarlierOutcome → Plan → ClaimAttempt → AcquireLocks → PersistPlan → StartJob
     → PollJob… → ReadResult → ReadTable → Reconcile → WriteSidecars → CheckOutputs → EnterCommit
-    → PutCommit → RecordResult → FinishJob → StopJob → ReleaseLocks → CleanUnused → Maintain
+    → PutCommit → FinishJob → StopJob → ReleaseLocks → CleanUnused → RecordResult → Maintain
 
 The commit loop goes back to ReadTable whenever somebody else was faster. Both stops (a visible
 success, an abandonment of our attempt) are looked for in the very version that the next put
@@ -52,11 +52,11 @@ from tandem.spec.status import OperationResult, Phase
 Step = tuple[OperationState, tuple[Effect, ...]]
 
 AFTER_SUCCESS = (
-    Point.RECORD_RESULT,
     Point.FINISH_JOB,
     Point.STOP_JOB,
     Point.RELEASE_LOCKS,  # only now: the commit is visible (I-29)
     Point.CLEAN_UNUSED,
+    Point.RECORD_RESULT,  # last of what must be done: who finds it need not look further
     Point.MAINTAIN,
 )
 """What is left to do once a success is visible. None of it can turn success into failure."""
@@ -123,7 +123,6 @@ def _give_up(
     *,
     again: bool = False,
     counted: bool = True,
-    record: bool = True,
     delay_ms: int = 0,
 ) -> Step:
     """End this attempt without a commit; then end the operation, or try `again`."""
@@ -131,9 +130,9 @@ def _give_up(
     if state.attempt:
         # An attempt without a persisted plan wrote nothing that could be found or committed.
         todo += GIVE_UP if state.persisted else ()
-        if record and not again and phase is not Phase.SUSPENDED and reason not in UNRECORDED:
-            todo += (Point.RECORD_RESULT,)
         todo += (Point.RELEASE_LOCKS,)
+        if not again and phase is not Phase.SUSPENDED and reason not in UNRECORDED:
+            todo += (Point.RECORD_RESULT,)
     ending = Ending(phase, reason, message, state.attempt, plan=state.plan)
     state = state.at(message=message)
     return _close(state, Closing(todo, ending, again, counted, delay_ms))

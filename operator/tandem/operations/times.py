@@ -6,7 +6,7 @@ from tandem.delta.schema import PrimitiveType
 from tandem.delta.snapshot import Snapshot
 from tandem.errors import InvalidSpec
 from tandem.spec.table import LakeTable
-from tandem.timeline.chunks import Granularity, TimeColumn
+from tandem.timeline.chunks import TimeColumn
 
 _TIME_TYPES = frozenset({"date", "timestamp", "timestamp_ntz"})
 
@@ -33,6 +33,6 @@ def time_column(table: LakeTable | None, snapshot: Snapshot) -> TimeColumn | Non
         )
     return TimeColumn(
         path=(field.physical_name,),
-        granularity=Granularity(time.granularity.value),
+        granularity=time.granularity,
         partition=field.name in snapshot.partition_columns,
     )
