@@ -176,3 +176,28 @@ def test_targets_of_later_issues_say_so_and_fail(target: str) -> None:
     )
     assert found.returncode != 0
     assert "not built yet" in found.stderr
+
+
+def test_the_product_imports_what_it_requires_and_no_more() -> None:
+    """A package that is only needed by tests must not be installed with the product."""
+    import ast
+
+    names = {"pyyaml": "yaml"}
+    required = {
+        names.get(name, name)
+        for name in (
+            re.split(r"[<>=]", line)[0]
+            for line in (ROOT / "requirements" / "runtime.in").read_text().splitlines()
+            if line and not line.startswith("#")
+        )
+    }
+    imported = set()
+    for file in [*(ROOT / "operator").rglob("*.py"), *(ROOT / "spark_apps").rglob("*.py")]:
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.Import):
+                imported |= {alias.name.split(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                imported.add(node.module.split(".")[0])
+    ours = set(sys.stdlib_module_names) | {"tandem"}
+    # pydantic_core is a part of pydantic; py4j one of pyspark.
+    assert imported - ours - {"pydantic_core", "py4j"} == required

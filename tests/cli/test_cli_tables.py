@@ -1,0 +1,126 @@
+"""`tandem table`, `history`, `locks` and `clean` on a table that `deltalake` wrote."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+
+from support.cli import Tandem
+
+
+def test_segments_lists_foreign_files_in_order(tandem: Tandem, table: Path) -> None:
+    found = json.loads(tandem("table", "segments", table, "-o", "json").stdout)
+    assert [segment["name"][:2] for segment in found] == ["f-"] * 3
+    assert sum(segment["rows"] - segment["deletedRows"] for segment in found) == 8
+    assert {segment["status"] for segment in found} == {"Success"}
+    assert found[0].keys() == {
+        "name",
+        "level",
+        "status",
+        "interval",
+        "loadTime",
+        "files",
+        "bytes",
+        "rows",
+        "deletedRows",
+        "parents",
+    }
+
+
+def test_segments_of_an_older_version(tandem: Tandem, table: Path) -> None:
+    found = json.loads(tandem("table", "segments", table, "--version", "1", "-o", "json").stdout)
+    assert len(found) == 2
+
+
+def test_segments_all_shows_those_that_are_gone(tandem: Tandem, table: Path) -> None:
+    DeltaTable(str(table)).optimize.compact()
+    live = json.loads(tandem("table", "segments", table, "-o", "json").stdout)
+    every = json.loads(tandem("table", "segments", table, "--all", "-o", "json").stdout)
+    assert len(live) == 1
+    assert {segment["status"] for segment in every} == {"Success", "Compacted", "MarkedForDelete"}
+
+
+def test_show_agrees_with_deltalake(tandem: Tandem, table: Path) -> None:
+    facts = json.loads(tandem("table", "show", table, "-o", "json").stdout)
+    theirs = DeltaTable(str(table))
+    assert facts["version"] == theirs.version()
+    assert facts["files"] == len(theirs.file_uris())
+    assert facts["rows"] == 8
+    assert facts["columns"] == {"id": "long", "name": "string"}
+    assert facts["tableId"] == str(theirs.metadata().id)
+
+
+def test_a_table_is_found_by_location_path_and_name(
+    tandem: Tandem, table: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "table.yaml"
+    file.write_text(
+        "apiVersion: tandem.dev/v1alpha1\nkind: LakeTable\nmetadata: {name: mine}\n"
+        f"spec: {{location: '{table.as_uri()}'}}\n"
+    )
+    by_path = tandem("table", "show", table, "-o", "json").stdout
+    assert tandem("table", "show", table.as_uri(), "-o", "json").stdout == by_path
+    assert tandem("table", "show", "mine", "-f", file, "-o", "json").stdout == by_path
+    assert tandem("table", "show", "LakeTable/mine", "-f", file, "-o", "yaml").exit_code == 0
+    wrong = tandem("table", "show", "other", "-f", file)
+    assert wrong.exit_code == 2
+    assert "one of mine" in wrong.stderr
+
+
+def test_history_is_newest_first(tandem: Tandem, table: Path) -> None:
+    found = json.loads(tandem("history", table, "-o", "json", "--limit", "2").stdout)
+    assert [(commit["version"], commit["operation"]) for commit in found] == [
+        (3, "DELETE"),
+        (2, "WRITE"),
+    ]
+
+
+@pytest.mark.parametrize("command", [["table", "segments"], ["table", "show"], ["history"]])
+def test_the_same_is_shown_as_a_table_for_people(
+    tandem: Tandem, table: Path, command: list[str]
+) -> None:
+    result = tandem(*command, table)
+    assert result.exit_code == 0
+    assert "version" in result.stdout or "segment" in result.stdout
+
+
+def test_locks_of_another_process_are_not_to_be_seen_without_a_cluster(
+    tandem: Tandem, table: Path
+) -> None:
+    assert json.loads(tandem("locks", table, "-o", "json").stdout) == []
+
+
+def test_clean_leaves_a_table_alone_that_has_no_abandoned_attempts(
+    tandem: Tandem, table: Path
+) -> None:
+    before = sorted(path for path in table.rglob("*") if path.is_file())
+    assert json.loads(tandem("clean", table, "-o", "json").stdout) == []
+    assert sorted(path for path in table.rglob("*") if path.is_file()) == before
+
+
+@pytest.mark.parametrize(
+    ("location", "code", "words"),
+    [
+        ("nonsense", 2, "neither a location nor the path"),
+        ("hdfs://a/b", 2, "file, s3, gs, abfss"),
+        ("/no/such/folder", 1, "no Delta table"),
+        ("s3a://b/c", 2, "write s3://"),
+    ],
+)
+@pytest.mark.parametrize("command", [["table", "show"], ["history"], ["locks"], ["clean"]])
+def test_a_table_that_is_not_there(
+    tandem: Tandem, location: str, code: int, words: str, command: list[str]
+) -> None:
+    result = tandem(*command, location)
+    assert result.exit_code == code
+    assert words in result.stderr
+    assert result.stdout == ""
+
+
+def test_a_version_that_is_not_there(tandem: Tandem, table: Path) -> None:
+    result = tandem("table", "show", table, "--version", "99")
+    assert result.exit_code == 1
+    assert "VersionNotFound" in result.stderr
