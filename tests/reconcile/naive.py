@@ -1,0 +1,159 @@
+"""Rules that look right and are not: each loses, doubles or revives rows in some history.
+
+Kept to show that the search would notice if ours became one of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+from unittest import mock
+
+from pyroaring import BitMap64
+
+from tandem.errors import CountMismatch
+from tandem.reconcile import statement, walk
+from tandem.reconcile.model import CommitSummary, FileState, FileView, RowMapLike, RowMaps
+from tandem.reconcile.rewrite import RewriteDecision, RewriteInput, rewrite
+
+
+@dataclass
+class AccumulatingMasks:
+    """Rows once seen deleted stay masked in every later round: the union of all bitmaps."""
+
+    seen: dict[int, dict[str, BitMap64]] = field(default_factory=dict)
+
+    def __call__(
+        self, inputs: Sequence[RewriteInput], view: FileView, row_map: RowMapLike
+    ) -> RewriteDecision:
+        seen = self.seen.setdefault(id(row_map), {})
+        for file in inputs:
+            now = view.get(file.path)
+            if now is not None:
+                seen[file.path] = seen.get(file.path, BitMap64()) | now.dead
+
+        class Union:
+            def get(self, path: str) -> FileState | None:
+                now = view.get(path)
+                return None if now is None else replace(now, dead=seen[path] | now.dead)
+
+        return rewrite(inputs, Union(), row_map)
+
+
+def differences_only(
+    inputs: Sequence[RewriteInput], view: FileView, row_map: RowMapLike
+) -> RewriteDecision:
+    """Remap what was deleted since; do not ask whether something was brought back."""
+
+    class Union:
+        def get(self, path: str) -> FileState | None:
+            now = view.get(path)
+            read = next(file.dead_at_read for file in inputs if file.path == path)
+            return None if now is None else replace(now, dead=now.dead | read)
+
+    return rewrite(inputs, Union(), row_map)
+
+
+def no_validation_of_inputs(
+    inputs: Sequence[RewriteInput], view: FileView, row_map: RowMapLike
+) -> RewriteDecision:
+    """Publish on top of a fresh view as if nothing had happened since the plan (Z2)."""
+
+    class AsPlanned:
+        def get(self, path: str) -> FileState | None:
+            file = next(file for file in inputs if file.path == path)
+            return FileState(path, file.rows, file.dead_at_read)
+
+    return rewrite(inputs, AsPlanned(), row_map)
+
+
+def no_validation_since_read(
+    progress: statement.StatementProgress, commits: Sequence[CommitSummary], **more: Any
+) -> statement.Outcome:
+    """Begin the conflict window at the latest version instead of the one that was read."""
+    latest = commits[-1].version if commits else progress.evaluated_at
+    view = more["view"](latest)
+    kept = {path: found for path, found in progress.matches.items() if view.get(path)}
+    try:
+        return statement.decide(replace(progress, evaluated_at=latest, matches=kept), (), **more)
+    except CountMismatch:
+        # A row that is dead already is "deleted" again; its insert is published all the same.
+        return statement.Conflict("")
+
+
+def _with_walk(naive: Any) -> Any:
+    def decide(*args: Any, **more: Any) -> statement.Outcome:
+        with mock.patch.object(walk, "walk", naive):
+            return statement.decide(*args, **more)
+
+    return decide
+
+
+def _changed_files_only(
+    path: str, positions: BitMap64, at_s: FileView, row_maps: RowMaps
+) -> tuple[list[walk.Trail], BitMap64]:
+    """Run the statement again on files that were added; files that were there are done."""
+    state = at_s.get(path)
+    if state is not None:
+        return [walk.Trail(path, positions - state.dead)], BitMap64()
+    return _real_walk(path, positions, at_s, row_maps)
+
+
+def _except_mapped_files(
+    path: str, positions: BitMap64, at_s: FileView, row_maps: RowMaps
+) -> tuple[list[walk.Trail], BitMap64]:
+    """Evaluate added files, except those of mapped rewrites."""
+    trails, unknown = _real_walk(path, positions, at_s, row_maps)
+    return trails, BitMap64() if path in row_maps else unknown
+
+
+def _evaluate_mapped_files(
+    path: str, positions: BitMap64, at_s: FileView, row_maps: RowMaps
+) -> tuple[list[walk.Trail], BitMap64]:
+    """A file with any row that S did not know is evaluated as a whole, and the results of S
+    for its other rows are kept as well."""
+    trails, unknown = _real_walk(path, positions, at_s, row_maps)
+    return trails, positions if unknown else unknown
+
+
+_real_walk = walk.walk
+
+changed_files_only = _with_walk(_changed_files_only)
+except_mapped_files = _with_walk(_except_mapped_files)
+evaluate_mixed_files_whole = _with_walk(_evaluate_mapped_files)
+
+
+def ignore_gaps(
+    progress: statement.StatementProgress, commits: Sequence[CommitSummary], **more: Any
+) -> statement.Outcome:
+    """Take commits that are no longer in the log for appends."""
+    from tandem.reconcile.model import ChangeKind
+
+    told: Iterable[CommitSummary] = (
+        replace(c, kind=ChangeKind.BLIND_APPEND) if c.kind is ChangeKind.GAP else c for c in commits
+    )
+    return statement.decide(progress, tuple(told), **more)
+
+
+def appends_by_actions(
+    progress: statement.StatementProgress, commits: Sequence[CommitSummary], **more: Any
+) -> statement.Outcome:
+    """Take whatever adds one file for a blind append: an insert-only merge looks the same."""
+    from tandem.reconcile.model import ChangeKind
+
+    told = tuple(
+        replace(c, kind=ChangeKind.BLIND_APPEND)
+        if c.kind is ChangeKind.CHANGE and len(c.files) <= 1
+        else c
+        for c in commits
+    )
+    return statement.decide(progress, told, **more)
+
+
+def non_deterministic_in_part(
+    progress: statement.StatementProgress, commits: Sequence[CommitSummary], **more: Any
+) -> statement.Outcome:
+    """Evaluate a random statement only on the rows that changed."""
+    policy = replace(more.pop("policy"), deterministic=True)
+    return statement.decide(progress, commits, policy=policy, **more)
