@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from tandem.delta.protocol import (
     for_new_table,
     refusals,
     supports_deletion_vectors,
+    to_markdown,
     writer_features,
     writes_deletion_vectors,
 )
@@ -242,3 +244,8 @@ def test_protocol_of_a_new_table_is_the_lowest_that_will_do() -> None:
     assert for_new_table(plain, deletion_vectors=False) == Protocol(1, 2)
     assert for_new_table(plain, deletion_vectors=True).reader_features == {"deletionVectors"}
     assert for_new_table(ntz, deletion_vectors=False).reader_features == {"timestampNtz"}
+
+
+def test_the_page_on_features_is_printed_from_the_table() -> None:
+    page = Path(__file__).parents[2] / "docs" / "features.md"
+    assert page.read_text().endswith(to_markdown())

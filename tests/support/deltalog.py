@@ -159,7 +159,7 @@ def checkpoint_bytes(actions: Sequence[Json], columns: Sequence[str] = tuple(COL
     )
     sink = pa.BufferOutputStream()
     pq.write_table(table, sink)
-    return sink.getvalue().to_pybytes()
+    return bytes(sink.getvalue())
 
 
 def _shape(value: Any, type_: pa.DataType) -> Any:

@@ -329,3 +329,16 @@ def not_null_fields(schema: StructType) -> tuple[Field, ...]:
     """Columns that must not be null: part of the schema, not a feature, so every operation
     that writes new values checks it."""
     return tuple(f for f in schema.fields if not f.nullable)
+
+
+def to_markdown() -> str:
+    """`FEATURES` as the table in `docs/features.md`."""
+    kinds = list(OperationKind)
+    lines = [
+        "| feature | " + " | ".join(k.value.lower() for k in kinds) + " | why, when in use |",
+        "|---|" + "---|" * (len(kinds) + 1),
+    ]
+    for feature in FEATURES.values():
+        cells = ["no" if kind in feature.refused else "yes" for kind in kinds]
+        lines.append(f"| `{feature.name}` | " + " | ".join(cells) + f" | {feature.why} |")
+    return "\n".join(lines) + "\n"

@@ -1,6 +1,7 @@
-"""Per-file statistics (protocol, "Per-file Statistics"): read in columns, write for our files.
+"""Per-file statistics (protocol, "Per-file Statistics"): read in columns, loosened for vectors.
 
-The JSON text of a million files is parsed by Arrow, not row by row. No I/O.
+The JSON text of a million files is parsed by Arrow, not row by row. Those of files that we write
+are made in `tandem.delta.file_stats`. No I/O.
 """
 
 from __future__ import annotations
@@ -240,3 +241,31 @@ def _convert(value: Any, type_: pa.DataType) -> Any:
         return pa.scalar(value, type_).as_py()
     except (pa.ArrowException, TypeError, ValueError, ArithmeticError):
         return None
+
+
+def loosen(stats: str | None, num_records: int) -> str:
+    """The statistics of a file that gets a deletion vector: bounds kept but no longer tight,
+    `num_records` (physical rows) certain. Broken or absent statistics become that alone."""
+    try:
+        body = json.loads(stats, parse_float=Decimal) if stats else {}
+    except ValueError:
+        body = {}
+    if not isinstance(body, dict):
+        body = {}
+    return dumps({**body, "numRecords": num_records, "tightBounds": False})
+
+
+def dumps(value: Any) -> str:
+    """JSON text in which decimals keep all their digits."""
+    match value:
+        case dict():
+            inner = ",".join(
+                f"{json.dumps(k, ensure_ascii=False)}:{dumps(v)}" for k, v in value.items()
+            )
+            return "{" + inner + "}"
+        case list() | tuple():
+            return "[" + ",".join(dumps(v) for v in value) + "]"
+        case Decimal():
+            return format(value, "f")
+        case _:
+            return json.dumps(value, ensure_ascii=False)
