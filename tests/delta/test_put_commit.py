@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
 from support import deltalog as dl
 from tandem.delta.actions import Action, AddFile
+from tandem.delta.checkpoint_write import write_checkpoint
 from tandem.delta.commit import commit_info, remove_of
 from tandem.delta.log import DeltaLog
 from tandem.delta.snapshot import Snapshot
 from tandem.errors import AlreadyExists, OutcomeUnknown
+from tandem.storage import Store, open_store
 from tandem.storage.memory import Call, MemoryStore
 
 
-def _log(store: MemoryStore) -> DeltaLog:
+def _log(store: Store) -> DeltaLog:
     return DeltaLog(store, parallel_reads=1)
 
 
@@ -123,3 +127,46 @@ def test_a_remove_repeats_what_the_log_says() -> None:
     assert body["path"] == "p%20q"
     assert (body["baseRowId"], body["defaultRowCommitVersion"]) == (5, 2)
     assert log.snapshot().num_files == 0
+
+
+def _race(store: Store) -> None:
+    """Eight writers, each retrying until it has committed three times: every version has one
+    owner, and every writer's files are all there."""
+    dl.write_log(store, [[dl.info(), dl.protocol(), dl.metadata()]])
+
+    def write(writer: int) -> None:
+        log = _log(store)
+        snapshot = log.snapshot()
+        for number in range(3):
+            while True:
+                path = f"w{writer}-{number}"
+                token = f"{path}@{snapshot.version + 1}"
+                try:
+                    log.put_commit(snapshot.version + 1, _actions(snapshot, path), token=token)
+                except AlreadyExists:
+                    snapshot = log.update(snapshot)
+                else:
+                    break
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(write, range(8)))
+    snapshot = _log(store).snapshot()
+    assert snapshot.version == 24
+    assert sorted(snapshot.files["path"].to_pylist()) == sorted(
+        f"w{w}-{n}" for w in range(8) for n in range(3)
+    )
+
+
+def test_racing_writers_on_disk(tmp_path: Path) -> None:
+    _race(open_store(tmp_path.as_uri()))
+
+
+def test_racing_writers_on_s3_and_a_checkpoint_there(s3_store: Store) -> None:
+    _race(s3_store)
+    log = DeltaLog(s3_store)
+    before = log.snapshot()
+    write_checkpoint(log, before, now_ms=0)
+    s3_store.delete(dl.commit_name(v) for v in range(24))
+    after = log.snapshot()
+    assert after.checkpoint_version == 24
+    assert sorted(after.files["path"].to_pylist()) == sorted(before.files["path"].to_pylist())
