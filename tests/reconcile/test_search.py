@@ -31,7 +31,6 @@ def test_longer_histories_at_random_are_serial_ones() -> None:
         lambda: Rules(decide=naive.no_validation_since_read),
         lambda: Rules(decide=naive.changed_files_only),
         lambda: Rules(decide=naive.except_mapped_files),
-        lambda: Rules(decide=naive.evaluate_mixed_files_whole),
         lambda: Rules(decide=naive.ignore_gaps),
         lambda: Rules(decide=naive.appends_by_actions),
         lambda: Rules(decide=naive.non_deterministic_in_part),
@@ -43,7 +42,6 @@ def test_longer_histories_at_random_are_serial_ones() -> None:
         "no validation from the read version",
         "rerun on changed files only",
         "added files except mapped ones",
-        "mixed files evaluated whole",
         "gaps ignored",
         "appends told by their actions",
         "random statements evaluated in part",
@@ -52,3 +50,11 @@ def test_longer_histories_at_random_are_serial_ones() -> None:
 def test_the_search_catches_naive_rules(rules: Callable[[], Rules]) -> None:
     """Each of them publishes wrong rows, which our own counts may not be there to stop."""
     assert search(60_000, rules=rules(), stop_when_wrong=True).wrong > 0
+
+
+def test_counts_refuse_a_rule_that_gives_a_row_two_results() -> None:
+    """Such a rule never gets to publish: every history in which it errs ends in an error."""
+    rules = Rules(decide=naive.evaluate_mixed_files_whole)
+    report = search(20_000, rules=rules)
+    assert report.failures > 0
+    assert report.wrong == 0, str(report.first)
