@@ -6,6 +6,7 @@ statement, so that there is one answer. The accepted language is in docs/stateme
 
 from tandem.statements.dialect import SPARK_SESSION_CONF
 from tandem.statements.generate import to_spark_sql
+from tandem.statements.prune import ColumnRange, FileRange, may_match, selects
 from tandem.statements.statement import (
     Assignment,
     Statement,
@@ -18,10 +19,14 @@ from tandem.statements.types import Schema
 __all__ = [
     "SPARK_SESSION_CONF",
     "Assignment",
+    "ColumnRange",
+    "FileRange",
     "Schema",
     "Statement",
+    "may_match",
     "parse_expression",
     "parse_statement",
     "parse_where",
+    "selects",
     "to_spark_sql",
 ]

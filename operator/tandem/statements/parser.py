@@ -348,6 +348,8 @@ class _Parser:
             )
         at = self.token.at
         pattern = self.constant_string(f"{op} needs a constant pattern")
+        if self.infix_level() > _PREDICATE:
+            self.fail(at, f"{op} needs a constant pattern", found=self.token.shown())
         escape = "\\"
         if op != "RLIKE" and self.is_word("ESCAPE"):
             escape_at = self.advance().at
@@ -374,8 +376,6 @@ class _Parser:
         if token.type != STRING or not isinstance(token.value, str):
             self.fail(token.at, message, found=token.shown(), expected="a string in quotes")
         self.advance()
-        if self.infix_level() > _PREDICATE:
-            self.fail(self.token.at, message, found=self.token.shown(), expected="one string")
         return token.value
 
     def is_test(self, value: Expr, _negated: bool, _token: Token) -> Expr:

@@ -17,7 +17,6 @@ def like_problem(pattern: str, escape: str) -> str:
     if len(pattern) > MAX_PATTERN:
         return f"the pattern is longer than {MAX_PATTERN} characters"
     wildcards = 0
-    previous = ""
     at = 0
     while at < len(pattern):
         char = pattern[at]
@@ -27,16 +26,12 @@ def like_problem(pattern: str, escape: str) -> str:
                 return f"the pattern ends with the escape character {escape}"
             if follower not in ("_", "%", escape):
                 return f"in a pattern only _, % and {escape} may follow {escape}"
-            previous = ""
             at += 2
             continue
-        wildcards += char == "%" and previous != "%"
-        previous = char
+        wildcards += char == "%"
         at += 1
     if wildcards > MAX_PATTERN_WILDCARDS + 1:
         return f"the pattern has more than {MAX_PATTERN_WILDCARDS + 1} wildcards %"
-    if "%%" in pattern:
-        return "one % after the other says no more than one"
     return ""
 
 
