@@ -224,7 +224,7 @@ def show_sizes(before: Path, after: Path) -> None:
 def read_by_us(folder: Path) -> pa.Table:
     """The rows as our reader sees them."""
     log = DeltaLog(open_store(folder.as_uri()))
-    return scan.scan(log.store, log.snapshot()).read_all()
+    return scan.scan(log.snapshot(), log.store).read_all()
 
 
 def verdict(text: str, right: bool) -> bool:

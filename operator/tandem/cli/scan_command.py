@@ -73,12 +73,17 @@ def _read(
 
     log = table.log()
     snapshot = log.snapshot(version)
+
+    def read(names: Sequence[str] | None) -> tuple[pa.Schema, Iterable[pa.RecordBatch]]:
+        scanned = delta_scan.scan(snapshot, log.store, names)
+        return scanned.schema, scanned
+
     if where is not None:
         from tandem.cli.where import matching
 
-        return matching(table, snapshot, columns=columns, where=where)
-    scanned = delta_scan.scan(log.store, snapshot, columns=columns)
-    return scanned.schema, iter(scanned)
+        return matching(snapshot, read, columns=columns, where=where)
+    schema, batches = read(columns)
+    return schema, iter(batches)
 
 
 def _write_stream(schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> None:
