@@ -7,7 +7,7 @@ outside what it was asked for, must not get to publish it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -78,8 +78,7 @@ def round_result(
         inputs[index]: joined(
             [FileMatches(positions[chosen], outputs[chosen], places[chosen])], inputs[index]
         )
-        for index in np.unique(which).tolist()
-        for chosen in (np.flatnonzero(which == index),)
+        for index, chosen in _groups(which)
     }
     result = RoundResult(found, tuple(inserts))
     check_inserts(result.matches, result.inserts)
@@ -125,7 +124,10 @@ def check_inserts(matches: Matches, inserts: Sequence[InsertFile]) -> None:
 def used_inserts(matches: Matches, inserts: Sequence[InsertFile]) -> list[Positions]:
     """For each insert file the rows that matches still point to."""
     outputs, places = _placed(matches)
-    return [places[outputs == index] for index in range(len(inserts))]
+    used = [np.empty(0, dtype=np.int64)] * len(inserts)
+    for index, chosen in _groups(outputs):
+        used[index] = places[chosen]
+    return used
 
 
 def count(matches: Matches) -> int:
@@ -136,6 +138,13 @@ def select(found: FileMatches, wanted: BitMap64) -> Positions:
     """Indexes of the matches that lie in a bitmap of positions."""
     inside = to_bitmap(found.positions) & wanted
     return np.searchsorted(found.positions, to_array(inside)).astype(np.int64)
+
+
+def _groups(keys: Positions) -> Iterator[tuple[int, Positions]]:
+    """Each key once, and the indexes where it stands."""
+    order = np.argsort(keys, kind="stable").astype(np.int64)
+    found, starts = np.unique(keys[order], return_index=True)
+    yield from zip(found.tolist(), np.split(order, starts[1:]), strict=bool(len(found)))
 
 
 def _placed(matches: Matches) -> tuple[Positions, Positions]:

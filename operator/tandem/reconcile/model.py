@@ -79,6 +79,10 @@ class RowMapLike(Protocol):
 
     def input(self, path: str) -> MapInput: ...
 
+    def output_number(self, path: str) -> int:
+        """Index into `outputs`."""
+        ...
+
     def bins(self) -> tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]:
         """Groups of (inputs, outputs) that share no row with each other."""
         ...

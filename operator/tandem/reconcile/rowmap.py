@@ -145,6 +145,10 @@ class RowMap:
         """Raises KeyError for a file that is no output of this map."""
         return self.outputs[self._output_index[path]]
 
+    def output_number(self, path: str) -> int:
+        """Index into `outputs`. Raises KeyError for a file that is no output of this map."""
+        return self._output_index[path]
+
     def sources(self, output: str) -> tuple[str, ...]:
         """The inputs that have rows in an output, each once, in the map's order."""
         runs = self._runs_of_output[self._output_index[output]]

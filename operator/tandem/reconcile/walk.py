@@ -138,8 +138,7 @@ def _follow(found: FileMatches, trail: Trail) -> FileMatches:
     positions = found.positions[indexes]
     for step in trail.steps:
         outputs, positions = step.row_map.locate(step.source, positions)
-        expected = [file.path for file in step.row_map.outputs].index(step.output)
-        if not bool((outputs == expected).all()):
+        if not bool((outputs == step.row_map.output_number(step.output)).all()):
             raise CountMismatch(
                 "A row map leads back from a row but not forward to it",
                 resource=step.output,

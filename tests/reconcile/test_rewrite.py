@@ -1,0 +1,136 @@
+"""The rule for rewrites, line by line, and what it refuses to publish."""
+
+from __future__ import annotations
+
+import pytest
+from pyroaring import BitMap64
+
+from tandem.errors import CountMismatch, RowMapInvalid
+from tandem.reconcile.model import FileState
+from tandem.reconcile.rewrite import RewriteInput, rewrite
+from tandem.reconcile.rowmap import RowMap, RowMapBuilder, RowMapIdentity
+from tandem.reconcile.rules import REWRITE, InputFate
+
+
+class View:
+    def __init__(self, **dead: set[int] | None) -> None:
+        self._dead = dead
+
+    def get(self, path: str) -> FileState | None:
+        gone = self._dead.get(path)
+        return None if gone is None else FileState(path, 4, BitMap64(sorted(gone)))
+
+
+INPUTS = [RewriteInput(path, BitMap64([0]), 4) for path in ("a", "b")]
+"""Two files of four rows, the first row of each deleted when read."""
+
+
+def the_map(*bins: tuple[str, ...]) -> RowMap:
+    builder = RowMapBuilder(RowMapIdentity("t", "op", 1, 3))
+    for number, members in enumerate(bins):
+        for path in members:
+            builder.add_input(path, 4, BitMap64([0]))
+            builder.add_run(path, 0, 4, f"out{number}")
+    return builder.build()
+
+
+TOGETHER, APART = the_map(("a", "b")), the_map(("a",), ("b",))
+
+
+def test_every_fate_has_a_rule() -> None:
+    assert set(REWRITE) == set(InputFate)
+
+
+def test_same() -> None:
+    decision = rewrite(INPUTS, View(a={0}, b={0}), TOGETHER)
+    assert (decision.removes, decision.outputs, decision.masks) == (("a", "b"), ("out0",), {})
+    assert decision.counts.rows_published == 6
+
+
+def test_superset_is_remapped() -> None:
+    decision = rewrite(INPUTS, View(a={0, 2}, b={0, 1, 3}), TOGETHER)
+    assert decision.masks == {"out0": BitMap64([1, 3, 5])}
+    assert (decision.counts.deletes_remapped, decision.counts.rows_masked) == (3, 0)
+
+
+@pytest.mark.parametrize("now", [set(), {1}, {1, 2, 3}])
+def test_fewer_or_other_rows_deleted_the_file_lives_on(now: set[int]) -> None:
+    decision = rewrite(INPUTS, View(a=now, b={0}), TOGETHER)
+    assert (decision.removes, decision.lives_on) == (("b",), ("a",))
+    assert decision.masks == {"out0": BitMap64([0, 1, 2])}
+    assert (decision.counts.deletes_remapped, decision.counts.rows_masked) == (0, 3)
+
+
+def test_gone_is_masked_and_not_removed_again() -> None:
+    decision = rewrite(INPUTS, View(b={0}), TOGETHER)
+    assert (decision.removes, decision.lives_on) == (("b",), ())
+    assert decision.masks == {"out0": BitMap64([0, 1, 2])}
+
+
+def test_an_output_without_a_live_row_is_dropped() -> None:
+    decision = rewrite(INPUTS, View(a={0, 1, 2, 3}, b={0}), APART)
+    assert (decision.outputs, decision.dropped_outputs) == (("out1",), ("out0",))
+    assert decision.removes == ("a", "b")
+    assert decision.masks == {}
+    assert not decision.superseded
+
+
+def test_nothing_left_is_superseded() -> None:
+    decision = rewrite(INPUTS, View(), TOGETHER)
+    assert decision.superseded
+    assert (decision.removes, decision.outputs, decision.dropped_outputs) == ((), (), ("out0",))
+    assert rewrite(INPUTS, View(a=set(), b=set()), TOGETHER).superseded
+
+
+def test_inputs_without_a_live_row_are_removed_without_an_output() -> None:
+    builder = RowMapBuilder(RowMapIdentity("t", "op", 1, 3))
+    builder.add_input("a", 4, BitMap64(range(4)))
+    inputs = [RewriteInput("a", BitMap64(range(4)), 4)]
+    decision = rewrite(inputs, View(a={0, 1, 2, 3}), builder.build())
+    assert (decision.removes, decision.outputs, decision.superseded) == (("a",), (), False)
+
+
+def test_without_deletion_vectors_changed_bins_are_dropped() -> None:
+    view = View(a={0, 1}, b={0})
+    decision = rewrite(INPUTS, view, APART, deletion_vectors=False)
+    assert (decision.removes, decision.outputs) == (("b",), ("out1",))
+    assert (decision.dropped_outputs, decision.masks) == (("out0",), {})
+    assert (decision.counts.bins_dropped, decision.counts.deletes_remapped) == (1, 0)
+    decision = rewrite(INPUTS, view, TOGETHER, deletion_vectors=False)
+    assert decision.superseded
+    assert decision.counts.bins_dropped == 1
+
+
+def test_some_bins_alone_can_be_decided_but_never_half_of_one() -> None:
+    decision = rewrite(INPUTS[1:], View(a={0}, b={0}), APART)
+    assert (decision.removes, decision.outputs) == (("b",), ("out1",))
+    with pytest.raises(RowMapInvalid, match="not planned together"):
+        rewrite(INPUTS[1:], View(a={0}, b={0}), TOGETHER)
+
+
+def test_a_map_of_another_state_is_refused() -> None:
+    with pytest.raises(RowMapInvalid, match="another state"):
+        rewrite([RewriteInput("a", BitMap64([1]), 4)], View(a={1}), APART)
+    with pytest.raises(RowMapInvalid, match="does not know"):
+        rewrite([RewriteInput("c", BitMap64(), 4)], View(a={1}), APART)
+
+
+def test_a_file_with_another_number_of_rows_is_refused() -> None:
+    class Overwritten:
+        def get(self, path: str) -> FileState | None:
+            return FileState(path, 5, BitMap64([0]))
+
+    with pytest.raises(CountMismatch, match="not the one that was read"):
+        rewrite(INPUTS, Overwritten(), TOGETHER)
+
+
+def test_C7_a_map_that_loses_a_deleted_row_is_not_published() -> None:
+    """A map that is valid in itself, but not what the caller was told (I-17)."""
+
+    class Lossy(RowMap):
+        def forward(self, input_: str, positions: BitMap64) -> dict[str, BitMap64]:
+            return super().forward(input_, positions - BitMap64([2]))
+
+    lossy = Lossy(TOGETHER.identity, TOGETHER.inputs, TOGETHER.outputs, TOGETHER.runs)
+    with pytest.raises(CountMismatch, match="not all found again"):
+        rewrite(INPUTS, View(a={0, 1, 2}, b={0}), lossy)

@@ -1,0 +1,156 @@
+"""What became of the table, and what that means for whom."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from tandem.delta.actions import Metadata, Protocol
+from tandem.delta.protocol import OperationKind
+from tandem.errors import Reason
+from tandem.reconcile.rules import TABLE_CHANGES, Response, TableChange
+from tandem.reconcile.tablechange import TableState, TableVerdict, check_table, differences
+
+VECTORS = frozenset({"deletionVectors"})
+MAPPING = {"delta.columnMapping.mode": "name"}
+ON = {"delta.enableDeletionVectors": "true"}
+
+
+def column(name: str, type_: object = "long", nullable: bool = True, **metadata: Any) -> Any:
+    return {"name": name, "type": type_, "nullable": nullable, "metadata": metadata}
+
+
+def mapped(name: str, physical: str, type_: object = "long") -> Any:
+    keys: dict[str, Any] = {
+        "delta.columnMapping.id": 1,
+        "delta.columnMapping.physicalName": physical,
+    }
+    return column(name, type_, **keys)
+
+
+def state(
+    *columns: Any,
+    version: int = 3,
+    table: str = "t",
+    partitions: tuple[str, ...] = (),
+    configuration: Mapping[str, str] = ON,
+    features: frozenset[str] = VECTORS,
+) -> TableState:
+    schema = json.dumps({"type": "struct", "fields": list(columns) or [column("a"), column("b")]})
+    protocol = Protocol(3, 7, features & VECTORS, features)
+    return TableState(version, Metadata(table, schema, partitions, configuration), protocol)
+
+
+def struct(*columns: Any) -> Any:
+    return {"type": "struct", "fields": list(columns)}
+
+
+A, B = column("a"), column("b")
+WITH_MAPPING = {**ON, **MAPPING}
+CASES: tuple[tuple[TableChange, TableState, TableState], ...] = (
+    (TableChange.OTHER_TABLE, state(), state(table="u")),
+    (TableChange.OLDER_VERSION, state(version=4), state(version=3)),
+    (TableChange.PARTITIONING, state(), state(partitions=("a",))),
+    (TableChange.PROTOCOL_REFUSED, state(), state(features=VECTORS | {"fromTheFuture"})),
+    (TableChange.VECTORS_OFF, state(), state(configuration={})),
+    (
+        TableChange.MAPPING_MODE,
+        state(configuration=WITH_MAPPING),
+        state(configuration=ON),
+    ),
+    (TableChange.COLUMN_ADDED, state(), state(A, B, column("c"))),
+    (TableChange.COLUMN_ADDED_REQUIRED, state(), state(A, B, column("c", nullable=False))),
+    (TableChange.COLUMN_DROPPED, state(), state(A)),
+    (
+        TableChange.COLUMN_DROPPED_MAPPED,
+        state(mapped("a", "p"), mapped("b", "q"), configuration=WITH_MAPPING),
+        state(mapped("a", "p"), configuration=WITH_MAPPING),
+    ),
+    (
+        TableChange.COLUMN_RENAMED_MAPPED,
+        state(mapped("a", "p"), configuration=WITH_MAPPING),
+        state(mapped("z", "p"), configuration=WITH_MAPPING),
+    ),
+    # Mapping was switched on meanwhile, then a column renamed: files keep the old name.
+    (
+        TableChange.COLUMN_RENAMED_MAPPED,
+        state(column("a")),
+        state(mapped("z", "a"), configuration=WITH_MAPPING),
+    ),
+    (TableChange.TYPE_WIDENED, state(column("a", "integer")), state(column("a", "long"))),
+    (
+        TableChange.TYPE_WIDENED,
+        state(column("a", "decimal(10,2)")),
+        state(column("a", "decimal(12,3)")),
+    ),
+    (
+        TableChange.TYPE_CHANGED,
+        state(column("a", "decimal(10,2)")),
+        state(column("a", "decimal(10,3)")),
+    ),
+    (TableChange.TYPE_CHANGED, state(column("a", "long")), state(column("a", "string"))),
+    (TableChange.TYPE_CHANGED, state(column("a", "long")), state(column("a", "integer"))),
+    (TableChange.NULLABLE_CHANGED, state(), state(column("a", nullable=False), B)),
+    (TableChange.FIELD_METADATA, state(), state(column("a", comment="new"), B)),
+    (
+        TableChange.COLUMN_ADDED,
+        state(column("a", struct(B))),
+        state(column("a", struct(B, column("c")))),
+    ),
+    (
+        TableChange.TYPE_WIDENED,
+        state(column("a", {"type": "array", "elementType": "integer", "containsNull": True})),
+        state(column("a", {"type": "array", "elementType": "long", "containsNull": True})),
+    ),
+    (
+        TableChange.CONSTRAINTS,
+        state(),
+        state(configuration={**ON, "delta.constraints.positive": "a > 0"}),
+    ),
+    (TableChange.PROPERTIES, state(), state(configuration={**ON, "who": "me"})),
+)
+
+
+def test_every_change_has_a_rule_and_a_case() -> None:
+    assert set(TABLE_CHANGES) == set(TableChange) == {change for change, _, _ in CASES}
+
+
+@pytest.mark.parametrize(("change", "read", "latest"), CASES)
+@pytest.mark.parametrize("kind", [OperationKind.COMPACTION, OperationKind.UPDATE])
+def test_each_change_is_found_and_answered(
+    change: TableChange, read: TableState, latest: TableState, kind: OperationKind
+) -> None:
+    found = set(differences(read, latest, kind))
+    assert change in found
+    # What comes with it may be listed too, but decides nothing by itself.
+    assert found <= {change, TableChange.PROPERTIES, TableChange.FIELD_METADATA}
+    verdict = check_table(read, latest, kind, needs_vectors=True)
+    expected = TABLE_CHANGES[change].response(kind)
+    assert verdict.response is (Response.CONFLICT if expected is Response.VECTORS else expected)
+
+
+def test_nothing_changed() -> None:
+    verdict = check_table(state(), state(version=9), OperationKind.UPDATE, needs_vectors=True)
+    assert verdict == TableVerdict(Response.SURVIVE)
+
+
+def test_vectors_switched_off_matter_only_where_they_are_needed() -> None:
+    read, latest = state(), state(configuration={})
+    verdict = check_table(read, latest, OperationKind.COMPACTION, needs_vectors=False)
+    assert verdict.response is Response.SURVIVE
+    verdict = check_table(read, latest, OperationKind.COMPACTION, needs_vectors=True)
+    assert (verdict.response, verdict.reason) == (
+        Response.CONFLICT,
+        Reason.DELETION_VECTORS_DISABLED,
+    )
+
+
+def test_the_worst_change_decides_and_is_named() -> None:
+    latest = state(A, B, column("c"), table="u", configuration={**ON, "who": "me"})
+    verdict = check_table(state(), latest, OperationKind.UPDATE, needs_vectors=True)
+    assert (verdict.response, verdict.reason) == (Response.CONFLICT, Reason.TABLE_REPLACED)
+    assert "another table" in verdict.why
+    assert TableChange.COLUMN_ADDED in verdict.changes
