@@ -5,6 +5,8 @@ must see the same expression, of the type that we computed; and on rows that are
 expressions the values, or the error raised, must be the same.
 """
 
+# ruff: noqa: E501  -- the corpus is easier to read in wide rows.
+
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
@@ -12,9 +14,9 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
+
 from support.statement_rows import SCHEMA, analyse, nasty, outcome
 from support.statement_texts import texts
-
 from tandem.errors import InvalidStatement
 from tandem.statements import parse_expression, to_spark_sql
 from tandem.statements.tree import Expr

@@ -8,6 +8,7 @@ equal (Spark balances chains of AND and OR by their length), the results on the 
 from __future__ import annotations
 
 import datetime as dt
+import json
 import logging
 from collections.abc import Sequence
 from decimal import Decimal
@@ -75,21 +76,23 @@ def nasty(spark: SparkSession) -> DataFrame:
     return frame
 
 
-SCHEMA_JSON = """{"type": "struct", "fields": [%s]}""" % ", ".join(
-    '{"name": "%s", "type": %s, "nullable": true, "metadata": {}}' % (name, kind)
-    for name, kind in (
-        ("b", '"boolean"'), ("b2", '"boolean"'), ("i8", '"byte"'), ("i16", '"short"'),
-        ("i32", '"integer"'), ("j32", '"integer"'), ("i64", '"long"'), ("f32", '"float"'),
-        ("f64", '"double"'), ("g64", '"double"'), ("dec", '"decimal(10,2)"'),
-        ("wide", '"decimal(38,18)"'), ("s", '"string"'), ("u", '"string"'), ("bin", '"binary"'),
-        ("d", '"date"'), ("e", '"date"'), ("ts", '"timestamp"'), ("ntz", '"timestamp_ntz"'),
-        ("we ird`.x", '"string"'),
-        ("st", '{"type": "struct", "fields": ['
-               '{"name": "x", "type": "integer", "nullable": true, "metadata": {}},'
-               '{"name": "Y", "type": {"type": "struct", "fields": ['
-               '{"name": "z", "type": "string", "nullable": true, "metadata": {}}]},'
-               '"nullable": true, "metadata": {}}]}'),
-        ("arr", '{"type": "array", "elementType": "integer", "containsNull": true}'),
+def _struct(**fields: Any) -> dict[str, Any]:
+    listed = [
+        {"name": name, "type": kind, "nullable": True, "metadata": {}}
+        for name, kind in fields.items()
+    ]
+    return {"type": "struct", "fields": listed}
+
+
+SCHEMA_JSON = json.dumps(
+    _struct(
+        b="boolean", b2="boolean", i8="byte", i16="short", i32="integer", j32="integer",
+        i64="long", f32="float", f64="double", g64="double", dec="decimal(10,2)",
+        wide="decimal(38,18)", s="string", u="string", bin="binary", d="date", e="date",
+        ts="timestamp", ntz="timestamp_ntz",
+        **{"we ird`.x": "string"},
+        st=_struct(x="integer", Y=_struct(z="string")),
+        arr={"type": "array", "elementType": "integer", "containsNull": True},
     )
 )  # fmt: skip
 SCHEMA = Schema.from_json(SCHEMA_JSON)

@@ -5,6 +5,8 @@ out at random. So some texts come out with another structure or type than they w
 with, which is what the tests want: our reading of a text must be Spark's, whatever it is.
 """
 
+# ruff: noqa: E501  -- the corpus is easier to read in wide rows.
+
 from __future__ import annotations
 
 import re

@@ -6,7 +6,6 @@ digit, and every character outside the grammar, quotes that only look like quote
 
 from __future__ import annotations
 
-import datetime as dt
 import re
 from dataclasses import dataclass
 from decimal import Decimal
@@ -385,49 +384,3 @@ def _quoted_name(source: Source, at: int) -> tuple[Token, int]:
 
 def _unclosed(source: Source, at: int, quote: str) -> Exception:
     return source.error(at, f"the closing {quote} is missing", found=visible(source.text[at:][:40]))
-
-
-_DATE = re.compile(r"(\d{4})-(\d{2})-(\d{2})")
-_TIMESTAMP = re.compile(
-    r"(\d{4}-\d{2}-\d{2})(?:[ T](\d{2}):(\d{2})(?::(\d{2})(?:\.(\d{1,6}))?)?)?"
-    r" ?(Z|UTC|[+-]\d{2}:\d{2})?"
-)
-
-
-def parse_date(text: str) -> dt.date | None:
-    """The date that `DATE 'yyyy-mm-dd'` means, or None if the text is none."""
-    match = _DATE.fullmatch(text)
-    try:
-        return dt.date(*map(int, match.groups())) if match else None
-    except ValueError:
-        return None
-
-
-def parse_timestamp(text: str, zoned: bool) -> dt.datetime | None:
-    """The moment that a TIMESTAMP literal means: in UTC if `zoned`, else without a zone.
-
-    A text without a zone is in the session's, which is UTC. None if the text is no timestamp
-    of the accepted form, or names a zone where there must be none.
-    """
-    match = _TIMESTAMP.fullmatch(text)
-    day = parse_date(match[1]) if match else None
-    if match is None or day is None or (match[6] and not zoned):
-        return None
-    try:
-        time = dt.time(
-            int(match[2] or 0), int(match[3] or 0), int(match[4] or 0),
-            int((match[5] or "0").ljust(6, "0")),
-        )  # fmt: skip
-        local = dt.datetime.combine(day, time)
-        if not zoned:
-            return local
-        zone = match[6] or "Z"
-        offset = dt.timedelta()
-        if zone[0] in "+-":
-            hours, minutes = int(zone[1:3]), int(zone[4:6])
-            if hours > 18 or minutes > 59 or hours * 60 + minutes > 18 * 60:
-                return None
-            offset = dt.timedelta(hours=hours, minutes=minutes) * (-1 if zone[0] == "-" else 1)
-        return (local - offset).replace(tzinfo=dt.UTC)
-    except (ValueError, OverflowError):
-        return None

@@ -9,49 +9,18 @@ The parser resolves names and types as it goes, so that every error points at it
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, NoReturn, TypeVar
+from typing import Final
 
 from tandem.statements import coercion, tree
-from tandem.statements.dialect import (
-    BARE_FUNCTIONS,
-    MAX_DEPTH,
-    MAX_IN_LIST,
-    MAX_NESTING,
-    MAX_NODES,
-)
-from tandem.statements.functions import ALIASES, FUNCTIONS, KINDS, Function
-from tandem.statements.lexer import (
-    Token,
-    number_value,
-    parse_date,
-    parse_timestamp,
-    tokenize,
-)
+from tandem.statements.dialect import MAX_DEPTH, MAX_IN_LIST, MAX_NESTING
+from tandem.statements.lexer import Token
+from tandem.statements.operands import LOOSEST, Operands
 from tandem.statements.patterns import like_problem, regex_problem
 from tandem.statements.source import Source, visible
 from tandem.statements.tree import Expr
-from tandem.statements.types import (
-    BOOLEAN,
-    CAST_NAMES,
-    DATE,
-    DECIMAL_NAMES,
-    INTERVAL_DAY,
-    INTERVAL_DAY_SECOND,
-    INTERVAL_YEAR_MONTH,
-    MAX_PRECISION,
-    NULL,
-    STRING,
-    TIMESTAMP,
-    TIMESTAMP_NTZ,
-    Column,
-    DataType,
-    Schema,
-    decimal,
-    matching,
-    nearest,
-)
+from tandem.statements.types import BOOLEAN, NULL, STRING, DataType, Schema
 
-_OR, _AND, _NOT, _PREDICATE, _COMPARISON, _SUM, _PRODUCT, _SIGN = range(1, 9)
+_OR, _AND, _NOT, _PREDICATE, _COMPARISON, _SUM, _PRODUCT, _SIGN = range(LOOSEST, LOOSEST + 8)
 _COMPARISONS: Final = {
     "=": "=", "==": "=", "!=": "!=", "<>": "!=", "<": "<", "<=": "<=", ">": ">", ">=": ">=",
     "<=>": "<=>",
@@ -59,17 +28,6 @@ _COMPARISONS: Final = {
 _SUMS: Final = frozenset({"+", "-", "||"})
 _PRODUCTS: Final = frozenset({"*", "/", "%", "DIV"})
 _PREDICATES: Final = frozenset({"BETWEEN", "IN", "LIKE", "ILIKE", "RLIKE", "REGEXP", "IS"})
-_UNITS: Final = {
-    "year": INTERVAL_YEAR_MONTH,
-    "month": INTERVAL_YEAR_MONTH,
-    "week": INTERVAL_DAY,
-    "day": INTERVAL_DAY,
-    "hour": INTERVAL_DAY_SECOND,
-    "minute": INTERVAL_DAY_SECOND,
-    "second": INTERVAL_DAY_SECOND,
-}
-_Node = TypeVar("_Node", bound=Expr)
-_MAX_INTERVAL: Final = 1_000_000_000
 
 
 def parse(source: Source, schema: Schema) -> Expr:
@@ -81,80 +39,7 @@ def parse(source: Source, schema: Schema) -> Expr:
     return _Parser(source, schema).whole()
 
 
-class _Parser:
-    def __init__(self, source: Source, schema: Schema) -> None:
-        self.source = source
-        self.schema = schema
-        self.tokens = tokenize(source)
-        self.next = 0
-        self.nesting = 0
-        self.nodes = 0
-
-    # -- tokens ---------------------------------------------------------------------------
-
-    @property
-    def token(self) -> Token:
-        return self.tokens[self.next]
-
-    def advance(self) -> Token:
-        token = self.token
-        if token.kind != "end":
-            self.next += 1
-        return token
-
-    def is_op(self, *ops: str) -> bool:
-        return self.token.kind == "op" and self.token.text in ops
-
-    def is_word(self, *words: str) -> bool:
-        return self.token.keyword in words
-
-    def peek(self, ahead: int = 1) -> Token:
-        return self.tokens[min(self.next + ahead, len(self.tokens) - 1)]
-
-    def expect_op(self, op: str) -> Token:
-        if not self.is_op(op):
-            self.fail_here(f"expected {op}")
-        return self.advance()
-
-    def expect_word(self, word: str) -> Token:
-        if not self.is_word(word):
-            self.fail_here(f"expected {word}")
-        return self.advance()
-
-    def fail(self, at: int, message: str, **details: str) -> NoReturn:
-        raise self.source.error(at, message, **details)
-
-    def fail_here(self, expected: str) -> NoReturn:
-        token = self.token
-        if token.keyword in ("SELECT", "FROM", "EXISTS", "WITH", "VALUES", "TABLE"):
-            self.fail(
-                token.at,
-                "sub-queries are not accepted",
-                found=token.shown(),
-                remedy="Only the columns of the row itself can be used.",
-            )
-        if token.keyword == "OVER":
-            self.fail(token.at, "window functions are not accepted", found=token.shown())
-        self.fail(
-            token.at,
-            "the expression cannot be understood",
-            found=token.shown(),
-            expected=expected.removeprefix("expected "),
-        )
-
-    def note(self, node: _Node) -> _Node:
-        self.nodes += 1
-        if self.nodes > MAX_NODES:
-            self.fail(
-                node.at,
-                "the expression has too many parts",
-                expected=f"at most {MAX_NODES}",
-                remedy="Split the operation.",
-            )
-        return node
-
-    # -- expressions ----------------------------------------------------------------------
-
+class _Parser(Operands):
     def whole(self) -> Expr:
         if self.token.kind == "end":
             self.fail(0, "the expression is empty", expected="an expression")
@@ -274,18 +159,6 @@ class _Parser:
             )
         return self.note(tree.Binary(op=op, left=left, right=right, type=data_type, at=left.at))
 
-    def need_boolean(self, operand: Expr, op: str) -> None:
-        if operand.type not in (BOOLEAN, NULL):
-            self.fail(
-                operand.at,
-                f"{op} needs conditions",
-                found=str(operand.type),
-                expected="BOOLEAN",
-                remedy="Compare the value with something.",
-            )
-
-    # -- predicates -----------------------------------------------------------------------
-
     def predicate(self, value: Expr) -> Expr:
         negated = self.is_word("NOT")
         if negated:
@@ -327,16 +200,6 @@ class _Parser:
             tree.InList(value=value, items=tuple(items), negated=negated, type=BOOLEAN, at=value.at)
         )
 
-    def need_comparable(self, left: Expr, right: Expr, token: Token, op: str) -> None:
-        if not coercion.comparable(left.type, right.type):
-            self.fail(
-                right.at,
-                f"{op} cannot compare {left.type} with {right.type}",
-                found=token.shown(),
-                expected=str(left.type),
-                remedy="Convert one side with CAST(… AS …).",
-            )
-
     def match(self, value: Expr, negated: bool, token: Token) -> Expr:
         op = "RLIKE" if token.keyword == "REGEXP" else token.keyword
         if value.type not in (STRING, NULL):
@@ -371,13 +234,6 @@ class _Parser:
             )
         )
 
-    def constant_string(self, message: str) -> str:
-        token = self.token
-        if token.type != STRING or not isinstance(token.value, str):
-            self.fail(token.at, message, found=token.shown(), expected="a string in quotes")
-        self.advance()
-        return token.value
-
     def is_test(self, value: Expr, _negated: bool, _token: Token) -> Expr:
         negated = self.is_word("NOT")
         if negated:
@@ -402,324 +258,3 @@ class _Parser:
         if negated:
             return same
         return self.note(tree.Unary(op="NOT", operand=same, type=BOOLEAN, at=left.at))
-
-    # -- operands -------------------------------------------------------------------------
-
-    def primary(self) -> Expr:
-        token = self.token
-        if token.number:
-            return self.number(negative=False)
-        if token.kind == "literal":
-            self.advance()
-            assert token.type is not None
-            return self.note(tree.Literal(value=token.value, type=token.type, at=token.at))
-        if self.is_op("("):
-            return self.parenthesised()
-        if token.kind == "name":
-            if self.peek().kind == "op" and self.peek().text == "(":
-                self.fail(token.at, "a function has no backquotes", found=token.shown())
-            return self.column()
-        if token.kind != "word":
-            self.fail_here("a column, a constant, a function or (")
-        return self.word()
-
-    def parenthesised(self) -> Expr:
-        self.advance()
-        inner = self.expression(_OR)
-        if self.is_op(","):
-            self.fail(self.token.at, "rows of values are not accepted", found=",")
-        self.expect_op(")")
-        if self.is_op("."):
-            self.fail(self.token.at, "fields are read from columns only", found=".")
-        return inner
-
-    def word(self) -> Expr:
-        token = self.token
-        word, after = token.keyword, self.peek()
-        if word in ("TRUE", "FALSE", "NULL"):
-            self.advance()
-            value = None if word == "NULL" else word == "TRUE"
-            data_type = NULL if value is None else BOOLEAN
-            return self.note(tree.Literal(value=value, type=data_type, at=token.at))
-        if word == "CASE":
-            return self.case()
-        if word == "INTERVAL" and (after.kind == "literal" or after.text in ("-", "+")):
-            return self.interval()
-        if after.type == STRING:
-            return self.typed_literal()
-        if after.kind == "op" and after.text == "(":
-            if word in ("CAST", "TRY_CAST"):
-                return self.cast()
-            return self.call()
-        if token.is_reserved:
-            self.fail_here("a column, a constant, a function or (")
-        if token.text.lower() in BARE_FUNCTIONS and not matching(self.schema.columns, token.text):
-            self.advance()
-            return self.build_call(FUNCTIONS[token.text.lower()], [], token)
-        return self.column()
-
-    def number(self, *, negative: bool) -> Expr:
-        token = self.advance()
-        value, data_type = number_value(self.source, token, negative)
-        return self.note(tree.Literal(value=value, type=data_type, at=token.at))
-
-    def typed_literal(self) -> Expr:
-        token = self.advance()
-        text = self.constant_string("a typed constant needs a string")
-        kind = token.keyword
-        value: tree.Value = None
-        data_type, form = DATE, "yyyy-mm-dd"
-        if kind == "DATE":
-            value = parse_date(text)
-        elif kind in ("TIMESTAMP", "TIMESTAMP_LTZ"):
-            value, data_type = parse_timestamp(text, zoned=True), TIMESTAMP
-            form = "yyyy-mm-dd hh:mm:ss.ffffff+hh:mm, where all after the day may be left out"
-        elif kind == "TIMESTAMP_NTZ":
-            value, data_type = parse_timestamp(text, zoned=False), TIMESTAMP_NTZ
-            form = "yyyy-mm-dd hh:mm:ss.ffffff without a zone"
-        else:
-            self.fail(
-                token.at,
-                "constants of this type are not accepted",
-                found=token.shown(),
-                expected="DATE, TIMESTAMP, TIMESTAMP_NTZ, INTERVAL or X",
-            )
-        if value is None:
-            self.fail(
-                token.at,
-                f"this is no {kind} constant",
-                found=visible(text[:40]),
-                expected=form,
-            )
-        return self.note(tree.Literal(value=value, type=data_type, at=token.at))
-
-    def interval(self) -> Expr:
-        at = self.advance().at
-        negative = False
-        if self.is_op("-", "+"):
-            negative = self.advance().text == "-"
-        token = self.advance()
-        text = token.value if token.type == STRING else token.number
-        unit = self.token.keyword.lower().removesuffix("s")
-        if (
-            not isinstance(text, str)
-            or not text.removeprefix("-").isdecimal()
-            or (not text.isascii() or unit not in _UNITS)
-        ):
-            self.fail(
-                token.at,
-                "this interval is not accepted",
-                found=f"{token.shown()} {self.token.shown()}",
-                expected=f"a whole number and one unit: {', '.join(_UNITS)}",
-            )
-        self.advance()
-        if self.token.number or (self.token.type == STRING and unit):
-            self.fail(self.token.at, "an interval has one unit", found=self.token.shown())
-        if self.is_word("TO"):
-            self.fail(self.token.at, "an interval has one unit", found=self.token.shown())
-        amount = int(text) * (-1 if negative else 1)
-        if abs(amount) > _MAX_INTERVAL:
-            self.fail(token.at, "the interval is too long", expected=f"at most {_MAX_INTERVAL}")
-        return self.note(tree.Interval(amount=amount, unit=unit, type=_UNITS[unit], at=at))
-
-    def case(self) -> Expr:
-        at = self.advance().at
-        operand = None if self.is_word("WHEN") else self.expression(_OR)
-        branches: list[tuple[Expr, Expr]] = []
-        while self.is_word("WHEN"):
-            token = self.advance()
-            condition = self.expression(_OR)
-            if operand is None:
-                self.need_boolean(condition, "WHEN")
-            else:
-                self.need_comparable(operand, condition, token, "CASE")
-            self.expect_word("THEN")
-            branches.append((condition, self.expression(_OR)))
-        if not branches:
-            self.fail_here("WHEN")
-        otherwise = None
-        if self.is_word("ELSE"):
-            self.advance()
-            otherwise = self.expression(_OR)
-        self.expect_word("END")
-        results = [result for _, result in branches] + ([otherwise] if otherwise else [])
-        data_type = self.common(results, at, "the results of CASE")
-        return self.note(
-            tree.Case(
-                operand=operand,
-                branches=tuple(branches),
-                otherwise=otherwise,
-                type=data_type,
-                at=at,
-            )
-        )
-
-    def common(self, parts: list[Expr], at: int, what: str) -> DataType:
-        data_type = coercion.common_of_all(parts)
-        if data_type is None:
-            self.fail_types(parts, at, what)
-        return data_type
-
-    def fail_types(self, parts: list[Expr], at: int, what: str) -> NoReturn:
-        self.fail(
-            at,
-            f"{what} have types that do not go together",
-            found=", ".join(dict.fromkeys(str(part.type) for part in parts)),
-            expected="types with one that holds them all",
-            remedy="Convert them with CAST(… AS …).",
-        )
-
-    def cast(self) -> Expr:
-        token = self.advance()
-        self.expect_op("(")
-        operand = self.expression(_OR)
-        self.expect_word("AS")
-        at = self.token.at
-        target = self.type_name()
-        self.expect_op(")")
-        if not coercion.can_cast(operand.type, target):
-            self.fail(
-                at,
-                f"{operand.type} cannot be cast to {target}",
-                found=str(operand.type),
-                expected="a type that Spark casts in ANSI mode",
-            )
-        safe = token.keyword == "TRY_CAST"
-        return self.note(tree.Cast(operand=operand, safe=safe, type=target, at=token.at))
-
-    def type_name(self) -> DataType:
-        token = self.advance()
-        name = token.text.lower() if token.kind == "word" else ""
-        if name in CAST_NAMES:
-            return CAST_NAMES[name]
-        if name not in DECIMAL_NAMES:
-            self.fail(
-                token.at,
-                "values are not cast to this type",
-                found=token.shown(),
-                expected=", ".join((*CAST_NAMES, "decimal(p, s)")),
-            )
-        if not self.is_op("("):
-            return decimal(10, 0)
-        self.advance()
-        digits = [self.digits()]
-        if self.is_op(","):
-            self.advance()
-            digits.append(self.digits())
-        self.expect_op(")")
-        precision, scale = digits[0], digits[1] if len(digits) > 1 else 0
-        if not (1 <= precision <= MAX_PRECISION and scale <= precision):
-            self.fail(
-                token.at,
-                "there is no such decimal",
-                found=f"({precision}, {scale})",
-                expected=f"precision 1 to {MAX_PRECISION}, scale 0 to the precision",
-            )
-        return decimal(precision, scale)
-
-    def digits(self) -> int:
-        token = self.token
-        if not token.number.isdecimal() or len(token.number) > 2:
-            self.fail_here("a number of digits")
-        self.advance()
-        return int(token.number)
-
-    # -- functions ------------------------------------------------------------------------
-
-    def call(self) -> Expr:
-        token = self.advance()
-        written = token.text.lower()
-        function = FUNCTIONS.get(ALIASES.get(written, written))
-        if function is None:
-            close = nearest([Column(name, STRING) for name in (*FUNCTIONS, *ALIASES)], written)
-            self.fail(
-                token.at,
-                "this function is not accepted",
-                found=token.shown(),
-                expected=f"perhaps {' or '.join(close)}" if close else "a function of the list",
-                remedy="docs/statements.md lists the functions.",
-            )
-        self.expect_op("(")
-        args: list[Expr] = []
-        if not self.is_op(")"):
-            args.append(self.expression(_OR))
-            while self.is_op(","):
-                self.advance()
-                args.append(self.expression(_OR))
-        self.expect_op(")")
-        return self.build_call(function, args, token)
-
-    def build_call(self, function: Function, args: list[Expr], token: Token) -> Expr:
-        if not function.least <= len(args) <= function.most:
-            span = (
-                str(function.least)
-                if function.least == function.most
-                else f"{function.least} to {function.most}"
-            )
-            self.fail(
-                token.at,
-                f"{function.name} takes another number of arguments",
-                found=str(len(args)),
-                expected=span,
-            )
-        for position, arg in enumerate(args):
-            kind = KINDS[function.takes[min(position, len(function.takes) - 1)]]
-            if not kind.accepts(arg):
-                self.fail(
-                    arg.at,
-                    f"argument {position + 1} of {function.name} is not what it takes",
-                    found=str(arg.type),
-                    expected=kind.about,
-                )
-        data_type = function.gives(args)
-        if data_type is None:
-            self.fail_types(args, token.at, f"the arguments of {function.name}")
-        return self.note(
-            tree.Call(function=function.name, args=tuple(args), type=data_type, at=token.at)
-        )
-
-    # -- columns --------------------------------------------------------------------------
-
-    def column(self) -> Expr:
-        first = self.advance()
-        column = self.resolve(self.schema.columns, first, "the table has no such column")
-        parts = [column.name]
-        while self.is_op("."):
-            self.advance()
-            token = self.token
-            if token.kind not in ("word", "name"):
-                self.fail_here("the name of a field")
-            self.advance()
-            if column.type.name != "struct":
-                self.fail(
-                    token.at,
-                    f"{'.'.join(parts)} has no fields",
-                    found=str(column.type),
-                    expected="a struct; columns stand without the table's name",
-                )
-            column = self.resolve(column.type.fields, token, f"{parts[-1]} has no such field")
-            parts.append(column.name)
-        if self.is_op("("):
-            self.fail(first.at, "functions have no prefix", found=".".join(parts))
-        return self.note(tree.ColumnRef(parts=tuple(parts), type=column.type, at=first.at))
-
-    def resolve(self, columns: tuple[Column, ...], token: Token, message: str) -> Column:
-        found = matching(columns, token.text)
-        if len(found) > 1:
-            self.fail(
-                token.at,
-                "the name means several columns, since case does not matter",
-                found=token.shown(),
-                expected="one of " + ", ".join(column.name for column in found),
-                remedy="Rename one of the columns.",
-            )
-        if not found:
-            close = nearest(columns, token.text)
-            self.fail(
-                token.at,
-                message,
-                found=token.shown(),
-                expected=f"perhaps {' or '.join(close)}" if close else "a column of the table",
-                remedy="" if close else "Strings stand in quotes.",
-            )
-        return found[0]

@@ -25,7 +25,7 @@ from decimal import Decimal
 from typing import Any, Final
 
 from tandem.statements import tree
-from tandem.statements.lexer import parse_date, parse_timestamp
+from tandem.statements.moments import parse_date, parse_timestamp
 from tandem.statements.tree import Expr
 from tandem.statements.types import BOOLEAN, MAX_PRECISION, DataType, as_decimal
 
@@ -66,7 +66,7 @@ class FileRange:
         num_records: int | None,
     ) -> FileRange:
         """Statistics and typed partition values together; the latter are exact."""
-        exact = {
+        exact: dict[tuple[str, ...], ColumnRange] = {
             (name,): ColumnRange(value, value, num_records if value is None else 0, exact=True)
             for name, value in partition_values.items()
         }

@@ -158,7 +158,10 @@ class Schema:
     def from_json(cls, schema_string: str, partition_columns: Iterable[str] = ()) -> Schema:
         """From the `schemaString` (and `partitionColumns`) of Delta metadata."""
         try:
-            columns = _type(json.loads(schema_string)).fields
+            root = json.loads(schema_string)
+            if root["type"] != "struct":
+                raise ValueError(root["type"])
+            columns = _type(root).fields
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise InvalidStatement(
                 "the table's schema cannot be read",

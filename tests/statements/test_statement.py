@@ -1,0 +1,191 @@
+"""Statements as operations carry them: SET, canonical text, determinism, helpful errors."""
+
+from __future__ import annotations
+
+import json
+import pickle
+
+import pytest
+
+from support.statement_rows import SCHEMA, SCHEMA_JSON
+from tandem.errors import InvalidStatement
+from tandem.statements import Schema, Statement, parse_statement, parse_where, to_spark_sql
+
+
+def update(values: dict[str, str], where: str | None = None) -> Statement:
+    return parse_statement(where, values, SCHEMA, resource="TableUpdate/t", field="spec.update")
+
+
+def refusal(values: dict[str, str], where: str | None = None) -> InvalidStatement:
+    with pytest.raises(InvalidStatement) as caught:
+        update(values, where)
+    return caught.value
+
+
+def test_the_main_example() -> None:
+    statement = update({"f64": "f64 + 15"}, "s = 'UA' AND i32 = 3")
+    assert statement.kind == "Update"
+    assert statement.where_sql == "((`s` = 'UA') AND (`i32` = 3))"
+    assert statement.set_sql == {"f64": "(`f64` + 15)"}
+    assert statement.canonical == (
+        "UPDATE SET `f64` = (`f64` + 15) WHERE ((`s` = 'UA') AND (`i32` = 3))"
+    )
+    assert statement.deterministic
+    assert statement.columns == {"f64", "s", "i32"}
+    assert json.loads(json.dumps(statement.to_json()))["deterministic"] is True
+
+
+def test_a_delete() -> None:
+    statement = parse_statement("d IS NULL", None, SCHEMA_JSON)
+    assert (statement.kind, statement.canonical) == ("Delete", "DELETE WHERE (`d` IS NULL)")
+    everything = parse_statement(None, None, SCHEMA)
+    assert (everything.where_sql, everything.columns) == ("TRUE", frozenset())
+
+
+def test_canonical_parts_parse_to_the_same_statement() -> None:
+    statement = update({"s": "s || 'it''s'", "i16": "i16 + 1", "dec": "2"}, "b OR b2")
+    assert update(statement.set_sql, statement.where_sql) == statement
+
+
+@pytest.mark.parametrize(
+    ("text", "deterministic"),
+    [("rand() < 0.5", False), ("uuid() = s", False), ("d < current_date", False),
+     ("ts < now()", False), ("i32 = 1", True), ("year(d) = 2013", True),
+     ("CASE WHEN b THEN rand() ELSE 1 END > 0.1", False)],
+)  # fmt: skip
+def test_whether_the_answer_can_change(text: str, deterministic: bool) -> None:
+    assert parse_statement(text, None, SCHEMA).deterministic is deterministic
+    assert update({"b": text}).deterministic is deterministic
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "sql"),
+    [
+        ("i16", "i16 + 1", "CAST((`i16` + 1) AS SMALLINT)"),  # overflow raises in the job
+        ("I64", "i32", "CAST(`i32` AS BIGINT)"),
+        ("f32", "f32 + 1", "CAST((`f32` + 1) AS FLOAT)"),
+        ("f64", "dec", "CAST(`dec` AS DOUBLE)"),
+        ("dec", "1", "CAST(1 AS DECIMAL(10, 2))"),
+        ("dec", "1.500", "CAST(1.500BD AS DECIMAL(10, 2))"),
+        ("dec", "dec", "`dec`"),
+        ("i32", "2.0", "CAST(2.0BD AS INT)"),
+        ("s", "i32", "CAST(`i32` AS STRING)"),
+        ("ts", "d", "CAST(`d` AS TIMESTAMP)"),
+        ("d", "NULL", "CAST(NULL AS DATE)"),
+        ("`we ird``.x`", "'x'", "'x'"),
+        ("we ird`.x", "'x'", "'x'"),
+        ("i32", "CAST(f64 AS INT)", "CAST(`f64` AS INT)"),
+    ],
+)
+def test_what_is_stored_has_the_type_of_the_column(column: str, value: str, sql: str) -> None:
+    assert list(update({column: value}).set_sql.values()) == [sql]
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "part"),
+    [
+        ("i32", "f64", "digits after the point would be lost"),
+        ("i32", "1.5", "digits after the point would be lost"),
+        ("dec", "dec * 1.1", "CAST(… AS DECIMAL(10, 2))"),
+        ("dec", "f64", "digits after the point would be lost"),
+        ("d", "ts", "the time of day would be lost"),
+        ("i32", "'7'", "CAST(… AS INT)"),
+        ("i32", "b", "CAST(… AS INT)"),
+        ("d", "i32", "stores no such value"),
+        ("st", "st", "columns of this type cannot be set"),
+        ("st.x", "1", "fields inside a struct cannot be set"),
+        ("nope", "1", "does not have"),
+        ("i3", "1", "perhaps"),
+        ("i32; DROP", "1", "does not have"),
+        ("", "1", "does not have"),
+    ],
+)
+def test_what_is_not_stored_says_why(column: str, value: str, part: str) -> None:
+    error = refusal({column: value})
+    assert part in str(error)
+    assert error.resource == "TableUpdate/t"
+    assert error.field.startswith("spec.update.set")
+
+
+def test_set_must_name_each_column_once() -> None:
+    assert "twice" in str(refusal({"i32": "1", "I32": "2"}))
+    assert "no column" in str(refusal({}))
+
+
+def test_columns_that_the_table_computes_or_limits_cannot_be_set() -> None:
+    fields = [
+        {"name": "g", "type": "integer", "metadata": {"delta.generationExpression": "1"}},
+        {"name": "i", "type": "long", "metadata": {"delta.identity.start": 1}},
+        {"name": "v", "type": "string", "metadata": {"__CHAR_VARCHAR_TYPE_STRING": "varchar(3)"}},
+        {"name": "c", "type": "string", "metadata": {"__CHAR_VARCHAR_TYPE_STRING": "char(3)"}},
+        {"name": "n", "type": "integer", "nullable": False, "metadata": {}},
+    ]
+    schema = json.dumps({"type": "struct", "fields": fields})
+    for name, value in (("g", "1"), ("i", "1"), ("v", "'x'"), ("c", "'x'"), ("n", "NULL")):
+        with pytest.raises(InvalidStatement):
+            parse_statement(None, {name: value}, schema)
+    assert parse_where("v = 'x'", schema).type.name == "boolean"
+    with pytest.raises(InvalidStatement):
+        parse_where("c = 'x'", schema)
+
+
+def test_partitions_and_order_of_columns() -> None:
+    schema = Schema.from_json(SCHEMA_JSON, ["I32"])
+    moved = parse_statement("b", {"s": "'x'", "i32": "1"}, schema)
+    assert moved.changes_partitions
+    assert list(moved.set_sql) == ["i32", "s"]
+    assert not parse_statement("b", {"s": "'x'"}, schema).changes_partitions
+
+
+def test_names_that_differ_only_in_case_are_ambiguous() -> None:
+    fields = [{"name": name, "type": "integer", "metadata": {}} for name in ("Ab", "aB", "c")]
+    schema = json.dumps({"type": "struct", "fields": fields})
+    with pytest.raises(InvalidStatement, match="several columns"):
+        parse_where("ab = 1", schema)
+    with pytest.raises(InvalidStatement, match="several columns"):
+        parse_statement(None, {"ab": "1"}, schema)
+    assert to_spark_sql(parse_where("C = 1", schema)) == "(`c` = 1)"
+
+
+def test_a_column_comes_before_a_function_without_parentheses() -> None:
+    fields = [{"name": n, "type": "date", "metadata": {}} for n in ("current_date", "date", "year")]
+    schema = json.dumps({"type": "struct", "fields": fields})
+    text = "current_date = date AND year(year) = 1 AND date = DATE '2013-01-01'"
+    assert to_spark_sql(parse_where(text, schema)) == (
+        "((`current_date` = `date`) AND (year(`year`) = 1) AND (`date` = DATE '2013-01-01'))"
+    )
+
+
+def test_an_error_points_at_the_place() -> None:
+    error = refusal({"i32": "1"}, "b AND\n  carier = 'UA'")
+    assert error.position == (2, 3)
+    assert error.snippet == "  carier = 'UA'\n  ^"
+    assert error.field == "spec.update.where"
+    assert "line 2, column 3" in str(error)
+    assert error.found == "carier"
+
+
+def test_a_long_line_is_shown_around_the_place() -> None:
+    error = refusal({"i32": "1"}, "b AND " * 40 + "nope" + " AND b" * 40)
+    text, caret = error.snippet.splitlines()
+    assert len(text) < 80
+    assert text[caret.index("^") :].startswith("nope")
+
+
+def test_errors_cross_process_borders() -> None:
+    error = refusal({"i32": "1"}, "nope")
+    again = pickle.loads(pickle.dumps(error))
+    assert (str(again), again.position) == (str(error), error.position)
+
+
+def test_a_condition_must_be_one() -> None:
+    with pytest.raises(InvalidStatement, match="no condition"):
+        parse_where("i32", SCHEMA)
+    with pytest.raises(InvalidStatement, match="a text"):
+        parse_where(1, SCHEMA)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "1", '{"type": "struct"}', '{"type": "array"}'])
+def test_a_broken_schema_is_no_crash(text: str) -> None:
+    with pytest.raises(InvalidStatement):
+        parse_where("TRUE", text)
