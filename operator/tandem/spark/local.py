@@ -13,6 +13,7 @@ to build its command line; there is no second driver to save.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -109,10 +110,8 @@ class LocalRunner:
             return
         if job.process.poll() is None:
             _signal(job.process.pid, signal.SIGTERM)
-            try:
+            with contextlib.suppress(subprocess.TimeoutExpired):
                 job.process.wait(STOP_SECONDS)
-            except subprocess.TimeoutExpired:
-                pass
         # Workers may outlive the driver for a moment, and a hanging driver ignores the first.
         _signal(job.process.pid, signal.SIGKILL)
         job.process.wait()

@@ -2,17 +2,68 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tandem.spark import rewrite, statement
+from tandem.spark.control import Control
+from tandem.spark.job import Bin, InputFile, JobSpec, RewriteJob, StatementJob, Table
+from tandem.storage import open_store
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+_SCHEMA = {
+    "type": "struct",
+    "fields": [
+        {"name": "id", "type": "long", "nullable": True, "metadata": {}},
+        {"name": "name", "type": "string", "nullable": True, "metadata": {}},
+    ],
+}
+
 
 def exercise_jobs(spark: SparkSession, folder: Path) -> None:
-    """Load the classes that RDD tasks and the Python data source need.
-
-    `folder` is scratch space.
-    """
+    """Run a rewrite, a delete and an update on a file of a few rows, so that the JVM loads what
+    they need. `folder` is scratch space."""
     folder.mkdir(parents=True, exist_ok=True)
-    spark.sparkContext.parallelize(range(2), 2).map(lambda n: n + 1).collect()
+    path = folder / "a.parquet"
+    pq.write_table(pa.table({"id": range(100), "name": [f"n{i}" for i in range(100)]}), path)
+    store = open_store(str(folder))
+    input_ = InputFile(logged_path=path.name, size=path.stat().st_size, rows=100)
+    table = Table(
+        location=store.location,
+        version=0,
+        table_id="warm",
+        schema_string=json.dumps(_SCHEMA),
+        partition_columns=(),
+        configuration={},
+    )
+    shapes: tuple[RewriteJob | StatementJob, ...] = (
+        RewriteJob(inputs=(input_,), bins=(Bin(inputs=(0,)),), target_file_size=1 << 20),
+        StatementJob(where="`id` = 1", inputs=(input_,), target_file_size=1 << 20),
+        StatementJob(
+            where="`id` < 5 AND `name` IS NOT NULL",
+            set={"id": "`id` + 1"},
+            inputs=(input_,),
+            target_file_size=1 << 20,
+        ),
+    )
+    for attempt, job in enumerate(shapes, start=1):
+        spec = JobSpec(
+            operation_id="warm",
+            attempt=attempt,
+            table=table,
+            data_prefix=f"warm-{attempt}",
+            control_prefix=f"_tandem/operations/warm/attempts/{attempt}",
+            job=job,
+        )
+        control = Control(spec, store)
+        store.put(control.path("done.json"), b"{}")
+        if isinstance(job, RewriteJob):
+            rewrite.run(control, spark.sparkContext)
+        else:
+            statement.run(control, spark)

@@ -1,0 +1,64 @@
+"""A table at a version as Arrow: exactly the rows that `deltalake` and Spark with Delta give.
+
+Reads the snapshot's files one after the other through the store, masks deletion vectors, fills
+in partition values and columns that came later. It evaluates no predicates: a statement has one
+meaning, Spark's (`tandem.statements`); callers may hand in a filter of their own on batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import pyarrow as pa
+
+from tandem.delta import dv
+from tandem.delta.parquet import DataFileReader, TableFormat, arrow_schema
+from tandem.delta.snapshot import Snapshot
+from tandem.errors import InvalidSpec
+from tandem.storage.store import Store
+
+RowFilter = Callable[[pa.RecordBatch], pa.RecordBatch]
+
+
+def scan(
+    snapshot: Snapshot,
+    store: Store,
+    columns: Sequence[str] | None = None,
+    row_filter: RowFilter | None = None,
+) -> pa.RecordBatchReader:
+    """All live rows, in no order that means anything; nothing is read before it is asked for.
+
+    Args:
+        columns: logical names, in the order wanted; None for all.
+        row_filter: applied to each batch of exactly those columns; must keep its schema.
+    Raises:
+        InvalidSpec: an unknown column.
+        DataFileMissing, CorruptDeletionVector, StorageError: while reading.
+    """
+    table = table_format(snapshot)
+    for name in columns or ():
+        if table.schema.get(name) is None:
+            raise InvalidSpec(
+                "the table has no such column",
+                resource=snapshot.location,
+                field="columns",
+                found=name,
+                expected=", ".join(table.schema.names),
+            )
+    wanted = None if columns is None else tuple(table.schema[name].name for name in columns)
+    schema = arrow_schema(table, wanted)
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for add in snapshot.adds():
+            dead = dv.load(store, add.deletion_vector) if add.deletion_vector else None
+            with DataFileReader(
+                store, add.path, table, partition_values=add.partition_values, columns=wanted
+            ) as reader:
+                for batch in reader.batches(dead=dead):
+                    yield row_filter(batch) if row_filter is not None else batch
+
+    return pa.RecordBatchReader.from_batches(schema, batches())
+
+
+def table_format(snapshot: Snapshot) -> TableFormat:
+    return TableFormat(snapshot.schema, snapshot.partition_columns, snapshot.configuration)

@@ -1,0 +1,399 @@
+"""A Spark data source over our own reader and writer (Python data source API, Arrow batches).
+
+So Spark's tasks need no Hadoop file system, no second set of credentials, and no Delta jars
+(`docs/decisions/0020-spark-reads-through-our-store.md`). What to read or write is a small file
+that the driver put beside the job's other control files; options name it.
+
+Reading adds two hidden columns: which input a row is from, and its position in that file.
+Writing splits rows by partition value, writes data files, and answers where each row landed.
+Spark runs `commit` in a process of its own, so that the answer takes the way through the store.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceReader,
+    InputPartition,
+    WriterCommitMessage,
+)
+
+from tandem.delta import schema as delta_schema
+from tandem.delta.dv import from_base64
+from tandem.delta.parquet import DataFileReader, TableFormat
+from tandem.delta.parquet_write import ParquetDataWriter, WrittenFile
+from tandem.delta.schema import to_arrow_type
+from tandem.delta.values import to_partition_text
+from tandem.errors import CountMismatch, StatementFailed
+from tandem.spark.job import Format, InputFile, OutputFile, Table
+from tandem.storage import Store, open_store
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+NAME = "tandem-rows"
+INPUT = "__tandem_input"
+POSITION = "__tandem_position"
+HIDDEN = (INPUT, POSITION)
+STRIPE_BYTES = 48 << 20
+"""About what one task reads: small files are read together, large ones in stripes of row groups."""
+
+MATCHES = pa.schema(
+    [
+        ("input", pa.int32()),
+        ("position", pa.int64()),
+        ("output", pa.int32()),
+        ("output_position", pa.int64()),
+    ]
+)
+
+
+class Work(Format):
+    """What a read reads, or a write writes, and where its control files are."""
+
+    table: Table
+    inputs: tuple[InputFile, ...] = ()
+    columns: tuple[str, ...] = ()
+    data_prefix: str = ""
+    target_file_size: int = 0
+    answer_path: str = ""
+    round: int = 0
+
+
+class Answer(Format):
+    """What a committed write answers; `matches` is the path of an Arrow file, "" for none."""
+
+    outputs: tuple[OutputFile, ...]
+    rows: int
+    matches: str = ""
+
+
+@dataclass(frozen=True)
+class Stripe:
+    """Part `part` of `parts` of an input, by row groups."""
+
+    input: int
+    part: int = 0
+    parts: int = 1
+
+
+class Stripes(InputPartition):
+    def __init__(self, stripes: tuple[Stripe, ...]) -> None:
+        super().__init__(None)
+        self.stripes = stripes
+
+
+def stripes(inputs: Sequence[InputFile], size: int = STRIPE_BYTES) -> list[Stripes]:
+    """Partitions of about `size` bytes, in the inputs' order."""
+    found: list[Stripes] = []
+    together: list[Stripe] = []
+    filled = 0
+    for index, input_ in enumerate(inputs):
+        parts = max(1, round(input_.size / size))
+        if parts > 1:
+            found += [Stripes((Stripe(index, part, parts),)) for part in range(parts)]
+            continue
+        together.append(Stripe(index))
+        filled += input_.size
+        if filled >= size:
+            found.append(Stripes(tuple(together)))
+            together, filled = [], 0
+    if together:
+        found.append(Stripes(tuple(together)))
+    return found
+
+
+class RowsSource(DataSource):
+    """`spark.read.format("tandem-rows")`; options: see `options_for`."""
+
+    @classmethod
+    def name(cls) -> str:
+        return NAME
+
+    def _work(self) -> tuple[Store, Work]:
+        store = open_store(self.options["location"], json.loads(self.options["storage"]))
+        return store, Work.model_validate_json(store.get(self.options["work"]))
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return RowsReader(*self._work(), tuple(schema.names))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:  # noqa: ARG002
+        return RowsWriter(*self._work(), tuple(schema.names))
+
+
+def options_for(store: Store, storage: Mapping[str, str], work_path: str) -> dict[str, str]:
+    """Options of the source. They hold no secrets; workers take those from the environment."""
+    return {
+        "location": store.location,
+        "storage": json.dumps(dict(storage)),
+        "work": work_path,
+    }
+
+
+def _format(table: Table) -> TableFormat:
+    return TableFormat(
+        delta_schema.parse(table.schema_string, resource=table.location),
+        table.partition_columns,
+        table.configuration,
+    )
+
+
+class RowsReader(DataSourceReader):
+    def __init__(self, control: Store, work: Work, names: tuple[str, ...]) -> None:
+        # Only this reader's share of the work goes to the tasks, each with its own inputs.
+        self._work = work
+        self._names = names
+        self._table = _format(work.table)
+        self._storage = dict(work.table.storage_options)
+        del control
+
+    def partitions(self) -> Sequence[InputPartition]:
+        return stripes(self._work.inputs)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, Stripes)
+        store = open_store(
+            self._work.table.location,
+            self._storage,
+            allowed_prefixes=self._work.table.allowed_prefixes,
+        )
+        for stripe in partition.stripes:
+            yield from self._stripe(store, stripe)
+
+    def _stripe(self, store: Store, stripe: Stripe) -> Iterator[pa.RecordBatch]:
+        input_ = self._work.inputs[stripe.input]
+        hidden = INPUT in self._names
+        with DataFileReader(
+            store,
+            unquote(input_.logged_path),
+            self._table,
+            partition_values=input_.partition_values,
+            columns=[n for n in self._names if n not in HIDDEN],
+        ) as reader:
+            if reader.num_rows != input_.rows:
+                raise CountMismatch(
+                    "a data file has another number of rows than the log says",
+                    resource=input_.logged_path,
+                    found=reader.num_rows,
+                    expected=str(input_.rows),
+                )
+            groups = len(reader.row_groups)
+            chosen = range(
+                groups * stripe.part // stripe.parts, groups * (stripe.part + 1) // stripe.parts
+            )
+            for batch in reader.batches(
+                dead=from_base64(input_.dv) if input_.dv else None,
+                positions=POSITION if hidden else None,
+                row_groups=chosen,
+                batch_rows=65_536,
+            ):
+                yield _with_input(batch, stripe.input, self._names) if hidden else batch
+
+
+def _with_input(batch: pa.RecordBatch, input_: int, names: Sequence[str]) -> pa.RecordBatch:
+    constant = pa.repeat(pa.scalar(input_, pa.int32()), batch.num_rows)
+    columns = [constant if n == INPUT else batch.column(n) for n in names]
+    return pa.RecordBatch.from_arrays(columns, names=list(names))
+
+
+@dataclass
+class Written(WriterCommitMessage):
+    """What one task wrote; `matches` is a compressed Arrow IPC stream, `output` in it counts
+    this task's files."""
+
+    files: tuple[WrittenFile, ...]
+    matches: bytes
+    rows: int
+
+
+@dataclass
+class _Partition:
+    writer: ParquetDataWriter
+    rows: int = 0
+    inputs: list[Any] = field(default_factory=list)
+    positions: list[Any] = field(default_factory=list)
+
+
+class RowsWriter(DataSourceArrowWriter):
+    """Writes the table's columns, if there are any, and remembers the hidden ones."""
+
+    def __init__(self, control: Store, work: Work, names: tuple[str, ...]) -> None:
+        super().__init__()
+        self._control = control
+        self._work = work
+        self._hidden = INPUT in names
+        self._columns = tuple(n for n in names if n not in HIDDEN)
+        self._table = _format(work.table)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        if not self._columns:
+            return self._positions_only(iterator)
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        task = context.partitionId() if context is not None else 0
+        partitions: dict[tuple[str | None, ...], _Partition] = {}
+        try:
+            for batch in iterator:
+                for key, part in self._split(batch):
+                    if key not in partitions:
+                        partitions[key] = _Partition(self._open(key, task))
+                    self._append(partitions[key], part)
+            for partition in partitions.values():
+                partition.writer.close()
+        except BaseException as error:
+            for partition in partitions.values():
+                partition.writer.__exit__(type(error), error, None)
+            raise
+        return self._message(list(partitions.values()))
+
+    def _open(self, key: tuple[str | None, ...], task: int) -> ParquetDataWriter:
+        names = [self._table.schema[n].physical_name for n in self._table.partition_columns]
+        return ParquetDataWriter(
+            self._control,
+            self._work.data_prefix,
+            self._table,
+            partition_values=dict(zip(names, key, strict=True)),
+            target_size=self._work.target_file_size,
+            task=task,
+        )
+
+    def _split(
+        self, batch: pa.RecordBatch
+    ) -> Iterator[tuple[tuple[str | None, ...], pa.RecordBatch]]:
+        """(partition values as logged, rows), rows in their order."""
+        names = self._table.partition_columns
+        if not names:
+            yield (), batch
+            return
+        keys = [[to_partition_text(v) for v in batch.column(n).to_pylist()] for n in names]
+        rows: dict[tuple[str | None, ...], list[int]] = {}
+        for index, key in enumerate(zip(*keys, strict=True)):
+            rows.setdefault(key, []).append(index)
+        for key, indexes in rows.items():
+            yield key, batch.take(pa.array(indexes, pa.int64())) if len(rows) > 1 else batch
+
+    def _append(self, partition: _Partition, batch: pa.RecordBatch) -> None:
+        arrays = []
+        fields = []
+        for wanted in self._table.data_schema:
+            array = batch.column(wanted.name)
+            if not wanted.nullable and array.null_count:
+                raise StatementFailed(
+                    "a column that must not be null would become null", field=wanted.name
+                )
+            target = to_arrow_type(wanted.type)
+            arrays.append(array if array.type.equals(target) else array.cast(target))
+            fields.append(pa.field(wanted.name, target))
+        partition.writer.write(pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields)))
+        partition.rows += batch.num_rows
+        if self._hidden:
+            partition.inputs.append(batch.column(INPUT))
+            partition.positions.append(batch.column(POSITION))
+
+    def _positions_only(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+        inputs, positions = [], []
+        for batch in iterator:
+            inputs.append(batch.column(INPUT))
+            positions.append(batch.column(POSITION))
+        rows = sum(len(p) for p in positions)
+        table = pa.table(
+            [
+                pa.chunked_array(inputs, pa.int32()),
+                pa.chunked_array(positions, pa.int64()),
+                pa.nulls(rows, pa.int32()),
+                pa.nulls(rows, pa.int64()),
+            ],
+            schema=MATCHES,
+        )
+        return Written((), _to_ipc(table), rows)
+
+    def _message(self, partitions: list[_Partition]) -> Written:
+        files: list[WrittenFile] = []
+        tables = [MATCHES.empty_table()]
+        for partition in partitions:
+            outputs: list[Any] = []
+            places: list[Any] = []
+            for file in partition.writer.files:
+                outputs.append(pa.repeat(pa.scalar(len(files), pa.int32()), file.rows))
+                places.append(pa.array(range(file.rows), pa.int64()))
+                files.append(file)
+            if self._hidden and partition.rows:
+                tables.append(
+                    pa.table(
+                        [
+                            pa.chunked_array(partition.inputs, pa.int32()),
+                            pa.chunked_array(partition.positions, pa.int64()),
+                            pa.chunked_array(outputs, pa.int32()),
+                            pa.chunked_array(places, pa.int64()),
+                        ],
+                        schema=MATCHES,
+                    )
+                )
+        rows = sum(p.rows for p in partitions)
+        matches = _to_ipc(pa.concat_tables(tables)) if self._hidden else b""
+        return Written(tuple(files), matches, rows)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Of all attempts at each task only the one that Spark accepted is in `messages`."""
+        outputs: list[OutputFile] = []
+        tables = [MATCHES.empty_table()]
+        rows = 0
+        for message in messages:
+            if not isinstance(message, Written):
+                continue
+            if message.matches:
+                table = pa.ipc.open_stream(message.matches).read_all()
+                shifted = pc.add(table["output"], pa.scalar(len(outputs), pa.int32()))
+                tables.append(table.set_column(2, MATCHES.field(2), shifted))
+            outputs += [
+                OutputFile(
+                    path=f.path,
+                    size=f.size,
+                    rows=f.rows,
+                    modified_ms=f.modified_ms,
+                    stats=f.stats,
+                    partition_values=dict(f.partition_values),
+                    round=self._work.round,
+                )
+                for f in message.files
+            ]
+            rows += message.rows
+        path = ""
+        if self._hidden:
+            path = f"{self._work.answer_path}.matches.arrow"
+            merged = pa.concat_tables(tables).sort_by(
+                [("input", "ascending"), ("position", "ascending")]
+            )
+            self._control.put(path, to_file(merged))
+        answer = Answer(outputs=tuple(outputs), rows=rows, matches=path)
+        self._control.put(self._work.answer_path, answer.model_dump_json(by_alias=True).encode())
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Nothing refers to what was written; the engine cleans the attempt's folder."""
+
+
+def _to_ipc(table: pa.Table) -> bytes:
+    sink = pa.BufferOutputStream()
+    options = pa.ipc.IpcWriteOptions(compression="zstd")
+    with pa.ipc.new_stream(sink, table.schema, options=options) as writer:
+        writer.write_table(table)
+    return bytes(sink.getvalue())
+
+
+def to_file(table: pa.Table) -> bytes:
+    """An Arrow IPC file, compressed: positions shrink well."""
+    sink = pa.BufferOutputStream()
+    options = pa.ipc.IpcWriteOptions(compression="zstd")
+    with pa.ipc.new_file(sink, table.schema, options=options) as writer:
+        writer.write_table(table.combine_chunks())
+    return bytes(sink.getvalue())

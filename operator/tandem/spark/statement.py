@@ -1,0 +1,246 @@
+"""The statement job: find the rows that an update or delete means, write what they become.
+
+Round 0 evaluates the files of the job; then the driver serves rounds until the engine says
+that it is done: rows that others appended or changed meanwhile, at a later version. The texts
+are canonical Spark SQL generated from a checked tree (`tandem.statements`), never what a user
+typed. A row on which the statement raises fails the whole round.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+import time
+import uuid
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from tandem.errors import CountMismatch, JobFailed, ObjectNotFound
+from tandem.spark.control import Control, encode, translate
+from tandem.spark.job import InputFile, JobProgress, JobResult, SidecarRef, StatementJob
+from tandem.spark.job import Table as JobTable
+from tandem.spark.session import session_conf
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+    from tandem.spark.datasource import Answer, Work
+
+IDLE_SECONDS = 1800.0
+"""A driver that hears nothing of its engine for so long ends: it holds memory for nobody."""
+POLL_SECONDS = (0.02, 0.2)
+"""First and longest pause between two looks for a request."""
+
+
+def run(control: Control, spark: SparkSession, stop: threading.Event | None = None) -> None:
+    """Evaluate round 0, then serve rounds. `stop` ends the service early (tests).
+
+    Raises: TandemError if round 0 fails. Failures of later rounds are answered, and the
+    service goes on: the engine decides what they mean.
+    """
+    job = control.spec.job
+    assert isinstance(job, StatementJob)
+    prepare(spark)
+    evaluate(control, spark, job, job.inputs, 0)
+    ended = stop or threading.Event()
+    round_ = 1
+    pause, idle_since = POLL_SECONDS[0], time.monotonic()
+    while not ended.is_set():
+        request = control.request(round_)
+        if request is None:
+            if control.is_done() or time.monotonic() - idle_since > IDLE_SECONDS:
+                return
+            ended.wait(pause)
+            pause = min(pause * 2, POLL_SECONDS[1])
+            continue
+        try:
+            evaluate(control, spark, job, request.inputs, round_)
+        except Exception as error:  # noqa: BLE001 - described to the engine, which decides
+            control.fail(translate(error), round_)
+        round_ += 1
+        pause, idle_since = POLL_SECONDS[0], time.monotonic()
+
+
+def prepare(spark: SparkSession) -> None:
+    """Pin the settings and make the data source known."""
+    from tandem.spark.datasource import RowsSource
+
+    for key, value in session_conf().items():
+        spark.conf.set(key, value)
+    # Sources are looked up in the thread's active session, which only the thread that made the
+    # session has from the start.
+    jvm = spark._jvm
+    if jvm is not None:
+        spark._get_j_spark_session_class(jvm).setActiveSession(spark._jsparkSession)
+    spark.dataSource.register(RowsSource)
+
+
+def evaluate(
+    control: Control,
+    spark: SparkSession,
+    job: StatementJob,
+    inputs: Sequence[InputFile],
+    round_: int,
+) -> None:
+    """Evaluate the statement on the live rows of `inputs` and publish the round's result."""
+    spec = control.spec
+    live = sum(i.rows - _cardinality(i) for i in inputs)
+    outputs: tuple[Any, ...] = ()
+    matches: SidecarRef | None = None
+    matched = 0
+    _report(control, inputs, 0)
+    if live:
+        schema = table_schema(spec.table)
+        columns = _columns_read(job, schema)
+        rows = read_rows(control, spark, inputs, columns, round_, hidden=True)
+        answer = write_rows(control, _statement(rows, job, schema), job.target_file_size, round_)
+        outputs, matched = answer.outputs, answer.rows
+        data = control.store.get(answer.matches)
+        matches = SidecarRef(
+            path=answer.matches, size=len(data), sha256=hashlib.sha256(data).hexdigest()
+        )
+        written = sum(o.rows for o in outputs)
+        if matched > live or (job.set and written != matched):
+            raise CountMismatch(
+                "a statement touched another number of rows than it wrote",
+                resource=f"round {round_}",
+                found=f"{matched} matched, {written} written",
+                expected=f"the same, at most {live}",
+            )
+    control.publish(
+        JobResult(
+            operation_id=spec.operation_id,
+            attempt=spec.attempt,
+            round=round_,
+            outputs=outputs,
+            matches=matches,
+            rows_read=live,
+            rows_written=sum(o.rows for o in outputs),
+            rows_matched=matched,
+        )
+    )
+    _report(control, inputs, len(inputs))
+
+
+def _statement(rows: DataFrame, job: StatementJob, schema: StructType) -> DataFrame:
+    from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
+
+    from tandem.spark.datasource import HIDDEN
+
+    found = rows.filter(F.expr(job.where))
+    hidden = [F.col(name) for name in HIDDEN]
+    if not job.set:
+        return found.select(*hidden)
+    chosen = {name.lower(): text for name, text in job.set.items()}
+    # ANSI store assignment: a value that does not fit its column raises.
+    columns = [
+        F.expr(chosen[f.name.lower()]).cast(f.dataType).alias(f.name)
+        if f.name.lower() in chosen
+        else F.col(quoted(f.name))
+        for f in schema.fields
+    ]
+    return found.select(*columns, *hidden)
+
+
+def quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
+
+
+def _columns_read(job: StatementJob, schema: StructType) -> tuple[str, ...]:
+    """A delete reads the columns whose names occur in its text (too many do no harm)."""
+    if job.set:
+        return tuple(schema.names)
+    text = job.where.lower().replace("``", "`")
+    return tuple(n for n in schema.names if n.lower().replace("``", "`") in text)
+
+
+def table_schema(table: JobTable) -> StructType:
+    """Spark's schema of the table; nullable throughout, since we check what must not be null."""
+    from pyspark.sql.types import StructField, StructType
+
+    schema = StructType.fromJson(json.loads(table.schema_string))
+    return StructType([StructField(f.name, _nullable(f.dataType), True) for f in schema.fields])
+
+
+def _nullable(type_: Any) -> Any:
+    from pyspark.sql.types import ArrayType, MapType, StructField, StructType
+
+    if isinstance(type_, StructType):
+        return StructType([StructField(f.name, _nullable(f.dataType), True) for f in type_.fields])
+    if isinstance(type_, ArrayType):
+        return ArrayType(_nullable(type_.elementType), True)
+    if isinstance(type_, MapType):
+        return MapType(_nullable(type_.keyType), _nullable(type_.valueType), True)
+    return type_
+
+
+def read_rows(
+    control: Control,
+    spark: SparkSession,
+    inputs: Sequence[InputFile],
+    columns: Sequence[str],
+    round_: int,
+    *,
+    hidden: bool,
+    table: JobTable | None = None,
+) -> DataFrame:
+    """The live rows of `inputs` (of this table, or of another) as a DataFrame."""
+    from pyspark.sql.types import IntegerType, LongType, StructField, StructType
+
+    from tandem.spark.datasource import INPUT, NAME, POSITION, Work, options_for
+
+    of = table or control.spec.table
+    schema = table_schema(of)
+    fields = [schema[name] for name in columns]
+    if hidden:
+        fields += [StructField(INPUT, IntegerType()), StructField(POSITION, LongType())]
+    work = Work(table=of, inputs=tuple(inputs), columns=tuple(columns), round=round_)
+    path = _put_work(control, work, round_)
+    options = options_for(control.store, control.spec.table.storage_options, path)
+    return spark.read.format(NAME).schema(StructType(fields)).options(**options).load()
+
+
+def write_rows(control: Control, rows: DataFrame, target_file_size: int, round_: int) -> Answer:
+    """Write rows as data files of the table; hidden columns become matches."""
+    from tandem.spark.datasource import NAME, Answer, Work, options_for
+
+    work = Work(
+        table=control.spec.table,
+        data_prefix=control.spec.data_prefix,
+        target_file_size=target_file_size,
+        answer_path=control.round_path(round_, f"answer-{uuid.uuid4()}"),
+        round=round_,
+    )
+    path = _put_work(control, work, round_)
+    options = options_for(control.store, control.spec.table.storage_options, path)
+    rows.write.format(NAME).options(**options).mode("append").save()
+    try:
+        return Answer.model_validate_json(control.store.get(work.answer_path))
+    except ObjectNotFound as error:
+        raise JobFailed("Spark wrote no answer", resource=work.answer_path) from error
+
+
+def _put_work(control: Control, work: Work, round_: int) -> str:
+    path = control.round_path(round_, f"work-{uuid.uuid4()}.json")
+    control.store.put(path, encode(work))
+    return path
+
+
+def _cardinality(input_: InputFile) -> int:
+    from tandem.delta.dv import from_base64
+
+    return len(from_base64(input_.dv)) if input_.dv else 0
+
+
+def _report(control: Control, inputs: Sequence[InputFile], done: int) -> None:
+    control.progress(
+        JobProgress(
+            files_done=done,
+            files_total=len(inputs),
+            bytes_done=sum(i.size for i in inputs[:done]),
+            bytes_total=sum(i.size for i in inputs),
+            stage="Evaluating" if done == 0 else "Waiting for the commit",
+        )
+    )

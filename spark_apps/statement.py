@@ -1,0 +1,21 @@
+"""`spark-submit spark_apps/statement.py --location … --spec …/job.json`: updates and deletes."""
+
+from __future__ import annotations
+
+import sys
+
+from tandem.spark import statement
+from tandem.spark.control import Control, main
+from tandem.spark.session import session
+
+
+def run(control: Control) -> None:
+    spark = session(f"tandem-statement-{control.spec.operation_id}-{control.spec.attempt}")
+    try:
+        statement.run(control, spark)
+    finally:
+        spark.stop()
+
+
+if __name__ == "__main__":
+    sys.exit(main(run))

@@ -1,0 +1,150 @@
+"""The statement job: which rows match, what they become, and rounds served until done."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import write_deltalake
+from pyroaring import BitMap64
+from pyspark.sql import SparkSession
+
+from support import jobs
+from tandem.delta import dv
+from tandem.errors import Reason
+from tandem.spark import statement
+from tandem.spark.control import Control, answer, encode
+from tandem.spark.job import RoundRequest, StatementJob
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    path = tmp_path / "t"
+    for start in range(0, 300, 100):
+        ids = range(start, start + 100)
+        data = pa.table(
+            {
+                "id": pa.array(ids, pa.int64()),
+                "day": pa.array([f"d{i % 2}" for i in ids]),
+                "delay": pa.array([i % 10 if i % 4 else None for i in ids], pa.int32()),
+            }
+        )
+        write_deltalake(str(path), data, mode="append", partition_by=["day"])
+    return path
+
+
+def job_for(table: Path, where: str, set_: dict[str, str] | None = None) -> Control:
+    store, snapshot = jobs.snapshot_of(table)
+    inputs = jobs.input_files(store, snapshot)
+    return jobs.control(
+        store,
+        snapshot,
+        StatementJob(where=where, set=set_ or {}, inputs=inputs, target_file_size=1 << 30),
+    )
+
+
+def run(job: Control, spark: SparkSession) -> int:
+    job.store.put(job.path("done.json"), b"{}")
+    return answer(lambda c: statement.run(c, spark), job)
+
+
+def source_row(job: Control, match: dict[str, Any]) -> dict[str, Any]:
+    assert isinstance(job.spec.job, StatementJob)
+    input_ = job.spec.job.inputs[match["input"]]
+    found = jobs.read_output(job, input_.logged_path, input_.partition_values)
+    row: dict[str, Any] = found.slice(match["position"], 1).to_pylist()[0]
+    return row
+
+
+def test_a_delete_finds_positions(table: Path, spark: SparkSession) -> None:
+    job = job_for(table, "`delay` = 3")
+    assert run(job, spark) == 0
+    result = jobs.result(job)
+    found = jobs.matches(job)
+    assert sorted(source_row(job, m)["id"] for m in found) == [
+        i for i in range(300) if i % 4 and i % 10 == 3
+    ]
+    assert result.rows_matched == len(found)
+    assert (result.outputs, result.rows_read) == ((), 300)
+    assert all(m["output"] is None for m in found)
+    assert found == sorted(found, key=lambda m: (m["input"], m["position"]))
+
+
+def test_an_update_writes_what_rows_become_also_into_other_partitions(
+    table: Path, spark: SparkSession
+) -> None:
+    job = job_for(
+        table, "`id` < 50", {"delay": "coalesce(`delay`, 0) + 15", "day": "concat(`day`, 'x')"}
+    )
+    assert run(job, spark) == 0
+    result = jobs.result(job)
+    outputs = [jobs.read_output(job, o.path, o.partition_values) for o in result.outputs]
+    assert {o.partition_values["day"] for o in result.outputs} == {"d0x", "d1x"}
+    found = jobs.matches(job)
+    assert len(found) == 50
+    for match in found:
+        before = source_row(job, match)
+        after = outputs[match["output"]].slice(match["output_position"], 1).to_pylist()[0]
+        assert after == {
+            "id": before["id"],
+            "day": before["day"] + "x",
+            "delay": (before["delay"] or 0) + 15,
+        }
+
+
+@pytest.mark.parametrize(
+    ("where", "set_", "condition"),
+    [
+        ("1 / (`id` - 7) > 0", {}, "DIVIDE_BY_ZERO"),
+        ("`id` >= 0", {"delay": "2147483640 + CAST(`id` AS INT)"}, "ARITHMETIC_OVERFLOW"),
+        ("`id` >= 0", {"delay": "CAST(concat(`day`, 'q') AS INT)"}, "CAST_INVALID_INPUT"),
+    ],
+)
+def test_a_row_on_which_the_statement_raises_fails_it(
+    table: Path, spark: SparkSession, where: str, set_: dict[str, str], condition: str
+) -> None:
+    job = job_for(table, where, set_)
+    assert run(job, spark) == 1
+    failure = jobs.failure(job)
+    assert failure.reason == Reason.STATEMENT_FAILED
+    assert condition in failure.message
+    assert not failure.transient
+
+
+def test_rounds_are_served_until_the_engine_is_done(table: Path, spark: SparkSession) -> None:
+    job = job_for(table, "`id` % 2 = 0")
+    assert isinstance(job.spec.job, StatementJob)
+    one = job.spec.job.inputs[0]
+    rest = dv.to_base64(BitMap64(range(10, one.rows)))
+    request = RoundRequest(
+        operation_id=jobs.OPERATION,
+        attempt=1,
+        round=1,
+        table_version=9,
+        inputs=(one.model_copy(update={"dv": rest}),),
+    )
+    service = threading.Thread(target=answer, args=(lambda c: statement.run(c, spark), job))
+    service.start()
+    job.store.put(job.round_path(1, "request.json"), encode(request))
+    while not any("rounds/1/result" in m.path for m in job.store.list(job.path("rounds"))):
+        service.join(0.05)
+        assert service.is_alive(), "the driver ended before it was told to"
+    job.store.put(job.path("done.json"), b"{}")
+    service.join(30)
+    assert not service.is_alive()
+    assert jobs.result(job, 1).rows_read == 10
+    assert {m["position"] for m in jobs.matches(job, 1)} <= set(range(10))
+
+
+def test_a_missing_input_is_named(table: Path, spark: SparkSession) -> None:
+    job = job_for(table, "`id` = 1")
+    assert isinstance(job.spec.job, StatementJob)
+    gone = job.spec.job.inputs[2].logged_path
+    job.store.delete([gone])
+    assert run(job, spark) == 1
+    failure = jobs.failure(job)
+    assert failure.reason == Reason.DATA_FILE_MISSING
+    assert gone in failure.message
