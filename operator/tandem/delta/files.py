@@ -116,28 +116,25 @@ def with_paths(table: pa.Table, paths: Iterable[str]) -> pa.Table:
 
 
 def hide(table: pa.Table, keys: Iterable[FileKey]) -> pa.Table:
-    """The rows whose key is not among `keys`: an anti-join in two steps, so that only rows
-    whose path is named at all are looked at one by one."""
+    """The rows whose key is not among `keys`: an anti-join that leaves chunks without such rows
+    as they are, and looks only at rows whose path is named at all one by one."""
     hidden = set(keys)
     if not hidden or not table.num_rows:
         return table
     paths = pa.array({path for path, _ in hidden}, pa.string())
-    suspect = pc.is_in(table["path"], value_set=paths)
-    rows = pc.indices_nonzero(suspect)
-    if not len(rows):
-        return table
-    named = table.select(["path", "deletion_vector"]).take(rows).to_pylist()
-    drop = [
-        index
-        for index, row in zip(rows.to_pylist(), named, strict=True)
-        if (row["path"], _dv_id(row["deletion_vector"])) in hidden
-    ]
-    if not drop:
-        return table
-    if len(drop) == len(rows):
-        return table.filter(pc.invert(suspect))
-    keep = pc.invert(pc.is_in(pa.array(range(table.num_rows), pa.int64()), pa.array(drop)))
-    return table.filter(keep)
+    batches = [_hide_in(batch, hidden, paths) for batch in table.to_batches()]
+    return pa.Table.from_batches(batches, schema=table.schema)
+
+
+def _hide_in(batch: pa.RecordBatch, hidden: set[FileKey], paths: pa.Array) -> pa.RecordBatch:
+    suspects = pc.indices_nonzero(pc.is_in(batch.column("path"), value_set=paths))
+    if not len(suspects):
+        return batch
+    named = batch.select(["path", "deletion_vector"]).take(suspects).to_pylist()
+    keep = [True] * batch.num_rows
+    for index, row in zip(suspects.to_pylist(), named, strict=True):
+        keep[index] = (row["path"], _dv_id(row["deletion_vector"])) not in hidden
+    return batch.filter(pa.array(keep))
 
 
 def _dv_id(body: dict[str, Any] | None) -> str | None:
