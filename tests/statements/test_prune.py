@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from support.statement_rows import SCHEMA, nasty, rows
+from support.statement_rows import SCHEMA, nasty, rows, runtime_errors
 from support.statement_texts import texts
 from tandem.errors import InvalidStatement
 from tandem.statements import (
@@ -140,11 +140,12 @@ def test_a_custom_compaction_selects_whole_files() -> None:
 def file_of(chosen: list[int]) -> FileRange:
     """Statistics as a hostile but valid writer makes them, of some of the rows."""
     data = rows()
-    columns = {}
+    columns: dict[tuple[str, ...], ColumnRange] = {}
     for name in SIMPLE:
         values = [data[n][POSITIONS[name]] for n in chosen]
         present = [v for v in values if v is not None and v == v]
-        low, high = (min(present), max(present)) if present else (None, None)
+        low: Any = min(present, default=None)
+        high: Any = max(present, default=None)
         if name in ("ts", "ntz") and low is not None:
             low, high = (v.replace(microsecond=v.microsecond // 1000 * 1000) for v in (low, high))
         if name == "f32" and low is not None:
@@ -181,11 +182,9 @@ PRUNABLE = [
 
 def matching_rows(frame: DataFrame, texts_: list[str]) -> dict[str, list[int]]:
     """Rows on which Spark finds each condition true; without the conditions that raise."""
-    from pyspark.errors import PySparkException
-
     try:
         found = frame.selectExpr(*(f"{text} AS c{n}" for n, text in enumerate(texts_))).collect()
-    except PySparkException:
+    except runtime_errors():
         if len(texts_) == 1:
             return {}
         half = len(texts_) // 2

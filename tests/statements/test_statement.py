@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+from typing import Any
 
 import pytest
 
@@ -113,7 +114,7 @@ def test_set_must_name_each_column_once() -> None:
 
 
 def test_columns_that_the_table_computes_or_limits_cannot_be_set() -> None:
-    fields = [
+    fields: list[dict[str, Any]] = [
         {"name": "g", "type": "integer", "metadata": {"delta.generationExpression": "1"}},
         {"name": "i", "type": "long", "metadata": {"delta.identity.start": 1}},
         {"name": "v", "type": "string", "metadata": {"__CHAR_VARCHAR_TYPE_STRING": "varchar(3)"}},
@@ -138,7 +139,9 @@ def test_partitions_and_order_of_columns() -> None:
 
 
 def test_names_that_differ_only_in_case_are_ambiguous() -> None:
-    fields = [{"name": name, "type": "integer", "metadata": {}} for name in ("Ab", "aB", "c")]
+    fields: list[dict[str, Any]] = [
+        {"name": name, "type": "integer", "metadata": {}} for name in ("Ab", "aB", "c")
+    ]
     schema = json.dumps({"type": "struct", "fields": fields})
     with pytest.raises(InvalidStatement, match="several columns"):
         parse_where("ab = 1", schema)
@@ -148,7 +151,9 @@ def test_names_that_differ_only_in_case_are_ambiguous() -> None:
 
 
 def test_a_column_comes_before_a_function_without_parentheses() -> None:
-    fields = [{"name": n, "type": "date", "metadata": {}} for n in ("current_date", "date", "year")]
+    fields: list[dict[str, Any]] = [
+        {"name": n, "type": "date", "metadata": {}} for n in ("current_date", "date", "year")
+    ]
     schema = json.dumps({"type": "struct", "fields": fields})
     text = "current_date = date AND year(year) = 1 AND date = DATE '2013-01-01'"
     assert to_spark_sql(parse_where(text, schema)) == (

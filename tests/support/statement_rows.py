@@ -116,11 +116,21 @@ def analysis_error(frame: DataFrame, text: str) -> str:
     return ""
 
 
+def runtime_errors() -> tuple[type[Exception], ...]:
+    """What Spark raises; some failures of the JVM reach Python without a condition."""
+    from py4j.protocol import Py4JJavaError
+    from pyspark.errors import PySparkException
+
+    return (PySparkException, Py4JJavaError)
+
+
 def outcome(frame: DataFrame, text: str) -> tuple[str, list[Any]]:
     """The values of an expression on all rows, or the name of the error that it raises."""
     from pyspark.errors import PySparkException
 
+    selected = frame.selectExpr(f"CAST(({text}) AS STRING) AS c")
     try:
-        return "", [row[0] for row in frame.selectExpr(f"CAST(({text}) AS STRING) AS c").collect()]
-    except PySparkException as error:
-        return error.getCondition() or type(error).__name__, []
+        return "", [row[0] for row in selected.collect()]
+    except runtime_errors() as error:
+        condition = error.getCondition() if isinstance(error, PySparkException) else None
+        return condition or type(error).__name__, []

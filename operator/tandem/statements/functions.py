@@ -128,7 +128,7 @@ def _nullif(args: Sequence[Expr]) -> DataType | None:
 def _whole(args: Sequence[Expr]) -> DataType:
     of = args[0].type
     if of.name == "decimal":
-        return bounded(of.precision - of.scale + 1, 0)
+        return bounded(of.precision - of.scale + 1, 0) if of.scale else of
     return LONG
 
 
