@@ -1,0 +1,168 @@
+"""Timing: samples with their spread, and child processes in which one engine runs alone.
+
+An engine gets a process of its own, so that its memory can be told and no other engine's
+threads, caches or JVM are in its way. What a child answers is JSON.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+PATHS = [str(ROOT), str(ROOT / "operator"), str(ROOT / "tests")]
+
+
+class WrongResult(Exception):
+    """An engine gave other rows than it should have: its time means nothing."""
+
+
+class ChildFailed(Exception):
+    """A child process ended without an answer."""
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Repeated measurements of one thing, in one unit."""
+
+    values: tuple[float, ...]
+
+    @classmethod
+    def of(cls, values: Iterable[float]) -> Samples:
+        return cls(tuple(values))
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.values)
+
+    def map(self, change: Callable[[float], float]) -> Samples:
+        return Samples.of(change(value) for value in self.values)
+
+    def text(self, digits: int = 2) -> str:
+        """`median (least to greatest)`."""
+        if len(self.values) == 1:
+            return f"{self.median:,.{digits}f}"
+        low, high = min(self.values), max(self.values)
+        return f"{self.median:,.{digits}f} ({low:,.{digits}f} to {high:,.{digits}f})"
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of a report. Cells are text; the measurements are in `Report.raw`."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True)
+class Report:
+    """What one benchmark found. `checks` say in words what was compared with what."""
+
+    name: str
+    title: str
+    setting: str
+    tables: tuple[Table, ...]
+    checks: tuple[str, ...]
+    raw: Mapping[str, Any] = field(default_factory=dict)
+
+
+def timed(work: Callable[..., Any], *arguments: Any, **named: Any) -> tuple[float, Any]:
+    """(seconds, what `work` gave)."""
+    started = time.perf_counter()
+    result = work(*arguments, **named)
+    return time.perf_counter() - started, result
+
+
+def repeat(times: int, work: Callable[[], Any]) -> Samples:
+    """Seconds of each of `times` runs."""
+    return Samples.of(timed(work)[0] for _ in range(times))
+
+
+def peak_bytes() -> int:
+    """The most memory that this process has had resident.
+
+    The kernel's high-water mark of this very address space: `ru_maxrss` of a child starts from
+    what its parent had.
+    """
+    return _status_bytes("VmHWM") or resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def resident_bytes() -> int:
+    """The memory that this process has resident now."""
+    return _status_bytes("VmRSS") or peak_bytes()
+
+
+def _status_bytes(key: str) -> int:
+    status = Path("/proc/self/status")
+    if not status.is_file():
+        return 0
+    for line in status.read_text().splitlines():
+        if line.startswith(f"{key}:"):
+            return int(line.split()[1]) * 1024
+    return 0
+
+
+def start_child(
+    function: Callable[..., Any], answer: Path, **arguments: Any
+) -> subprocess.Popen[bytes]:
+    """Start a child that calls `function` (module level, JSON in and out)."""
+    env = dict(os.environ)
+    env["PYTHONPATH"] = os.pathsep.join([*PATHS, env.get("PYTHONPATH", "")]).rstrip(os.pathsep)
+    target = f"{function.__module__}:{function.__qualname__}"
+    return subprocess.Popen(
+        [sys.executable, "-m", "benchmarks.harness", target, str(answer), json.dumps(arguments)],
+        env=env,
+        cwd=ROOT,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+    )
+
+
+def await_child(process: subprocess.Popen[bytes], answer: Path, timeout: float) -> Any:
+    """Its answer. Raises ChildFailed with the end of what it said."""
+    try:
+        _, said = process.communicate(timeout=timeout)
+    except subprocess.TimeoutExpired as error:
+        process.kill()
+        _, said = process.communicate()
+        raise ChildFailed(f"took longer than {timeout:.0f} s: {_tail(said)}") from error
+    if process.returncode or not answer.is_file():
+        raise ChildFailed(f"exit code {process.returncode}: {_tail(said)}")
+    return json.loads(answer.read_text())
+
+
+def in_child(function: Callable[..., Any], *, timeout: float = 900, **arguments: Any) -> Any:
+    """Call `function` in a process of its own. Raises ChildFailed."""
+    with tempfile.TemporaryDirectory(prefix="tandem-bench-") as folder:
+        answer = Path(folder) / "answer.json"
+        return await_child(start_child(function, answer, **arguments), answer, timeout)
+
+
+def _tail(said: bytes) -> str:
+    return said.decode(errors="replace")[-3000:]
+
+
+def _child(target: str, answer: str, arguments: str) -> None:
+    module, name = target.split(":")
+    function = getattr(importlib.import_module(module), name)
+    result = function(**json.loads(arguments))
+    part = Path(f"{answer}.part")
+    part.write_text(json.dumps(result))
+    part.replace(answer)
+
+
+if __name__ == "__main__":
+    _child(*sys.argv[1:])

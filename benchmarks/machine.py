@@ -1,0 +1,54 @@
+"""What the figures were measured on: never a name or a path, only what explains them."""
+
+from __future__ import annotations
+
+import os
+import platform
+from importlib.metadata import version
+from pathlib import Path
+
+PACKAGES = ("pyspark", "delta-spark", "deltalake", "duckdb", "polars", "pyarrow", "pyroaring")
+
+
+def describe() -> dict[str, str]:
+    """Cores, memory, versions of everything that is measured."""
+    from tandem import __version__
+    from tandem.spark.session import find_java, java_version
+
+    found = {
+        "cores": str(os.cpu_count()),
+        "processor": _processor(),
+        "memory": f"{_memory_bytes() / 2**30:.0f} GiB",
+        "system": f"{platform.system()} {platform.machine()}",
+        "python": platform.python_version(),
+        "java": java_version(find_java()),
+        "tandem": __version__,
+    }
+    return found | {package: _version(package) for package in PACKAGES}
+
+
+def load() -> float:
+    """Runnable processes, averaged over the last minute: was somebody else at work?"""
+    return os.getloadavg()[0]
+
+
+def _version(package: str) -> str:
+    if package == "delta-spark":
+        # Only its jar is used; its version is part of the coordinate.
+        from support.spark import DELTA_PACKAGE
+
+        return DELTA_PACKAGE.rsplit(":", 1)[1]
+    return version(package)
+
+
+def _processor() -> str:
+    info = Path("/proc/cpuinfo")
+    if info.is_file():
+        for line in info.read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    return platform.processor() or "unknown"
+
+
+def _memory_bytes() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -1,0 +1,70 @@
+"""Run benchmarks: `python benchmarks/run.py [NAME ...] [--size small|full]`.
+
+`full` (the default) keeps the results and writes docs/benchmarks.md anew; `small` only prints,
+and is for looking whether a benchmark works.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import importlib
+import os
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+if __name__ == "__main__":
+    # As a script, Python puts this folder first, where our modules would hide others'.
+    TREE = Path(__file__).resolve().parent.parent
+    sys.path[:1] = [str(TREE), str(TREE / "operator"), str(TREE / "tests")]
+
+from benchmarks import machine, report
+from benchmarks.harness import ROOT, Report
+
+NAMES = ("snapshot", "replay", "compaction", "goodput")
+
+
+def run_one(name: str, size: str, work: Path) -> Report:
+    """One benchmark in a folder of its own, which is removed afterwards.
+
+    Raises: WrongResult, ChildFailed.
+    """
+    folder = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=work))
+    try:
+        found: Report = importlib.import_module(f"benchmarks.{name}").run(size, folder)
+        return found
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Measure against other engines, side by side.")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"some of {', '.join(NAMES)}")
+    parser.add_argument("--size", choices=("small", "full"), default="full")
+    parser.add_argument("--work", type=Path, help="where tables are put for the time (3 GB)")
+    arguments = parser.parse_args()
+    for name in arguments.names:
+        if name not in NAMES:
+            parser.error(f"no benchmark {name}: there are {', '.join(NAMES)}")
+    from tandem.spark.session import cache_dir
+
+    work = arguments.work or cache_dir() / "bench"
+    work.mkdir(parents=True, exist_ok=True)
+    # Jobs of ours log there, too.
+    os.environ.setdefault("TANDEM_CACHE", str(cache_dir()))
+    for name in arguments.names or NAMES:
+        sys.stderr.write(f"{name} ({arguments.size}) …\n")
+        load = machine.load()
+        found = run_one(name, arguments.size, work)
+        print(report.tables_text(found), end="\n\n", flush=True)
+        if arguments.size == "full":
+            today = datetime.datetime.now(datetime.UTC).date().isoformat()
+            report.save(found, {"versions": machine.describe(), "day": today, "load_before": load})
+            report.write_page()
+            sys.stderr.write(f"Kept; {report.PAGE.relative_to(ROOT)} is written.\n")
+
+
+if __name__ == "__main__":
+    main()
