@@ -125,6 +125,8 @@ DEEP = [
 ]  # fmt: skip
 
 PATTERNS = [
+    "s RLIKE '" + "a?" * 30 + "a" * 30 + "'", "s RLIKE '" + "(a|a|a|a)" * 9 + "b'", "s RLIKE '" + "a{0,99}" * 9 + "b'",
+    "to_date(s, '" + "M" * 39 + "!') = d", "to_date(s, '" + "S" * 39 + "x') = d", "to_date(s, 'yyyy-yyyy') = d",
     "s RLIKE '(a+)+$'", "s RLIKE '(a*)*b'", "s RLIKE '(a|aa)+$'", "s RLIKE '(.*a){20}'", "s RLIKE '(a|a)*'", "s RLIKE 'a**'",
     "s RLIKE '([a-z]+)*$'", "s RLIKE '(?=a)b'", "s RLIKE '(?!a)b'", "s RLIKE '(?<=a)b'", "s RLIKE '(?i)a'", "s RLIKE r'(a)\\1'",
     "s RLIKE 'a{1,100000}'", "s RLIKE 'a{2,1}'", "s RLIKE '.*.*.*.*.*x'", "s RLIKE '(a'", "s RLIKE 'a)'", "s RLIKE '[a'", "s RLIKE '*a'",

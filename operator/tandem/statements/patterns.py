@@ -42,6 +42,7 @@ _DOT = re.compile(r"\.")
 _PLAIN = re.compile(r"[^\\\[\](){}|*+?^$.]")
 _MAX_REPEAT = 100
 _MAX_GROUPS = 10
+_MAX_CHOICES = 1_024
 
 
 def regex_problem(pattern: str) -> str:
@@ -53,7 +54,11 @@ def regex_problem(pattern: str) -> str:
     """
     if len(pattern) > MAX_PATTERN:
         return f"the pattern is longer than {MAX_PATTERN} characters"
-    depth = groups = unbounded = 0
+    unbounded = 0
+    choices = 1
+    # Alternatives of the groups that are open, the whole pattern first.
+    open_groups = [1]
+    groups = 0
     repeatable, after_group = False, False
     at = 0
     while at < len(pattern):
@@ -66,6 +71,7 @@ def regex_problem(pattern: str) -> str:
             lowest, highest = int(repeat[1] or 0), int(repeat[2] or repeat[1] or 0)
             if highest > _MAX_REPEAT or (repeat[1] and lowest > highest):
                 return f"a repetition counts to {_MAX_REPEAT} at most"
+            choices *= 2 if repeat[0] == "?" else 1
             unbounded += repeat[0] != "?" and (repeat[1] is None or "," in repeat[0])
             repeatable = False
             at = repeat.end()
@@ -77,18 +83,20 @@ def regex_problem(pattern: str) -> str:
         if char == "(":
             if pattern[at + 1 : at + 2] == "?" and pattern[at + 1 : at + 3] != "?:":
                 return "of groups, only (…) and (?:…) are accepted"
-            depth, groups = depth + 1, groups + 1
+            open_groups.append(1)
+            groups += 1
             at += 3 if pattern[at + 1 : at + 2] == "?" else 1
             repeatable = False
             continue
         if char == ")":
-            depth -= 1
-            if depth < 0:
+            if len(open_groups) == 1:
                 return "a ) closes nothing"
+            choices *= open_groups.pop()
             repeatable, after_group = True, True
             at += 1
             continue
         if char in "|^$":
+            open_groups[-1] += char == "|"
             repeatable = False
             at += 1
             continue
@@ -102,8 +110,10 @@ def regex_problem(pattern: str) -> str:
             return f"{pattern[at : at + 2]!r} is not accepted in a pattern"
         repeatable = matched[0] != "\\b"
         at = matched.end()
-    if depth:
+    if len(open_groups) > 1:
         return "a ( is not closed"
+    if choices > _MAX_CHOICES:
+        return f"? and alternatives in groups can be combined in more than {_MAX_CHOICES} ways"
     if groups > _MAX_GROUPS:
         return f"the pattern has more than {_MAX_GROUPS} groups"
     if unbounded > MAX_PATTERN_WILDCARDS:
@@ -119,14 +129,31 @@ def _class_problem(pattern: str) -> str:
     return ""
 
 
-_FORMAT = re.compile(r"(?:yyyy|MM?|dd?|HH?|mm?|ss?|S{1,6}|[-/:. ,_]|'T')*")
+_FORMAT_PART = re.compile(r"y+|M+|d+|H+|m+|s+|S+|[-/:. ,_]|'T'")
+_FORMAT_LENGTHS = {
+    "y": (4,), "M": (1, 2), "d": (1, 2), "H": (1, 2), "m": (1, 2), "s": (1, 2),
+    "S": (1, 2, 3, 4, 5, 6),
+}  # fmt: skip
+_MAX_FORMAT = 40
 
 
 def format_problem(pattern: str) -> str:
     """What is wrong with a date format: only numbers of fixed meaning, no names or zones."""
-    if len(pattern) > 40 or not pattern or not _FORMAT.fullmatch(pattern):
-        return "a format is made of yyyy MM dd HH mm ss SSSSSS 'T' and - / : . , _ or spaces"
-    letters = re.findall(r"yyyy|M+|d+|H+|m+|s+|S+", pattern)
-    if len({part[0] for part in letters}) < len(letters):
-        return "each part of a date may stand in a format once"
+    wrong = "a format is made of yyyy MM dd HH mm ss SSSSSS 'T' and - / : . , _ or spaces"
+    if not 0 < len(pattern) <= _MAX_FORMAT:
+        return wrong
+    seen: set[str] = set()
+    at = 0
+    while at < len(pattern):
+        part = _FORMAT_PART.match(pattern, at)
+        if part is None:
+            return wrong
+        letter = part[0][0]
+        if letter in _FORMAT_LENGTHS:
+            if len(part[0]) not in _FORMAT_LENGTHS[letter]:
+                return wrong
+            if letter in seen:
+                return "each part of a date may stand in a format once"
+            seen.add(letter)
+        at = part.end()
     return ""
