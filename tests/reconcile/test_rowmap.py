@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import random
 import struct
 import time
@@ -218,3 +219,32 @@ def test_a_large_map_is_small_and_fast() -> None:
             assert row_map.backward(output, there) == {path: alive}
     # Typically 10 ms; the bound only notices a loop over rows in Python.
     assert elapsed < 0.5
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (b'"runs":1', b'"runs":2'),  # other counts than the body has
+        (b'["i0",3,1,', b'["i0",3,2,'),
+        (b'"attempt":1', b'"attempt":x'),
+        (b'"identity"', b'"Identity"'),
+        (b'"outputs"', b'"oooputs"'),
+    ],
+)
+def test_a_header_that_does_not_fit_its_body_is_refused_though_the_checksum_holds(
+    old: bytes, new: bytes
+) -> None:
+    data = to_bytes(build([(3, {1})], [(0, 0, 3, "a")]))
+    assert data.count(old) == 1
+    changed = data[:-32].replace(old, new)
+    with pytest.raises(RowMapInvalid, match="does not describe its body"):
+        from_bytes(changed + hashlib.sha256(changed).digest())
+
+
+def test_garbage_in_place_of_a_bitmap_is_refused_though_the_checksum_holds() -> None:
+    dead = {1, 5, 70_000}
+    data = to_bytes(build([(70_001, dead)], [(0, 0, 70_001, "a")]))
+    blob = BitMap64(sorted(dead)).serialize()
+    changed = data[:-32].replace(blob, b"\xff" * len(blob))
+    with pytest.raises(RowMapInvalid):
+        from_bytes(changed + hashlib.sha256(changed).digest())

@@ -353,7 +353,12 @@ def commit_statement(world: World, running: Running, commit: statements.Commit) 
     for path in commit.inserts:
         view[path] = commit.masks.get(path, BitMap64())
     statement, token = running.statement, running.token
-    free = statement.isolation is Isolation.WRITE_SERIALIZABLE
+    passable: int | None = running.read_version
+    if statement.isolation is Isolation.SERIALIZABLE:
+        passable = None
+    if not commit.rows_matched:
+        # It is executed all the same in every order, and must come to nothing there too.
+        passable = -1
     world.commit(
         Entry(
             ChangeKind.CHANGE if commit.rows_matched else ChangeKind.NEUTRAL,
@@ -361,7 +366,7 @@ def commit_statement(world: World, running: Running, commit: statements.Commit) 
             Serial(
                 statement.name,
                 lambda rows: statement.apply(rows, token),
-                passable_from=running.read_version if free else None,
+                passable_from=passable,
             ),
         ),
         view,
@@ -375,7 +380,8 @@ def allowed_states(log: Sequence[Entry]) -> list[Rows]:
     """Final rows of every allowed serial order.
 
     Non-appends in commit order; a blind append may move later, never earlier, and never past
-    an operation that read it, a Serializable one, or a restore.
+    an operation that read it, a Serializable one, or a restore. (A statement that matched
+    nothing reads nothing that anybody could tell, of whatever isolation.)
     """
     orders: list[list[Serial]] = [[]]
     # Built from the end: an append may be put before or behind each operation that it may pass.
