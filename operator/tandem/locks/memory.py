@@ -36,6 +36,8 @@ class InProcessLocks:
             if mine is not None and mine.revoked_by:
                 mine = None
             held = mine is not None and mine.state is not EntryState.WAITING
+            if mine is not None and mine.request.owner != request.owner:
+                mine = self._take_over(mine, request)
             if mine is not None and held:
                 wanted = replace(request, resources=_union(mine.request, request))
                 if wanted == mine.request:
@@ -67,9 +69,9 @@ class InProcessLocks:
         with self._changed:
             self._changed.wait_for(may_go, timeout=timeout_s)
 
-    def enter_commit(self, table: str, operation: str) -> CommitLease:
+    def enter_commit(self, table: str, operation: str, owner: str) -> CommitLease:
         with self._changed:
-            mine = self._entries.get(table, {}).get(operation)
+            mine = self._mine(table, operation, owner)
             if mine is None or mine.state is EntryState.WAITING:
                 return CommitLease.LOST
             if mine.revoked_by:
@@ -77,17 +79,40 @@ class InProcessLocks:
             self._entries[table][operation] = replace(mine, state=EntryState.COMMITTING)
             return CommitLease.ENTERED
 
-    def leave_commit(self, table: str, operation: str) -> None:
+    def leave_commit(self, table: str, operation: str, owner: str) -> None:
         with self._changed:
-            mine = self._entries.get(table, {}).get(operation)
+            mine = self._mine(table, operation, owner)
             if mine is not None and mine.state is EntryState.COMMITTING:
                 self._entries[table][operation] = replace(mine, state=EntryState.HELD)
                 self._changed.notify_all()
 
-    def release(self, table: str, operation: str) -> None:
+    def release(self, table: str, operation: str, owner: str) -> None:
+        with self._changed:
+            if self._mine(table, operation, owner) is not None:
+                del self._entries[table][operation]
+                self._changed.notify_all()
+
+    def expire(self, table: str, operation: str) -> None:
+        """What a store with leases does by itself when the holder has died."""
         with self._changed:
             if self._entries.get(table, {}).pop(operation, None) is not None:
                 self._changed.notify_all()
+
+    def _mine(self, table: str, operation: str, owner: str) -> Entry | None:
+        entry = self._entries.get(table, {}).get(operation)
+        return entry if entry is not None and entry.request.owner == owner else None
+
+    def _take_over(self, entry: Entry, request: LockRequest) -> Entry:
+        """The entry in another owner's hands: same place, same resources, a new token."""
+        waiting = entry.state is EntryState.WAITING
+        taken = replace(
+            entry,
+            request=replace(entry.request, owner=request.owner),
+            state=EntryState.WAITING if waiting else EntryState.HELD,
+            token=0 if waiting else self._take_token(),
+        )
+        self._entries[request.table][request.operation] = taken
+        return taken
 
     def entries(self, table: str) -> tuple[Entry, ...]:
         with self._changed:

@@ -68,6 +68,8 @@ class LockRequest:
     """What one operation asks for on one table.
 
     `operation` makes requests idempotent: the same operation never holds two entries.
+    `owner` is the process (a nonce) that asks: a later one of the same operation takes its
+    entry over, and the earlier one, perhaps a zombie, can neither commit nor release under it.
     `display` is how people know it (`TableCompaction/nightly`). `row_concurrency` False asks
     that two updates of one segment exclude each other (`Segment` concurrency).
     """
@@ -76,6 +78,7 @@ class LockRequest:
     operation: str
     mode: Mode
     resources: tuple[Resource, ...]
+    owner: str = ""
     priority: int = 0
     display: str = ""
     row_concurrency: bool = True

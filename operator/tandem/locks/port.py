@@ -20,7 +20,8 @@ class LockStore(Protocol):
 
         Asked again, a waiter keeps its place. A holder that asks for other resources gets
         them beside what it holds if they are free (`extend`); if not, it keeps what it holds
-        and waits. A revoked entry starts anew, at the end of the queue.
+        and waits. A revoked entry starts anew, at the end of the queue. Another owner of the
+        same operation takes the entry over, place and resources included (I-27).
         """
         ...
 
@@ -28,16 +29,18 @@ class LockStore(Protocol):
         """Block until `acquire` may answer otherwise, at most `timeout_s` seconds."""
         ...
 
-    def enter_commit(self, table: str, operation: str) -> CommitLease:
-        """From here to `leave_commit` or `release` nobody revokes us (S28)."""
+    def enter_commit(self, table: str, operation: str, owner: str) -> CommitLease:
+        """From here to `leave_commit` or `release` nobody revokes us (S28). `LOST` also if
+        another owner took the entry over."""
         ...
 
-    def leave_commit(self, table: str, operation: str) -> None:
+    def leave_commit(self, table: str, operation: str, owner: str) -> None:
         """Back to merely holding: a round of evaluation may take long."""
         ...
 
-    def release(self, table: str, operation: str) -> None:
-        """Let go of everything, held or waited for. To be called after the commit (I-29)."""
+    def release(self, table: str, operation: str, owner: str) -> None:
+        """Let go of everything, held or waited for, unless another owner took it over. To be
+        called after the commit (I-29)."""
         ...
 
     def entries(self, table: str) -> tuple[Entry, ...]:

@@ -30,6 +30,7 @@ class Drive:
     again: bool = False
     plan_only: bool = False
     poll_ms: int = 300
+    lock_wait_s: float = 1.0
     around: Around = plainly
 
 
@@ -59,7 +60,11 @@ def open_session(
         suspended=spec.suspend and not drive.plan_only,
         poll_ms=drive.poll_ms,
     )
-    options = Options(priority=spec.priority, maintain=lambda t, _: _maintain(t, ports))
+    options = Options(
+        lock_wait_s=drive.lock_wait_s,
+        priority=spec.priority,
+        maintain=lambda table_, _: _maintain(table_, ports),
+    )
     performer = Performer(identity, table, kind_of(resource), ports, options, drive.around)
     deadline = spec.active_deadline_seconds
     started_ms = ports.clock.now_ms()

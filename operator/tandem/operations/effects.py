@@ -28,9 +28,8 @@ class Point(StrEnum):
     RECONCILE = "Reconcile"  # decide against the version last read
     REQUEST_ROUND = "RequestRound"
     WRITE_SIDECARS = "WriteSidecars"  # deletion vectors and the row map
-    CHECK_OUTPUTS = "CheckOutputs"  # a foreign vacuum may have taken them
     ENTER_COMMIT = "EnterCommit"  # are our locks still ours?
-    PUT_COMMIT = "PutCommit"
+    PUT_COMMIT = "PutCommit"  # after a look whether our files are still there
     LOOK_UP_COMMIT = "LookUpCommit"  # whose commit is it that we could not be sure of?
     RECORD_RESULT = "RecordResult"  # result.json
     FINISH_JOB = "FinishJob"  # done.json: the job's driver may end

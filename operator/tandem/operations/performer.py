@@ -112,7 +112,6 @@ class Performer:
             Point.RECONCILE: self._reconcile,
             Point.REQUEST_ROUND: self._request_round,
             Point.WRITE_SIDECARS: self._write_sidecars,
-            Point.CHECK_OUTPUTS: self._check_outputs,
             Point.ENTER_COMMIT: self._enter_commit,
             Point.PUT_COMMIT: self._put_commit,
             Point.LOOK_UP_COMMIT: self._look_up_commit,
@@ -131,17 +130,13 @@ class Performer:
         try:
             return self._around(effect, lambda: self._methods[effect.point](effect, state))
         except TandemError as error:
-            # The outcome of a put is never guessed: it is looked up first.
-            if effect.point is Point.PUT_COMMIT and isinstance(error, StorageError):
-                return CommitUnknown()
             lasting = isinstance(error, AccessDenied | StorageFull | ObjectNotFound | AlreadyExists)
-            return EffectFailed(
-                effect,
-                error.reason,
-                str(error),
-                retryable=isinstance(error, StorageError) and not lasting,
-                fresh=isinstance(error, (*_FRESH, ObjectNotFound)),
-            )
+            passing = isinstance(error, StorageError) and not lasting
+            # The outcome of a put is never guessed: it is looked up first.
+            if effect.point is Point.PUT_COMMIT and passing:
+                return CommitUnknown()
+            fresh = isinstance(error, (*_FRESH, ObjectNotFound))
+            return EffectFailed(effect, error.reason, str(error), retryable=passing, fresh=fresh)
 
     # Finding out where we are
 
@@ -233,6 +228,7 @@ class Performer:
                 operation=self._id,
                 mode=planned.mode,
                 resources=planned.locks,
+                owner=self._token,
                 priority=self._options.priority,
                 display=self.work.identity.display,
             )
@@ -268,7 +264,7 @@ class Performer:
         assert decision is not None
         assert decision.evaluate is not None
         # It may take long: whoever is more important need not wait for us.
-        self._ports.locks.leave_commit(self._table.location, self._id)
+        self._ports.locks.leave_commit(self._table.location, self._id, self._token)
         jobs.request_round(self.work, effect.attempt, effect.round, decision.evaluate)
         return Done(effect.point)
 
@@ -298,23 +294,20 @@ class Performer:
             self._store.put(layout.row_map(self._id, effect.attempt), change.row_map)
         return Done(effect.point)
 
-    def _check_outputs(self, effect: Effect, _state: OperationState) -> Event:
-        change = self.work.change
-        assert change is not None
-        jobs.check_outputs(self._store, self._id, effect.attempt, change)
-        return Done(effect.point)
-
     def _enter_commit(self, effect: Effect, _state: OperationState) -> Event:
-        lease = self._ports.locks.enter_commit(self._table.location, self._id)
+        lease = self._ports.locks.enter_commit(self._table.location, self._id, self._token)
         if lease is CommitLease.ENTERED:
             return Done(effect.point)
         return CommitRefused(revoked=lease is CommitLease.REVOKED)
 
     def _put_commit(self, effect: Effect, state: OperationState) -> Event:
         work = self.work
+        assert work.change is not None
         succeeded, abandoned = commit.stops(work.snapshot, self._id)
         if succeeded or abandoned >= effect.attempt or effect.version != work.snapshot.version + 1:
             raise AssertionError(f"{effect} is stopped by version {work.snapshot.version}")
+        # As late as can be: a vacuum without retention may run at any time.
+        jobs.check_outputs(self._store, self._id, effect.attempt, work.change)
         # One token, one content: what was put before and got lost is told apart by it.
         work.token = f"{self._id}-{effect.attempt}-{self._ports.nonces.nonce()}"
         actions = commit.actions(work, effect.attempt, state.token)
@@ -404,7 +397,7 @@ class Performer:
         return Done(effect.point)
 
     def _release_locks(self, effect: Effect, _state: OperationState) -> Event:
-        self._ports.locks.release(self._table.location, self._id)
+        self._ports.locks.release(self._table.location, self._id, self._token)
         return Done(effect.point)
 
     def _maintain(self, effect: Effect, state: OperationState) -> Event:

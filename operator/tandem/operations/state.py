@@ -47,8 +47,9 @@ class OperationState:
     """`attempt` is the one that we claimed or adopted (0: none yet), `earlier` the highest
     that anybody claimed; `succeeded` and `abandoned` are the stops that `version` shows.
     `persisted`: the attempt's plan is written, so its inputs are frozen. `waited`: locks came
-    late, so the plan may be stale. `waiting` is the effect whose answer is awaited, `round`
-    the last round of evaluation asked for, `blockers` those for whom we wait."""
+    late, so the plan may be stale. `unsure` counts puts whose answer did not come, `round` is
+    the last round of evaluation asked for, `waiting` the effect whose answer is awaited, and
+    `blockers` are those for whom we wait."""
 
     limits: Limits = Limits()
     phase: Phase = Phase.PENDING
@@ -62,6 +63,7 @@ class OperationState:
     persisted: bool = False
     waited: bool = False
     retries: int = 0
+    unsure: int = 0
     token: int = 0
     waiting: Effect | None = None
     closing: Closing | None = None

@@ -45,9 +45,6 @@ def status_of(
     phase = ending.phase if ending else state.phase
     reason = ending.reason if ending else _reason(state)
     message = ending.message if ending else _message(state)
-    progress = state.progress
-    if ending and ending.phase is Phase.SUCCEEDED and progress is not None:
-        progress = progress.model_copy(update={"percent": 100})
     return OperationStatus(
         observed_generation=generation,
         phase=phase,
@@ -56,14 +53,24 @@ def status_of(
         start_time=rfc3339(started_ms),
         completion_time=rfc3339(now_ms) if phase in ENDED else None,
         conditions=conditions(phase, reason, message, generation, now_ms),
-        progress=_finished(progress, phase),
+        progress=_progress(state.progress, phase),
         plan=(ending.plan if ending else None) or state.plan,
         result=ending.result if ending else None,
     )
 
 
-def _finished(progress: Progress | None, phase: Phase) -> Progress | None:
-    return progress if progress is not None or phase not in ENDED else None
+def _progress(progress: Progress | None, phase: Phase) -> Progress | None:
+    """What the job said last, which need not have been its end."""
+    if progress is None or phase is not Phase.SUCCEEDED:
+        return progress
+    return Progress(
+        percent=100,
+        files_done=progress.files_total,
+        files_total=progress.files_total,
+        bytes_done=progress.bytes_total,
+        bytes_total=progress.bytes_total,
+        summary=f"{progress.files_total}/{progress.files_total} files",
+    )
 
 
 def _reason(state: OperationState) -> Reason:

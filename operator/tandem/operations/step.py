@@ -3,8 +3,8 @@
 The straight way of an operation:
 
     ReadTable → CheckEarlierOutcome → Plan → ClaimAttempt → AcquireLocks → PersistPlan → StartJob
-    → PollJob… → ReadResult → ReadTable → Reconcile → WriteSidecars → CheckOutputs → EnterCommit
-    → PutCommit → FinishJob → StopJob → ReleaseLocks → CleanUnused → RecordResult → Maintain
+    → PollJob… → ReadResult → ReadTable → Reconcile → WriteSidecars → EnterCommit → PutCommit
+    → FinishJob → StopJob → ReleaseLocks → CleanUnused → RecordResult → Maintain
 
 The commit loop goes back to ReadTable whenever somebody else was faster. Both stops (a visible
 success, an abandonment of our attempt) are looked for in the very version that the next put
@@ -183,7 +183,7 @@ def _table_read(state: OperationState, event: TableRead) -> Step:
         # We are the zombie: what is left under our name belongs to the attempt that follows.
         message = f"attempt {state.attempt} was abandoned by a later run; it publishes nothing"
         ending = Ending(Phase.FAILED, Reason.ABANDONED, message, state.attempt)
-        return _close(state, Closing((Point.STOP_JOB,), ending))
+        return _close(state, Closing((Point.STOP_JOB, Point.RELEASE_LOCKS), ending))
     if state.persisted:
         return _do(state, Point.RECONCILE, phase=Phase.RECONCILING)
     return _do(state, Point.PLAN)
@@ -323,11 +323,14 @@ def _commit_put(state: OperationState, event: CommitPut) -> Step:
 
 
 def _commit_lost(state: OperationState, _event: CommitLost) -> Step:
+    if state.unsure > state.limits.effect_retries:
+        return _fail(state, Reason.STORAGE_ERROR, "no put of the commit got through", fresh=True)
     return _do(state, Point.READ_TABLE)
 
 
 def _commit_unknown(state: OperationState, _event: CommitUnknown) -> Step:
-    return _do(state, Point.LOOK_UP_COMMIT)
+    delay = state.limits.retry_delay_ms * 2**state.unsure // 4
+    return _do(state, Point.LOOK_UP_COMMIT, delay_ms=delay, unsure=state.unsure + 1)
 
 
 def _abandon_refused(state: OperationState, event: AbandonRefused) -> Step:
@@ -344,8 +347,7 @@ _NEXT = {
     Point.PERSIST_PLAN: Point.START_JOB,
     Point.REQUEST_ROUND: Point.POLL_JOB,
     Point.READ_RESULT: Point.READ_TABLE,
-    Point.WRITE_SIDECARS: Point.CHECK_OUTPUTS,
-    Point.CHECK_OUTPUTS: Point.ENTER_COMMIT,
+    Point.WRITE_SIDECARS: Point.ENTER_COMMIT,
     Point.ENTER_COMMIT: Point.PUT_COMMIT,
 }
 """What follows an effect that has nothing else to say."""

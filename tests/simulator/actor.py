@@ -1,0 +1,142 @@
+"""One operation in a simulated world: its processes, which die, stall and come back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from simulator.world import World
+from support.faults import Call, Fault, ProcessDied, strike
+from tandem.operations.driver import Drive, open_session
+from tandem.operations.effects import Effect
+from tandem.operations.events import Ending, Event
+from tandem.operations.ports import Ports
+from tandem.operations.session import Session
+from tandem.operations.work import Table
+from tandem.spec.loader import parse
+from tandem.spec.resources import LakeTable, Operation
+
+MOST_FAULTS = 3
+"""An operation that is struck more often would not end within its backoff limit."""
+
+
+@dataclass
+class Process:
+    """A process that drives an operation. `stalled`: it does nothing for now, and nobody can
+    know whether it lives."""
+
+    pid: int
+    session: Session
+    stalled: bool = False
+
+
+@dataclass
+class Actor:
+    """An operation, and the processes that drive it: one, and zombies of earlier ones."""
+
+    world: World
+    table: Table
+    resource: Operation
+    faults: float = 0.0
+    process: Process | None = None
+    zombies: list[Process] = field(default_factory=list)
+    ended: Ending | None = None
+    struck: int = 0
+    operation_id: str = ""
+
+    @property
+    def name(self) -> str:
+        return self.resource.id
+
+    def start(self) -> None:
+        """Start a process for it, the first or another."""
+        ports = self.world.ports()
+        pid = ports.processes.me().pid
+        session = self._open(ports)
+        self.operation_id = session.identity.operation_id
+        self.process = Process(pid, session)
+        self.world.say(f"{self.name}: process {pid} starts")
+
+    def _open(self, ports: Ports) -> Session:
+        return open_session(
+            self.resource, self.table, ports, Drive(poll_ms=1, lock_wait_s=0, around=self._around)
+        )
+
+    def advance(self) -> None:
+        assert self.process is not None
+        self._advance(self.process)
+        if self.process is not None and self.process.session.ending is not None:
+            self.ended = self.process.session.ending
+            self.world.living.discard(self.process.pid)
+            self.world.departed.add(self.process.pid)
+            self.world.say(f"{self.name}: ends {self.ended.phase} ({self.ended.reason})")
+            self.process = None
+
+    def advance_zombie(self, zombie: Process) -> None:
+        self._advance(zombie)
+        if zombie.session.ending is not None and zombie in self.zombies:
+            ending = zombie.session.ending
+            self.zombies.remove(zombie)
+            self.world.departed.add(zombie.pid)
+            self.world.say(
+                f"{self.name}: zombie {zombie.pid} ends {ending.phase} ({ending.reason})"
+            )
+
+    def _advance(self, process: Process) -> None:
+        effect = process.session.next_effect
+        try:
+            process.session.advance()
+        except ProcessDied as died:
+            self._die(process, str(died))
+            return
+        state = process.session.state
+        if effect is not None and effect.point not in _QUIET:
+            self.world.say(f"{self.name} [{process.pid}]: {effect} → {state.phase}")
+
+    def _die(self, process: Process, how: str) -> None:
+        world = self.world
+        world.living.discard(process.pid)
+        world.say(f"{self.name} [{process.pid}]: DIES {how}")
+        if process in self.zombies:
+            self.zombies.remove(process)
+        else:
+            self.process = None
+        if world.rng.random() < 0.5:
+            for name, drivers in world.jobs.drivers.items():
+                if self.operation_id in name:
+                    for driver in drivers:
+                        world.jobs.die(driver)
+
+    def stall(self) -> None:
+        """The process stops for a while, and is taken for dead (Z1)."""
+        assert self.process is not None
+        self.world.say(f"{self.name} [{self.process.pid}]: stalls")
+        self.world.living.discard(self.process.pid)
+        self.zombies.append(self.process)
+        self.process = None
+
+    def _around(self, effect: Effect, call: Call) -> Event:
+        rng = self.world.rng
+        fault = None
+        if self.struck < MOST_FAULTS and rng.random() < self.faults:
+            fault = rng.choice(list(Fault))
+            self.struck += 1
+            self.world.say(f"{self.name}: {fault} {effect}")
+        return strike(fault, effect, call)
+
+
+_QUIET = frozenset({"PollJob", "AwaitLocks"})
+
+
+def operation(kind: str, name: str, spec: dict[str, Any]) -> Operation:
+    """A resource as `tandem run` would load it."""
+    found = parse(
+        {
+            "apiVersion": "tandem.dev/v1alpha1",
+            "kind": kind,
+            "metadata": {"name": name},
+            "spec": {"tableRef": {"name": "simulated"}, "backoffLimit": 30, **spec},
+        }
+    )
+    assert not isinstance(found, LakeTable)
+    return found

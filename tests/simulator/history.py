@@ -1,0 +1,242 @@
+"""One random history: operations of ours, foreign commits, faults; all from a seed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from simulator import foreign
+from simulator.actor import Actor, operation
+from simulator.checker import Checker, Violation
+from simulator.jobs import INGEST_ROWS
+from simulator.statements import DELETES, UPDATES, Statement
+from simulator.world import World
+from tandem.errors import Reason
+from tandem.operations import cleaning, commit, layout
+from tandem.operations.work import Table
+from tandem.spec.resources import Operation
+from tandem.spec.status import Phase
+
+MOST_STEPS = 4_000
+"""Far more than any history needs: one that has not ended by then hangs."""
+
+UNEXPECTED = frozenset(
+    {Reason.COUNT_MISMATCH, Reason.INTERNAL_ERROR, Reason.TABLE_REPLACED, Reason.CORRUPT_LOG}
+)
+
+
+class History:
+    """`run` plays it and raises `Violation` with the trace where something is wrong."""
+
+    def __init__(
+        self,
+        seed: int,
+        *,
+        faults: float = 0.03,
+        foreign_commits: int = 6,
+        operations: int = 5,
+        deletion_vectors: bool | None = None,
+    ) -> None:
+        if deletion_vectors is None:
+            deletion_vectors = seed % 8 != 7
+        self.world = World(seed, deletion_vectors=deletion_vectors)
+        self.checker = Checker(self.world)
+        self.rng = self.world.rng
+        self.table = Table(self.world.store, self.world.log, "LakeTable/simulated")
+        self.actors: list[Actor] = []
+        self.foreign_left = self.rng.randrange(foreign_commits + 1)
+        self.faults = faults if seed % 3 else 0.0
+        for number in range(self.rng.randrange(2, operations + 1)):
+            self.actors.append(Actor(self.world, self.table, self._operation(number), self.faults))
+
+    def run(self) -> None:
+        try:
+            self._prepare()
+            self._shuffle()
+            self._finish()
+        except Violation as violation:
+            raise Violation(f"{violation}\n\n{self.story()}") from None
+
+    def story(self) -> str:
+        """The history for people."""
+        return f"seed {self.world.seed}:\n" + "\n".join(self.world.trace)
+
+    # What happens
+
+    def _prepare(self) -> None:
+        for _ in range(self.rng.randrange(2, 7)):
+            self._foreign(foreign.append)
+        self.checker.catch_up()
+
+    def _shuffle(self) -> None:
+        for _ in range(MOST_STEPS):
+            choices = self._choices()
+            if not choices:
+                return
+            weights = [weight for weight, _ in choices]
+            self.rng.choices([act for _, act in choices], weights)[0]()
+            self.checker.catch_up()
+        raise Violation(f"it hangs: {[a.name for a in self.actors if a.ended is None]}")
+
+    def _choices(self) -> list[tuple[float, Callable[[], None]]]:
+        """What can happen next, with weights."""
+        found: list[tuple[float, Callable[[], None]]] = []
+        for actor in self.actors:
+            if actor.process is not None:
+                found.append((10, actor.advance))
+                if self.faults and actor.struck < 3:
+                    found.append((0.1, lambda a=actor: self._stall(a)))  # type: ignore[misc]
+            elif actor.ended is None:
+                found.append((2, actor.start))
+            found += [
+                (3, lambda a=actor, z=zombie: a.advance_zombie(z))  # type: ignore[misc]
+                for zombie in actor.zombies
+            ]
+        if not found:
+            return []
+        working = {p.pid for a in self.actors for p in (a.process, *a.zombies) if p is not None}
+        for entry in self.world.locks.entries(self.table.location):
+            if int(entry.request.owner.split("-")[0]) not in working:
+                operation_id = entry.request.operation
+                found.append((1, lambda o=operation_id: self._expire(o)))  # type: ignore[misc]
+        for driver in self.world.jobs.running():
+            found.append((10, lambda d=driver: self.world.jobs.advance(d)))  # type: ignore[misc]
+            if self.faults:
+                found.append((0.05, lambda d=driver: self._job_dies(d)))  # type: ignore[misc]
+                found.append((0.1, lambda d=driver: self._job_twin(d)))  # type: ignore[misc]
+        if self.foreign_left:
+            found.append((3, self._any_foreign))
+            if self.faults:
+                found.append((0.1, lambda: foreign.vacuum(self.world)))
+                found.append((0.1, lambda: foreign.clean_log(self.world)))
+        return found
+
+    def _any_foreign(self) -> None:
+        self.foreign_left -= 1
+        weights = [weight for weight, _ in foreign.COMMITS]
+        self._foreign(self.rng.choices([act for _, act in foreign.COMMITS], weights)[0])
+
+    def _foreign(self, act: Callable[[World], tuple[int, foreign.Intent] | None]) -> None:
+        committed = act(self.world)
+        if committed is not None:
+            version, intent = committed
+            self.checker.intents[version] = intent
+            self.world.say(f"  foreign {act.__name__} commits version {version}")
+
+    def _stall(self, actor: Actor) -> None:
+        actor.struck += 1
+        actor.stall()
+
+    def _expire(self, operation_id: str) -> None:
+        self.world.say(f"    the lease of {operation_id} expires")
+        self.world.locks.expire(self.table.location, operation_id)
+
+    def _job_dies(self, driver: object) -> None:
+        self.world.say(f"    job {driver.name} dies")  # type: ignore[attr-defined]
+        self.world.jobs.die(driver)  # type: ignore[arg-type]
+
+    def _job_twin(self, driver: object) -> None:
+        name = driver.name  # type: ignore[attr-defined]
+        if len(self.world.jobs.drivers[name]) == 1:
+            self.world.say(f"    job {name} is started twice")
+            self.world.jobs.duplicate(name)
+
+    # What there must be at the end
+
+    def _finish(self) -> None:
+        """Ends agree with the log, nothing is locked, and what is left is unreachable."""
+        snapshot = self.world.log.snapshot()
+        for actor in self.actors:
+            assert actor.ended is not None
+            committed = actor.operation_id in self.checker.succeeded
+            said = actor.ended.phase is Phase.SUCCEEDED and actor.ended.reason is Reason.COMMITTED
+            if committed != said:
+                raise Violation(f"{actor.name} says {actor.ended}, the log says {committed}")
+            if actor.ended.reason in UNEXPECTED:
+                raise Violation(f"{actor.name} ended with {actor.ended}")
+            version = self.checker.succeeded.get(actor.operation_id)
+            result = actor.ended.result
+            if result is not None and result.version not in (None, version):
+                raise Violation(f"{actor.name} reports {result.version}, committed {version}")
+        for entry in self.world.locks.entries(self.table.location):
+            # The lease of a process that died frees its locks; others must have let go.
+            if int(entry.request.owner.split("-")[0]) in self.world.departed:
+                raise Violation(f"a lock is left: {entry}")
+        self._check_garbage(snapshot.version)
+
+    def _check_garbage(self, version: int) -> None:
+        store = self.world.store
+        snapshot = self.world.log.snapshot(version)
+        for actor in self.actors:
+            operation_id = actor.operation_id
+            succeeded, abandoned = commit.stops(snapshot, operation_id)
+            # What a twin or zombie wrote after the cleaning is what `tandem clean` is for.
+            cleaning.clean_abandoned(store, operation_id, abandoned)
+            done = self.checker.commits.get(operation_id) if succeeded else None
+            if done is not None:
+                cleaning.clean_unused(store, operation_id, succeeded, done)
+            left = [p for p in store.paths() if p.startswith(f"{operation_id}-")]
+            left = [p for p in left if p not in self.checker.named]
+            if left:
+                raise Violation(f"{actor.name} left {left}")
+        missing = [p for p in self.checker.files if p not in store.paths()]
+        if missing:
+            raise Violation(f"files of the latest version are gone: {missing}")
+
+    # Operations
+
+    def _operation(self, number: int) -> Operation:
+        kind = self.rng.choice(("compact", "compact", "update", "delete", "ingest"))
+        if kind == "compact":
+            return self._compaction(number)
+        if kind == "ingest":
+            return self._ingest(number)
+        statement = self.rng.choice(UPDATES if kind == "update" else DELETES)
+        return self._statement(number, statement)
+
+    def _compaction(self, number: int) -> Operation:
+        spec = self.rng.choice(
+            (
+                {"type": "Minor", "minor": {"thresholds": [2, 2]}},
+                {"type": "Minor", "minor": {"thresholds": [3, 2]}},
+                {"type": "Major"},
+                {"type": "SemiMajor"},
+            )
+        )
+        return operation("TableCompaction", f"compact-{number}", spec)
+
+    def _statement(self, number: int, statement: Statement) -> Operation:
+        serializable = self.rng.random() < 0.2
+        isolation = "Serializable" if serializable else "WriteSerializable"
+        what = (
+            {"update": {"where": statement.where, "set": {"v": statement.set_v}}}
+            if statement.new
+            else {"delete": {"where": statement.where}}
+        )
+        found = operation(
+            "TableUpdate",
+            f"{'update' if statement.new else 'delete'}-{number}",
+            {**what, "isolation": isolation, "conflict": {"maxAttempts": 20}},
+        )
+        self.world.say(f"{found.id}: {statement}, {isolation}")
+        if serializable:
+            self.checker.serializable.add(self._id(found))
+        return found
+
+    def _ingest(self, number: int) -> Operation:
+        location = f"file:///batches/{number}.csv"
+        found = operation(
+            "TableIngest",
+            f"ingest-{number}",
+            {"source": {"format": "Csv", "location": location}},
+        )
+        batch = self.world.new_rows(INGEST_ROWS)
+        self.world.jobs.batches[location] = batch
+        self.checker.batches[self._id(found)] = batch
+        return found
+
+    def _id(self, resource: Operation) -> str:
+        from tandem.spec.identity import spec_hash
+
+        return layout.operation_id(
+            resource.namespace, resource.kind_name, resource.name, spec_hash(resource)
+        )

@@ -1,0 +1,139 @@
+"""A world in one thread: a store in memory, a virtual clock, locks, jobs, and who lives.
+
+Nothing in it depends on real time, real randomness or threads: a seed gives one history.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from dataclasses import dataclass, field
+from typing import Any
+
+from simulator import rows
+from simulator.jobs import SimulatedJobs
+from tandem.delta.actions import CommitInfo, Metadata, Protocol
+from tandem.delta.log import DeltaLog
+from tandem.locks.memory import InProcessLocks
+from tandem.operations.ports import Ports, ProcessId
+from tandem.storage.memory import MemoryStore
+
+LOCATION = "file:///simulated"
+START_MS = 1_700_000_000_000
+
+
+@dataclass
+class VirtualClock:
+    """Every look takes a millisecond; sleeping takes no time but the clock's."""
+
+    now: int = START_MS
+
+    def now_ms(self) -> int:
+        self.now += 1
+        return self.now
+
+    def sleep(self, ms: int, _wake: threading.Event) -> None:
+        self.now += ms
+
+
+@dataclass
+class SimulatedProcesses:
+    """One process per run of an operation; the world says which of them live."""
+
+    current: ProcessId
+    living: set[int]
+
+    def me(self) -> ProcessId:
+        return self.current
+
+    def alive(self, process: ProcessId) -> bool:
+        return process.host == self.current.host and process.pid in self.living
+
+
+@dataclass
+class CountingNonces:
+    prefix: str
+    count: int = 0
+
+    def nonce(self) -> str:
+        self.count += 1
+        return f"{self.prefix}{self.count:06d}"
+
+
+@dataclass
+class World:
+    """`trace` is the history for people, a line an event. `living` are the processes that
+    nobody takes for dead, `departed` those that ended by themselves."""
+
+    seed: int
+    deletion_vectors: bool = True
+    rng: random.Random = field(init=False)
+    clock: VirtualClock = field(default_factory=VirtualClock)
+    store: MemoryStore = field(init=False)
+    log: DeltaLog = field(init=False)
+    locks: InProcessLocks = field(default_factory=InProcessLocks)
+    jobs: SimulatedJobs = field(init=False)
+    living: set[int] = field(default_factory=set)
+    departed: set[int] = field(default_factory=set)
+    trace: list[str] = field(default_factory=list)
+    next_rid: int = 0
+    next_pid: int = 1
+    next_file: int = 0
+
+    def __post_init__(self) -> None:
+        self.rng = random.Random(self.seed)
+        self.store = MemoryStore(LOCATION, clock=self.clock.now_ms)
+        self.log = DeltaLog(self.store, parallel_reads=1)
+        self.jobs = SimulatedJobs(self.store, random.Random(self.seed + 1), self.say)
+        self._create()
+
+    def say(self, line: str) -> None:
+        self.trace.append(line)
+
+    def new_rows(self, count: int, *, rng: random.Random | None = None) -> list[rows.Row]:
+        rng = rng or self.rng
+        first, self.next_rid = self.next_rid, self.next_rid + count
+        return [
+            rows.Row(rid, rng.randrange(4), rng.randrange(100))
+            for rid in range(first, first + count)
+        ]
+
+    def new_path(self) -> str:
+        self.next_file += 1
+        return f"part-{self.next_file:05d}.parquet"
+
+    def ports(self) -> Ports:
+        """The ports of a new process."""
+        pid, self.next_pid = self.next_pid, self.next_pid + 1
+        self.living.add(pid)
+        return Ports(
+            jobs=self.jobs,
+            locks=self.locks,
+            clock=self.clock,
+            processes=SimulatedProcesses(ProcessId("here", pid, "0"), self.living),
+            nonces=CountingNonces(f"{pid}-"),
+        )
+
+    def commit(self, actions: list[Any], operation: str, engine: str, **parameters: str) -> int:
+        """A foreign commit on the latest version; its version."""
+        version = self.log.latest_version() + 1
+        info: dict[str, Any] = {
+            "timestamp": self.clock.now_ms(),
+            "operation": operation,
+            "operationParameters": parameters,
+            "engineInfo": engine,
+        }
+        if operation == "WRITE":
+            info["isBlindAppend"] = True
+        self.log.put_commit(version, [CommitInfo(info), *actions], token=f"foreign-{version}")
+        return version
+
+    def _create(self) -> None:
+        features = frozenset({"deletionVectors"})
+        protocol = Protocol(3, 7, features, features) if self.deletion_vectors else Protocol(1, 2)
+        configuration = {"delta.enableDeletionVectors": "true"} if self.deletion_vectors else {}
+        metadata = Metadata("simulated", rows.SCHEMA_STRING, (), configuration, created_ms=START_MS)
+        info = CommitInfo(
+            {"timestamp": START_MS, "operation": "CREATE TABLE", "engineInfo": "test"}
+        )
+        self.log.put_commit(0, [info, protocol, metadata], token="create")
