@@ -190,6 +190,12 @@ def test_a_condition_must_be_one() -> None:
         parse_where(1, SCHEMA)  # type: ignore[arg-type]
 
 
+def test_a_condition_of_no_type_becomes_a_boolean() -> None:
+    assert to_spark_sql(parse_where("NULL", SCHEMA)) == "CAST(NULL AS BOOLEAN)"
+    with pytest.raises(InvalidStatement, match="WHEN needs a condition"):
+        parse_where("CASE WHEN NULL THEN b END", SCHEMA)
+
+
 @pytest.mark.parametrize("text", ["", "{", "[]", "1", '{"type": "struct"}', '{"type": "array"}'])
 def test_a_broken_schema_is_no_crash(text: str) -> None:
     with pytest.raises(InvalidStatement):

@@ -181,6 +181,14 @@ class Operands(Cursor, ABC):
         while self.is_word("WHEN"):
             token = self.advance()
             condition = self.expression(LOOSEST)
+            if operand is None and condition.type == NULL:
+                self.fail(
+                    condition.at,
+                    "WHEN needs a condition",
+                    found="a NULL of no type",
+                    expected="BOOLEAN",
+                    remedy="Write CAST(NULL AS BOOLEAN) if that is meant.",
+                )
             if operand is None:
                 self.need_boolean(condition, "WHEN")
             else:

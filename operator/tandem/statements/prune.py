@@ -98,6 +98,8 @@ def _possible(node: Expr, file: FileRange) -> int:
     match node:
         case tree.Literal():
             return _NULL if node.value is None else _TRUE if node.value else _FALSE
+        case tree.Cast(operand=tree.Literal(value=None)):
+            return _NULL
         case tree.ColumnRef():
             return _comparison("=", node, tree.Literal(value=True, type=BOOLEAN), file)
         case tree.Unary(op="NOT"):

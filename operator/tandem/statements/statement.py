@@ -161,6 +161,9 @@ def parse_where(
             expected="BOOLEAN",
             remedy="Compare the value with something.",
         )
+    if root.type == NULL:
+        # Spark filters by nothing but a BOOLEAN.
+        return tree.Cast(operand=root, type=BOOLEAN, at=root.at)
     return root
 
 
