@@ -5,7 +5,7 @@ Kept to show that the search would notice if ours became one of them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 from unittest import mock
@@ -130,9 +130,17 @@ def ignore_gaps(
     """Take commits that are no longer in the log for appends."""
     from tandem.reconcile.model import ChangeKind
 
-    told: Iterable[CommitSummary] = (
-        replace(c, kind=ChangeKind.BLIND_APPEND) if c.kind is ChangeKind.GAP else c for c in commits
-    )
+    told: list[CommitSummary] = []
+    version = progress.evaluated_at
+    for commit in commits:
+        if commit.kind is ChangeKind.GAP:
+            told += (
+                replace(commit, kind=ChangeKind.BLIND_APPEND, version=lost)
+                for lost in range(version + 1, commit.version + 1)
+            )
+        else:
+            told.append(commit)
+        version = commit.version
     return statement.decide(progress, tuple(told), **more)
 
 

@@ -244,6 +244,14 @@ def _commit(
         why = f"version {progress.evaluated_at} can no longer be read"
         return _again(progress, latest, why, policy)
     carried = carry(progress.matches, _changed(commits), at_s, now, row_maps)
+    if carried.lost:
+        # Only a change can take a row away, and there was none since S (I-17).
+        raise CountMismatch(
+            "Matched rows vanished although no commit since may have removed any",
+            found=f"{carried.lost} rows gone since version {progress.evaluated_at}",
+            expected="every one of them",
+            remedy="Nothing was published; the statement must be executed again",
+        )
     deletes: dict[str, FileDeletes] = {}
     prefetch(now, sorted(carried.matches))
     for path, found in carried.matches.items():
@@ -281,7 +289,7 @@ def _commit(
         dropped_inserts=tuple(file.path for file in progress.inserts if file not in inserts),
         rows_matched=matched,
         moved=carried.moved,
-        progress=replace(progress, lost=progress.lost + carried.lost),
+        progress=progress,
     )
 
 
