@@ -7,6 +7,7 @@ from typing import Any
 
 from simulator.world import World
 from support.faults import Call, Fault, ProcessDied, strike
+from tandem.errors import Reason
 from tandem.operations.driver import Drive, open_session
 from tandem.operations.effects import Effect
 from tandem.operations.events import Ending, Event
@@ -66,10 +67,12 @@ class Actor:
         assert self.process is not None
         self._advance(self.process)
         if self.process is not None and self.process.session.ending is not None:
-            self.ended = self.process.session.ending
+            ending = self.process.session.ending
+            if ending.reason not in _ANOTHER_HAS_IT:
+                self.ended = ending
             self.world.living.discard(self.process.pid)
             self.world.departed.add(self.process.pid)
-            self.world.say(f"{self.name}: ends {self.ended.phase} ({self.ended.reason})")
+            self.world.say(f"{self.name}: ends {ending.phase} ({ending.reason})")
             self.process = None
 
     def advance_zombie(self, zombie: Process) -> None:
@@ -90,7 +93,7 @@ class Actor:
             self._die(process, str(died))
             return
         state = process.session.state
-        if effect is not None and effect.point not in _QUIET:
+        if effect is not None and effect.point not in _QUIET and not state.blockers:
             self.world.say(f"{self.name} [{process.pid}]: {effect} → {state.phase}")
 
     def _die(self, process: Process, how: str) -> None:
@@ -125,6 +128,8 @@ class Actor:
         return strike(fault, effect, call)
 
 
+_ANOTHER_HAS_IT = frozenset({Reason.ABANDONED, Reason.ALREADY_RUNNING})
+"""Ends of a process, not of its operation: it is run again later to hear how that ended."""
 _QUIET = frozenset({"PollJob", "AwaitLocks"})
 
 

@@ -50,7 +50,7 @@ def _value(node: Expr, row: Row) -> int | bool:
         case tree.ColumnRef():
             return int(getattr(row, node.parts[0]))
         case tree.Binary():
-            return _COMPARISONS[node.op](_value(node.left, row), _value(node.right, row))
+            return int(_COMPARISONS[node.op](_value(node.left, row), _value(node.right, row)))
         case tree.Cast():
             return _value(node.operand, row)
         case _:

@@ -185,7 +185,10 @@ class History:
     # Operations
 
     def _operation(self, number: int) -> Operation:
-        kind = self.rng.choice(("compact", "compact", "update", "delete", "ingest"))
+        kinds = ["compact", "compact", "ingest"]
+        if self.world.deletion_vectors:
+            kinds += ["update", "delete"]
+        kind = self.rng.choice(kinds)
         if kind == "compact":
             return self._compaction(number)
         if kind == "ingest":

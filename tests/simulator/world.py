@@ -88,7 +88,8 @@ class World:
         self._create()
 
     def say(self, line: str) -> None:
-        self.trace.append(line)
+        if not self.trace or self.trace[-1] != line:
+            self.trace.append(line)
 
     def new_rows(self, count: int, *, rng: random.Random | None = None) -> list[rows.Row]:
         rng = rng or self.rng

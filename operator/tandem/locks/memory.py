@@ -38,25 +38,41 @@ class InProcessLocks:
             held = mine is not None and mine.state is not EntryState.WAITING
             if mine is not None and mine.request.owner != request.owner:
                 mine = self._take_over(mine, request)
-            if mine is not None and held:
-                wanted = replace(request, resources=_union(mine.request, request))
-                if wanted == mine.request:
-                    return Granted(mine.token)
-            else:
-                wanted = request
+            if mine is not None and held and set(request.resources) <= set(mine.request.resources):
+                entries[request.operation] = replace(mine, request=request)
+                self._changed.notify_all()
+                return Granted(mine.token)
             order = mine.order if mine is not None else self._take_order()
-            decision = decide(wanted, entries.values(), order=order)
+            decision = decide(request, entries.values(), order=order)
             if isinstance(decision, Wait):
-                if not held:
-                    entries[request.operation] = Entry(wanted, EntryState.WAITING, order)
-                return Waiting(tuple((_who(e), _what(r)) for e, r in decision.blockers))
-            for operation in decision.revoke:
-                entries[operation] = replace(entries[operation], revoked_by=request.operation)
-            state = mine.state if mine is not None and held else EntryState.HELD
-            token = mine.token if mine is not None and held else self._take_token()
-            entries[request.operation] = Entry(wanted, state, order, token)
+                # Nobody holds one thing while it waits for another: that would be a deadlock.
+                entries[request.operation] = Entry(request, EntryState.WAITING, order)
+                self._changed.notify_all()
+                return _waiting(decision)
+            self._revoke(entries, decision.revoke, request.operation)
+            token = self._take_token()
+            entries[request.operation] = Entry(request, EntryState.HELD, order, token)
             self._changed.notify_all()
             return Granted(token)
+
+    def extend(
+        self, table: str, operation: str, owner: str, resources: tuple[Resource, ...]
+    ) -> Granted | Waiting:
+        with self._changed:
+            entries = self._entries.get(table, {})
+            mine = self._mine(table, operation, owner)
+            if mine is None or mine.revoked_by or mine.state is EntryState.WAITING:
+                return Waiting(())
+            known = set(mine.request.resources)
+            added = tuple(r for r in resources if r not in known)
+            wanted = replace(mine.request, resources=(*mine.request.resources, *added))
+            holders = [e for e in entries.values() if e.state is not EntryState.WAITING]
+            decision = decide(wanted, holders, order=mine.order)
+            if isinstance(decision, Wait):
+                return _waiting(decision)
+            self._revoke(entries, decision.revoke, operation)
+            entries[operation] = replace(mine, request=wanted)
+            return Granted(mine.token)
 
     def wait(self, table: str, operation: str, timeout_s: float) -> None:
         def may_go() -> bool:
@@ -118,6 +134,10 @@ class InProcessLocks:
         with self._changed:
             return tuple(sorted(self._entries.get(table, {}).values(), key=lambda e: e.order))
 
+    def _revoke(self, entries: dict[str, Entry], operations: tuple[str, ...], by: str) -> None:
+        for operation in operations:
+            entries[operation] = replace(entries[operation], revoked_by=by)
+
     def _take_order(self) -> int:
         self._next_order += 1
         return self._next_order - 1
@@ -127,9 +147,8 @@ class InProcessLocks:
         return self._next_token - 1
 
 
-def _union(held: LockRequest, asked: LockRequest) -> tuple[Resource, ...]:
-    known = set(held.resources)
-    return held.resources + tuple(r for r in asked.resources if r not in known)
+def _waiting(decision: Wait) -> Waiting:
+    return Waiting(tuple((_who(e), _what(r)) for e, r in decision.blockers))
 
 
 def _who(entry: Entry) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from tandem.locks.model import CommitLease, Entry, Granted, LockRequest, Waiting
+from tandem.locks.model import CommitLease, Entry, Granted, LockRequest, Resource, Waiting
 
 
 class LockStore(Protocol):
@@ -18,11 +18,18 @@ class LockStore(Protocol):
     def acquire(self, request: LockRequest) -> Granted | Waiting:
         """Take all resources, or queue for all of them; never some (I-26).
 
-        Asked again, a waiter keeps its place. A holder that asks for other resources gets
-        them beside what it holds if they are free (`extend`); if not, it keeps what it holds
-        and waits. A revoked entry starts anew, at the end of the queue. Another owner of the
-        same operation takes the entry over, place and resources included (I-27).
+        Asked again, a waiter keeps its place. A holder that asks for other resources gives up
+        what it holds where it must wait for them, and keeps its place: holding while waiting
+        would be a deadlock. A revoked entry starts anew, at the end of the queue. Another owner
+        of the same operation takes its entry over, place and resources included (I-27).
         """
+        ...
+
+    def extend(
+        self, table: str, operation: str, owner: str, resources: tuple[Resource, ...]
+    ) -> Granted | Waiting:
+        """Hold these as well (S24). If somebody holds one of them, nothing changes and nothing
+        is queued; nor does it wait for those who wait, perhaps for us."""
         ...
 
     def wait(self, table: str, operation: str, timeout_s: float) -> None:
