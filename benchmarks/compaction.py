@@ -18,9 +18,9 @@ from benchmarks import data
 from benchmarks.harness import PATHS, Report, Samples, Table, WrongResult, in_child, timed
 
 FILES = 40
-ROWS = {"small": 10_000, "full": 262_144}
-TIMES = {"small": 1, "full": 5}
-RUNS = {"small": 1, "full": 3}
+ROWS = {"toy": 200, "small": 10_000, "full": 262_144}
+TIMES = {"toy": 1, "small": 1, "full": 5}
+RUNS = {"toy": 1, "small": 1, "full": 3}
 """How often `tandem run` and `spark-submit`, which take a JVM each."""
 TARGET_BYTES = 128 << 20
 

@@ -21,10 +21,10 @@ from benchmarks import data
 from benchmarks.harness import Report, Samples, Table, WrongResult, in_child, repeat, timed
 
 FILES = 40
-ROWS = {"small": 10_000, "full": 262_144}
-TIMES = {"small": 3, "full": 15}
-SPARK_TIMES = {"small": 2, "full": 5}
-TARGET_BYTES = {"small": 1 << 20, "full": 128 << 20}
+ROWS = {"toy": 500, "small": 10_000, "full": 262_144}
+TIMES = {"toy": 1, "small": 3, "full": 15}
+SPARK_TIMES = {"toy": 1, "small": 2, "full": 5}
+TARGET_BYTES = {"toy": 1 << 18, "small": 1 << 20, "full": 128 << 20}
 """Size of an output, so that inputs are cut in the middle."""
 
 DELETED = "l_partkey % 100 = 37"

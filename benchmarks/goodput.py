@@ -1,0 +1,568 @@
+"""What gets through when everybody writes: compactions of 20 files beside two deleters.
+
+The table has groups (partitions) of 20 small files. A compactor takes one group after the other,
+and goes on only once a group's compaction has committed. Meanwhile two writers, each a process
+of its own, delete rows by their id in the group that is being compacted, as fast as they can.
+Predicates name the group, so that nobody conflicts about files that do not concern him. Each
+library retries as it does by itself; nobody else repeats anything.
+
+Who was right is decided by a model: the ids written, without those of the deletes that
+succeeded.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+import subprocess
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from benchmarks import data
+from benchmarks.harness import ChildFailed, Report, Samples, Table, await_child, start_child, timed
+
+FILES_PER_GROUP = 20
+WRITERS = 2
+PATIENCE_S = 180
+"""How long a child may take to be ready."""
+
+COMPACTIONS = ("OPTIMIZE",)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A size of table. `contests` names those that are held on it."""
+
+    rows_per_file: int
+    groups: int
+    seconds: float
+    contests: tuple[str, ...]
+
+    def ids(self, group: int) -> range:
+        """The ids of a group, file after file."""
+        size = FILES_PER_GROUP * self.rows_per_file
+        return range(group * size, (group + 1) * size)
+
+
+ALL = ("alone", "tandem", "deltalake", "spark_delta", "through_us")
+SETTINGS = {
+    "toy": (Setting(50, 3, 3, ("alone", "tandem", "deltalake", "through_us")),),
+    "small": (Setting(1_000, 8, 5, ALL),),
+    "full": (
+        Setting(20_000, 40, 30, ALL),
+        Setting(1_000, 100, 15, ("alone", "tandem", "deltalake")),
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Arena:
+    """The folder in which the processes of one run meet. They are told of it by its path, and
+    of the setting by the table's own numbers."""
+
+    folder: Path
+    rows_per_file: int
+
+    @property
+    def table(self) -> Path:
+        return self.folder / "table"
+
+    @property
+    def spare(self) -> Path:
+        """A table to warm up on."""
+        return self.folder / "spare"
+
+    def ready(self, who: str) -> None:
+        (self.folder / f"ready-{who}").touch()
+
+    def is_ready(self, who: str) -> bool:
+        return (self.folder / f"ready-{who}").exists()
+
+    def go(self, deadline: float) -> None:
+        """Start everybody; `deadline` is Unix seconds."""
+        part = self.folder / "go.part"
+        part.write_text(str(deadline))
+        part.replace(self.folder / "go")
+
+    def await_go(self) -> float:
+        path = self.folder / "go"
+        until = time.time() + 2 * PATIENCE_S
+        while not path.exists():
+            if time.time() > until:
+                raise ChildFailed("nobody said go")
+            time.sleep(0.01)
+        return float(path.read_text())
+
+    def stop(self) -> None:
+        (self.folder / "stop").touch()
+
+    @property
+    def stopped(self) -> bool:
+        return (self.folder / "stop").exists()
+
+    def ids(self, group: int) -> range:
+        return Setting(self.rows_per_file, 0, 0, ()).ids(group)
+
+    def set_group(self, group: int) -> None:
+        part = self.folder / "group.part"
+        part.write_text(str(group))
+        part.replace(self.folder / "group")
+
+    def group(self) -> int:
+        return int((self.folder / "group").read_text())
+
+
+def write_groups(root: Path, setting: Setting, groups: int) -> None:
+    """20 appends by deltalake, each with one file for every group."""
+    from deltalake import write_deltalake
+
+    rows = setting.rows_per_file
+    for index in range(FILES_PER_GROUP):
+        batch = data.query(
+            f"""SELECT g::INTEGER AS grp, (g * {FILES_PER_GROUP} + {index}) * {rows} + i AS id,
+                       id * 0.5 AS amount, 'row ' || id AS note
+                FROM range({groups}) t(g), range({rows}) u(i) ORDER BY g, i"""
+        ).to_arrow_table()
+        write_deltalake(
+            root.as_uri(),
+            batch,
+            mode="append",
+            partition_by=["grp"],
+            configuration={"delta.enableDeletionVectors": "true"} if index == 0 else None,
+        )
+
+
+# The deleters.
+
+
+def victims(writer: int, arena: Arena) -> Iterator[tuple[int, int]]:
+    """(group, id) for ever: a row of the current group that nobody else picks, each once."""
+    chance = random.Random(writer)
+    left: dict[int, list[int]] = {}
+    while True:
+        group = arena.group()
+        if group not in left:
+            mine = [i for i in arena.ids(group) if i % WRITERS == writer]
+            chance.shuffle(mine)
+            left[group] = mine
+        if not left[group]:
+            time.sleep(0.01)
+            continue
+        yield group, left[group].pop()
+
+
+def delete_with_deltalake(folder: str, rows: int, writer: int) -> dict[str, Any]:
+    """In a process of its own: deletes until the deadline, one row each."""
+    from deltalake import DeltaTable
+    from deltalake.exceptions import DeltaError
+
+    arena = Arena(Path(folder), rows)
+    DeltaTable(arena.spare.as_uri()).delete("grp = 0 and id = -1")
+    arena.ready(f"deleter-{writer}")
+    deadline = arena.await_go()
+    deleted: list[int] = []
+    lost: list[dict[str, Any]] = []
+    for group, victim in victims(writer, arena):
+        if time.time() >= deadline or arena.stopped:
+            break
+        table = DeltaTable(arena.table.as_uri())
+        read = table.version()
+        try:
+            table.delete(f"grp = {group} and id = {victim}")
+        except DeltaError as error:
+            table.update_incremental()
+            lost.append({"read": read, "until": table.version(), "why": str(error)[:200]})
+        else:
+            deleted.append(victim)
+    return {"deleted": deleted, "lost": lost}
+
+
+# The compactors: each is a child that calls `_compact_until` with how it compacts one group.
+
+
+def _compact_until(arena: Arena, groups: int, compact: Callable[[int], str]) -> dict[str, Any]:
+    """Compact group after group until the deadline. `compact` says what became of it."""
+    outcomes: list[tuple[str, float]] = []
+    failures: list[str] = []
+    deadline = arena.await_go()
+    group = 0
+    while time.time() < deadline and group < groups:
+        arena.set_group(group)
+        seconds, outcome = timed(compact, group)
+        kind, _, why = outcome.partition(": ")
+        outcomes.append((kind, seconds))
+        if kind == "aborted":
+            failures.append(why[:300])
+        else:
+            group += 1
+    arena.stop()
+    return {"outcomes": outcomes, "failures": failures, "groups": group, "ended": time.time()}
+
+
+def no_compactor(folder: str, rows: int, groups: int) -> dict[str, Any]:
+    """The deleters alone, one group a second: what they lose to each other."""
+    arena = Arena(Path(folder), rows)
+    arena.ready("compactor")
+    until = arena.await_go()
+
+    def wait(_group: int) -> str:
+        time.sleep(min(1.0, max(until - time.time(), 0)))
+        return "none"
+
+    return _compact_until(arena, groups, wait)
+
+
+def compact_with_deltalake(folder: str, rows: int, groups: int) -> dict[str, Any]:
+    from deltalake import DeltaTable
+    from deltalake.exceptions import DeltaError
+
+    arena = Arena(Path(folder), rows)
+
+    def compact(group: int, root: Path = arena.table) -> str:
+        try:
+            DeltaTable(root.as_uri()).optimize.compact([("grp", "=", str(group))])
+        except DeltaError as error:
+            return f"aborted: {error}"
+        return "ok"
+
+    compact(0, arena.spare)
+    arena.ready("compactor")
+    return _compact_until(arena, groups, compact)
+
+
+def compact_with_spark(folder: str, rows: int, groups: int) -> dict[str, Any]:
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    from benchmarks.warm import start_delta
+
+    arena = Arena(Path(folder), rows)
+    spark = start_delta()
+
+    def compact(group: int, root: Path = arena.table) -> str:
+        try:
+            spark.sql(f"OPTIMIZE delta.`{root}` WHERE grp = {group}").collect()
+        except (PySparkException, Py4JError) as error:
+            return f"aborted: {error}"
+        return "ok"
+
+    for group in range(3):
+        compact(group, arena.spare)
+    arena.ready("compactor")
+    found = _compact_until(arena, groups, compact)
+    spark.stop()
+    return found
+
+
+def compact_with_tandem(folder: str, rows: int, groups: int) -> dict[str, Any]:
+    """The engine with its jobs on a session that is up, as the peer's is."""
+    arena = Arena(Path(folder), rows)
+    engine = _Engine(arena)
+    for group in range(3):
+        engine.compact(group, arena.spare)
+    arena.ready("compactor")
+    found = _compact_until(arena, groups, engine.compact)
+    engine.close()
+    return {**found, "gone": engine.inputs_gone}
+
+
+def all_with_tandem(folder: str, rows: int, groups: int) -> dict[str, Any]:
+    """Deletes through us, too: both writers and the compactor are operations of one engine."""
+    arena = Arena(Path(folder), rows)
+    engine = _Engine(arena)
+    for group in range(3):
+        engine.compact(group, arena.spare)
+        engine.delete(group, arena.ids(group).start, arena.spare)
+    arena.ready("compactor")
+    deadline = arena.await_go()
+    arena.set_group(0)
+    deleted: list[list[int]] = [[] for _ in range(WRITERS)]
+    lost: list[dict[str, Any]] = []
+
+    def write(writer: int) -> None:
+        for group, victim in victims(writer, arena):
+            if time.time() >= deadline or arena.stopped:
+                return
+            outcome = engine.delete(group, victim)
+            if outcome == "ok":
+                deleted[writer].append(victim)
+            else:
+                lost.append({"read": 0, "until": 0, "why": outcome})
+
+    writers = [threading.Thread(target=write, args=(n,)) for n in range(WRITERS)]
+    for thread in writers:
+        thread.start()
+    found = _compact_until(arena, groups, engine.compact)
+    for thread in writers:
+        thread.join()
+    engine.close()
+    return {
+        **found,
+        "gone": engine.inputs_gone,
+        "deleted": [i for d in deleted for i in d],
+        "lost": lost,
+    }
+
+
+class _Engine:
+    """Operations of ours on a warm session, one after the other or side by side."""
+
+    def __init__(self, arena: Arena) -> None:
+        from benchmarks.warm import WarmRunner, start_ours
+        from tandem.locks.memory import InProcessLocks
+        from tandem.operations import run as engine
+        from tandem.operations.ports import Ports
+
+        self._arena = arena
+        self._spark = start_ours()
+        ports = Ports(jobs=WarmRunner(self._spark), locks=InProcessLocks())
+        self._options = engine.RunOptions(ports, poll_ms=20, probe=False)
+        self._run = engine.run
+        self._count = 0
+        self._lock = threading.Lock()
+        self.inputs_gone = 0
+        """Rows of outputs that were hidden since a foreign writer had replaced their input."""
+
+    def compact(self, group: int, root: Path | None = None) -> str:
+        spec = {"type": "Custom", "custom": {"where": f"grp = {group}"}}
+        return self._perform("TableCompaction", spec, root)
+
+    def delete(self, group: int, victim: int, root: Path | None = None) -> str:
+        spec = {"delete": {"where": f"grp = {group} AND id = {victim}"}}
+        return self._perform("TableUpdate", spec, root)
+
+    def _perform(self, kind: str, spec: dict[str, Any], root: Path | None) -> str:
+        from tandem.spec import parse
+        from tandem.spec.status import OperationStatus, Phase
+
+        with self._lock:
+            self._count += 1
+            name = f"operation-{self._count}"
+        table = {"location": (root or self._arena.table).as_uri()}
+        api = "tandem.dev/v1alpha1"
+        resources = [
+            parse({"apiVersion": api, "kind": k, "metadata": {"name": n}, "spec": s})
+            for k, n, s in (
+                ("LakeTable", "arena", table),
+                (kind, name, {"tableRef": {"name": "arena"}, **spec}),
+            )
+        ]
+        status = self._run(resources, self._options)[-1].status
+        assert isinstance(status, OperationStatus)
+        if status.phase not in (Phase.SUCCEEDED, Phase.SUPERSEDED):
+            return f"aborted: {status.conditions}"
+        if status.result is not None and status.result.reconciled is not None:
+            self.inputs_gone += status.result.reconciled.rows_masked
+        return "ok" if status.phase is Phase.SUCCEEDED else "superseded"
+
+    def close(self) -> None:
+        self._spark.stop()
+
+
+# One run.
+
+
+@dataclass(frozen=True)
+class Contest:
+    """One line of the report."""
+
+    name: str
+    title: str
+    compactor: Callable[..., Any]
+    foreign_writers: bool = True
+
+
+CONTESTS = (
+    Contest("alone", "no compactor", no_compactor),
+    Contest("tandem", "tandem", compact_with_tandem),
+    Contest("deltalake", "deltalake optimize.compact", compact_with_deltalake),
+    Contest("spark_delta", "Spark + Delta OPTIMIZE", compact_with_spark),
+    Contest("through_us", "tandem, and deletes through tandem", all_with_tandem, False),
+)
+
+
+def contest(one: Contest, setting: Setting, source: Path, folder: Path) -> dict[str, Any]:
+    """Everybody at once for some seconds, on a copy of `source`; then count.
+
+    Raises: ChildFailed.
+    """
+    arena = Arena(folder, setting.rows_per_file)
+    folder.mkdir()
+    data.copy_table(source, arena.table)
+    write_groups(arena.spare, setting, 3)
+    seconds = setting.seconds
+    started: list[tuple[subprocess.Popen[bytes], Path]] = []
+
+    def start(function: Callable[..., Any], who: str, **arguments: Any) -> None:
+        answer = folder / f"answer-{who}.json"
+        process = start_child(
+            function, answer, folder=str(folder), rows=setting.rows_per_file, **arguments
+        )
+        started.append((process, answer))
+        until = time.time() + PATIENCE_S
+        while not arena.is_ready(who):
+            if process.poll() is not None:
+                await_child(process, answer, 1)
+            if time.time() > until:
+                process.kill()
+                raise ChildFailed(f"{who} was not ready after {PATIENCE_S} s")
+            time.sleep(0.02)
+
+    try:
+        start(one.compactor, "compactor", groups=setting.groups)
+        if one.foreign_writers:
+            for writer in range(WRITERS):
+                start(delete_with_deltalake, f"deleter-{writer}", writer=writer)
+        arena.set_group(0)
+        began = time.time()
+        arena.go(began + seconds)
+        compacted, *writers = [
+            await_child(process, answer, PATIENCE_S + seconds) for process, answer in started
+        ]
+    finally:
+        for process, _ in started:
+            if process.poll() is None:
+                process.kill()
+    if not one.foreign_writers:
+        writers = [{"deleted": compacted["deleted"], "lost": compacted["lost"]}]
+    deleted = [victim for writer in writers for victim in writer["deleted"]]
+    lost = [attempt for writer in writers for attempt in writer["lost"]]
+    kinds = Counter(kind for kind, _ in compacted["outcomes"])
+    written = np.arange(setting.ids(setting.groups - 1).stop)
+    expected = np.delete(written, deleted)
+    return {
+        "seconds": compacted["ended"] - began,
+        "compactions": {k: kinds[k] for k in ("ok", "superseded", "aborted")},
+        "compaction_seconds": [s for _, s in compacted["outcomes"]],
+        "failures": compacted["failures"][:5],
+        "deletes_ok": len(deleted),
+        "deletes_aborted": len(lost),
+        "aborted_by_compaction": _met_compaction(arena.table, lost),
+        "losses": [attempt["why"] for attempt in lost[:5]],
+        "rows_masked": compacted.get("gone"),
+        "files_left": _files_left(arena.table, compacted["groups"]),
+        **_verdict(arena.table, expected),
+    }
+
+
+def _met_compaction(root: Path, lost: list[dict[str, Any]]) -> int:
+    """Of the aborted deletes, those that had a compaction's commit between what they read and
+    their end. (Some of them may have met another delete, too.)"""
+    from deltalake import DeltaTable
+
+    history = DeltaTable(root.as_uri()).history()
+    compactions = {h["version"] for h in history if h.get("operation") in COMPACTIONS}
+    return sum(
+        any(version in compactions for version in range(a["read"] + 1, a["until"] + 1))
+        for a in lost
+    )
+
+
+def _files_left(root: Path, groups: int) -> float | None:
+    """Live files of a compacted group, on average: 20 before."""
+    from deltalake import DeltaTable
+
+    if not groups:
+        return None
+    actions = pa.table(DeltaTable(root.as_uri()).get_add_actions(flatten=True))
+    found = [int(g) for g in actions["partition.grp"].to_pylist()]
+    return sum(g < groups for g in found) / groups
+
+
+def _verdict(root: Path, expected: npt.NDArray[np.int64]) -> dict[str, Any]:
+    """Does every reader see exactly the model's rows?"""
+    from deltalake import DeltaTable
+
+    from tandem.delta import scan
+    from tandem.delta.log import DeltaLog
+    from tandem.storage import open_store
+
+    log = DeltaLog(open_store(root.as_uri()))
+    ours = np.sort(scan.scan(log.snapshot(), log.store, ["id"]).read_all()["id"].to_numpy())
+    theirs = np.sort(pa.table(DeltaTable(root.as_uri()).scan())["id"].to_numpy())
+    wrong = {
+        "lost": len(np.setdiff1d(expected, ours)),
+        "resurrected": len(np.setdiff1d(ours, expected)),
+        "doubled": len(ours) - len(np.unique(ours)),
+        "readers_differ": not np.array_equal(ours, theirs),
+    }
+    return {"correct": not any(wrong.values()), "wrong": wrong}
+
+
+def _row(one: Contest, found: dict[str, Any]) -> tuple[str, ...]:
+    compactions, none = found["compactions"], one.name == "alone"
+    took = Samples.of(found["compaction_seconds"])
+    return (
+        one.title,
+        f"{found['seconds']:.0f}",
+        "–" if none else f"{compactions['ok']} / {compactions['aborted']}",
+        "–" if none else f"{compactions['superseded']}",
+        "–" if none else f"{took.median:.2f}",
+        f"{found['deletes_ok']} / {found['deletes_aborted']}",
+        "–" if none else f"{found['aborted_by_compaction']}",
+        "yes" if found["correct"] else f"NO: {json.dumps(found['wrong'])}",
+    )
+
+
+def run(size: str, work: Path) -> Report:
+    """A wrong table is no reason to stop here: it is a result, and is shown as one."""
+    raw: dict[str, Any] = {}
+    tables = []
+    for setting in SETTINGS[size]:
+        rows_per_file = setting.rows_per_file
+        source = work / f"source-{rows_per_file}"
+        write_groups(source, setting, setting.groups)
+        found = {}
+        for one in CONTESTS:
+            if one.name in setting.contests:
+                folder = work / f"{one.name}-{rows_per_file}"
+                found[one.name] = contest(one, setting, source, folder)
+                shutil.rmtree(folder)
+        raw[str(rows_per_file)] = found
+        tables.append(
+            Table(
+                f"Files of {rows_per_file:,} rows, {setting.seconds:.0f} s or until all "
+                f"{setting.groups} groups are compacted",
+                (
+                    "compactor",
+                    "seconds",
+                    "compactions ok / aborted",
+                    "superseded",
+                    "seconds each",
+                    "deletes ok / aborted",
+                    "of the aborted deletes, met a compaction",
+                    "rows correct",
+                ),
+                tuple(_row(one, found[one.name]) for one in CONTESTS if one.name in found),
+            )
+        )
+    return Report(
+        name="goodput",
+        title="Goodput: compactions of 20 files beside two writers that delete",
+        setting=(
+            f"Groups (partitions) of {FILES_PER_GROUP} files. The compactor takes group after "
+            "group; two `deltalake` processes delete single rows of the group that is being "
+            "compacted, as fast as they can. A compaction that aborts is tried again on the same "
+            "group. Spark is warm, for tandem and for its peer alike. *Superseded* are compactions "
+            "of which nothing was left to commit, since every input had been replaced by then "
+            "(deltalake replaces a whole file for each deleted row). *Met a compaction*: its "
+            "commit lies between what the delete read and its end; such transactions are aborted by "
+            "their own library's rules, whoever compacts."
+        ),
+        tables=tuple(tables),
+        checks=(
+            "The rows that remain are those written without those of the deletes that succeeded: "
+            "none lost, none back, none twice; our reader and deltalake's `scan()` agree.",
+        ),
+        raw=raw,
+    )
