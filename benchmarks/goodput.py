@@ -556,8 +556,8 @@ def run(size: str, work: Path) -> Report:
             "group. Spark is warm, for tandem and for its peer alike. *Superseded* are compactions "
             "of which nothing was left to commit, since every input had been replaced by then "
             "(deltalake replaces a whole file for each deleted row). *Met a compaction*: its "
-            "commit lies between what the delete read and its end; such transactions are aborted by "
-            "their own library's rules, whoever compacts."
+            "commit lies between what the delete read and its end; such transactions are aborted "
+            "by their own library's rules, whoever compacts."
         ),
         tables=tuple(tables),
         checks=(
