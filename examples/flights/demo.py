@@ -53,7 +53,7 @@ PATIENCE_S = 240
 """How long one side waits for the other before it goes on alone (and the demo fails)."""
 
 Hook = Callable[[Effect, Callable[[], Event]], Event]
-console = Console(stderr=False)
+console = Console() if sys.stdout.isatty() else Console(width=110)
 
 
 class Gate:
@@ -158,7 +158,7 @@ def relocated(resources: Sequence[AnyResource], folder: Path) -> list[AnyResourc
 
 
 def show_outcomes(outcomes: Sequence[Outcome]) -> None:
-    """What each operation did, and onto which segments deletes were replayed."""
+    """What each operation did."""
     rows = []
     for outcome in outcomes:
         status = outcome.status
@@ -177,26 +177,28 @@ def show_outcomes(outcomes: Sequence[Outcome]) -> None:
                 if affected is None
                 else f"{affected.updated:,} updated, {affected.deleted:,} deleted",
                 "" if reconciled is None else str(reconciled.commits_seen),
-                "" if reconciled is None else f"{reconciled.deletes_remapped:,}",
+                "" if reconciled is None else str(reconciled.rounds),
             ]
         )
     console.print(
         table_of(
-            ["operation", "ended", "version", "files", "rows", "commits met", "deletes replayed"],
+            ["operation", "ended", "version", "files", "rows", "commits met", "rounds"],
             rows,
         )
     )
-    replayed: dict[str, int] = {}
-    for outcome in outcomes:
-        status = outcome.status
-        if isinstance(status, OperationStatus) and status.result and status.result.reconciled:
-            for segment, rows_ in (status.result.reconciled.by_segment or {}).items():
-                replayed[segment] = replayed.get(segment, 0) + rows_
-    if replayed:
-        listed = sorted(replayed.items(), key=lambda item: -item[1])
-        text = ", ".join(f"{segment}: {count:,}" for segment, count in listed[:12])
-        more = f", and {len(listed) - 12} more segments" if len(listed) > 12 else ""
-        console.print(f"Deletes replayed, by segment: {text}{more}", highlight=False)
+
+
+def show_replayed(folder: Path) -> None:
+    """Which deletes were replayed onto which segment. The compaction wrote its segments without
+    a single deleted row, so what is deleted in them now was moved there."""
+    snapshot = DeltaLog(open_store(folder.as_uri())).snapshot()
+    found = [s for s in segments(snapshot.adds()) if s.level > 0 and s.deleted_rows]
+    total = sum(segment.deleted_rows for segment in found)
+    each = ", ".join(f"{segment.name}: {segment.deleted_rows:,}" for segment in found)
+    console.print(
+        f"{total:,} deletes were replayed onto {len(found)} compacted segments. {each}",
+        highlight=False,
+    )
 
 
 def show_sizes(before: Path, after: Path) -> None:
@@ -264,6 +266,7 @@ def main() -> int:
         shutil.copytree(original, story.folder)
         outcomes = run_story(story, resources)
         show_outcomes(outcomes)
+        show_replayed(story.folder)
         show_sizes(original, story.folder)
         right &= verdict(
             "every operation succeeded",

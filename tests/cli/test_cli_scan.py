@@ -1,0 +1,157 @@
+"""`tandem scan`: the same rows as `deltalake` reads, in three forms."""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from hypothesis import given
+from hypothesis import strategies as st
+
+from support.cli import Tandem
+from tandem.cli.output import json_value
+from tandem.cli.scan_command import first_rows
+
+
+def rows_of(table: Path, version: int | None = None) -> list[dict[str, object]]:
+    rows = pa.table(DeltaTable(str(table), version=version).scan()).to_pylist()
+    return sorted(rows, key=lambda row: row["id"])
+
+
+def scan(table: Path, *words: str) -> list[str]:
+    """The command for a process of its own: it has a JVM, and binary output."""
+    return [sys.executable, "-m", "tandem.cli.main", "scan", str(table), *words]
+
+
+def lines(text: str) -> list[dict[str, object]]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def test_json_is_one_object_a_line(tandem: Tandem, table: Path) -> None:
+    found = lines(tandem("scan", table, "-o", "json").stdout)
+    assert sorted(found, key=lambda row: str(row["id"])) == rows_of(table)
+
+
+@pytest.mark.parametrize("version", [0, 1, 2, 3])
+def test_any_version(tandem: Tandem, table: Path, version: int) -> None:
+    found = lines(tandem("scan", table, "--version", str(version), "-o", "json").stdout)
+    assert sorted(found, key=lambda row: str(row["id"])) == rows_of(table, version)
+
+
+def test_arrow_is_a_stream(table: Path) -> None:
+    found = subprocess.run(
+        scan(table, "-o", "arrow"),
+        capture_output=True,
+        timeout=60,
+        check=True,
+    )
+    rows = pa.ipc.open_stream(found.stdout).read_all()
+    assert sorted(rows.to_pylist(), key=lambda row: row["id"]) == rows_of(table)
+
+
+def test_columns_in_the_order_asked_for(tandem: Tandem, table: Path) -> None:
+    found = lines(tandem("scan", table, "--columns", "name,id", "-o", "json").stdout)
+    assert list(found[0]) == ["name", "id"]
+
+
+def test_a_column_that_is_not_there(tandem: Tandem, table: Path) -> None:
+    result = tandem("scan", table, "--columns", "id,nam")
+    assert result.exit_code == 2
+    assert "nam" in result.stderr
+    assert result.stdout == ""
+
+
+def test_a_preview_is_short_and_says_so(tandem: Tandem, tmp_path: Path) -> None:
+    folder = tmp_path / "long"
+    write_deltalake(str(folder), pa.table({"id": list(range(50))}))
+    result = tandem("scan", folder)
+    assert len([line for line in result.stdout.splitlines() if line.strip().isdigit()]) == 20
+    assert "first 20 rows" in result.stderr
+    assert len(lines(tandem("scan", folder, "-o", "json", "--limit", "7").stdout)) == 7
+    assert len(lines(tandem("scan", folder, "-o", "json").stdout)) == 50
+
+
+def test_a_reader_that_has_enough_is_no_error(tmp_path: Path) -> None:
+    folder = tmp_path / "long"
+    write_deltalake(str(folder), pa.table({"id": list(range(200_000))}))
+    command = f"{sys.executable} -m tandem.cli.main scan {folder} -o json | head -n 1"
+    found = subprocess.run(
+        ["bash", "-c", command], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert found.stdout == '{"id":0}\n'
+    assert found.stderr == ""
+
+
+def test_values_that_json_has_no_word_for() -> None:
+    assert json_value(
+        {
+            "nan": float("nan"),
+            "inf": float("-inf"),
+            "decimal": decimal.Decimal("1E+2"),
+            "bytes": b"\x00\xff",
+            "day": datetime.date(2013, 1, 1),
+            "nested": [{"x": None}],
+        }
+    ) == {
+        "nan": "NaN",
+        "inf": "-Infinity",
+        "decimal": "100",
+        "bytes": "AP8=",
+        "day": "2013-01-01",
+        "nested": [{"x": None}],
+    }
+
+
+@given(st.lists(st.integers(0, 4), max_size=8), st.integers(0, 20))
+def test_first_rows_takes_no_more_and_no_less(sizes: list[int], count: int) -> None:
+    batches = [pa.record_batch({"x": [1] * size}) for size in sizes]
+    assert sum(b.num_rows for b in first_rows(batches, count)) == min(sum(sizes), count)
+
+
+@pytest.mark.parametrize(
+    ("where", "expected"),
+    [("ID > 1 AND name IS NOT NULL", [3, 6, 7]), ("name <=> NULL", [2, 5, 8])],
+)
+def test_where_is_decided_by_spark(table: Path, where: str, expected: list[int]) -> None:
+    found = subprocess.run(
+        scan(table, "--where", where, "--columns", "id", "-o", "json"),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    assert sorted(row["id"] for row in lines(found.stdout)) == expected  # type: ignore[type-var]
+
+
+@pytest.mark.parametrize(
+    "where", ["nme = 'a'", "id", "reflect('java.lang.System', 'exit')", "id IN (SELECT 1)", "1 ="]
+)
+def test_a_condition_that_is_not_accepted_is_refused_before_anything_is_read(
+    tandem: Tandem, table: Path, where: str
+) -> None:
+    result = tandem("scan", table, "--where", where, "-o", "json")
+    assert result.exit_code == 2
+    assert "InvalidStatement" in result.stderr
+    assert result.stdout == ""
+
+
+def test_a_condition_that_fails_on_a_row_is_an_error_of_one_line(table: Path) -> None:
+    found = subprocess.run(
+        scan(table, "--where", "1 / (id - 3) > 0", "-o", "json"),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert found.returncode == 1
+    assert found.stdout == ""
+    assert "StatementFailed" in found.stderr
+    assert "DIVIDE_BY_ZERO" in found.stderr
+    assert "Traceback" not in found.stderr
