@@ -48,6 +48,7 @@ class Checker:
     changes: set[int] = field(default_factory=set)
     succeeded: dict[str, int] = field(default_factory=dict)
     abandoned: dict[str, int] = field(default_factory=dict)
+    closed: set[str] = field(default_factory=set)
     commits: dict[str, Commit] = field(default_factory=dict)
     named: set[str] = field(default_factory=set)
     ever: set[int] = field(default_factory=set)
@@ -121,11 +122,15 @@ class Checker:
             if not app.startswith("tandem:"):
                 continue
             attempt = action["txn"]["version"]
-            operation = app.removeprefix("tandem:").removesuffix(":abandoned")
+            operation, _, what = app.removeprefix("tandem:").partition(":")
             if operation in self.succeeded:
                 raise Violation(f"version {version}: {app} after its success")
-            if app.endswith(":abandoned"):
+            if what == "abandoned":
                 self.abandoned[operation] = attempt
+            elif what == "closed":
+                self.closed.add(operation)
+            elif operation in self.closed:
+                raise Violation(f"version {version}: attempt {attempt} of {app}, which is closed")
             elif attempt <= self.abandoned.get(operation, 0):
                 raise Violation(f"version {version}: abandoned attempt {attempt} of {app} commits")
             else:

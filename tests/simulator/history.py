@@ -11,7 +11,7 @@ from simulator.jobs import INGEST_ROWS
 from simulator.statements import DELETES, UPDATES, Statement
 from simulator.world import World
 from tandem.errors import Reason
-from tandem.operations import cleaning, commit, layout
+from tandem.operations import cleaning, commit, earlier, layout
 from tandem.operations.work import Table
 from tandem.spec.resources import Operation
 from tandem.spec.status import Phase
@@ -53,6 +53,7 @@ class History:
             self._prepare()
             self._shuffle()
             self._finish()
+            self._run_again()
         except Violation as violation:
             raise Violation(f"{violation}\n\n{self.story()}") from None
 
@@ -163,20 +164,39 @@ class History:
                 raise Violation(f"a lock is left: {entry}")
         self._check_garbage(snapshot.version)
 
+    def _run_again(self) -> None:
+        """The same resources once more: the first results are reported, nothing changes."""
+        for actor in self.actors:
+            before, version = actor.ended, self.checker.version
+            assert before is not None
+            if before.reason in (Reason.NOTHING_TO_DO, Reason.DELETION_VECTORS_DISABLED):
+                continue  # says nothing about what another process planned, or wrote nothing
+            session = actor.open_again()
+            while session.advance():
+                pass
+            after = session.ending
+            assert after is not None
+            if (after.phase, after.result) != (before.phase, before.result):
+                raise Violation(f"{actor.name} ended with {before}, run again with {after}")
+            if self.world.log.latest_version() != version:
+                raise Violation(f"{actor.name} changed the table when it was run again")
+
     def _check_garbage(self, version: int) -> None:
         store = self.world.store
         snapshot = self.world.log.snapshot(version)
         for actor in self.actors:
             operation_id = actor.operation_id
-            succeeded, abandoned = commit.stops(snapshot, operation_id)
+            stops = commit.stops(snapshot, operation_id)
             # What a twin or zombie wrote after the cleaning is what `tandem clean` is for.
-            cleaning.clean_abandoned(store, operation_id, abandoned)
-            done = self.checker.commits.get(operation_id) if succeeded else None
+            highest = earlier.highest_claim(store, operation_id) if stops.closed else 0
+            cleaning.clean_abandoned(store, operation_id, max(stops.abandoned, highest))
+            done = self.checker.commits.get(operation_id) if stops.succeeded else None
             if done is not None:
-                cleaning.clean_unused(store, operation_id, succeeded, done)
+                cleaning.clean_unused(store, operation_id, stops.succeeded, done)
             left = [p for p in store.paths() if p.startswith(f"{operation_id}-")]
             left = [p for p in left if p not in self.checker.named]
-            if left:
+            assert actor.ended is not None
+            if left and actor.ended.reason is not Reason.NOTHING_TO_DO:
                 raise Violation(f"{actor.name} left {left}")
         missing = [p for p in self.checker.files if p not in store.paths()]
         if missing:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pydantic import ValidationError
@@ -88,8 +88,9 @@ def actions(work: Work, attempt: int, fencing: int) -> list[Action]:
     return found
 
 
-def abandonment(work: Work, attempt: int) -> list[Action]:
-    """A commit without data that declares all attempts up to `attempt` dead."""
+def abandonment(work: Work, attempt: int, *, closes: bool) -> list[Action]:
+    """A commit without data that declares all attempts up to `attempt` dead; one that `closes`
+    the operation, those to come as well."""
     info = commit_info(
         "ABANDON",
         {"attempt": str(attempt)},
@@ -102,7 +103,11 @@ def abandonment(work: Work, attempt: int) -> list[Action]:
             "abandoned": attempt,
         },
     )
-    return [info, Txn(layout.abandoned_app(work.identity.operation_id), attempt, work.now_ms)]
+    operation_id = work.identity.operation_id
+    found: list[Action] = [info, Txn(layout.abandoned_app(operation_id), attempt, work.now_ms)]
+    if closes:
+        found.append(Txn(layout.closed_app(operation_id), attempt, work.now_ms))
+    return found
 
 
 def result_of(work: Work, version: int) -> OperationResult:
@@ -121,12 +126,28 @@ def result_of(work: Work, version: int) -> OperationResult:
     )
 
 
-def stops(snapshot: Snapshot, operation_id: str) -> tuple[int, int]:
-    """The attempt that succeeded, and the highest abandoned one, as a version shows them;
-    0 for none."""
+@dataclass(frozen=True, slots=True)
+class Stops:
+    """What in a version keeps attempts of an operation from committing after it: the attempt
+    that succeeded and the highest abandoned one (0 for none), and whether it is closed."""
+
+    succeeded: int = 0
+    abandoned: int = 0
+    closed: bool = False
+
+    def forbid(self, attempt: int) -> bool:
+        return self.succeeded > 0 or self.closed or self.abandoned >= attempt
+
+
+def stops(snapshot: Snapshot, operation_id: str) -> Stops:
+    """The stops that a version shows."""
     succeeded = snapshot.txns.get(layout.success_app(operation_id))
     abandoned = snapshot.txns.get(layout.abandoned_app(operation_id))
-    return (succeeded.version if succeeded else 0, abandoned.version if abandoned else 0)
+    return Stops(
+        succeeded.version if succeeded else 0,
+        abandoned.version if abandoned else 0,
+        layout.closed_app(operation_id) in snapshot.txns,
+    )
 
 
 def find(log: DeltaLog, operation_id: str, latest: int) -> Commit | None:

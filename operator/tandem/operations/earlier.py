@@ -6,6 +6,7 @@ from collections import defaultdict
 
 from tandem.errors import ManifestInvalid, ObjectNotFound, Reason
 from tandem.operations import layout, records
+from tandem.operations.commit import Stops
 from tandem.operations.events import EarlierFound, Ending
 from tandem.operations.ports import Processes, ProcessId
 from tandem.operations.records import AttemptRecord, EndedRecord, PlanRecord, ResultRecord
@@ -15,14 +16,14 @@ from tandem.spec.status import Phase
 from tandem.storage.store import Store
 
 
-def find(store: Store, operation_id: str, abandoned: int, processes: Processes) -> EarlierFound:
+def find(store: Store, operation_id: str, stops: Stops, processes: Processes) -> EarlierFound:
     """Look at the records of all attempts; one listing, and a read or two per attempt.
 
     Raises: ManifestInvalid if a record is damaged, StorageError.
     """
     path = layout.result(operation_id)
     recorded = records.load(store, path, ResultRecord, operation_id=operation_id)
-    if recorded is not None:
+    if recorded is not None and recorded.reason != Reason.NOTHING_TO_DO:
         return EarlierFound(recorded=ending_of(recorded))
     files: dict[int, set[str]] = defaultdict(set)
     for meta in store.list(layout.attempts(operation_id)):
@@ -31,6 +32,15 @@ def find(store: Store, operation_id: str, abandoned: int, processes: Processes) 
             files[split[0]].add(split[1])
     claimed = [attempt for attempt, names in files.items() if "attempt.json" in names]
     last = max(claimed, default=0)
+    if stops.closed:
+        path = layout.ending(operation_id)
+        ending = records.load(store, path, ResultRecord, operation_id=operation_id)
+        if ending is not None:
+            return EarlierFound(closing=ending_of(ending), attempt=last)
+    abandoned = stops.abandoned
+    if recorded is not None and last <= abandoned:
+        # Else another process had planned something, and its attempt is not over.
+        return EarlierFound(recorded=ending_of(recorded))
     failures = sum(
         1
         for attempt in claimed
@@ -43,6 +53,12 @@ def find(store: Store, operation_id: str, abandoned: int, processes: Processes) 
         alive=_alive(store, operation_id, last, processes) if last > abandoned else "",
         failures=failures,
     )
+
+
+def highest_claim(store: Store, operation_id: str) -> int:
+    """The highest attempt that anybody has claimed; 0 for none."""
+    splits = (layout.split_attempt(m.path) for m in store.list(layout.attempts(operation_id)))
+    return max((s[0] for s in splits if s is not None), default=0)
 
 
 def ending_of(record: ResultRecord) -> Ending:

@@ -21,21 +21,25 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class TableRead:
-    """The latest version and what in it stops us: the attempt that succeeded, and the highest
-    abandoned one (0 for none)."""
+    """The latest version and what in it stops us: the attempt that succeeded, the highest
+    abandoned one (0 for none), and whether the operation is closed."""
 
     version: int
     succeeded: int = 0
     abandoned: int = 0
+    closed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class EarlierFound:
     """What earlier runs left. `attempt` is the highest claimed (0: none), `complete` whether
     its results are there whole, `alive` names a live process that works on it, `failures`
-    counts attempts that failed by themselves (not killed, not interrupted)."""
+    counts attempts that failed (those that died without a word too, not those that were
+    interrupted). `recorded` is the result, `closing` the ending of an operation that was closed
+    and whose result was not recorded any more."""
 
     recorded: Ending | None = None
+    closing: Ending | None = None
     attempt: int = 0
     complete: bool = False
     alive: str = ""

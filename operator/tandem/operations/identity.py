@@ -41,8 +41,8 @@ def identify(resource: Operation, table: Table, snapshot: Snapshot, *, again: bo
 
 
 def _finished(table: Table, snapshot: Snapshot, operation_id: str) -> bool:
-    succeeded, _ = commit.stops(snapshot, operation_id)
-    return succeeded > 0 or _exists(table, layout.result(operation_id))
+    stops = commit.stops(snapshot, operation_id)
+    return stops.succeeded > 0 or stops.closed or _exists(table, layout.result(operation_id))
 
 
 def _exists(table: Table, path: str) -> bool:

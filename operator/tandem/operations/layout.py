@@ -2,6 +2,7 @@
 
     _tandem/operations/<id>/operation.json                  what it is
     _tandem/operations/<id>/result.json                     how it ended
+    _tandem/operations/<id>/ending.json                     how it is about to end in failure
     _tandem/operations/<id>/attempts/<n>/attempt.json       who claimed the attempt
     _tandem/operations/<id>/attempts/<n>/{plan,job}.json    its frozen plan
     _tandem/operations/<id>/attempts/<n>/ended.json         why it ended without a commit
@@ -40,6 +41,10 @@ def operation(operation_id: str) -> str:
 
 def identity(operation_id: str) -> str:
     return f"{operation(operation_id)}/operation.json"
+
+
+def ending(operation_id: str) -> str:
+    return f"{operation(operation_id)}/ending.json"
 
 
 def result(operation_id: str) -> str:
@@ -113,6 +118,11 @@ def split_attempt(path: str) -> tuple[int, str] | None:
 def success_app(operation_id: str) -> str:
     """`txn` application id whose version is the attempt that succeeded."""
     return f"tandem:{operation_id}"
+
+
+def closed_app(operation_id: str) -> str:
+    """`txn` application id that says: ended without success, no attempt may commit any more."""
+    return f"tandem:{operation_id}:closed"
 
 
 def abandoned_app(operation_id: str) -> str:

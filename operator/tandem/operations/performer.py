@@ -40,6 +40,7 @@ from tandem.operations.events import (
     Decided,
     Done,
     EffectFailed,
+    Ending,
     Event,
     LocksGranted,
     LocksWaiting,
@@ -142,8 +143,9 @@ class Performer:
 
     def _read_table(self, _effect: Effect, _state: OperationState) -> Event:
         self._refresh()
-        succeeded, abandoned = commit.stops(self.work.snapshot, self._id)
-        return TableRead(self.work.snapshot.version, succeeded, abandoned)
+        stops = commit.stops(self.work.snapshot, self._id)
+        version = self.work.snapshot.version
+        return TableRead(version, stops.succeeded, stops.abandoned, stops.closed)
 
     def _refresh(self) -> None:
         latest = self.work.latest
@@ -152,12 +154,12 @@ class Performer:
         self.work.now_ms = self._ports.clock.now_ms()
 
     def _check_earlier_outcome(self, _effect: Effect, _state: OperationState) -> Event:
-        _, abandoned = commit.stops(self.work.snapshot, self._id)
+        stops = commit.stops(self.work.snapshot, self._id)
         self.work.forget_attempt()
-        return earlier.find(self._store, self._id, abandoned, self._ports.processes)
+        return earlier.find(self._store, self._id, stops, self._ports.processes)
 
     def _find_commit(self, _effect: Effect, _state: OperationState) -> Event:
-        if commit.stops(self.work.snapshot, self._id)[0] == 0:
+        if not commit.stops(self.work.snapshot, self._id).succeeded:
             self._refresh()
         found = commit.find(self._table.log, self._id, self.work.snapshot.version)
         return CommitFound(commit.result_in(found))
@@ -303,8 +305,8 @@ class Performer:
     def _put_commit(self, effect: Effect, state: OperationState) -> Event:
         work = self.work
         assert work.change is not None
-        succeeded, abandoned = commit.stops(work.snapshot, self._id)
-        if succeeded or abandoned >= effect.attempt or effect.version != work.snapshot.version + 1:
+        stops = commit.stops(work.snapshot, self._id)
+        if stops.forbid(effect.attempt) or effect.version != work.snapshot.version + 1:
             raise AssertionError(f"{effect} is stopped by version {work.snapshot.version}")
         # As late as can be: a vacuum without retention may run at any time.
         jobs.check_outputs(self._store, self._id, effect.attempt, work.change)
@@ -330,9 +332,18 @@ class Performer:
 
     def _record_result(self, effect: Effect, state: OperationState) -> Event:
         assert state.closing is not None
-        ending = state.closing.ending
         self._put_identity()
-        record = ResultRecord(
+        path = layout.result(self._id)
+        record = self._record(state.closing.ending)
+        if state.closing.ending.reason is Reason.COMMITTED:
+            # The log is the truth: whatever somebody recorded who did not see it, goes.
+            self._store.put(path, records.encode(record))
+        else:
+            records.put_once(self._store, path, record)
+        return Done(effect.point)
+
+    def _record(self, ending: Ending) -> ResultRecord:
+        return ResultRecord(
             operation_id=self._id,
             attempt=ending.attempt,
             phase=ending.phase,
@@ -343,8 +354,6 @@ class Performer:
             started_ms=self._started_ms,
             ended_ms=self._ports.clock.now_ms(),
         )
-        records.put_once(self._store, layout.result(self._id), record)
-        return Done(effect.point)
 
     def _finish_job(self, effect: Effect, _state: OperationState) -> Event:
         self._store.put(layout.done(self._id, effect.attempt), b"{}")
@@ -356,24 +365,32 @@ class Performer:
 
     def _abandon_attempt(self, effect: Effect, state: OperationState) -> Event:
         assert state.closing is not None
+        closing, attempt = state.closing, effect.attempt
         ended = EndedRecord(
             operation_id=self._id,
-            attempt=effect.attempt,
-            reason=state.closing.ending.reason,
-            message=state.closing.ending.message,
-            counted=state.closing.counted,
+            attempt=attempt,
+            reason=closing.ending.reason,
+            message=closing.ending.message,
+            counted=closing.counted,
         )
-        records.put_once(self._store, layout.ended(self._id, effect.attempt), ended)
+        records.put_once(self._store, layout.ended(self._id, attempt), ended)
+        if closing.closes:
+            # How it ends must be known to whoever finds it closed and no result.
+            record = records.encode(self._record(closing.ending))
+            self._store.put(layout.ending(self._id), record)
+            attempt = max(attempt, earlier.highest_claim(self._store, self._id))
         for _ in range(_ABANDON_TRIES):
             self._refresh()
-            succeeded, abandoned = commit.stops(self.work.snapshot, self._id)
-            if succeeded:
-                return AbandonRefused(succeeded)
-            if abandoned >= effect.attempt:
+            stops = commit.stops(self.work.snapshot, self._id)
+            if stops.succeeded:
+                return AbandonRefused(stops.succeeded)
+            if stops.closed or (stops.abandoned >= attempt and not closing.closes):
                 return Done(effect.point)
-            actions = commit.abandonment(self.work, effect.attempt)
+            actions = commit.abandonment(
+                self.work, max(attempt, stops.abandoned), closes=closing.closes
+            )
             version = self.work.snapshot.version + 1
-            token = f"{self._id}-{effect.attempt}-{self._ports.nonces.nonce()}"
+            token = f"{self._id}-{attempt}-{self._ports.nonces.nonce()}"
             try:
                 self._table.log.put_commit(version, actions, token=token)
             except AlreadyExists:

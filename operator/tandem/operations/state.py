@@ -32,20 +32,22 @@ class Closing:
     """The way out: effects still to perform, then the ending, or another attempt.
 
     `again` starts over (after `delay_ms`) instead of ending. `counted` says whether the attempt
-    counts towards the backoff limit: an interruption does not.
+    counts towards the backoff limit: an interruption does not. `closes`: the operation ends
+    without success, for good, so that no other attempt may commit either.
     """
 
     todo: tuple[Point, ...]
     ending: Ending
     again: bool = False
     counted: bool = True
+    closes: bool = False
     delay_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class OperationState:
     """`attempt` is the one that we claimed or adopted (0: none yet), `earlier` the highest
-    that anybody claimed; `succeeded` and `abandoned` are the stops that `version` shows.
+    that anybody claimed; `succeeded`, `abandoned`, `closed` are the stops that `version` shows.
     `persisted`: the attempt's plan is written, so its inputs are frozen. `waited`: locks came
     late, so the plan may be stale. `unsure` counts puts whose answer did not come, `round` is
     the last round of evaluation asked for, `waiting` the effect whose answer is awaited, and
@@ -59,6 +61,7 @@ class OperationState:
     version: int = -1
     succeeded: int = 0
     abandoned: int = 0
+    closed: bool = False
     round: int = 0
     persisted: bool = False
     waited: bool = False

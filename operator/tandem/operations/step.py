@@ -14,6 +14,7 @@ builds on, so that put-if-absent makes look and put one (design, "Exactly once")
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from tandem.errors import Reason
@@ -107,8 +108,7 @@ def _close(state: OperationState, closing: Closing) -> Step:
     """Perform what is left on the way out, then end or start over."""
     if closing.todo:
         point, rest = closing.todo[0], closing.todo[1:]
-        following = Closing(rest, closing.ending, closing.again, closing.counted, closing.delay_ms)
-        return _do(state, point, closing=following)
+        return _do(state, point, closing=replace(closing, todo=rest))
     if closing.again:
         fresh = OperationState(limits=state.limits, message=closing.ending.message)
         return _do(fresh, Point.READ_TABLE, delay_ms=closing.delay_ms)
@@ -127,15 +127,16 @@ def _give_up(
 ) -> Step:
     """End this attempt without a commit; then end the operation, or try `again`."""
     todo: tuple[Point, ...] = ()
+    resumable = again or phase is Phase.SUSPENDED or reason in UNRECORDED
+    closes = state.attempt > 0 and not resumable
     if state.attempt:
         # An attempt without a persisted plan wrote nothing that could be found or committed.
-        todo += GIVE_UP if state.persisted else ()
+        todo += GIVE_UP if state.persisted or closes else ()
         todo += (Point.RELEASE_LOCKS,)
-        if not again and phase is not Phase.SUSPENDED and reason not in UNRECORDED:
-            todo += (Point.RECORD_RESULT,)
+        todo += (Point.RECORD_RESULT,) if closes else ()
     ending = Ending(phase, reason, message, state.attempt, plan=state.plan)
-    state = state.at(message=message)
-    return _close(state, Closing(todo, ending, again, counted, delay_ms))
+    closing = Closing(todo, ending, again, counted, closes, delay_ms)
+    return _close(state.at(message=message), closing)
 
 
 def _fail(state: OperationState, reason: Reason, message: str, *, fresh: bool) -> Step:
@@ -174,27 +175,38 @@ def _started(state: OperationState, _event: Started) -> Step:
 
 
 def _table_read(state: OperationState, event: TableRead) -> Step:
-    state = state.at(version=event.version, succeeded=event.succeeded, abandoned=event.abandoned)
+    state = state.at(
+        version=event.version,
+        succeeded=event.succeeded,
+        abandoned=event.abandoned,
+        closed=event.closed,
+    )
     if not state.attempt:
         return _do(state, Point.CHECK_EARLIER_OUTCOME)
     if event.succeeded:
         return _do(state, Point.FIND_COMMIT)
-    if event.abandoned >= state.attempt:
-        # We are the zombie: what is left under our name belongs to the attempt that follows.
+    if event.closed or event.abandoned >= state.attempt:
+        # We are the zombie. What we wrote can never be committed, whoever cleaned before.
         message = f"attempt {state.attempt} was abandoned by a later run; it publishes nothing"
         ending = Ending(Phase.FAILED, Reason.ABANDONED, message, state.attempt)
-        return _close(state, Closing((Point.STOP_JOB, Point.RELEASE_LOCKS), ending))
+        todo = (Point.STOP_JOB, Point.CLEAN_ATTEMPT, Point.RELEASE_LOCKS)
+        return _close(state, Closing(todo, ending))
     if state.persisted:
         return _do(state, Point.RECONCILE, phase=Phase.RECONCILING)
     return _do(state, Point.PLAN)
 
 
 def _earlier_found(state: OperationState, event: EarlierFound) -> Step:
-    if event.recorded is not None:
+    if event.recorded is not None and not (
+        state.succeeded and event.recorded.reason is not Reason.COMMITTED
+    ):
         return _end(state, event.recorded)
     state = state.at(earlier=event.attempt, failures=event.failures)
     if state.succeeded:
         return _do(state, Point.FIND_COMMIT, attempt=state.succeeded)
+    if event.closing is not None:
+        cleaning = (Point.CLEAN_ATTEMPT, Point.RECORD_RESULT)
+        return _close(state.at(attempt=event.attempt), Closing(cleaning, event.closing))
     if not event.attempt or state.limits.dry_run:
         return _do(state, Point.PLAN)
     if event.alive:
@@ -211,7 +223,8 @@ def _earlier_found(state: OperationState, event: EarlierFound) -> Step:
         ending = Ending(
             Phase.FAILED, Reason.BACKOFF_LIMIT_EXCEEDED, message, event.attempt, plan=state.plan
         )
-        return _close(state, Closing((Point.CLEAN_ATTEMPT, Point.RECORD_RESULT), ending))
+        todo = (Point.ABANDON_ATTEMPT, Point.CLEAN_ATTEMPT, Point.RECORD_RESULT)
+        return _close(state.at(attempt=event.attempt), Closing(todo, ending, closes=True))
     # The cleaning after an abandonment may itself have been cut short.
     return _do(state, Point.CLEAN_ATTEMPT)
 
