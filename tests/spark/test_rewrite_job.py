@@ -10,7 +10,7 @@ from deltalake import DeltaTable, write_deltalake
 from pyroaring import BitMap64
 from pyspark.sql import SparkSession
 
-from support import jobs
+from support import jobfiles as jobs
 from tandem.errors import CountMismatch, DataFileMissing
 from tandem.reconcile.rowmap_format import from_bytes
 from tandem.spark import rewrite

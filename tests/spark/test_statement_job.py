@@ -12,7 +12,7 @@ from deltalake import write_deltalake
 from pyroaring import BitMap64
 from pyspark.sql import SparkSession
 
-from support import jobs
+from support import jobfiles as jobs
 from tandem.delta import dv
 from tandem.errors import Reason
 from tandem.spark import statement

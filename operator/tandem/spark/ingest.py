@@ -18,7 +18,7 @@ from tandem.errors import InvalidSpec, StatementFailed
 from tandem.spark.control import Control
 from tandem.spark.job import IngestJob, InputFile, JobProgress, JobResult
 from tandem.spark.job import Table as JobTable
-from tandem.spark.statement import prepare, quoted, read_rows, table_schema, write_rows
+from tandem.spark.statement import isolated, quoted, read_rows, table_schema, write_rows
 from tandem.storage import Store, open_store
 
 if TYPE_CHECKING:
@@ -36,10 +36,14 @@ def run(control: Control, spark: SparkSession) -> None:
         InvalidSpec: the source's columns do not fit the table's.
         StatementFailed: a value does not fit its column.
     """
-    spec = control.spec
-    job = spec.job
+    job = control.spec.job
     assert isinstance(job, IngestJob)
-    prepare(spark)
+    with isolated(spark) as own:
+        _ingest(control, own, job)
+
+
+def _ingest(control: Control, spark: SparkSession, job: IngestJob) -> None:
+    spec = control.spec
     control.progress(
         JobProgress(files_done=0, files_total=1, bytes_done=0, bytes_total=0, stage="Reading")
     )

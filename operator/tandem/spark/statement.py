@@ -13,7 +13,8 @@ import json
 import threading
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from tandem.errors import CountMismatch, JobFailed, ObjectNotFound
@@ -42,9 +43,14 @@ def run(control: Control, spark: SparkSession, stop: threading.Event | None = No
     """
     job = control.spec.job
     assert isinstance(job, StatementJob)
-    prepare(spark)
-    evaluate(control, spark, job, job.inputs, 0)
-    ended = stop or threading.Event()
+    with isolated(spark) as own:
+        evaluate(control, own, job, job.inputs, 0)
+        _serve(control, own, job, stop or threading.Event())
+
+
+def _serve(
+    control: Control, spark: SparkSession, job: StatementJob, ended: threading.Event
+) -> None:
     round_ = 1
     pause, idle_since = POLL_SECONDS[0], time.monotonic()
     while not ended.is_set():
@@ -63,18 +69,29 @@ def run(control: Control, spark: SparkSession, stop: threading.Event | None = No
         pause, idle_since = POLL_SECONDS[0], time.monotonic()
 
 
-def prepare(spark: SparkSession) -> None:
-    """Pin the settings and make the data source known."""
+@contextmanager
+def isolated(spark: SparkSession) -> Iterator[SparkSession]:
+    """A session of its own on the same context, with the pinned settings and our data source.
+
+    Settings that a cluster or a test made for its own session neither change what a statement
+    means nor are changed by it.
+    """
     from tandem.spark.datasource import RowsSource
 
+    own = spark.newSession()
     for key, value in session_conf().items():
-        spark.conf.set(key, value)
+        own.conf.set(key, value)
     # Sources are looked up in the thread's active session, which only the thread that made the
     # session has from the start.
     jvm = spark._jvm
-    if jvm is not None:
-        spark._get_j_spark_session_class(jvm).setActiveSession(spark._jsparkSession)
-    spark.dataSource.register(RowsSource)
+    assert jvm is not None
+    sessions = spark._get_j_spark_session_class(jvm)
+    sessions.setActiveSession(own._jsparkSession)
+    own.dataSource.register(RowsSource)
+    try:
+        yield own
+    finally:
+        sessions.setActiveSession(spark._jsparkSession)
 
 
 def evaluate(
