@@ -21,7 +21,9 @@ def clean_abandoned(store: Store, operation_id: str, up_to: int) -> None:
         store.delete_prefix(layout.data(operation_id, attempt))
         store.delete_prefix(layout.deletion_vectors(operation_id, attempt))
         store.delete_prefix(layout.rounds(operation_id, attempt))
-        store.delete([layout.row_map(operation_id, attempt)])
+        row_map = layout.row_map(operation_id, attempt)
+        store.delete([row_map])
+        store.delete_prefix(row_map)  # what a killed writer left of it
 
 
 def clean_unused(store: Store, operation_id: str, attempt: int, committed: Commit) -> None:
@@ -38,6 +40,8 @@ def clean_unused(store: Store, operation_id: str, attempt: int, committed: Commi
         layout.deletion_vectors(operation_id, attempt),
     )
     written = [meta.path for folder in folders for meta in store.list(folder)]
-    written.append(layout.row_map(operation_id, attempt))
+    row_map = layout.row_map(operation_id, attempt)
+    written.append(row_map)
     store.delete([path for path in written if path not in used])
+    store.delete_prefix(row_map)  # what a killed writer left of it, never the map itself
     store.delete_prefix(layout.rounds(operation_id, attempt))

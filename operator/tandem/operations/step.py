@@ -225,8 +225,10 @@ def _earlier_found(state: OperationState, event: EarlierFound) -> Step:
         )
         todo = (Point.ABANDON_ATTEMPT, Point.CLEAN_ATTEMPT, Point.RECORD_RESULT)
         return _close(state.at(attempt=event.attempt), Closing(todo, ending, closes=True))
-    # The cleaning after an abandonment may itself have been cut short.
-    return _do(state, Point.CLEAN_ATTEMPT)
+    # The cleaning after an abandonment may itself have been cut short. None of these attempts
+    # is ours, so the effect says by itself which they are.
+    effect = Effect(Point.CLEAN_ATTEMPT, state.abandoned)
+    return state.at(waiting=effect, retries=0), (effect,)
 
 
 def _abandon_earlier(state: OperationState, why: str) -> Step:

@@ -141,6 +141,8 @@ class LocalStore:
         folder = self._locate(prefix.removesuffix("/"))
         removed = 0
         try:
+            if not os.path.isdir(folder):
+                return _unlink_staged(folder)
             # Bottom up; links are unlinked, never followed.
             for parent, _, files in os.walk(folder, topdown=False):
                 for name in files:
@@ -208,6 +210,20 @@ class LocalStore:
         if error.errno in _ABSENT and not writing:
             return ObjectNotFound("no such object", **what)
         return StorageError("the file system failed", **what)
+
+
+def _unlink_staged(target: str) -> int:
+    """Remove what killed writers of this one file left half written; not the file itself."""
+    parent, name = os.path.split(target)
+    if not os.path.isdir(parent):
+        return 0
+    with os.scandir(parent) as found:
+        staged = [
+            entry.path
+            for entry in found
+            if entry.name.startswith(f"{name}#") and _STAGING.search(entry.name)
+        ]
+    return sum(_unlink_if_present(path) for path in staged)
 
 
 def _unlink_if_present(path: str) -> int:

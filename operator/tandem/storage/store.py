@@ -77,5 +77,6 @@ class Store(Protocol):
 
     def delete_prefix(self, prefix: str) -> int:
         """Remove everything below the folder `prefix`, also what killed writers left half
-        written (which `list` does not show). Returns how many objects went."""
+        written (which `list` does not show). If `prefix` is an object, it stays, and what
+        killed writers left of it goes. Returns how many objects went."""
         ...
