@@ -1,0 +1,31 @@
+"""Nurseries of processes to kill, and a table for each."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from support.crash import Nursery, nursery
+from support.crash_table import CrashTable, make_template
+
+
+@pytest.fixture(scope="session")
+def nurseries() -> Iterator[tuple[Nursery, Nursery]]:
+    with nursery() as one, nursery() as other:
+        yield one, other
+
+
+@pytest.fixture(scope="session")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Four loads of ten rows by deltalake, deletion vectors on."""
+    return make_template(tmp_path_factory.mktemp("crash") / "template")
+
+
+@pytest.fixture
+def tables(template: Path, tmp_path: Path) -> Callable[[], CrashTable]:
+    """Makes a fresh copy of the table."""
+    numbers = itertools.count()
+    return lambda: CrashTable.copy(template, tmp_path / f"{next(numbers)}")

@@ -1,0 +1,210 @@
+"""The crash rows of the scenarios, by real processes: C4, C5, C6, C6b, Z6, and zombies."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from support.crash import Nursery, Strike
+from support.crash_table import FIRST, KINDS, CrashTable, after_foreign, expected
+from tandem.cli.clean_command import clean
+from tandem.cli.output import Output
+from tandem.cli.tables import target
+from tandem.operations.effects import Point
+
+Tables = Callable[[], CrashTable]
+Nurseries = tuple[Nursery, Nursery]
+
+
+def data_files(table: CrashTable) -> dict[str, int]:
+    """Data files of ours, by their times: what was written again has another."""
+    paths = [p for p in table.path.glob("*-*/part-*.parquet") if not p.name.startswith("_")]
+    return {p.relative_to(table.path).as_posix(): p.stat().st_mtime_ns for p in paths}
+
+
+def test_C4_update_dies_after_writing_its_segment(nurseries: Nurseries, tables: Tables) -> None:
+    """The new segment is written, nobody names it: the restart removes it and starts afresh."""
+    nursery, table = nurseries[0], tables()
+    assert nursery.run(table.order("update", strike=Strike("job:written"))).killed
+    written = data_files(table)
+    assert len(written) == 1
+    assert table.shown() == FIRST
+    assert not written.keys() & table.named()
+
+    end = nursery.run(table.order("update"))
+    assert end.phase == "Succeeded"
+    assert end.status["attempt"] == 2
+    assert not written.keys() & table.files().keys()
+    assert table.shown() == expected("update", FIRST)
+    assert table.unreachable() == set()
+
+
+@pytest.mark.parametrize(
+    "strike",
+    [Strike("job:published"), Strike(Point.WRITE_SIDECARS, after=True), Strike(Point.PUT_COMMIT)],
+    ids=str,
+)
+def test_C5_compaction_dies_before_its_commit(
+    nurseries: Nurseries, tables: Tables, strike: Strike
+) -> None:
+    """All its files are there: readers see nothing of them, and the restart commits just these
+    instead of writing them again."""
+    nursery, table = nurseries[0], tables()
+    assert nursery.run(table.order("compaction", strike=strike)).killed
+    written = data_files(table)
+    assert written
+    assert table.shown() == FIRST
+    assert table.version == 3
+
+    end = nursery.run(table.order("compaction"))
+    assert end.phase == "Succeeded"
+    assert end.status["attempt"] == 1
+    assert Point.ADOPT_ATTEMPT in end.points
+    assert Point.START_JOB not in end.points
+    assert data_files(table) == written
+    assert table.shown() == FIRST
+    assert table.unreachable() == set()
+
+
+@pytest.mark.parametrize("kind", ["compaction", "update"])
+@pytest.mark.parametrize(
+    "strike",
+    [
+        Strike(Point.RECONCILE, after=True, nth=2),
+        Strike(Point.WRITE_SIDECARS, after=True, nth=2),
+        Strike(Point.PUT_COMMIT, nth=2),
+    ],
+    ids=str,
+)
+def test_C6_replay_killed_half_way(
+    nurseries: Nurseries, tables: Tables, kind: str, strike: Strike
+) -> None:
+    """A foreign update came between; what was decided about its rows is decided again, and
+    never half visible."""
+    nursery, table = nurseries[0], tables()
+    between = after_foreign("update", FIRST)
+    assert nursery.run(table.order(kind, strike=strike, meanwhile="update")).killed
+    assert table.shown() == between
+    end = nursery.run(table.order(kind))
+    assert end.phase == "Succeeded"
+    assert set(table.history()) == {FIRST, between, expected(kind, between)}
+    assert table.shown() == expected(kind, between)
+    assert table.unreachable() == set()
+
+
+def test_C6_a_round_asked_for_is_not_lost(nurseries: Nurseries, tables: Tables) -> None:
+    """Killed after the request of a second evaluation: nobody serves it any more, so that the
+    attempt is given up and the statement starts anew."""
+    nursery, table = nurseries[0], tables()
+    strike = Strike(Point.REQUEST_ROUND, after=True)
+    assert nursery.run(table.order("update", strike=strike, meanwhile="append")).killed
+    end = nursery.run(table.order("update"))
+    assert end.phase == "Succeeded"
+    assert table.shown() == expected("update", after_foreign("append", FIRST))
+    assert table.unreachable() == set()
+
+
+@pytest.mark.parametrize("damage", ["cut off", "flipped", "gone"])
+def test_C6b_the_row_map_of_an_operation_in_flight_is_lost(
+    nurseries: Nurseries, tables: Tables, damage: str
+) -> None:
+    """The job is done again: where rows went is never guessed."""
+    nursery, table = nurseries[0], tables()
+    assert nursery.run(table.order("compaction", strike=Strike("job:published"))).killed
+    [row_map] = table.path.glob("_tandem/operations/*/attempts/1/rounds/0/rowmap-*")
+    spoil(row_map, damage)
+    end = nursery.run(table.order("compaction"))
+    assert end.phase == "Succeeded"
+    assert end.status["attempt"] == 2
+    assert Point.ABANDON_ATTEMPT in end.points
+    assert table.shown() == FIRST
+    assert table.unreachable() == set()
+
+
+def spoil(path: Path, how: str) -> None:
+    data = path.read_bytes()
+    match how:
+        case "cut off":
+            path.write_bytes(data[: len(data) // 2])
+        case "flipped":
+            path.write_bytes(data[:-9] + bytes([data[-9] ^ 1]) + data[-8:])
+        case "gone":
+            path.unlink()
+
+
+# Two at once -------------------------------------------------------------------------------
+
+
+def test_Z6_the_same_resource_runs_already_on_this_host(
+    nurseries: Nurseries, tables: Tables
+) -> None:
+    """The second process sees that the first one lives, touches nothing, and says so."""
+    first, second = nurseries
+    table = tables()
+    stop = Strike(Point.PUT_COMMIT, signal=signal.SIGSTOP)
+    pid = first.start(table.order("update", strike=stop, answer="first"))
+    first.stopped()
+    files = table.files()
+    end = second.run(table.order("update", answer="second"))
+    assert end.phase == "Failed"
+    assert end.condition["reason"] == "AlreadyRunning"
+    assert f"process {pid}" in end.condition["message"]
+    assert table.files() == files
+    first.go_on()
+    assert first.end().phase == "Succeeded"
+    assert table.shown() == expected("update", FIRST)
+    assert table.unreachable() == set()
+
+
+ZOMBIES = (
+    Strike(Point.PERSIST_PLAN, signal=signal.SIGSTOP),
+    Strike(Point.START_JOB, signal=signal.SIGSTOP),
+    Strike("job:written", signal=signal.SIGSTOP),
+    Strike("job:published", signal=signal.SIGSTOP),
+    Strike(Point.READ_RESULT, signal=signal.SIGSTOP),
+    Strike(Point.WRITE_SIDECARS, signal=signal.SIGSTOP),
+    Strike(Point.PUT_COMMIT, signal=signal.SIGSTOP),
+    Strike(Point.PUT_COMMIT, after=True, signal=signal.SIGSTOP),
+    Strike(Point.CLEAN_UNUSED, signal=signal.SIGSTOP),
+)
+
+
+@pytest.mark.parametrize("strike", ZOMBIES, ids=str)
+@pytest.mark.parametrize("kind", KINDS)
+def test_Z6_a_zombie_publishes_nothing(
+    nurseries: Nurseries, tables: Tables, kind: str, strike: Strike
+) -> None:
+    """A process of another host is silent, so another takes over and commits. Then the first
+    one comes back and goes on where it stood: the operation happened once."""
+    first, second = nurseries
+    table = tables()
+    final = expected(kind, FIRST)
+    first.start(table.order(kind, strike=strike, answer="first"))
+    first.stopped()
+    table.move_claim_to_another_host()
+    end = second.run(table.order(kind, answer="second"))
+    assert end.phase == "Succeeded", end.condition
+    assert table.shown() == final
+    version = table.version
+
+    first.go_on()
+    zombie = first.end()
+    assert zombie.signal == 0
+    # Either it learns that it was declared dead, or that the operation has succeeded.
+    if zombie.phase == "Failed":
+        assert zombie.condition["reason"] == "Abandoned"
+    else:
+        assert zombie.status["result"] == end.status["result"]
+    assert table.version == version
+    assert table.shown() == final
+    assert set(table.history()) <= {FIRST, final}
+    # All that the log names is still there, whatever the zombie tidied up.
+    assert table.named() - {""} <= table.files().keys()
+    # What it wrote after its funeral is a dead attempt's: `tandem clean` takes it.
+    assert all("-1" in path for path in table.unreachable())
+    clean(target(str(table.path)), output=Output.JSON, dry_run=False)
+    assert table.unreachable() == set()
+    assert table.shown() == final

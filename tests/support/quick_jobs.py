@@ -1,0 +1,218 @@
+"""A `JobRunner` without Spark: the same formats, files and checks, a few milliseconds a job.
+
+Rewrites run the very functions that Spark's tasks run; statements and ingests are evaluated by
+DuckDB and written by our own writer, as real Parquet with real stats. Everything happens in the
+calling thread, so that a process which is killed takes its jobs with it, as it does in life.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from urllib.parse import unquote, urlsplit
+
+import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tandem.delta.parquet import DataFileReader, arrow_schema
+from tandem.delta.parquet_write import ParquetDataWriter, WrittenFile
+from tandem.reconcile.rowmap import merge
+from tandem.reconcile.rowmap_format import to_bytes
+from tandem.spark import control, rewrite
+from tandem.spark.control import Control, output_file
+from tandem.spark.job import IngestJob, InputFile, JobResult, RewriteJob, StatementJob
+from tandem.spark.port import JobPhase, JobRequest, JobStatus
+
+Hook = Callable[[str], None]
+"""Told where a job is: `written` (its files, nothing else), `published` (its result)."""
+
+
+def unwatched(_where: str) -> None:
+    """Nobody listens."""
+
+
+@dataclass
+class QuickJobs:
+    """`started` names all jobs that were asked for, in order."""
+
+    hook: Hook = unwatched
+    started: list[JobRequest] = field(default_factory=list)
+    _open: dict[str, Control] = field(default_factory=dict)
+    _codes: dict[str, int] = field(default_factory=dict)
+    _rounds: dict[str, int] = field(default_factory=dict)
+
+    def start(self, request: JobRequest) -> None:
+        if request.name in self._codes:
+            return
+        self.started.append(request)
+        opened = control.open_job(
+            request.location, request.spec_path, dict(request.storage_options)
+        )
+        self._open[request.name] = opened
+        self._rounds[request.name] = 1
+        self._codes[request.name] = control.answer(self.work, opened)
+
+    def status(self, name: str) -> JobStatus:
+        if name not in self._codes:
+            return JobStatus(JobPhase.UNKNOWN, "not started by this runner")
+        if self._codes[name]:
+            return JobStatus(JobPhase.FAILED, f"exit code {self._codes[name]}")
+        opened = self._open[name]
+        job = opened.spec.job
+        if not isinstance(job, StatementJob) or opened.is_done():
+            return JobStatus(JobPhase.ENDED)
+        round_ = self._rounds[name]
+        request = opened.request(round_)
+        if request is not None:
+            self.evaluate(opened, job, request.inputs, round_)
+            self._rounds[name] = round_ + 1
+        return JobStatus(JobPhase.RUNNING)
+
+    def stop(self, name: str) -> None:
+        """Nothing runs between two calls."""
+
+    # The work
+
+    def work(self, opened: Control) -> None:
+        """Do a job, or the first round of one, and publish its result."""
+        job = opened.spec.job
+        if isinstance(job, RewriteJob):
+            self.rewrite(opened, job)
+        elif isinstance(job, StatementJob):
+            self.evaluate(opened, job, job.inputs, 0)
+        else:
+            self.ingest(opened, job)
+
+    def rewrite(self, opened: Control, job: RewriteJob) -> None:
+        spec = opened.spec
+        results = [rewrite.rewrite_bin(opened.store, spec, n) for n in range(len(job.bins))]
+        self.hook("written")
+        maps = [rewrite.bin_row_map(spec, job, job.bins[r.index], r.files) for r in results]
+        opened.publish(
+            JobResult(
+                operation_id=spec.operation_id,
+                attempt=spec.attempt,
+                outputs=tuple(
+                    output_file(file, run=job.bins[r.index].run)
+                    for r in results
+                    for file in r.files
+                ),
+                row_map=opened.sidecar(0, "rowmap", to_bytes(merge(maps))),
+                rows_read=sum(r.rows_read for r in results),
+                rows_written=sum(file.rows for r in results for file in r.files),
+            )
+        )
+        self.hook("published")
+
+    def evaluate(
+        self, opened: Control, job: StatementJob, inputs: Sequence[InputFile], round_: int
+    ) -> None:
+        spec = opened.spec
+        rows = _rows(opened, inputs)
+        found = _select(rows, job.where, job.set)
+        outputs: tuple[WrittenFile, ...] = ()
+        if job.set and found.num_rows:
+            changed = found.drop_columns(["__input", "__position"])
+            outputs = _write(opened, changed, job.target_file_size)
+        self.hook("written")
+        answer = _matches(found, updates=bool(job.set))
+        opened.publish(
+            JobResult(
+                operation_id=spec.operation_id,
+                attempt=spec.attempt,
+                round=round_,
+                outputs=tuple(output_file(file, round_=round_) for file in outputs),
+                matches=opened.sidecar(round_, "matches", answer),
+                rows_read=rows.num_rows,
+                rows_written=sum(file.rows for file in outputs),
+                rows_matched=found.num_rows,
+            )
+        )
+        self.hook("published")
+
+    def ingest(self, opened: Control, job: IngestJob) -> None:
+        spec = opened.spec
+        source = pq.read_table(unquote(urlsplit(job.source_location).path))
+        outputs = _write(opened, source, job.target_file_size)
+        self.hook("written")
+        opened.publish(
+            JobResult(
+                operation_id=spec.operation_id,
+                attempt=spec.attempt,
+                outputs=tuple(map(output_file, outputs)),
+                rows_read=source.num_rows,
+                rows_written=source.num_rows,
+            )
+        )
+        self.hook("published")
+
+
+def _rows(opened: Control, inputs: Sequence[InputFile]) -> pa.Table:
+    """All live rows, with the number of their input and their position in it."""
+    schema = arrow_schema(opened.table)
+    hidden = [("__position", pa.int64()), ("__input", pa.int32())]
+    parts = [pa.schema([*schema, *(pa.field(*h) for h in hidden)]).empty_table()]
+    for number, file in enumerate(inputs):
+        path = rewrite.decoded(file)
+        values = file.partition_values
+        with DataFileReader(opened.store, path, opened.table, partition_values=values) as reader:
+            dead = rewrite.dead_rows(file)
+            batches = list(reader.batches(dead=dead, positions="__position", use_threads=False))
+        for batch in batches:
+            inputs_column = pa.array([number] * batch.num_rows, pa.int32())
+            part = pa.Table.from_batches([batch]).append_column("__input", inputs_column)
+            parts.append(part.cast(parts[0].schema))
+    return pa.concat_tables(parts)
+
+
+def _select(rows: pa.Table, where: str, set_: Mapping[str, str]) -> pa.Table:
+    chosen = ", ".join(
+        f"{_sql(set_[name])} AS {_quoted(name)}" if name in set_ else _quoted(name)
+        for name in rows.schema.names
+    )
+    with duckdb.connect() as engine:
+        engine.execute("SET threads = 1")
+        engine.register("rows", rows)
+        found = engine.sql(
+            f"SELECT {chosen} FROM rows WHERE {_sql(where)} ORDER BY __input, __position"
+        ).to_arrow_table()
+        return found.cast(rows.schema)
+
+
+def _write(opened: Control, rows: pa.Table, target_size: int) -> tuple[WrittenFile, ...]:
+    writer = ParquetDataWriter(
+        opened.store, opened.spec.data_prefix, opened.table, target_size=target_size
+    )
+    with writer:
+        for batch in rows.to_batches():
+            writer.write(batch)
+    return writer.files
+
+
+def _matches(found: pa.Table, *, updates: bool) -> bytes:
+    """One output at most: the tables of these tests are far below the target size."""
+    nulls = pa.nulls(found.num_rows, pa.int64())
+    positions = pa.array(range(found.num_rows), pa.int64()) if updates else nulls
+    outputs = pa.array([0] * found.num_rows, pa.int32()) if updates else nulls.cast(pa.int32())
+    table = pa.table(
+        {
+            "input": found.column("__input").cast(pa.int32()),
+            "position": found.column("__position").cast(pa.int64()),
+            "output": outputs,
+            "output_position": positions,
+        }
+    )
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, table.schema) as stream:
+        stream.write_table(table)
+    return bytes(sink.getvalue())
+
+
+def _sql(canonical: str) -> str:
+    """Spark's quotes → DuckDB's; the statements of these tests mean the same in both."""
+    return canonical.replace("`", '"')
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
