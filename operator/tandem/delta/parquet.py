@@ -295,6 +295,7 @@ def missing(path: str) -> DataFileMissing:
     return DataFileMissing(
         "a data file that the log lists is not there",
         resource=path,
+        found="no such object",
         expected="the file, as long as a version lists it",
         remedy="Was the table vacuumed with too short a retention? Restore the file, or restore "
         "the table to a version that is whole",

@@ -37,7 +37,9 @@ def load(paths: Sequence[str | Path]) -> list[AnyResource]:
         raise InvalidSpec(
             "no resources found",
             resource=", ".join(map(str, paths)),
+            found="nothing",
             expected=f"YAML with apiVersion: {API_VERSION}",
+            remedy="Name the files or folders that hold your resources",
         )
     check_references(resources)
     return resources
@@ -82,6 +84,7 @@ def parse_documents(found: Iterable[Document]) -> list[AnyResource]:
                         field="metadata.name",
                         found=resource.name,
                         expected="a name of its own",
+                        remedy="Rename or remove one of them",
                     )
                 )
                 continue
@@ -118,6 +121,7 @@ def check_references(resources: Sequence[AnyResource]) -> None:
             resource=first.id,
             field="spec.dependsOn",
             found=" → ".join(by_key[key].id for key in [*circle, circle[0]]),
+            expected="no circle",
             remedy="Remove one of these",
         )
 
@@ -175,7 +179,11 @@ def _read(path: str | Path) -> Iterator[Document]:
         )
         if not children:
             raise InvalidSpec(
-                "no YAML files in this folder", resource=str(path), expected=" ".join(_SUFFIXES)
+                "no YAML files in this folder",
+                resource=str(path),
+                found="none",
+                expected=" ".join(_SUFFIXES),
+                remedy="Name the folder that holds your resources",
             )
         for child in children:
             yield from _read(child)
@@ -187,16 +195,24 @@ def _read(path: str | Path) -> Iterator[Document]:
                 resource=str(path),
                 found=f"{file.stat().st_size} bytes",
                 expected=f"at most {_MAX_FILE_BYTES} bytes",
+                remedy="Is this the file that you meant?",
             )
         text = file.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
-        raise InvalidSpec("not UTF-8 text", resource=str(path)) from error
+        raise InvalidSpec(
+            "not UTF-8 text",
+            resource=str(path),
+            found=f"byte {error.object[error.start]:#04x} at {error.start}",
+            expected="text in UTF-8",
+            remedy="Is this the file that you meant? Save it as UTF-8",
+        ) from error
     except OSError as error:
         raise InvalidSpec(
             "cannot be read",
             resource=str(path),
             found=error.strerror or str(error),
             expected="a YAML file, a folder of them, or - for standard input",
+            remedy="Correct the path, or give this user the permission to read it",
         ) from error
     yield from documents(text, str(path))
 
@@ -226,7 +242,13 @@ def _resource(document: Document) -> AnyResource:
     data = document.data
     place = document.lines.get((), document.source)
     if not isinstance(data, dict):
-        raise InvalidSpec("not a resource", resource=place, found=shown(data), expected="a mapping")
+        raise InvalidSpec(
+            "not a resource",
+            resource=place,
+            found=shown(data),
+            expected="a mapping",
+            remedy="Each document is a resource: apiVersion, kind, metadata, spec",
+        )
     kind = data.get("kind")
     metadata = data.get("metadata")
     name = metadata.get("name") if isinstance(metadata, dict) else None
@@ -238,6 +260,7 @@ def _resource(document: Document) -> AnyResource:
             field="kind",
             found=kind,
             expected=f"one of {', '.join(KINDS)}",
+            remedy="Leave it out until then",
         )
     model = KINDS.get(kind) if isinstance(kind, str) else None
     if model is None:
@@ -248,7 +271,7 @@ def _resource(document: Document) -> AnyResource:
             field="kind",
             found=shown(kind) if kind else "",
             expected=f"one of {', '.join(KINDS)}",
-            remedy=f"Did you mean {guess}?" if guess else "",
+            remedy=f"Did you mean {guess}?" if guess else "Correct the kind",
         )
     # What the API server adds; a file may hold it too, and it says nothing about the wish.
     wish = {key: value for key, value in data.items() if key != "status"}

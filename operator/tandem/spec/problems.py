@@ -18,6 +18,8 @@ from tandem.errors import InvalidSpec
 
 Path = tuple[str | int, ...]
 _MAX_SHOWN = 80
+_REMEDY = "Correct the file: docs/resources.md describes every field"
+"""Where a problem suggests no better one."""
 
 
 class InvalidSpecs(InvalidSpec):
@@ -96,7 +98,7 @@ def problems_of(
                 field=dotted(path),
                 found=found_text,
                 expected=expected,
-                remedy=remedy,
+                remedy=remedy or _REMEDY,
             )
         )
     return found

@@ -66,11 +66,16 @@ def documents(text: str, source: str) -> Iterator[Document]:
             "not valid YAML",
             resource=place,
             found=" ".join(str(getattr(error, "problem", None) or error).split()),
-            remedy="Mend the file",
+            expected="YAML documents, each of them a resource",
+            remedy="Mend the file at this place",
         ) from error
     except RecursionError as error:
         raise InvalidSpec(
-            "values are nested too deeply", resource=source, expected=f"at most {_MAX_DEPTH} levels"
+            "values are nested too deeply",
+            resource=source,
+            found=f"more than {_MAX_DEPTH} levels",
+            expected=f"at most {_MAX_DEPTH} levels",
+            remedy="No field of a resource needs so many",
         ) from error
 
 
@@ -83,6 +88,7 @@ def _build(node: yaml.Node | None, path: Path, document: Document, budget: list[
         # itself without end.
         raise InvalidSpec(
             "too many values, or nested too deeply",
+            found="more, once aliases are followed",
             resource=document.source,
             expected=f"at most {_MAX_VALUES} values in a file and {_MAX_DEPTH} levels",
             remedy="Look for anchors and aliases that multiply",
@@ -90,7 +96,13 @@ def _build(node: yaml.Node | None, path: Path, document: Document, budget: list[
     place = f"{document.source}:{node.start_mark.line + 1}"
     document.lines[path] = place
     if node.tag not in _TAGS:
-        raise InvalidSpec("tags are not supported", resource=place, found=node.tag)
+        raise InvalidSpec(
+            "tags are not supported",
+            resource=place,
+            found=node.tag,
+            expected="plain values",
+            remedy="Remove the tag",
+        )
     if isinstance(node, yaml.ScalarNode):
         return _scalar(node)
     if isinstance(node, yaml.SequenceNode):
@@ -109,16 +121,28 @@ def _mapping(
     for key_node, value_node in node.value:
         line = f"{document.source}:{key_node.start_mark.line + 1}"
         if not isinstance(key_node, yaml.ScalarNode):
-            raise InvalidSpec("a key must be text", resource=line)
+            raise InvalidSpec(
+                "a key must be text",
+                resource=line,
+                found=f"a {key_node.tag.rsplit(':', 1)[-1]}",
+                expected="text",
+                remedy="Write the key as plain text",
+            )
         key = str(key_node.value)
         if key == "<<" and key_node.style is None:
             raise InvalidSpec(
-                "merge keys (<<) are not supported", resource=line, remedy="Write the fields out"
+                "merge keys (<<) are not supported",
+                resource=line,
+                found="<<",
+                expected="fields",
+                remedy="Write the fields out",
             )
         if key in result:
             raise InvalidSpec(
                 f"the key {key!r} occurs twice",
                 resource=line,
+                found="a second value",
+                expected="one value for each key",
                 remedy=f"Remove one; the first is at {document.lines[(*path, key)]}",
             )
         result[key] = _build(value_node, (*path, key), document, budget)

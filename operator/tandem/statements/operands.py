@@ -354,6 +354,8 @@ class Operands(Cursor, ABC):
                 message,
                 found=token.shown(),
                 expected=f"perhaps {' or '.join(close)}" if close else "a column of the table",
-                remedy="" if close else "Strings stand in quotes.",
+                remedy="`tandem table show` lists the columns."
+                if close
+                else "Strings stand in quotes; `tandem table show` lists the columns.",
             )
         return found[0]

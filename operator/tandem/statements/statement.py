@@ -254,6 +254,7 @@ def _target(name: str, schema: Schema, resource: str, place: str) -> Column:
         field=place,
         found=visible(name)[:80],
         expected=f"perhaps {' or '.join(close)}" if close else "a column of the table",
+        remedy="`tandem table show` lists the columns",
     )
 
 
