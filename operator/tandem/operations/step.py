@@ -129,6 +129,8 @@ def _give_up(
     todo: tuple[Point, ...] = ()
     resumable = again or phase is Phase.SUSPENDED or reason in UNRECORDED
     closes = state.attempt > 0 and not resumable
+    # What the surroundings did does not use up the tries of later runs (Spark was missing).
+    counted = counted and (again or reason not in UNRECORDED)
     if state.attempt:
         # An attempt without a persisted plan wrote nothing that could be found or committed.
         todo += GIVE_UP if state.persisted or closes else ()
@@ -183,6 +185,12 @@ def _table_read(state: OperationState, event: TableRead) -> Step:
     )
     if not state.attempt:
         return _do(state, Point.CHECK_EARLIER_OUTCOME)
+    if event.succeeded > state.attempt <= event.abandoned:
+        # A later attempt succeeded, and cleaned before we wrote (the rest of) our files.
+        todo = (Point.STOP_JOB, Point.CLEAN_ATTEMPT, Point.RELEASE_LOCKS)
+        message = f"attempt {state.attempt} was abandoned, attempt {event.succeeded} succeeded"
+        ending = Ending(Phase.FAILED, Reason.ABANDONED, message, state.attempt)
+        return _close(state, Closing(todo, ending, again=True))
     if event.succeeded:
         return _do(state, Point.FIND_COMMIT)
     if event.closed or event.abandoned >= state.attempt:
