@@ -45,8 +45,11 @@ from tandem.storage import Store, open_store
 
 F = TypeVar("F", bound=Format)
 
-TRANSIENT = frozenset({Reason.STORAGE_ERROR, Reason.OUTPUT_MISSING, Reason.JOB_FAILED})
-"""Reasons after which the same work may succeed when it is tried again."""
+TRANSIENT = frozenset(
+    {Reason.STORAGE_ERROR, Reason.OUTPUT_MISSING, Reason.DATA_FILE_MISSING, Reason.JOB_FAILED}
+)
+"""Reasons after which another attempt, planned anew, may succeed (an input that is missing may
+have been compacted and vacuumed by somebody else)."""
 
 
 @dataclass(frozen=True)
@@ -205,8 +208,16 @@ def translate(error: BaseException) -> TandemError:
             return kind(ours[2].strip())
     for condition, message, state in _CONDITION.findall(text):
         if state[:2] in ("22", "42"):
-            plain = re.sub(r"\s+", " ", message.split("== SQL")[0]).strip()
-            return errors.StatementFailed(f"[{condition}] {plain}")
+            plain = re.sub(r"\s+", " ", message.split("== SQL")[0]).strip().rstrip(".")
+            on_a_row = state[:2] == "22"
+            return errors.StatementFailed(
+                plain,
+                found=f"[{condition}]",
+                expected="a value for every row" if on_a_row else "what Spark can do here",
+                remedy="Change the statement or the source, or leave such rows out"
+                if on_a_row
+                else "Correct the statement or the source",
+            )
     return errors.JobFailed(
         "the job failed",
         found=f"{type(error).__name__}: {text[:1500]}",
