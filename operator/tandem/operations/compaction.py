@@ -6,13 +6,13 @@ to its inputs meanwhile is masked in its outputs (design, "Reconciliation").
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from pyroaring import BitMap64
 
 from tandem.delta import dv, protocol
 from tandem.delta.actions import AddFile
-from tandem.errors import ManifestInvalid
+from tandem.errors import LogGap, ManifestInvalid
 from tandem.locks.model import Mode, Resource, segment
 from tandem.operations import jobs, layout
 from tandem.operations.changes import verdict_of_table
@@ -32,8 +32,9 @@ from tandem.spark.job import Bin, InputFile, RewriteJob
 from tandem.spec.compaction import TableCompaction
 from tandem.spec.status import Plan, Reconciled
 from tandem.timeline import lineage
+from tandem.timeline.history import retired
 from tandem.timeline.names import NameRequest, SegmentNumbers, output_names
-from tandem.timeline.segments import TAG_CHUNK, known_names, output_tags, segments
+from tandem.timeline.segments import TAG_CHUNK, Segment, known_names, output_tags, segments
 
 
 class Compaction:
@@ -56,7 +57,10 @@ class Compaction:
         time = time_column(work.table.spec, snapshot)
         live = segments(snapshot.adds(), time)
         plan = plan_compaction(
-            live, self._request(work), granularity=time.granularity if time else None
+            live,
+            self._request(work),
+            granularity=time.granularity if time else None,
+            past=self._past(work, live),
         )
         summary = _summary(plan, snapshot.version)
         locks = tuple(segment(name) for name in plan.segments)
@@ -88,6 +92,18 @@ class Compaction:
     def plan_of_adopted(self, work: Work) -> Planned:
         plan, _ = work.frozen
         return Planned(plan.summary, None, Mode.REWRITE, _locks(plan.summary.segments))
+
+    def _past(self, work: Work, live: Sequence[Segment]) -> tuple[Segment, ...]:
+        """Segments of the past, only where one is named that is not live: for the message."""
+        custom = self._resource.spec.custom
+        named = set(custom.segments or ()) if custom is not None else set()
+        if named <= {segment.name for segment in live}:
+            return ()
+        log, last = work.table.log, work.snapshot.version
+        try:
+            return retired(live, log.commits(0, last))
+        except LogGap as hole:
+            return retired(live, log.commits(hole.first_available, last))
 
     def _request(self, work: Work) -> CompactionRequest:
         spec = self._resource.spec
