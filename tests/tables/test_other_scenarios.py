@@ -1,0 +1,181 @@
+"""Z2, Z11, Z13 and Z16 on real tables, and the main scenarios on a real S3 server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from support.rows import id_in, k_is, plus, without
+from support.s3 import S3Server
+from support.tables import Lake, Lakes, batch, loads, reconciled, result
+from tandem.operations.effects import Point
+from tandem.spec.status import Phase
+from tandem.timeline.names import HIGH_WATER_APP
+
+FOUR = loads(range(4))
+AFTER_READING = (
+    Point.ACQUIRE_LOCKS,
+    Point.PERSIST_PLAN,
+    Point.START_JOB,
+    Point.READ_RESULT,
+    Point.RECONCILE,
+    Point.WRITE_SIDECARS,
+    Point.PUT_COMMIT,
+)
+
+
+@pytest.mark.parametrize("at", AFTER_READING)
+def test_Z2_a_delete_between_plan_and_commit_is_not_missed(lakes: Lakes, at: Point) -> None:
+    lake = lakes.loaded(4)
+    compaction = lake.hold(lake.compaction(), at)
+    lake.foreign().delete("k = 2 AND id < 20")
+    assert compaction.finish().phase is Phase.SUCCEEDED
+    lake.assert_states(FOUR, without(FOUR, lambda row: row[1] == 2 and row[0] < 20))
+    lake.assert_clean()
+
+
+@pytest.mark.parametrize("at", AFTER_READING)
+def test_Z2_a_delete_between_plan_and_commit_of_an_update(lakes: Lakes, at: Point) -> None:
+    """Rows deleted meanwhile are neither deleted again nor brought back changed."""
+    lake = lakes.loaded(4)
+    update = lake.hold(lake.update("k IN (1, 2)", v="v + 15"), at)
+    lake.foreign().delete("k = 2")
+    done = update.finish()
+    assert done.phase is Phase.SUCCEEDED, done
+    left = without(FOUR, k_is(2))
+    lake.assert_states(FOUR, left, plus(left, k_is(1), 15))
+    lake.assert_clean()
+
+
+def test_Z11_the_winning_delete_removes_an_input_completely(lakes: Lakes) -> None:
+    lake = lakes.loaded(4)
+    compaction = lake.hold(lake.compaction(), Point.RECONCILE)
+    lake.foreign().delete("id >= 10 AND id < 20")
+    done = compaction.finish()
+    assert reconciled(done).rows_masked == 10
+    assert result(done).files_removed == 3
+    assert lake.names == ["0.1"]
+    assert lake.deleted() == {"0.1": 10}
+    lake.assert_states(FOUR, loads([0, 2, 3]))
+    lake.assert_clean()
+
+
+def test_Z11_the_winning_update_of_ours_removes_an_input_completely(lakes: Lakes) -> None:
+    lake = lakes.loaded(4)
+    compaction = lake.hold(lake.compaction(), Point.RECONCILE)
+    lake.do(lake.update("id >= 10 AND id < 20", v="v + 15"))
+    done = compaction.finish()
+    assert reconciled(done).rows_masked + reconciled(done).deletes_remapped == 10
+    assert lake.names == ["0.1", "4"]
+    lake.assert_states(FOUR, plus(FOUR, id_in(range(10, 20)), 15))
+    lake.assert_clean()
+
+
+def test_Z11_deletes_remove_all_inputs_completely(lakes: Lakes) -> None:
+    lake = lakes.loaded(4)
+    compaction = lake.hold(lake.compaction(), Point.RECONCILE)
+    lake.do(lake.delete("true"))
+    assert compaction.finish().phase is Phase.SUPERSEDED
+    assert lake.names == []
+    lake.assert_states(FOUR, ())
+    lake.assert_clean()
+
+
+def test_Z11_compaction_removes_the_update_s_inputs(lakes: Lakes) -> None:
+    """The other way round: what the delete would remove whole is now part of another file."""
+    lake = lakes.loaded(4)
+    delete = lake.hold(lake.delete("id >= 10 AND id < 20"), Point.RECONCILE)
+    lake.do(lake.compaction())
+    assert reconciled(delete.finish()).deletes_remapped == 10
+    assert lake.deleted() == {"0.1": 10}
+    lake.assert_states(FOUR, loads([0, 2, 3]))
+    lake.assert_clean()
+
+
+def test_Z13_bins_without_conflict_are_committed_where_vectors_are_off(lakes: Lakes) -> None:
+    lake = lakes.foreign(8, properties={})
+    eight = loads(range(8))
+    compaction = lake.hold(lake.compaction(), Point.RECONCILE)
+    lake.foreign().delete("id = 55")
+    done = compaction.finish()
+    assert done.phase is Phase.SUCCEEDED, done
+    assert reconciled(done).bins_dropped == 1
+    assert result(done).files_removed == 4
+    assert len(lake.live) == 1 + 4
+    lake.assert_states(eight, without(eight, id_in([55])))
+    lake.assert_clean()
+
+
+def test_Z13_a_bin_that_cannot_be_written_leaves_all_as_it_was(lakes: Lakes) -> None:
+    lake = lakes.loaded(8)
+    compaction = lake.hold(lake.compaction(), Point.START_JOB)
+    [victim] = [s.files[0].path for s in lake.live if s.name == "6"]
+    data = lake.store.get(victim)
+    lake.store.delete([victim])
+    assert compaction.finish().phase is Phase.FAILED
+    lake.store.put(victim, data)
+    lake.assert_states(loads(range(8)))
+    lake.assert_clean()
+
+
+def test_Z16_number_whose_segments_are_all_deleted_is_not_used_again(lakes: Lakes) -> None:
+    lake = lakes.loaded(4)
+    lake.do(lake.delete("true"))
+    assert lake.names == []
+    lake.load(batch(7))
+    assert lake.names == ["4"]
+    # Neither after a checkpoint and the end of the log before it …
+    lake.foreign().create_checkpoint()
+    for version in range(lake.version):
+        lake.store.delete([f"_delta_log/{version:020d}.json"])
+    lake.do(lake.delete("true"))
+    lake.load(batch(8))
+    assert lake.names == ["5"]
+    # … nor after a restore, which takes the rows back but not the numbers.
+    lake.foreign().restore(lake.version - 1)
+    lake.load(batch(9))
+    assert lake.names == ["6"]
+    assert lake.log.snapshot().txns[HIGH_WATER_APP].version == 6
+    lake.assert_rows(batch(9))
+
+
+# On a real S3 server ------------------------------------------------------------------------
+
+
+@pytest.fixture
+def s3_lake(
+    spark: SparkSession, s3_server: S3Server, tmp_path: Path, templates: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[Lake]:  # fmt: skip
+    """Four loads on S3. Spark's workers take credentials from their environment."""
+    environment = spark.sparkContext.environment
+    before = dict(environment)
+    for name, value in s3_server.environ.items():
+        monkeypatch.setenv(name, value)
+        environment[name] = value
+    lake = Lakes(spark, tmp_path, templates).on_s3(s3_server)
+    lake.load(*(batch(number) for number in range(4)))
+    lake.first_version = lake.version
+    yield lake
+    environment.clear()
+    environment.update(before)
+
+
+def test_C2_on_s3(s3_lake: Lake) -> None:
+    compaction = s3_lake.hold(s3_lake.compaction(), Point.PUT_COMMIT)
+    s3_lake.do(s3_lake.update("k = 1", v="v + 15"))
+    assert reconciled(compaction.finish()).deletes_remapped == 8
+    assert s3_lake.deleted() == {"0.1": 8}
+    s3_lake.assert_states(FOUR, plus(FOUR, k_is(1), 15))
+    s3_lake.assert_clean()
+
+
+def test_C3_on_s3(s3_lake: Lake) -> None:
+    update = s3_lake.hold(s3_lake.update("k = 1", v="v + 15"), Point.PUT_COMMIT)
+    s3_lake.do(s3_lake.compaction())
+    assert reconciled(update.finish()).by_segment == {"0.1": 8}
+    s3_lake.assert_states(FOUR, plus(FOUR, k_is(1), 15))
+    s3_lake.assert_clean()

@@ -1,0 +1,84 @@
+"""Every scenario that is due is a test whose name begins with its id (`scenarios.md`).
+
+Ids are looked for in the names of test functions: `test_D17_compaction_first_…`, also several
+in one name (`test_D6_D7_D8_…`). A row may have many tests, none may have none.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).parent
+_ID = re.compile(r"([A-Z]\d{1,2}[a-d]?)(?=_|$)")
+
+COMPACTION_AND_UPDATE = ("C2", "C2b", "C2c", "C2d", "C3", "C3b", "C3c", "C3d")
+INGEST_AND_COMPACTION = (
+    *(f"D{number}" for number in range(1, 9)),
+    *(f"D{number}" for number in range(10, 21)),
+)
+BOTH_WAYS = (*COMPACTION_AND_UPDATE, *INGEST_AND_COMPACTION, "Z2", "Z11")
+"""Asked for as pure tests and on real tables."""
+
+PLANS = ("C1a", "C1b", "C11", "C11b", "C12", "C12b", "C13", "C14")
+FAILURES = ("C4", "C5", "C6", "C6b", "D9", "D23", "Z5", "Z6", "Z13", "Z14", "Z16", "Z20")
+FOREIGN = ("W1", "W2", "W3", "W4", "W6", "W7")
+ON_TABLES = (*BOTH_WAYS, *PLANS, *FAILURES)
+"""Asked for on real tables, read by other engines."""
+
+
+@cache
+def _named(folder: str) -> dict[str, list[str]]:
+    """Scenario id → tests below a folder of `tests` whose names begin with it."""
+    found: dict[str, list[str]] = {}
+    for path in sorted((TESTS / folder).rglob("test_*.py")):
+        for node in ast.walk(ast.parse(path.read_text(), str(path))):
+            if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
+                for scenario in _ids(node.name):
+                    found.setdefault(scenario, []).append(f"{path.name}::{node.name}")
+    return found
+
+
+def _ids(name: str) -> list[str]:
+    """The ids at the beginning of a test's name, after `test_`."""
+    ids = []
+    for part in name.removeprefix("test_").split("_"):
+        if not _ID.fullmatch(part):
+            break
+        ids.append(part)
+    return ids
+
+
+def test_ids_are_read_from_names() -> None:
+    assert _ids("test_D17_compaction_first") == ["D17"]
+    assert _ids("test_D6_D7_D8_one_dies") == ["D6", "D7", "D8"]
+    assert _ids("test_C2b_C_is_no_id") == ["C2b"]
+    assert _ids("test_plain") == []
+
+
+@pytest.mark.parametrize("scenario", ON_TABLES)
+def test_scenario_is_tested_on_a_real_table(scenario: str) -> None:
+    assert _named("tables").get(scenario), f"no test of tests/tables begins with test_{scenario}_"
+
+
+@pytest.mark.parametrize("scenario", BOTH_WAYS)
+def test_scenario_is_tested_as_a_pure_function(scenario: str) -> None:
+    assert _named("reconcile").get(scenario), (
+        f"no test of tests/reconcile begins with test_{scenario}_"
+    )
+
+
+@pytest.mark.parametrize("scenario", ["C11", "C11b", "C12", "C12b", "C13", "C14", "Z16"])
+def test_scenario_of_planning_is_tested_as_a_pure_function(scenario: str) -> None:
+    assert _named("planning").get(scenario) or _named("timeline").get(scenario)
+
+
+@pytest.mark.parametrize("row", FOREIGN)
+def test_foreign_writer_is_among_those_tested(row: str) -> None:
+    """The matrix of foreign writers names its rows as parameters."""
+    source = (TESTS / "tables" / "test_foreign_writers.py").read_text()
+    assert re.search(rf'"{row}-[a-z-]+": Foreign\(', source)
