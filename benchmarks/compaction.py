@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import data
-from benchmarks.harness import PATHS, Report, Samples, Table, WrongResult, in_child, timed
+from benchmarks.harness import PATHS, Report, Samples, Table, WrongResult, in_child, progress, timed
 
 FILES = 40
 ROWS = {"toy": 200, "small": 10_000, "full": 262_144}
-TIMES = {"toy": 1, "small": 1, "full": 5}
+TIMES = {"toy": 1, "small": 1, "full": 3}
 RUNS = {"toy": 1, "small": 1, "full": 3}
 """How often `tandem run` and `spark-submit`, which take a JVM each."""
 TARGET_BYTES = 128 << 20
@@ -205,6 +205,7 @@ def run(size: str, work: Path) -> Report:
     truth = _truth(inputs)
     raw: dict[str, Any] = {"input": {"files": len(inputs), "megabytes": megabytes}}
     for function, title, times in ENGINES:
+        progress(title)
         folder = work / "out"
         folder.mkdir()
         found = in_child(function, source=str(source), work=str(folder), times=times[size])

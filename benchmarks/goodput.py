@@ -29,7 +29,16 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from benchmarks import data
-from benchmarks.harness import ChildFailed, Report, Samples, Table, await_child, start_child, timed
+from benchmarks.harness import (
+    ChildFailed,
+    Report,
+    Samples,
+    Table,
+    await_child,
+    progress,
+    start_child,
+    timed,
+)
 
 FILES_PER_GROUP = 20
 WRITERS = 2
@@ -60,7 +69,7 @@ SETTINGS = {
     "small": (Setting(1_000, 8, 5, ALL),),
     "full": (
         Setting(20_000, 40, 30, ALL),
-        Setting(1_000, 100, 15, ("alone", "tandem", "deltalake")),
+        Setting(1_000, 100, 10, ("alone", "tandem", "deltalake")),
     ),
 }
 
@@ -525,6 +534,7 @@ def run(size: str, work: Path) -> Report:
         found = {}
         for one in CONTESTS:
             if one.name in setting.contests:
+                progress(f"{one.title}, {rows_per_file:,} rows a file")
                 folder = work / f"{one.name}-{rows_per_file}"
                 found[one.name] = contest(one, setting, source, folder)
                 shutil.rmtree(folder)

@@ -78,6 +78,11 @@ class Report:
     raw: Mapping[str, Any] = field(default_factory=dict)
 
 
+def progress(text: str) -> None:
+    """Say what is being measured now, to people who wait."""
+    sys.stderr.write(f"  {time.strftime('%H:%M:%S')} {text}\n")
+
+
 def timed(work: Callable[..., Any], *arguments: Any, **named: Any) -> tuple[float, Any]:
     """(seconds, what `work` gave)."""
     started = time.perf_counter()
@@ -139,6 +144,10 @@ def await_child(process: subprocess.Popen[bytes], answer: Path, timeout: float) 
         process.kill()
         _, said = process.communicate()
         raise ChildFailed(f"took longer than {timeout:.0f} s: {_tail(said)}") from error
+    finally:
+        # Whatever interrupted us, nothing of ours goes on in the background.
+        if process.poll() is None:
+            process.kill()
     if process.returncode or not answer.is_file():
         raise ChildFailed(f"exit code {process.returncode}: {_tail(said)}")
     return json.loads(answer.read_text())

@@ -11,6 +11,7 @@ import datetime
 import importlib
 import os
 import shutil
+import signal
 import sys
 import tempfile
 from pathlib import Path
@@ -52,6 +53,8 @@ def main() -> None:
 
     work = arguments.work or cache_dir() / "bench"
     work.mkdir(parents=True, exist_ok=True)
+    # So that children are ended and tables removed, as after an interrupt.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     # Jobs of ours log there, too.
     os.environ.setdefault("TANDEM_CACHE", str(cache_dir()))
     for name in arguments.names or NAMES:
