@@ -148,7 +148,7 @@ OURS: dict[str, Ours] = {
 def _start(lakes: Lakes, foreign: Foreign) -> Lake:
     lake = lakes.loaded(4)
     foreign.prepare(lake)
-    lake.assert_rows(foreign.start)
+    lake.assert_rows_so_far(foreign.start)
     return lake
 
 
@@ -178,7 +178,7 @@ def test_W_foreign_commits_first(lakes: Lakes, name: str, kind: str) -> None:
         now = foreign.model(ours.model(foreign.start))
     else:
         now = ours.model(between)
-    lake.assert_rows(now)
+    lake.assert_rows_so_far(now)
     _next_one_works(lake, ours, now)
 
 
@@ -196,10 +196,10 @@ def test_W_ours_commits_first(lakes: Lakes, name: str, kind: str) -> None:
         foreign.act(lake, table)
     except DeltaError:
         # Aborted by its own engine's rules; its next try reads what is there.
-        lake.assert_rows(between)
+        lake.assert_rows_so_far(between)
         foreign.act(lake, lake.foreign())
     now = foreign.model(between)
-    lake.assert_rows(now)
+    lake.assert_rows_so_far(now)
     _next_one_works(lake, ours, now)
 
 

@@ -98,7 +98,7 @@ def test_D6_D7_D8_one_of_two_ingests_dies_and_a_third_comes(
     assert running[0].finish().phase is (Phase.FAILED if dies == 0 else Phase.SUCCEEDED)
     assert running[1].finish().phase is (Phase.FAILED if dies == 1 else Phase.SUCCEEDED)
     assert lake.names == ["0"]
-    lake.assert_states(NOTHING, batch(lives))
+    lake.assert_states_so_far(NOTHING, batch(lives))
     lake.load(batch(2))
     assert lake.names == ["0", "1"]
     lake.assert_states(NOTHING, batch(lives), loads([lives, 2]))
