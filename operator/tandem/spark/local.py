@@ -43,6 +43,20 @@ _TAIL_BYTES = 16_384
 class _Job:
     process: subprocess.Popen[bytes]
     log: Path
+    group_ended: bool = False
+
+    def poll(self) -> int | None:
+        """The exit code, once the driver has ended; its workers end with it."""
+        code = self.process.poll()
+        if code is not None:
+            self.end_group()
+        return code
+
+    def end_group(self) -> None:
+        """Kill what is left of the group, once: later its number may be somebody else's."""
+        if not self.group_ended:
+            self.group_ended = True
+            _signal(self.process.pid, signal.SIGKILL)
 
 
 class LocalRunner:
@@ -94,7 +108,7 @@ class LocalRunner:
         job = self._jobs.get(name)
         if job is None:
             return JobStatus(JobPhase.UNKNOWN, "not started by this runner")
-        code = job.process.poll()
+        code = job.poll()
         log = str(job.log)
         if code is None:
             return JobStatus(JobPhase.RUNNING, log=log)
@@ -108,12 +122,12 @@ class LocalRunner:
         job = self._jobs.get(name)
         if job is None:
             return
-        if job.process.poll() is None:
+        if job.poll() is None:
             _signal(job.process.pid, signal.SIGTERM)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 job.process.wait(STOP_SECONDS)
         # Workers may outlive the driver for a moment, and a hanging driver ignores the first.
-        _signal(job.process.pid, signal.SIGKILL)
+        job.end_group()
         job.process.wait()
 
     def close(self) -> None:
