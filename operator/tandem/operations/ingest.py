@@ -16,6 +16,7 @@ from tandem.operations.numbering import new_segment, numbers_at
 from tandem.operations.outputs import output_add
 from tandem.operations.work import ChangeSet, Decision, OutputFileChange, Planned, Work
 from tandem.spark.job import IngestJob, JobSpec
+from tandem.spark.source_options import checked, storage_options
 from tandem.spec.status import Plan, Reconciled, RowsAffected
 from tandem.spec.update import SourceFormat, TableIngest
 from tandem.storage import open_store
@@ -33,6 +34,7 @@ class Ingest:
 
     def plan(self, work: Work) -> Planned:
         source = self._resource.spec.source
+        checked(source.format.value, source.options)
         summary = Plan(
             read_version=work.snapshot.version,
             inputs=0,
@@ -61,7 +63,8 @@ class Ingest:
         first = records.load(work.table.store, path, JobSpec)
         if first is not None and isinstance(first.job, IngestJob):
             return first.job.source_version
-        return DeltaLog(open_store(source.location)).latest_version()
+        options = storage_options(source.location, work.table.location, work.table.storage_options)
+        return DeltaLog(open_store(source.location, options)).latest_version()
 
     def load(self, work: Work, round_: int) -> None:
         """Nothing belongs to the result but its files."""

@@ -107,7 +107,9 @@ def poll(work: Work, runner: JobRunner, attempt: int, round_: int) -> Event:
     path = layout.round_file(operation_id, attempt, 0, "failure.json")
     failure = records.load(store, path, JobFailure, operation_id=operation_id, attempt=attempt)
     if failure is not None:
-        return JobLost(_reason(failure.reason), failure.message, failure.transient)
+        # The job does not know for which resource it works.
+        message = f"{work.identity.display}: {failure.message}"
+        return JobLost(_reason(failure.reason), message, failure.transient)
     if status.phase in _LOST:
         where = f" (log: {status.log})" if status.log else ""
         message = status.message or "the job ended without a result"

@@ -284,7 +284,9 @@ def _plan_made(state: OperationState, event: PlanMade) -> Step:
 
 
 def _claim_lost(state: OperationState, _event: ClaimLost) -> Step:
-    return _do(state, Point.READ_TABLE, delay_ms=state.limits.retry_delay_ms)
+    # Whoever was faster lives right now, on whatever host: to fight over it helps nobody.
+    message = "another process has just started the same operation"
+    return _end(state, Ending(Phase.FAILED, Reason.ALREADY_RUNNING, message))
 
 
 def _locks_granted(state: OperationState, event: LocksGranted) -> Step:

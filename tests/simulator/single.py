@@ -1,0 +1,103 @@
+"""A world with one operation and a scheduler that only goes on: for tests of single crashes."""
+
+from __future__ import annotations
+
+from simulator import foreign
+from simulator.actor import operation
+from simulator.checker import Checker
+from simulator.jobs import INGEST_ROWS
+from simulator.world import World
+from support.faults import ProcessDied
+from tandem.operations import layout
+from tandem.operations.driver import Drive, open_session
+from tandem.operations.events import Ending
+from tandem.operations.performer import Around, plainly
+from tandem.operations.session import Session
+from tandem.operations.work import Table
+from tandem.spec.identity import spec_hash
+from tandem.spec.resources import Operation
+
+KINDS = ("compaction", "update", "delete", "ingest")
+MOST_STEPS = 2_000
+
+
+class Single:
+    """Six loads, and one operation of a kind. Foreign commits may be made in between."""
+
+    def __init__(self, kind: str, *, seed: int = 7) -> None:
+        self.world = World(seed)
+        self.checker = Checker(self.world)
+        self.table = Table(self.world.store, self.world.log, "LakeTable/simulated")
+        for _ in range(6):
+            self.foreign("append")
+        self.resource = self._resource(kind)
+        self.operation_id = layout.operation_id(
+            self.resource.namespace,
+            self.resource.kind_name,
+            self.resource.name,
+            spec_hash(self.resource),
+        )
+        if kind == "ingest":
+            self.checker.batches[self.operation_id] = self.world.jobs.batches[
+                "file:///batches/0.csv"
+            ]
+
+    def foreign(self, name: str) -> None:
+        """Another system commits, e.g. `append` or `delete_with_vectors`."""
+        committed = getattr(foreign, name)(self.world)
+        if committed is not None:
+            self.checker.intents[committed[0]] = committed[1]
+        self.checker.catch_up()
+
+    def session(self, around: Around = plainly, *, again: bool = False) -> Session:
+        """A new process for the operation."""
+        drive = Drive(poll_ms=1, lock_wait_s=0, around=around, again=again)
+        return open_session(self.resource, self.table, self.world.ports(), drive)
+
+    def run(self, around: Around = plainly, *, again: bool = False) -> Ending | None:
+        """Run a process to its end; None if it died. Jobs of a dead process die with it."""
+        session = self.session(around, again=again)
+        try:
+            return self.drive(session)
+        except ProcessDied:
+            self.world.living.clear()
+            self.world.locks.expire(self.table.location, self.operation_id)
+            for driver in self.world.jobs.running():
+                self.world.jobs.die(driver)
+            return None
+        finally:
+            self.checker.catch_up()
+
+    def drive(self, session: Session) -> Ending:
+        for _ in range(MOST_STEPS):
+            if not session.advance():
+                assert session.ending is not None
+                return session.ending
+            self.checker.catch_up()
+            for driver in self.world.jobs.running():
+                self.world.jobs.advance(driver)
+        raise AssertionError(f"it hangs at {session.next_effect}")
+
+    @property
+    def commits(self) -> int:
+        """How often the operation committed."""
+        return 1 if self.operation_id in self.checker.succeeded else 0
+
+    def files_left(self) -> list[str]:
+        """Files of its attempts that no version ever named."""
+        own = [p for p in self.world.store.paths() if p.startswith(f"{self.operation_id}-")]
+        return [p for p in own if p not in self.checker.named]
+
+    def _resource(self, kind: str) -> Operation:
+        if kind == "compaction":
+            return operation("TableCompaction", "compact", {"type": "Major"})
+        if kind == "ingest":
+            location = "file:///batches/0.csv"
+            self.world.jobs.batches[location] = self.world.new_rows(INGEST_ROWS)
+            source = {"format": "Csv", "location": location}
+            return operation("TableIngest", "ingest", {"source": source})
+        if kind == "update":
+            what = {"update": {"where": "v < 40", "set": {"v": "v + 7"}}}
+        else:
+            what = {"delete": {"where": "k = 2"}}
+        return operation("TableUpdate", kind, what)

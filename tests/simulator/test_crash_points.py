@@ -1,0 +1,122 @@
+"""Each named point, for each kind of operation: the process dies before it or after it, its
+answer is lost, it happens twice. Then the operation is run again. What must hold every time:
+it committed exactly once, readers saw nothing in between, and nothing is left behind.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+
+from simulator.single import KINDS, Single
+from support.faults import Fault, StrikeOnce
+from tandem.errors import Reason
+from tandem.operations.effects import Effect, Point
+from tandem.operations.performer import Around
+from tandem.spec.status import Phase
+
+INTERFERENCE = ("", "append", "delete_with_vectors", "update_by_rewrite")
+"""What somebody else commits while the operation runs."""
+
+
+@cache
+def points(kind: str) -> tuple[Point, ...]:
+    """The points that an undisturbed operation passes."""
+    single = Single(kind)
+    seen: dict[Point, None] = {}
+
+    def note(effect: Effect, call):  # type: ignore[no-untyped-def]
+        seen[effect.point] = None
+        return call()
+
+    assert single.run(note) is not None
+    return tuple(seen)
+
+
+CASES = [(kind, point, fault) for kind in KINDS for point in points(kind) for fault in Fault]
+
+
+def interfering(single: Single, what: str, around: Around) -> Around:
+    """Commit something foreign once, when the job has been started."""
+    left = [what] if what else []
+
+    def act(effect: Effect, call):  # type: ignore[no-untyped-def]
+        event = around(effect, call)
+        if effect.point is Point.START_JOB and left:
+            single.foreign(left.pop())
+        return event
+
+    return act
+
+
+@pytest.mark.parametrize(("kind", "point", "fault"), CASES)
+def test_C4_C5_C6_crash(kind: str, point: Point, fault: Fault) -> None:
+    for foreign in INTERFERENCE:
+        single = Single(kind)
+        strike = StrikeOnce(point, fault)
+        ending = single.run(interfering(single, foreign, strike))
+        assert strike.struck, f"{point} was not reached"
+        if ending is None:
+            ending = single.run()
+        assert ending is not None
+        assert ending.phase is Phase.SUCCEEDED, ending
+        assert ending.reason is Reason.COMMITTED
+        assert single.commits == 1
+        assert ending.result is not None
+        assert ending.result.version == single.checker.succeeded[single.operation_id]
+        assert single.files_left() == []
+        assert single.world.locks.entries(single.table.location) == ()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_second_run_reports_the_first_result_and_changes_nothing(kind: str) -> None:
+    single = Single(kind)
+    first = single.run()
+    version = single.checker.version
+    second = single.run()
+    assert first == second
+    assert single.checker.version == version
+
+
+@pytest.mark.parametrize("kind", ["update", "ingest"])
+def test_again_is_another_operation(kind: str) -> None:
+    single = Single(kind)
+    assert single.run() is not None
+    session = single.session(again=True)
+    assert session.identity.run == 2
+    single.checker.batches[session.identity.operation_id] = single.world.new_rows(6)
+    single.world.jobs.batches["file:///batches/0.csv"] = single.checker.batches[
+        session.identity.operation_id
+    ]
+    ending = single.drive(session)
+    assert ending.reason is Reason.COMMITTED
+    # Taken up without being asked for again, and reported.
+    assert single.run() == ending
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_Z6_two_processes_of_one_operation_commit_once(kind: str) -> None:
+    """Neither knows of the other: both are on other hosts, as far as each can tell."""
+    single = Single(kind)
+    first, second = single.session(), single.session()
+    single.world.living.clear()
+    going = [first, second]
+    for _ in range(2_000):
+        going = [session for session in going if session.advance()]
+        single.checker.catch_up()
+        for driver in single.world.jobs.running():
+            single.world.jobs.advance(driver)
+        if not going:
+            break
+    assert going == []
+    assert single.commits == 1
+
+
+def test_Z20_the_outcome_of_a_put_is_looked_up_and_its_files_are_kept() -> None:
+    single = Single("compaction")
+    strike = StrikeOnce(Point.PUT_COMMIT, Fault.LOSE_ANSWER)
+    ending = single.run(strike)
+    assert ending is not None
+    assert ending.reason is Reason.COMMITTED
+    assert Point.LOOK_UP_COMMIT in {effect.point for effect in strike.seen}
