@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import datetime as dt
+import gzip
 from pathlib import Path
+from urllib.parse import quote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -11,6 +14,8 @@ from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 
 from support import jobfiles as jobs
+from support.s3 import S3Server
+from tandem.delta.log import DeltaLog
 from tandem.errors import Reason
 from tandem.spark import ingest
 from tandem.spark.control import Control, answer
@@ -30,7 +35,7 @@ def job_for(table: Path, form: str, source: Path, options: dict[str, str] | None
     store, snapshot = jobs.snapshot_of(table)
     job = IngestJob(
         source_format=form,
-        source_location=f"file://{source}",
+        source_location=source.as_uri(),
         source_options=options or {},
         target_file_size=1 << 30,
     )
@@ -105,3 +110,206 @@ def test_a_value_that_does_not_fit_is_an_error(
     assert answer(lambda c: ingest.run(c, spark), job) == 1
     assert jobs.failure(job).reason == Reason.STATEMENT_FAILED
     assert "CAST_INVALID_INPUT" in jobs.failure(job).message
+
+
+def ingested(job: Control, spark: SparkSession) -> list[dict[str, object]]:
+    assert answer(lambda c: ingest.run(c, spark), job) == 0, jobs.failure(job).message
+    return written(job)
+
+
+def refused(job: Control, spark: SparkSession) -> str:
+    assert answer(lambda c: ingest.run(c, spark), job) == 1
+    failure = jobs.failure(job)
+    assert failure.reason in (Reason.INVALID_SPEC, Reason.STATEMENT_FAILED), failure
+    assert not failure.transient
+    return failure.message
+
+
+def make(folder: Path, fields: str, spark: SparkSession) -> Path:
+    """A table with the columns that Spark SQL spells."""
+    spark.sql(f"CREATE TABLE delta.`{folder / 'm'}` ({fields}) USING delta")
+    return folder / "m"
+
+
+def test_a_folder_of_csv_files_whose_headers_differ(
+    table: Path, tmp_path: Path, spark: SparkSession
+) -> None:
+    source = tmp_path / "in é"
+    source.mkdir()
+    (source / "a.csv").write_text("# says who\n\nname;id\nit's;1\n")
+    (source / "b.csv.gz").write_bytes(gzip.compress(b"ID;Name\n2;\n3;c,d\n"))
+    (source / "_ignored.csv").write_text("what;ever\n1;2\n")
+    (source / "empty.csv").write_text("")
+    options = {"header": "true", "sep": ";", "comment": "#"}
+    assert ingested(job_for(table, "Csv", source, options), spark) == EXPECTED
+
+
+def test_csv_without_a_header_goes_by_position(
+    table: Path, tmp_path: Path, spark: SparkSession
+) -> None:
+    source = tmp_path / "s.csv"
+    source.write_text('1,it\'s,\n2,,\n3,"c,d",\n')
+    assert ingested(job_for(table, "Csv", source), spark) == EXPECTED
+    source.write_text("1,2\n")
+    assert "another number of columns" in refused(job_for(table, "Csv", source), spark)
+
+
+@pytest.mark.parametrize(
+    "text", ["id,name\n1,a,surplus\n", "id,name\n1\n", 'id,name\n1,"two\nlines"\n']
+)
+def test_csv_records_of_another_length_are_errors(
+    table: Path, tmp_path: Path, spark: SparkSession, text: str
+) -> None:
+    source = tmp_path / "s.csv"
+    source.write_text(text)
+    message = refused(job_for(table, "Csv", source, {"header": "true"}), spark)
+    assert "MALFORMED" in message
+
+
+def test_a_lone_csv_value_over_two_lines_is_an_error(
+    table: Path, tmp_path: Path, spark: SparkSession
+) -> None:
+    source = tmp_path / "s.csv"
+    source.write_text('name\n"two\nlines"\n')
+    assert "several lines" in refused(job_for(table, "Csv", source, {"header": "true"}), spark)
+
+
+def test_formats_of_times_are_followed(tmp_path: Path, spark: SparkSession) -> None:
+    table = make(tmp_path, "day DATE, at TIMESTAMP, id INT", spark)
+    source = tmp_path / "s.csv"
+    source.write_text("day,at,id\n31/01/2020,2020.02.01 03h,1\n")
+    options = {"header": "true", "dateFormat": "dd/MM/yyyy", "timestampFormat": "yyyy.MM.dd HH'h'"}
+    at = dt.datetime(2020, 2, 1, 3, tzinfo=dt.UTC)
+    expected = [{"day": dt.date(2020, 1, 31), "at": at, "id": 1}]
+    assert ingested(job_for(table, "Csv", source, options), spark) == expected
+    source.write_text("day,at,id\n2020-01-31,2020.02.01 03h,1\n")
+    assert "CANNOT_PARSE_TIMESTAMP" in refused(job_for(table, "Csv", source, options), spark)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('{"id": 1, "name": "x"\n', "MALFORMED"),
+        ('{"id": 1.5}\n', "MALFORMED"),
+        ('{"id": 1, "surplus": 2}\n', "surplus"),
+    ],
+)
+def test_json_that_does_not_fit_is_an_error(
+    table: Path, tmp_path: Path, spark: SparkSession, text: str, said: str
+) -> None:
+    source = tmp_path / "s.json"
+    source.write_text(text)
+    assert said in refused(job_for(table, "Json", source), spark)
+
+
+def test_names_match_in_any_case_and_structs_by_name(tmp_path: Path, spark: SparkSession) -> None:
+    table = make(tmp_path, "id BIGINT, s STRUCT<a: INT, b: STRING, c: ARRAY<INT>>", spark)
+    expected = [
+        {"id": 1, "s": {"a": 7, "b": "x", "c": [1]}},
+        {"id": 2, "s": {"a": None, "b": "y", "c": None}},
+        {"id": 3, "s": None},
+    ]
+    source = tmp_path / "s.json"
+    source.write_text(
+        '{"ID": 1, "s": {"B": "x", "a": 7, "c": [1]}}\n{"ID": 2, "s": {"B": "y"}}\n{"ID": 3}\n'
+    )
+    assert ingested(job_for(table, "Json", source), spark) == expected
+    turned = pa.table(
+        {
+            "S": [{"B": "x", "c": [1], "A": 7}, {"B": "y", "c": None, "A": None}, None],
+            "id": pa.array([1, 2, 3], pa.int8()),
+        }
+    )
+    pq.write_table(turned, tmp_path / "s.parquet")
+    assert ingested(job_for(table, "Parquet", tmp_path / "s.parquet"), spark) == expected
+    source.write_text('{"s": {"b": "x", "z": 1}}\n')
+    assert "s.z" in refused(job_for(table, "Json", source), spark)
+
+
+def test_parquet_files_of_different_columns_and_encodings(
+    table: Path, tmp_path: Path, spark: SparkSession
+) -> None:
+    source = tmp_path / "in"
+    source.mkdir()
+    pq.write_table(SOURCE.slice(0, 1), source / "a.parquet")
+    encoded = pa.table({"name": pa.array([None, "c,d"]).dictionary_encode(), "id": [2, 3]})
+    pq.write_table(encoded, source / "b c%.parquet")
+    assert ingested(job_for(table, "Parquet", source), spark) == EXPECTED
+
+
+@pytest.mark.parametrize(("name", "content"), [("p=1/a.parquet", b"x"), ("_nothing", b"")])
+def test_a_folder_of_partitions_or_of_nothing_is_refused(
+    table: Path, tmp_path: Path, spark: SparkSession, name: str, content: bytes
+) -> None:
+    file = tmp_path / "in" / name
+    file.parent.mkdir(parents=True)
+    file.write_bytes(content)
+    assert "spec.source.location" in refused(job_for(table, "Parquet", tmp_path / "in"), spark)
+
+
+NOT_NULL = "id BIGINT NOT NULL, s STRUCT<a: INT NOT NULL, b: INT>, p STRING"
+
+
+@pytest.mark.parametrize(
+    ("text", "column"),
+    [
+        ('{"s": {"a": 1}, "p": "x"}', "id"),
+        ('{"id": 1, "s": {"b": 1}}', "s.a"),
+        ('{"id": null}', "id"),
+    ],
+)
+def test_nulls_where_none_may_be_are_refused(
+    tmp_path: Path, spark: SparkSession, text: str, column: str
+) -> None:
+    table = make(tmp_path, NOT_NULL, spark)
+    source = tmp_path / "s.json"
+    source.write_text(text + "\n")
+    message = refused(job_for(table, "Json", source), spark)
+    assert "must not be null" in message
+    assert column in message
+    source.write_text('{"id": 1, "s": {"a": 2}}\n{"id": 2}\n')
+    expected = [
+        {"id": 1, "s": {"a": 2, "b": None}, "p": None},
+        {"id": 2, "s": None, "p": None},
+    ]
+    job = job_for(table, "Json", source)
+    assert ingested(job, spark) == expected
+
+
+def test_from_s3_into_s3_by_the_workers_own_credentials(
+    tmp_path: Path, spark: SparkSession, s3_server: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in s3_server.environ.items():
+        monkeypatch.setenv(name, value)
+        monkeypatch.setitem(spark.sparkContext.environment, name, value)
+    source, target = s3_server.open(), s3_server.fresh_location()
+    source.put("in/a 1.csv", b"id,name\n1,it's\n2,\n")
+    source.put("in/b.csv", b'name,id\n"c,d",3\n')
+    source.put("in/s.json", b'{"id": 4, "name": "j"}\n')
+    packed = pa.BufferOutputStream()
+    pq.write_table(pa.table({"id": [5]}), packed)
+    source.put("s.parquet", packed.getvalue().to_pybytes())
+    schema = pa.schema([("id", pa.int64()), ("name", pa.string()), ("late", pa.int32())])
+    write_deltalake(target, schema.empty_table(), storage_options=s3_server.storage_options)
+    store = s3_server.open(target)
+    sources: tuple[tuple[str, str, dict[str, str]], ...] = (
+        ("Csv", "in/a 1.csv", {"header": "true"}),
+        ("Csv", "in/b.csv", {"header": "true"}),
+        ("Json", "in/s.json", {}),
+        ("Parquet", "s.parquet", {}),
+    )
+    found: list[dict[str, object]] = []
+    for attempt, (form, path, options) in enumerate(sources, start=1):
+        job = IngestJob(
+            source_format=form,
+            source_location=f"{source.location}/{quote(path)}",
+            source_options=options,
+            target_file_size=1 << 30,
+        )
+        control = jobs.control(store, DeltaLog(store).snapshot(), job, attempt)
+        table = control.spec.table.model_copy(update={"storage_options": s3_server.options})
+        control = Control(control.spec.model_copy(update={"table": table}), store)
+        found += ingested(control, spark)
+    assert [(r["id"], r["name"]) for r in found] == [
+        (1, "it's"), (2, None), (3, "c,d"), (4, "j"), (5, None),
+    ]  # fmt: skip

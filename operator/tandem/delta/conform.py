@@ -118,6 +118,34 @@ def _map(array: Any, type_: MapType, target: Any, by_id: bool) -> Any:
     return pa.MapArray.from_arrays(array.offsets, keys, items, type=target, mask=_mask(array))
 
 
+def forbidden_null(field: Field, array: Any) -> str | None:
+    """The path of a column in `array` (of the field's shape) that holds a null where the schema
+    allows none; None if all is well. What lies below a null or empty parent does not count."""
+    if not field.nullable and array.null_count:
+        return field.name
+    below = _null_below(field.type, array)
+    return None if below is None else f"{field.name}.{below}"
+
+
+def _null_below(type_: DataType, array: Any) -> str | None:
+    match type_:
+        case StructType():
+            if array.null_count:
+                array = array.drop_null()
+            children = zip(type_.fields, array.flatten(), strict=True)
+            return next((found for f, c in children if (found := forbidden_null(f, c))), None)
+        case ArrayType():
+            element = Field("element", type_.element, type_.contains_null)
+            return forbidden_null(element, array.flatten())
+        case MapType():
+            entries = array.drop_null() if array.null_count else array
+            start, end = entries.offsets[0].as_py(), entries.offsets[-1].as_py()
+            values = entries.items.slice(start, end - start)
+            return forbidden_null(Field("value", type_.value, type_.value_contains_null), values)
+        case _:
+            return None
+
+
 def relabel(array: Any, target: Any) -> Any:
     """The same values under the names of `target`: a type of the same shape, by position.
 

@@ -194,10 +194,21 @@ _CONDITION = re.compile(
     r"\[([A-Z][A-Z0-9_]*(?:\.[A-Z0-9_]+)*)\] (.*?)\s*SQLSTATE: (\w{5})", re.DOTALL
 )
 
+_ERROR_IN_JAVA = re.compile(
+    r"java\.(?:lang\.(?:Arithmetic|NumberFormat)|time\.(?:\w+\.)?(?:DateTime|DateTimeParse)"
+    r"|util\.regex\.PatternSyntax)Exception: ([^\n]+)"
+)
+"""What Spark's own code raises on a row without a condition of its own (`long overflow`)."""
+
 
 def translate(error: BaseException) -> TandemError:
-    """What Spark raised → ours: an error of our own code in a worker, a row on which the
-    statement fails (SQLSTATE class 22, or 42 for one that does not fit), else `JobFailed`."""
+    """What Spark raised → ours.
+
+    An error of our own code in a worker; a row on which the statement fails (SQLSTATE class 22,
+    42 for what does not fit, P0 for what says so itself, or an error of Java's arithmetic and
+    times); else `JobFailed`. Spark's errors come as `PySparkException`, or bare as
+    `Py4JJavaError`; the text of both holds the whole chain of causes.
+    """
     if isinstance(error, TandemError):
         return error
     text = str(error)
@@ -207,7 +218,7 @@ def translate(error: BaseException) -> TandemError:
         if isinstance(kind, type) and issubclass(kind, TandemError):
             return kind(ours[2].strip())
     for condition, message, state in _CONDITION.findall(text):
-        if state[:2] in ("22", "42"):
+        if state[:2] in ("22", "42", "P0"):
             plain = re.sub(r"\s+", " ", message.split("== SQL")[0]).strip().rstrip(".")
             on_a_row = state[:2] == "22"
             return errors.StatementFailed(

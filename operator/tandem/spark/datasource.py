@@ -1,7 +1,7 @@
 """A Spark data source over our own reader and writer (Python data source API, Arrow batches).
 
 So Spark's tasks need no Hadoop file system, no second set of credentials, and no Delta jars
-(`docs/decisions/0020-spark-reads-through-our-store.md`). What to read or write is a small file
+(`docs/decisions/0022-spark-reads-through-our-store.md`). What to read or write is a small file
 that the driver put beside the job's other control files; options name it.
 
 Reading adds two hidden columns: which input a row is from, and its position in that file.
@@ -28,6 +28,7 @@ from pyspark.sql.datasource import (
 )
 
 from tandem.delta import schema as delta_schema
+from tandem.delta.conform import forbidden_null
 from tandem.delta.dv import from_base64
 from tandem.delta.parquet import DataFileReader, TableFormat
 from tandem.delta.parquet_write import ParquetDataWriter, WrittenFile
@@ -280,6 +281,10 @@ class RowsWriter(DataSourceArrowWriter):
         for index, key in enumerate(zip(*keys, strict=True)):
             rows.setdefault(key, []).append(index)
         for key, indexes in rows.items():
+            for name, text in zip(names, key, strict=True):
+                # The log has one spelling for null and for an empty text.
+                if not text and not self._table.schema[name].nullable:
+                    _refuse(name)
             yield key, batch.take(pa.array(indexes, pa.int64())) if len(rows) > 1 else batch
 
     def _append(self, partition: _Partition, batch: pa.RecordBatch) -> None:
@@ -287,10 +292,7 @@ class RowsWriter(DataSourceArrowWriter):
         fields = []
         for wanted in self._table.data_schema:
             array = batch.column(wanted.name)
-            if not wanted.nullable and array.null_count:
-                raise StatementFailed(
-                    "a column that must not be null would become null", field=wanted.name
-                )
+            _refuse(forbidden_null(wanted, array))
             target = to_arrow_type(wanted.type)
             arrays.append(array if array.type.equals(target) else array.cast(target))
             fields.append(pa.field(wanted.name, target))
@@ -380,6 +382,17 @@ class RowsWriter(DataSourceArrowWriter):
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Nothing refers to what was written; the engine cleans the attempt's folder."""
+
+
+def _refuse(column: str | None) -> None:
+    if column is not None:
+        raise StatementFailed(
+            "a column that must not be null would become null",
+            field=column,
+            found="NULL",
+            expected="a value in every row",
+            remedy="Guard the expression with coalesce, or leave such rows out",
+        )
 
 
 def _to_ipc(table: pa.Table) -> bytes:

@@ -1,0 +1,209 @@
+"""A Spark data source that gives the lines of text files, read through our store.
+
+Spark's own parsers for CSV and JSON then work on a DataFrame of lines, so that their meaning is
+Spark's while its tasks need no Hadoop file system. Large files are cut at line ends into stripes
+that are read side by side; compressed ones cannot be cut.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+
+from tandem.delta.parquet import missing
+from tandem.errors import ObjectNotFound, StatementFailed
+from tandem.spark.job import Format
+from tandem.storage import Store, open_store
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+NAME = "tandem-lines"
+VALUE = "value"
+STRIPE_BYTES = 32 << 20
+"""About what one task reads. Text is several times the size of the same rows in Parquet."""
+BLOCK_BYTES = 4 << 20
+_COMPRESSED = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd"}
+_BOM = b"\xef\xbb\xbf"
+
+
+class TextFile(Format):
+    """`path` as the source's store wants it; the first `skip` lines are a header."""
+
+    path: str
+    size: int
+    skip: int = 0
+
+
+class LinesWork(Format):
+    """What to read; the file that the option `work` names."""
+
+    location: str
+    storage_options: dict[str, str]
+    files: tuple[TextFile, ...]
+    encoding: str = "utf-8"
+
+
+@dataclass(frozen=True)
+class Stripe:
+    """The lines of a file that begin at or after byte `start` and before `end`."""
+
+    file: int
+    start: int
+    end: int
+
+
+class Stripes(InputPartition):
+    def __init__(self, stripes: tuple[Stripe, ...]) -> None:
+        super().__init__(None)
+        self.stripes = stripes
+
+
+class LinesSource(DataSource):
+    """`spark.read.format("tandem-lines")`; options as of `tandem.spark.datasource`."""
+
+    @classmethod
+    def name(cls) -> str:
+        return NAME
+
+    def schema(self) -> str:
+        return f"{VALUE} STRING"
+
+    def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002
+        store = open_store(self.options["location"], json.loads(self.options["storage"]))
+        return LinesReader(LinesWork.model_validate_json(store.get(self.options["work"])))
+
+
+class LinesReader(DataSourceReader):
+    def __init__(self, work: LinesWork) -> None:
+        self._work = work
+
+    def partitions(self) -> Sequence[InputPartition]:
+        return plan(self._work.files)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, Stripes)
+        store = open_store(self._work.location, self._work.storage_options)
+        for stripe in partition.stripes:
+            file = self._work.files[stripe.file]
+            skip = file.skip if stripe.start == 0 else 0
+            for lines in read_lines(
+                store, file.path, self._work.encoding, stripe.start, stripe.end
+            ):
+                kept = lines[skip:]
+                skip = max(0, skip - len(lines))
+                if kept:
+                    yield pa.RecordBatch.from_arrays([pa.array(kept, pa.string())], names=[VALUE])
+
+
+def plan(files: Sequence[TextFile], size: int = STRIPE_BYTES) -> list[Stripes]:
+    """Partitions of about `size` bytes: small files together, large ones in stripes."""
+    found: list[Stripes] = []
+    together: list[Stripe] = []
+    filled = 0
+    for index, file in enumerate(files):
+        if file.size > size and not _codec(file.path):
+            parts = -(-file.size // size)
+            cuts = [file.size * part // parts for part in range(parts + 1)]
+            found += [Stripes((Stripe(index, start, end),)) for start, end in pairwise(cuts)]
+            continue
+        together.append(Stripe(index, 0, max(file.size, 1)))
+        filled += file.size
+        if filled >= size:
+            found.append(Stripes(tuple(together)))
+            together, filled = [], 0
+    if together:
+        found.append(Stripes(tuple(together)))
+    return found
+
+
+def read_lines(
+    store: Store, path: str, encoding: str, start: int = 0, end: int | None = None
+) -> Iterator[list[str]]:
+    """Lines without their ends, in lists of some megabytes. Every line of a file belongs to
+    exactly one of adjoining stripes: the one in which its first byte lies.
+
+    Raises: DataFileMissing; StatementFailed for bytes that are no text of that encoding.
+    """
+    try:
+        source: Any = store.open_input(path)
+    except ObjectNotFound as error:
+        raise missing(path) from error
+    with source:
+        codec = _codec(path)
+        if codec:
+            # The whole file is one stripe; its size says nothing of the text's.
+            source, end = pa.CompressedInputStream(pa.PythonFile(source, mode="r"), codec), None
+        first = start == 0
+        for block in _blocks(source, start, end):
+            yield _split(block.removeprefix(_BOM) if first else block, path, encoding)
+            first = False
+
+
+def _codec(path: str) -> str:
+    return next((name for suffix, name in _COMPRESSED.items() if path.endswith(suffix)), "")
+
+
+def _blocks(source: Any, start: int, end: int | None) -> Iterator[bytes]:
+    """Whole lines, many at once."""
+    if start:
+        # A line that begins just here is ours: the byte before tells.
+        position = start - 1
+        source.seek(position)
+        found = -1
+        while found < 0:
+            block = source.read(BLOCK_BYTES)
+            if not block:
+                return
+            found = block.find(b"\n")
+            position += len(block) if found < 0 else found + 1
+        rest = bytes(block[found + 1 :])
+        read = position + len(rest)
+    else:
+        rest, position = bytes(source.read(BLOCK_BYTES)), 0
+        read = len(rest)
+    while True:
+        # `rest` holds the bytes from `position`, which is where a line begins.
+        if end is not None and position >= end:
+            return
+        last = rest.rfind(b"\n") + 1
+        if end is not None and read >= end:
+            # The last of our lines is the one that holds byte `end - 1`.
+            stop = rest.find(b"\n", max(0, end - 1 - position)) + 1
+            if stop:
+                yield rest[:stop]
+                return
+        elif last:
+            yield rest[:last]
+            position, rest = position + last, rest[last:]
+        block = bytes(source.read(BLOCK_BYTES))
+        if not block:
+            if rest:
+                yield rest
+            return
+        rest += block
+        read += len(block)
+
+
+def _split(block: bytes, path: str, encoding: str) -> list[str]:
+    try:
+        text = block.decode(encoding)
+    except UnicodeDecodeError as error:
+        raise StatementFailed(
+            "a source is not text of the expected encoding",
+            resource=path,
+            field="spec.source.options.encoding",
+            found=f"byte 0x{error.object[error.start]:02x}",
+            expected=encoding,
+        ) from error
+    # Not `splitlines`, which also cuts at characters that may stand in a value.
+    lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
+    if not lines[-1]:
+        lines.pop()
+    return lines

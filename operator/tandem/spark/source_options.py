@@ -1,0 +1,117 @@
+"""Which options a `TableIngest` may give, and how its source's store is opened. Pure.
+
+Reader options are an allow-list: an option that we would not honour changes what is read without
+a word, and some of Spark's (`pathGlobFilter`, `mode`, `columnNameOfCorruptRecord`) drop rows.
+"""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Mapping
+
+from tandem.errors import InvalidSpec
+from tandem.storage.paths import canonical_location, split_location
+
+ENCODINGS = ("utf-8", "us-ascii", "iso-8859-1")
+"""Encodings in which a line ends with the byte 0x0A and nowhere else, so that files can be cut."""
+
+_TIMES = ("dateFormat", "timestampFormat", "timestampNTZFormat")
+_ALLOWED: Mapping[str, tuple[str, ...]] = {
+    "Csv": (
+        *_TIMES,
+        "charToEscapeQuoteEscaping",
+        "charset",
+        "comment",
+        "delimiter",
+        "emptyValue",
+        "encoding",
+        "escape",
+        "header",
+        "ignoreLeadingWhiteSpace",
+        "ignoreTrailingWhiteSpace",
+        "maxCharsPerColumn",
+        "maxColumns",
+        "nullValue",
+        "quote",
+        "sep",
+        "unescapedQuoteHandling",
+    ),
+    "Json": (
+        *_TIMES,
+        "allowBackslashEscapingAnyCharacter",
+        "allowComments",
+        "allowNonNumericNumbers",
+        "allowNumericLeadingZeros",
+        "allowSingleQuotes",
+        "allowUnquotedControlChars",
+        "allowUnquotedFieldNames",
+        "charset",
+        "encoding",
+    ),
+    "Parquet": (),
+    "Delta": (),
+}
+
+
+def checked(source_format: str, options: Mapping[str, str]) -> dict[str, str]:
+    """The options under their canonical names; Spark's names are case-insensitive.
+
+    Raises:
+        InvalidSpec: an unknown format or option, an option given twice, an encoding whose lines
+            cannot be told apart.
+    """
+    if source_format not in _ALLOWED:
+        raise InvalidSpec(
+            "no such source format",
+            field="spec.source.format",
+            found=source_format,
+            expected="Parquet, Csv, Json or Delta",
+        )
+    names = {name.lower(): name for name in _ALLOWED[source_format]}
+    found: dict[str, str] = {}
+    for given, value in options.items():
+        name = {"delimiter": "sep", "charset": "encoding"}.get(given.lower()) or names.get(
+            given.lower()
+        )
+        if name is None or given.lower() not in names:
+            raise _bad(
+                given,
+                "an ingest does not know this option",
+                ", ".join(_ALLOWED[source_format]) or f"no options for {source_format}",
+            )
+        if name in found:
+            raise _bad(given, "an option is given twice", f"{name} once")
+        found[name] = value
+    if "encoding" in found:
+        found["encoding"] = _encoding(found["encoding"])
+    if found.get("header", "false").lower() not in ("true", "false"):
+        raise _bad("header", "an option is neither true nor false", "true or false")
+    return found
+
+
+def storage_options(location: str, table: str, options: Mapping[str, str]) -> dict[str, str]:
+    """Options for a source's store: the table's, if it is of the same kind (an endpoint is
+    asked for once); otherwise none."""
+    same = split_location(canonical_location(location))[0] == split_location(table)[0]
+    return dict(options) if same else {}
+
+
+def _encoding(text: str) -> str:
+    try:
+        name = codecs.lookup(text).name
+    except LookupError:
+        name = ""
+    for known in ENCODINGS:
+        if name == codecs.lookup(known).name:
+            return known
+    raise _bad("encoding", "an ingest does not read this encoding", ", ".join(ENCODINGS), text)
+
+
+def _bad(name: str, message: str, expected: str, found: str = "") -> InvalidSpec:
+    return InvalidSpec(
+        message,
+        field=f"spec.source.options.{name}",
+        found=found or name,
+        expected=expected,
+        remedy="Remove or correct the option",
+    )

@@ -1,0 +1,105 @@
+"""Lines and options of sources: every line once however a file is cut; unknown options refused."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+from collections.abc import Callable
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tandem.errors import DataFileMissing, InvalidSpec, StatementFailed
+from tandem.spark import lines
+from tandem.spark.source_options import checked, storage_options
+from tandem.spark.sources import schema_string
+from tandem.storage.memory import MemoryStore
+
+TEXTS = st.lists(st.text("ab\u00e9\u2028", max_size=6), max_size=12)
+ENDS = st.sampled_from(["\n", "\r\n"])
+
+
+def read(store: MemoryStore, path: str, *span: int) -> list[str]:
+    return [line for block in lines.read_lines(store, path, "utf-8", *span) for line in block]
+
+
+@given(TEXTS, ENDS, st.booleans(), st.booleans(), st.integers(3, 9), st.integers(1, 9))
+def test_every_line_is_in_exactly_one_stripe(
+    texts: list[str], end: str, closed: bool, marked: bool, block: int, size: int
+) -> None:
+    text = end.join(texts) + (end if closed and texts else "")
+    data = (b"\xef\xbb\xbf" if marked else b"") + text.encode()
+    store = MemoryStore()
+    store.put("f", data)
+    expected = texts if closed or not texts or texts[-1] else texts[:-1]
+    before = lines.BLOCK_BYTES
+    lines.BLOCK_BYTES = block
+    try:
+        found = [
+            line
+            for stripes in lines.plan([lines.TextFile(path="f", size=len(data))], size)
+            for stripe in stripes.stripes
+            for line in read(store, "f", stripe.start, stripe.end)
+        ]
+    finally:
+        lines.BLOCK_BYTES = before
+    assert found == expected
+
+
+@pytest.mark.parametrize(("suffix", "pack"), [(".gz", gzip.compress), (".bz2", bz2.compress)])
+def test_compressed_files_are_one_stripe(suffix: str, pack: Callable[[bytes], bytes]) -> None:
+    text = "".join(f"line {i}\n" for i in range(10_000))
+    store = MemoryStore()
+    store.put(f"f{suffix}", pack(text.encode()))
+    [stripes] = lines.plan([lines.TextFile(path=f"f{suffix}", size=10_000)], 100)
+    [stripe] = stripes.stripes
+    assert read(store, f"f{suffix}", stripe.start, stripe.end) == text.splitlines()
+
+
+def test_bytes_that_are_no_text_are_an_error() -> None:
+    store = MemoryStore()
+    store.put("f", b"caf\xe9\n")
+    with pytest.raises(StatementFailed, match="0xe9"):
+        read(store, "f")
+    assert list(lines.read_lines(store, "f", "iso-8859-1")) == [["caf\u00e9"]]
+    with pytest.raises(DataFileMissing):
+        read(store, "gone")
+
+
+def test_options_are_known_by_any_case_and_alias() -> None:
+    found = checked("Csv", {"HEADER": "True", "Delimiter": ";", "charset": "UTF8"})
+    assert found == {"header": "True", "sep": ";", "encoding": "utf-8"}
+
+
+@pytest.mark.parametrize(
+    ("form", "options"),
+    [
+        ("Csv", {"mode": "DROPMALFORMED"}),
+        ("Csv", {"sep": ";", "delimiter": ","}),
+        ("Csv", {"multiLine": "true"}),
+        ("Csv", {"encoding": "utf-16"}),
+        ("Csv", {"header": "yes"}),
+        ("Json", {"columnNameOfCorruptRecord": "x"}),
+        ("Parquet", {"pathGlobFilter": "*"}),
+        ("Orc", {}),
+    ],
+)
+def test_options_that_would_not_be_honoured_are_refused(form: str, options: dict[str, str]) -> None:
+    with pytest.raises(InvalidSpec, match=r"spec\.source"):
+        checked(form, options)
+
+
+def test_a_source_elsewhere_has_options_of_its_own() -> None:
+    options = {"endpoint": "http://127.0.0.1:9"}
+    assert storage_options("s3://other/x", "s3://bucket/t", options) == options
+    assert storage_options("s3a://other/x", "s3://bucket/t", options) == options
+    assert storage_options("file:///x", "s3://bucket/t", options) == {}
+
+
+def test_a_type_that_no_table_has_is_named() -> None:
+    with pytest.raises(InvalidSpec, match="duration"):
+        schema_string(pa.schema([("took", pa.duration("s"))]))
+    with pytest.raises(InvalidSpec, match="twice"):
+        schema_string(pa.schema([("a", pa.int8()), ("A", pa.int8())]))
