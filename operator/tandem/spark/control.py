@@ -39,6 +39,7 @@ from tandem.spark.job import (
     OutputFile,
     RoundRequest,
     SidecarRef,
+    Table,
 )
 from tandem.spark.orphan import watch_parent
 from tandem.storage import Store, open_store
@@ -61,7 +62,7 @@ class Control:
 
     @property
     def table(self) -> TableFormat:
-        return table_format(self.spec)
+        return table_format(self.spec.table)
 
     def path(self, name: str) -> str:
         return f"{self.spec.control_prefix}/{name}"
@@ -141,9 +142,8 @@ def encode(content: Format) -> bytes:
     return content.model_dump_json(by_alias=True).encode()
 
 
-def table_format(spec: JobSpec) -> TableFormat:
-    """What reading and writing the job's data files needs. Raises: CorruptLog."""
-    table = spec.table
+def table_format(table: Table) -> TableFormat:
+    """What reading and writing a table's data files needs. Raises: CorruptLog."""
     return TableFormat(
         delta_schema.parse(table.schema_string, resource=table.location),
         table.partition_columns,

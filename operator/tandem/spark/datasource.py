@@ -27,14 +27,15 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
-from tandem.delta import schema as delta_schema
 from tandem.delta.conform import forbidden_null
 from tandem.delta.dv import from_base64
-from tandem.delta.parquet import DataFileReader, TableFormat
+from tandem.delta.parquet import DataFileReader
 from tandem.delta.parquet_write import ParquetDataWriter, WrittenFile
 from tandem.delta.schema import to_arrow_type
 from tandem.delta.values import to_partition_text
 from tandem.errors import CountMismatch, StatementFailed
+from tandem.spark.control import output_file, table_format
+from tandem.spark.counters import Counter
 from tandem.spark.job import Format, InputFile, OutputFile, Table
 from tandem.storage import Store, open_store
 
@@ -46,7 +47,7 @@ INPUT = "__tandem_input"
 POSITION = "__tandem_position"
 HIDDEN = (INPUT, POSITION)
 STRIPE_BYTES = 48 << 20
-"""About what one task reads: small files are read together, large ones in stripes of row groups."""
+"""About what one task reads: small files together, large ones in stripes of row groups."""
 
 MATCHES = pa.schema(
     [
@@ -68,6 +69,8 @@ class Work(Format):
     target_file_size: int = 0
     answer_path: str = ""
     round: int = 0
+    counters: str = ""
+    """Where the control store holds the readers' progress, "" for nowhere."""
 
 
 class Answer(Format):
@@ -88,9 +91,10 @@ class Stripe:
 
 
 class Stripes(InputPartition):
-    def __init__(self, stripes: tuple[Stripe, ...]) -> None:
+    def __init__(self, stripes: tuple[Stripe, ...], number: int = 0) -> None:
         super().__init__(None)
         self.stripes = stripes
+        self.number = number
 
 
 def stripes(inputs: Sequence[InputFile], size: int = STRIPE_BYTES) -> list[Stripes]:
@@ -110,6 +114,8 @@ def stripes(inputs: Sequence[InputFile], size: int = STRIPE_BYTES) -> list[Strip
             together, filled = [], 0
     if together:
         found.append(Stripes(tuple(together)))
+    for number, partition in enumerate(found):
+        partition.number = number
     return found
 
 
@@ -140,22 +146,13 @@ def options_for(store: Store, storage: Mapping[str, str], work_path: str) -> dic
     }
 
 
-def _format(table: Table) -> TableFormat:
-    return TableFormat(
-        delta_schema.parse(table.schema_string, resource=table.location),
-        table.partition_columns,
-        table.configuration,
-    )
-
-
 class RowsReader(DataSourceReader):
     def __init__(self, control: Store, work: Work, names: tuple[str, ...]) -> None:
-        # Only this reader's share of the work goes to the tasks, each with its own inputs.
+        self._control = control
         self._work = work
         self._names = names
-        self._table = _format(work.table)
+        self._table = table_format(work.table)
         self._storage = dict(work.table.storage_options)
-        del control
 
     def partitions(self) -> Sequence[InputPartition]:
         return stripes(self._work.inputs)
@@ -167,8 +164,11 @@ class RowsReader(DataSourceReader):
             self._storage,
             allowed_prefixes=self._work.table.allowed_prefixes,
         )
+        counter = Counter(self._control, self._work.counters, partition.number)
         for stripe in partition.stripes:
             yield from self._stripe(store, stripe)
+            if self._work.counters:
+                counter.add()
 
     def _stripe(self, store: Store, stripe: Stripe) -> Iterator[pa.RecordBatch]:
         input_ = self._work.inputs[stripe.input]
@@ -233,7 +233,7 @@ class RowsWriter(DataSourceArrowWriter):
         self._work = work
         self._hidden = INPUT in names
         self._columns = tuple(n for n in names if n not in HIDDEN)
-        self._table = _format(work.table)
+        self._table = table_format(work.table)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         if not self._columns:
@@ -357,18 +357,7 @@ class RowsWriter(DataSourceArrowWriter):
                 table = pa.ipc.open_stream(message.matches).read_all()
                 shifted = pc.add(table["output"], pa.scalar(len(outputs), pa.int32()))
                 tables.append(table.set_column(2, MATCHES.field(2), shifted))
-            outputs += [
-                OutputFile(
-                    path=f.path,
-                    size=f.size,
-                    rows=f.rows,
-                    modified_ms=f.modified_ms,
-                    stats=f.stats,
-                    partition_values=dict(f.partition_values),
-                    round=self._work.round,
-                )
-                for f in message.files
-            ]
+            outputs += [output_file(f, round_=self._work.round) for f in message.files]
             rows += message.rows
         path = ""
         if self._hidden:

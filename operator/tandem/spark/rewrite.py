@@ -13,8 +13,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from queue import Queue
 from typing import TYPE_CHECKING
@@ -29,7 +28,8 @@ from tandem.errors import CountMismatch, TandemError
 from tandem.reconcile.rowmap import RowMap, RowMapBuilder, RowMapIdentity, merge
 from tandem.reconcile.rowmap_format import to_bytes
 from tandem.spark.control import Control, output_file, table_format
-from tandem.spark.job import Bin, InputFile, JobProgress, JobResult, JobSpec, RewriteJob
+from tandem.spark.counters import Counter, prefix_of, reported
+from tandem.spark.job import Bin, InputFile, JobResult, JobSpec, RewriteJob
 from tandem.storage import Store
 
 if TYPE_CHECKING:
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 
 AHEAD = 4
 """Decoded batches that wait for the writer at most."""
-PROGRESS_SECONDS = 0.5
 
 
 @dataclass(frozen=True)
@@ -79,52 +78,28 @@ def run(control: Control, context: SparkContext) -> None:
 
 def _run_bins(control: Control, context: SparkContext, job: RewriteJob) -> list[BinResult]:
     spec, store = control.spec, control.store
-    files_done, bytes_done = context.accumulator(0), context.accumulator(0)
-    total_files = sum(len(b.inputs) for b in job.bins)
-    total_bytes = sum(job.inputs[i].size for b in job.bins for i in b.inputs)
 
     def task(index: int) -> BinResult | TandemError:
         try:
-            result = rewrite_bin(store, spec, index)
+            return rewrite_bin(store, spec, index)
         except TandemError as error:
             # Returned, not raised: Spark would turn it into a stack trace in a string.
             return error
-        inputs = job.bins[index].inputs
-        files_done.add(len(inputs))
-        bytes_done.add(sum(job.inputs[i].size for i in inputs))
-        return result
 
-    def report(stage: str) -> None:
-        control.progress(
-            JobProgress(
-                files_done=files_done.value,
-                files_total=total_files,
-                bytes_done=bytes_done.value,
-                bytes_total=total_bytes,
-                stage=stage,
-            )
-        )
+    def done(counts: Mapping[int, int]) -> tuple[int, int]:
+        return size_of(i for index, n in counts.items() for i in job.bins[index].inputs[:n])
 
-    report("Rewriting")
+    def size_of(inputs: Iterable[int]) -> tuple[int, int]:
+        sizes = [job.inputs[i].size for i in inputs]
+        return len(sizes), sum(sizes)
+
     # Large bins first: the job ends when the last task does.
-    order = sorted(
-        range(len(job.bins)), key=lambda i: -sum(job.inputs[n].size for n in job.bins[i].inputs)
-    )
-    with ThreadPoolExecutor(1, "tandem-collect") as pool:
-        rdd = context.parallelize(order, max(len(order), 1)).map(task)
-        answers = pool.submit(rdd.collect)
-        last = -1
-        ended = threading.Event()
-        answers.add_done_callback(lambda _: ended.set())
-        while not ended.wait(PROGRESS_SECONDS):
-            if bytes_done.value != last:
-                last = bytes_done.value
-                report("Rewriting")
-        found = answers.result()
-    for answer in found:
-        if isinstance(answer, TandemError):
-            raise answer
-    report("Publishing")
+    order = sorted(range(len(job.bins)), key=lambda i: -size_of(job.bins[i].inputs)[1])
+    with reported(control, "Rewriting", size_of(i for b in job.bins for i in b.inputs), done):
+        found = context.parallelize(order, max(len(order), 1)).map(task).collect()
+        for answer in found:
+            if isinstance(answer, TandemError):
+                raise answer
     return sorted((a for a in found if isinstance(a, BinResult)), key=lambda a: a.index)
 
 
@@ -139,7 +114,7 @@ def rewrite_bin(store: Store, spec: JobSpec, index: int) -> BinResult:
     assert isinstance(job, RewriteJob)
     bin_ = job.bins[index]
     inputs = [job.inputs[i] for i in bin_.inputs]
-    table = table_format(spec)
+    table = table_format(spec.table)
     # Spark limits native threads per task; a lone bin would leave the other cores idle.
     pa.set_cpu_count(os.cpu_count() or 1)
     expected = sum(i.rows - len(dead_rows(i)) for i in inputs)
@@ -154,7 +129,8 @@ def rewrite_bin(store: Store, spec: JobSpec, index: int) -> BinResult:
     )
     read = 0
     with writer:
-        for batch in _ahead(_live_batches(store, inputs, table)):
+        counter = Counter(store, prefix_of(spec.control_prefix), index)
+        for batch in _ahead(_live_batches(store, inputs, table, counter)):
             read += batch.num_rows
             writer.write(batch)
     written = sum(file.rows for file in writer.files)
@@ -191,7 +167,7 @@ def decoded(input_: InputFile) -> str:
 
 
 def _live_batches(
-    store: Store, inputs: Sequence[InputFile], table: TableFormat
+    store: Store, inputs: Sequence[InputFile], table: TableFormat, counter: Counter
 ) -> Iterator[pa.RecordBatch]:
     columns = table.data_schema.names
     for input_ in inputs:
@@ -203,8 +179,10 @@ def _live_batches(
                     resource=path,
                     found=reader.num_rows,
                     expected=str(input_.rows),
+                    remedy="Restore the file, or the table to a version without it",
                 )
             yield from reader.batches(dead=dead_rows(input_))
+        counter.add()
 
 
 def _ahead(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -13,13 +13,14 @@ import json
 import threading
 import time
 import uuid
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from tandem.errors import CountMismatch, JobFailed, ObjectNotFound
 from tandem.spark.control import Control, encode, translate
-from tandem.spark.job import InputFile, JobProgress, JobResult, SidecarRef, StatementJob
+from tandem.spark.counters import prefix_of, reported
+from tandem.spark.job import InputFile, JobResult, SidecarRef, StatementJob
 from tandem.spark.job import Table as JobTable
 from tandem.spark.session import session_conf
 
@@ -107,12 +108,13 @@ def evaluate(
     outputs: tuple[Any, ...] = ()
     matches: SidecarRef | None = None
     matched = 0
-    _report(control, inputs, 0)
     if live:
         schema = table_schema(spec.table)
         columns = _columns_read(job, schema)
         rows = read_rows(control, spark, inputs, columns, round_, hidden=True)
-        answer = write_rows(control, _statement(rows, job, schema), job.target_file_size, round_)
+        found = _statement(rows, job, schema)
+        with _reported(control, inputs, round_):
+            answer = write_rows(control, found, job.target_file_size, round_)
         outputs, matched = answer.outputs, answer.rows
         data = control.store.get(answer.matches)
         matches = SidecarRef(
@@ -138,7 +140,6 @@ def evaluate(
             rows_matched=matched,
         )
     )
-    _report(control, inputs, len(inputs))
 
 
 def _statement(rows: DataFrame, job: StatementJob, schema: StructType) -> DataFrame:
@@ -213,7 +214,13 @@ def read_rows(
     fields = [schema[name] for name in columns]
     if hidden:
         fields += [StructField(INPUT, IntegerType()), StructField(POSITION, LongType())]
-    work = Work(table=of, inputs=tuple(inputs), columns=tuple(columns), round=round_)
+    work = Work(
+        table=of,
+        inputs=tuple(inputs),
+        columns=tuple(columns),
+        round=round_,
+        counters=prefix_of(control.spec.control_prefix, round_) if hidden else "",
+    )
     path = _put_work(control, work, round_)
     options = options_for(control.store, control.spec.table.storage_options, path)
     return spark.read.format(NAME).schema(StructType(fields)).options(**options).load()
@@ -251,13 +258,19 @@ def _cardinality(input_: InputFile) -> int:
     return len(from_base64(input_.dv)) if input_.dv else 0
 
 
-def _report(control: Control, inputs: Sequence[InputFile], done: int) -> None:
-    control.progress(
-        JobProgress(
-            files_done=done,
-            files_total=len(inputs),
-            bytes_done=sum(i.size for i in inputs[:done]),
-            bytes_total=sum(i.size for i in inputs),
-            stage="Evaluating" if done == 0 else "Waiting for the commit",
-        )
-    )
+def _reported(
+    control: Control, inputs: Sequence[InputFile], round_: int
+) -> AbstractContextManager[None]:
+    """Files count by the shares of them that were read; written rows are few."""
+    from tandem.spark.datasource import stripes
+
+    parts = [p.stripes for p in stripes(inputs)]
+    total = sum(i.size for i in inputs)
+
+    def done(counts: Mapping[int, int]) -> tuple[int, int]:
+        read = [s for number, n in counts.items() for s in parts[number][:n]]
+        files = sum(1 / s.parts for s in read)
+        size = sum(inputs[s.input].size / s.parts for s in read)
+        return int(files + 1e-6), min(int(size), total)
+
+    return reported(control, "Evaluating", (len(inputs), total), done, round_)
