@@ -1,0 +1,91 @@
+"""Every benchmark runs to its end at toy size, and its own checks of the results pass.
+
+Nothing is asserted about time: that is what the benchmarks are for.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+# The benchmarks are no part of the product, so they are not on the path of other tests.
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from benchmarks import compaction, goodput, harness, replay, report, snapshot
+
+
+def test_snapshot_counts_as_duckdb_does(tmp_path: Path) -> None:
+    found = snapshot.run("toy", tmp_path)
+    engines = {row[1] for row in found.tables[0].rows}
+    assert engines == {"tandem", "deltalake"}
+
+
+def test_replay_agrees_with_rerun_in_two_engines(tmp_path: Path) -> None:
+    found = replay.run("toy", tmp_path)
+    assert {row[1] for row in found.tables[0].rows} >= {"remap", "rerun in DuckDB"}
+    assert found.raw["clean inputs"]["deleted"] > 0
+
+
+def test_compaction_keeps_every_row_in_every_engine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Spark + Delta is the slowest to start, and no toy makes it faster.
+    fast = tuple(e for e in compaction.ENGINES if e[0] is not compaction.spark_delta)
+    monkeypatch.setattr(compaction, "ENGINES", fast)
+    found = compaction.run("toy", tmp_path)
+    assert found.raw["tandem_warm"]["truth"] == found.raw["deltalake"]["truth"]
+    assert found.raw["tandem_warm"]["files"] == 1
+
+
+def test_compaction_notices_an_engine_that_loses_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    losing = ((compaction.polars, "loses rows", {"toy": 1}),)
+    monkeypatch.setattr(compaction, "ENGINES", losing)
+    monkeypatch.setattr(compaction, "in_child", lambda *_, **__: {"truth": [1, "0"]})
+    with pytest.raises(harness.WrongResult, match="loses rows"):
+        compaction.run("toy", tmp_path)
+
+
+def test_goodput_ends_with_the_rows_of_the_model(tmp_path: Path) -> None:
+    found = goodput.run("toy", tmp_path)
+    contests = next(iter(found.raw.values()))
+    for contest in contests.values():
+        assert contest["wrong"] == {
+            "lost": 0,
+            "resurrected": 0,
+            "doubled": 0,
+            "readers_differ": False,
+        }
+    for name in ("tandem", "through_us"):
+        assert contests[name]["compactions"]["aborted"] == 0, contests[name]["failures"]
+    assert contests["through_us"]["deletes_aborted"] == 0
+
+
+def test_the_page_is_written_from_the_results(tmp_path: Path) -> None:
+    results = tmp_path / "results"
+    results.mkdir()
+    figures = {
+        "title": "A title",
+        "setting": "As it was.",
+        "tables": [{"title": "", "columns": ["engine", "seconds"], "rows": [["tandem", "1.00"]]}],
+        "checks": ["All of it."],
+        "machine": {
+            "versions": {"cores": "2", "processor": "p", "memory": "1 GiB", "system": "s"},
+            "day": "2026-01-01",
+            "load_before": 2.0,
+        },
+    }
+    (results / "replay.json").write_text(json.dumps(figures))
+    page = tmp_path / "page.md"
+    report.write_page(results, page)
+    text = page.read_text()
+    assert "| tandem | 1.00 |" in text
+    assert "The machine was shared" in text
+
+
+def test_samples_tell_median_and_spread() -> None:
+    assert harness.Samples.of([3.0, 1.0, 2.0]).text(1) == "2.0 (1.0 to 3.0)"
