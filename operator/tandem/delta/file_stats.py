@@ -78,8 +78,11 @@ def from_footer(
         )
         if not bounded or not whole or (columns and columns[0].path_in_schema in with_nan):
             continue
-        low = _lower(min(f.min for f in bounded), type_)
-        high = _upper(max(f.max for f in bounded), type_)
+        try:
+            low = _lower(min(f.min for f in bounded), type_)
+            high = _upper(max(f.max for f in bounded), type_)
+        except (OverflowError, ValueError):
+            continue  # a time beyond Python's calendar, which ends with the year 9999
         if low is not None and high is not None:
             _set(minimum, names, low)
             _set(maximum, names, high)
