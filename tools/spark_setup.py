@@ -108,6 +108,10 @@ class _archive_in_the_making:  # noqa: N801 - reads as a statement
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None and self.part.is_file():
             self.part.replace(self.target)
+            # Archives of earlier warm-ups: 170 MB each, and never used again.
+            for old in self.target.parent.glob(f"{self.target.stem.rpartition('-')[0]}-*.jsa"):
+                if old != self.target:
+                    old.unlink(missing_ok=True)
             say(f"Done in {time.monotonic() - self.started:.0f} s.")
         else:
             self.part.unlink(missing_ok=True)

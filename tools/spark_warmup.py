@@ -1,7 +1,7 @@
 """What `tools/spark_setup.py` runs so that the JVM loads the classes our jobs need.
 
-Exercises each shape of job once on a few rows: RDD tasks, the Python data source in both
-directions, Spark's own file readers, and with `--tests` Delta as the tests use it.
+Exercises each shape of job once on a few rows (`tandem.spark.warm`), and with `--tests` Delta as
+the tests use it. The archive's name holds a digest of both files.
 """
 
 from __future__ import annotations
@@ -12,23 +12,6 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
-
-
-def exercise(spark: SparkSession, folder: Path) -> None:
-    """Run the shapes of our jobs; the answers do not matter."""
-    from tandem.spark.warm import exercise_jobs
-
-    exercise_jobs(spark, folder)
-    frame = spark.range(1000).select(
-        F.col("id"),
-        F.expr("cast(id % 7 AS string) AS name"),
-        F.expr("timestamp_micros(id) AS at"),
-        F.expr("cast(id AS decimal(20, 2)) AS money"),
-    )
-    for form in ("parquet", "csv", "json"):
-        target = str(folder / form)
-        frame.write.format(form).save(target)
-        spark.read.format(form).schema(frame.schema).load(target).filter("id % 3 = 0").toArrow()
 
 
 def exercise_delta(spark: SparkSession, folder: Path) -> None:
@@ -50,19 +33,21 @@ def exercise_delta(spark: SparkSession, folder: Path) -> None:
 
 
 def main() -> None:
+    from tandem.spark.warm import exercise_jobs
+
     with tempfile.TemporaryDirectory(prefix="tandem-warm-") as name:
         folder = Path(name)
         if sys.argv[1:2] == ["--tests"]:
             from support.spark import start_session
 
             spark = start_session(record_archive=Path(sys.argv[2]))
-            exercise(spark, folder)
+            exercise_jobs(spark, folder)
             exercise_delta(spark, folder)
         else:
             from tandem.spark.session import session
 
             spark = session("tandem-warm")
-            exercise(spark, folder)
+            exercise_jobs(spark, folder)
         gateway = spark.sparkContext._gateway
         spark.stop()
         if gateway is not None and gateway.proc is not None:

@@ -56,3 +56,30 @@ def test_long_jobs_keep_the_optimizing_compiler() -> None:
     )
     assert "TieredStopAtLevel" in short
     assert "TieredStopAtLevel" not in long
+
+
+def test_archive_is_another_when_the_warm_up_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    java = fake_java(tmp_path / "a", "17.0.1")
+    package = tmp_path / "operator" / "tandem" / "spark"
+    package.mkdir(parents=True)
+    monkeypatch.setattr(session, "__file__", str(package / "session.py"))
+
+    def path() -> Path:
+        session._warm_up.cache_clear()
+        return session.archive_path(java, (), tmp_path)
+
+    try:
+        (package / "warm.py").write_text("one")
+        installed = path()
+        (tmp_path / "tools").mkdir()
+        (tmp_path / "tools" / "spark_warmup.py").write_text("two")
+        checkout = path()
+        (package / "warm.py").write_text("other")
+        changed = path()
+    finally:
+        session._warm_up.cache_clear()
+    assert len({installed, checkout, changed}) == 3
+    same = {p.stem.rpartition("-")[0] for p in (installed, checkout, changed)}
+    assert len(same) == 1, "so that set-up finds and removes those of earlier warm-ups"

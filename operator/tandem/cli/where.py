@@ -56,7 +56,10 @@ def matching(
 def _filter(
     batches: Iterable[pa.RecordBatch], used: Sequence[str], sql: str, wanted: int
 ) -> Iterator[pa.RecordBatch]:
+    from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
+
+    from tandem.spark.control import translate
 
     spark: SparkSession | None = None
     try:
@@ -64,11 +67,14 @@ def _filter(
             spark = spark or _session()
             try:
                 numbers = _numbers(spark, rows, used, sql)
-            except PySparkException as error:
+            except (PySparkException, Py4JError) as error:
+                described = translate(error)
+                if not isinstance(described, StatementFailed):
+                    raise described from error
                 raise StatementFailed(
                     "the condition failed on some row",
                     resource="--where",
-                    found=(error.getMessage() or str(error)).split(". ")[0].splitlines()[0],
+                    found=_first_sentence(error, described),
                     expected="a condition that every row has an answer to",
                     remedy="Guard it with CASE WHEN",
                 ) from error
@@ -76,6 +82,13 @@ def _filter(
     finally:
         if spark is not None:
             spark.stop()
+
+
+def _first_sentence(error: Exception, described: StatementFailed) -> str:
+    from pyspark.errors import PySparkException
+
+    said = error.getMessage() if isinstance(error, PySparkException) else described.found
+    return str(said or described).split(". ")[0].splitlines()[0]
 
 
 def _numbers(spark: SparkSession, rows: pa.Table, used: Sequence[str], sql: str) -> pa.Array:
@@ -104,7 +117,7 @@ def _gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
 
 
 def _session() -> SparkSession:
-    from tandem.spark.session import build_conf, launch_environment, session
+    from tandem.spark.session import build_conf, launch_environment, quiet_session
 
     # What goes wrong is reported by us, once: not by the JVM's log, and not by PySpark's.
     conf = {**build_conf(), "spark.log.level": "OFF"}
@@ -113,4 +126,4 @@ def _session() -> SparkSession:
     with warnings.catch_warnings():
         # PySpark warns about pandas while it is imported; nothing here uses pandas.
         warnings.simplefilter("ignore", FutureWarning)
-        return session("tandem-scan", conf)
+        return quiet_session("tandem-scan", conf)

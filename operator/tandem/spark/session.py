@@ -16,12 +16,14 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
+from functools import cache
 from importlib.metadata import version as package_version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tandem.errors import SparkMissing
+from tandem.errors import JobFailed, SparkMissing
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -116,10 +118,11 @@ def spark_home() -> Path:
     return Path(spec.origin).parent
 
 
-def archive_path(java: Path, extra_jars: Sequence[Path] = (), cache: Path | None = None) -> Path:
-    """Where the class-data archive for this JVM, PySpark and class path belongs.
+def archive_path(java: Path, extra_jars: Sequence[Path] = (), folder: Path | None = None) -> Path:
+    """Where the class-data archive for this JVM, PySpark, class path and warm-up belongs.
 
-    The JVM refuses an archive made for another class path, so all three are in the name.
+    The JVM refuses an archive made for another class path; one of another warm-up lacks the
+    classes that our jobs load by now. So all of it is in the name, the warm-up after the dash.
     """
     key = "\n".join(
         [
@@ -131,7 +134,19 @@ def archive_path(java: Path, extra_jars: Sequence[Path] = (), cache: Path | None
         ]
     )
     digest = hashlib.sha256(key.encode()).hexdigest()[:16]
-    return (cache or cache_dir()) / "cds" / f"spark-{digest}.jsa"
+    return (folder or cache_dir()) / "cds" / f"spark-{digest}-{_warm_up()}.jsa"
+
+
+@cache
+def _warm_up() -> str:
+    """A digest of the code that decides which classes an archive holds."""
+    package = Path(__file__).resolve().parent
+    sources = (package / "warm.py", package.parents[2] / "tools" / "spark_warmup.py")
+    digest = hashlib.sha256()
+    for source in sources:
+        if source.is_file():  # the tools come with a checkout only
+            digest.update(source.read_bytes())
+    return digest.hexdigest()[:8]
 
 
 def java_options(archive: Path | None, *, short: bool = True, record: Path | None = None) -> str:
@@ -231,3 +246,31 @@ def session(app_name: str, conf: Mapping[str, str] | None = None) -> SparkSessio
     for key, value in {**session_conf(), **(conf or {})}.items():
         builder = builder.config(key, value)
     return builder.getOrCreate()
+
+
+def quiet_session(app_name: str, conf: Mapping[str, str]) -> SparkSession:
+    """As `session`, in a JVM whose own output nobody sees: it greets with warnings about
+    incubator modules and log profiles that no setting turns off. Errors come as exceptions;
+    a JVM that does not start is told with what it said last.
+
+    Raises: JobFailed.
+    """
+    from pyspark import SparkConf, SparkContext
+    from pyspark.errors import PySparkRuntimeError
+    from pyspark.java_gateway import launch_gateway
+
+    if SparkContext._gateway is None:
+        settings = SparkConf().setAppName(app_name).setAll(list(conf.items()))
+        with tempfile.TemporaryFile() as said:
+            try:
+                output = {"stdout": said, "stderr": said}
+                gateway = launch_gateway(settings, output)  # type: ignore[no-untyped-call]
+            except PySparkRuntimeError as error:
+                said.seek(0)
+                raise JobFailed(
+                    "Spark did not start",
+                    found=said.read().decode(errors="replace").strip()[-1500:],
+                    remedy="Does `java -version` work, and is there enough memory?",
+                ) from error
+        SparkContext(conf=settings, gateway=gateway)
+    return session(app_name, conf)

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tandem.spark import rewrite, statement
+from tandem.spark import ingest, rewrite, statement
 from tandem.spark.control import Control
-from tandem.spark.job import Bin, InputFile, JobSpec, RewriteJob, StatementJob, Table
+from tandem.spark.job import Bin, IngestJob, InputFile, JobSpec, RewriteJob, StatementJob, Table
 from tandem.storage import open_store
 
 if TYPE_CHECKING:
@@ -27,11 +27,13 @@ _SCHEMA = {
 
 
 def exercise_jobs(spark: SparkSession, folder: Path) -> None:
-    """Run a rewrite, a delete and an update on a file of a few rows, so that the JVM loads what
+    """Run a rewrite, a delete, an update and ingests of a few rows, so that the JVM loads what
     they need. `folder` is scratch space."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "a.parquet"
     pq.write_table(pa.table({"id": range(100), "name": [f"n{i}" for i in range(100)]}), path)
+    (folder / "a.csv").write_text("id,name\n1,x\n")
+    (folder / "a.json").write_text('{"id": 1, "name": "x"}\n')
     store = open_store(str(folder))
     input_ = InputFile(logged_path=path.name, size=path.stat().st_size, rows=100)
     table = Table(
@@ -42,7 +44,7 @@ def exercise_jobs(spark: SparkSession, folder: Path) -> None:
         partition_columns=(),
         configuration={},
     )
-    shapes: tuple[RewriteJob | StatementJob, ...] = (
+    shapes: tuple[RewriteJob | StatementJob | IngestJob, ...] = (
         RewriteJob(inputs=(input_,), bins=(Bin(inputs=(0,)),), target_file_size=1 << 20),
         StatementJob(where="`id` = 1", inputs=(input_,), target_file_size=1 << 20),
         StatementJob(
@@ -50,6 +52,15 @@ def exercise_jobs(spark: SparkSession, folder: Path) -> None:
             set={"id": "`id` + 1"},
             inputs=(input_,),
             target_file_size=1 << 20,
+        ),
+        *(
+            IngestJob(
+                source_format=form,
+                source_location=f"{store.location}/a.{form.lower()}",
+                source_options={"header": "true"} if form == "Csv" else {},
+                target_file_size=1 << 20,
+            )
+            for form in ("Parquet", "Csv", "Json")
         ),
     )
     for attempt, job in enumerate(shapes, start=1):
@@ -63,7 +74,10 @@ def exercise_jobs(spark: SparkSession, folder: Path) -> None:
         )
         control = Control(spec, store)
         store.put(control.path("done.json"), b"{}")
-        if isinstance(job, RewriteJob):
-            rewrite.run(control, spark.sparkContext)
-        else:
-            statement.run(control, spark)
+        match job:
+            case RewriteJob():
+                rewrite.run(control, spark.sparkContext)
+            case StatementJob():
+                statement.run(control, spark)
+            case IngestJob():
+                ingest.run(control, spark)
