@@ -5,10 +5,8 @@ Also the reverse: finding the commit of a success again, and what it came to.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 from pydantic import ValidationError
 
@@ -18,6 +16,7 @@ from tandem.delta.commit import commit_info, remove_of
 from tandem.delta.dv_format import serialize
 from tandem.delta.log import DeltaLog
 from tandem.delta.snapshot import Snapshot
+from tandem.delta.stats import loosen
 from tandem.operations import layout
 from tandem.operations.work import ChangeSet, OutputFileChange, Work
 from tandem.spec.status import OperationResult
@@ -44,11 +43,7 @@ def _with_vector(file: OutputFileChange, vector: DeletionVector | None) -> AddFi
     if vector is None:
         return replace(file.add, deletion_vector=None)
     # Demanded by the protocol of every add with a vector; bounds are wide from now on.
-    stats: dict[str, Any] = json.loads(file.add.stats) if file.add.stats else {}
-    stats["numRecords"] = file.rows
-    stats["tightBounds"] = False
-    text = json.dumps(stats, separators=(",", ":"), ensure_ascii=False)
-    return replace(file.add, deletion_vector=vector, stats=text)
+    return replace(file.add, deletion_vector=vector, stats=loosen(file.add.stats, file.rows))
 
 
 def actions(work: Work, attempt: int, fencing: int) -> list[Action]:

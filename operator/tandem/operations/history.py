@@ -101,16 +101,21 @@ class History:
 
     def since(self, version: int, latest: Snapshot) -> list[CommitSummary]:
         """All commits after `version`, up to the latest, without a hole: what log clean-up took
-        is one gap, with every file in which the versions around it differ."""
-        first = version + 1
-        missing = [v for v in range(first, latest.version + 1) if v not in self._summaries]
-        if missing:
+        is one gap, with every file in which the versions around it differ.
+
+        What has been read is asked for again together with the commit before it: where that
+        one is gone, a file with the right name need not be the commit that once had it.
+        """
+        known = version
+        while known + 1 in self._summaries:
+            known += 1
+        if known < latest.version:
             try:
-                for commit in self._log.commits(missing[0], latest.version):
+                for commit in self._log.commits(known, latest.version):
                     self._summaries[commit.version] = classify(commit, self.row_maps)
             except LogGap as hole:
                 return self._around(version, hole.first_available, latest)
-        return [self._summaries[v] for v in range(first, latest.version + 1)]
+        return [self._summaries[v] for v in range(version + 1, latest.version + 1)]
 
     def _around(self, version: int, available: int, latest: Snapshot) -> list[CommitSummary]:
         after = self.view(available) if available <= latest.version else None

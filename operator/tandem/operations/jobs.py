@@ -125,7 +125,13 @@ def read_result(work: Work, attempt: int, round_: int) -> None:
         work.table.store, path, JobResult, operation_id=operation_id, attempt=attempt, round=round_
     )
     if result is None:
-        raise ManifestInvalid("the result is gone", resource=path)
+        raise ManifestInvalid(
+            "the result is gone",
+            resource=path,
+            found="no such object",
+            expected="the answer that was there a moment ago",
+            remedy="Does somebody clean _tandem?",
+        )
     folder = layout.data(operation_id, attempt) + "/"
     for output in result.outputs:
         if not output.path.startswith(folder):
@@ -158,7 +164,13 @@ def sidecar(store: Store, ref: SidecarRef) -> bytes:
     try:
         data = store.get(ref.path)
     except ObjectNotFound as error:
-        raise ManifestInvalid("a file of the result is gone", resource=ref.path) from error
+        raise ManifestInvalid(
+            "a file of the result is gone",
+            resource=ref.path,
+            found="no such object",
+            expected=f"{ref.size} bytes",
+            remedy="Does somebody clean _tandem?",
+        ) from error
     digest = hashlib.sha256(data).hexdigest()
     if len(data) != ref.size or digest != ref.sha256:
         raise ManifestInvalid(

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tandem.delta import protocol
+from tandem.delta.names import commit_path
 from tandem.errors import (
     AccessDenied,
     AlreadyExists,
@@ -52,6 +53,7 @@ from tandem.operations.ports import Ports
 from tandem.operations.records import AttemptRecord, EndedRecord, OperationRecord, ResultRecord
 from tandem.operations.state import OperationState
 from tandem.operations.work import Identity, Kind, Table, Work
+from tandem.spec.status import OperationResult
 
 Around = Callable[[Effect, Callable[[], Event]], Event]
 
@@ -162,6 +164,12 @@ class Performer:
         if not commit.stops(self.work.snapshot, self._id).succeeded:
             self._refresh()
         found = commit.find(self._table.log, self._id, self.work.snapshot.version)
+        if found is None:
+            # Log clean-up has taken it; perhaps another process has recorded it in time.
+            path = layout.result(self._id)
+            recorded = records.load(self._store, path, ResultRecord, operation_id=self._id)
+            if recorded is not None and recorded.result is not None:
+                return CommitFound(recorded.result)
         return CommitFound(commit.result_in(found))
 
     # Planning and locking
@@ -307,7 +315,9 @@ class Performer:
         assert work.change is not None
         stops = commit.stops(work.snapshot, self._id)
         if stops.forbid(effect.attempt) or effect.version != work.snapshot.version + 1:
-            raise AssertionError(f"{effect} is stopped by version {work.snapshot.version}")
+            return CommitLost()  # we have seen more meanwhile than the decision was made on
+        if not self._is_there(effect.version - 1):
+            return CommitLost()
         # As late as can be: a vacuum without retention may run at any time.
         jobs.check_outputs(self._store, self._id, effect.attempt, work.change)
         # One token, one content: what was put before and got lost is told apart by it.
@@ -320,12 +330,30 @@ class Performer:
             return CommitLost()
         except OutcomeUnknown:
             return CommitUnknown()
-        return CommitPut(result)
+        return self._visible(result)
 
     def _look_up_commit(self, effect: Effect, _state: OperationState) -> Event:
         if self._table.log.find_commit(effect.version, self.work.token):
-            return CommitPut(commit.result_of(self.work, effect.version))
+            return self._visible(commit.result_of(self.work, effect.version))
         # Not there (yet). If it still arrives, the next read shows our own success.
+        return CommitLost()
+
+    def _is_there(self, version: int) -> bool:
+        """Whether the log still has this commit. If clean-up has taken it (we were stopped for
+        long), it may have taken the version after it too: a put there would fall into a hole."""
+        return self._table.log.commit(version) is not None
+
+    def _visible(self, result: OperationResult) -> Event:
+        """A commit counts when the table shows it: one that fell into a hole of the log, below a
+        checkpoint, no reader will ever see."""
+        assert result.version is not None
+        self._refresh()
+        snapshot = self.work.snapshot
+        if commit.stops(snapshot, self._id).succeeded:
+            return CommitPut(result)
+        if (snapshot.checkpoint_version or -1) >= result.version:
+            # It would only mislead who reads the log's history.
+            self._store.delete([commit_path(result.version)])
         return CommitLost()
 
     # The way out
@@ -334,8 +362,9 @@ class Performer:
         assert state.closing is not None
         self._put_identity()
         path = layout.result(self._id)
-        record = self._record(state.closing.ending)
-        if state.closing.ending.reason is Reason.COMMITTED:
+        ending = state.closing.ending
+        record = self._record(ending)
+        if ending.result is not None and ending.result.version is not None:
             # The log is the truth: whatever somebody recorded who did not see it, goes.
             self._store.put(path, records.encode(record))
         else:
@@ -395,7 +424,7 @@ class Performer:
                 self._table.log.put_commit(version, actions, token=token)
             except AlreadyExists:
                 continue
-            return Done(effect.point)
+            # Round again: it counts when the table shows it (see `_visible`).
         return EffectFailed(
             effect, Reason.CONFLICT, "other writers were faster every time", retryable=True
         )

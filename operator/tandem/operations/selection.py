@@ -70,7 +70,7 @@ def _parsed(stats: str | None) -> dict[str, Any]:
         return {}
     try:
         found = json.loads(stats, parse_float=Decimal)
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
 

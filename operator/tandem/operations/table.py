@@ -177,9 +177,10 @@ def _create(table: Table, create: Create, clock: Clock, nonces: Nonces) -> bool:
 def _enable_deletion_vectors(
     table: Table, snapshot: Snapshot, clock: Clock, nonces: Nonces
 ) -> Adopted:
+    changed = ""
     for _ in range(_TRIES):
         if protocol.writes_deletion_vectors(snapshot.protocol, snapshot.metadata):
-            return Adopted(snapshot, Reason.ADOPTED)
+            return Adopted(snapshot, Reason.ADOPTED, changed)
         new, metadata = protocol.enable_deletion_vectors(snapshot.protocol, snapshot.metadata)
         info = commit_info(
             "SET TBLPROPERTIES",
@@ -190,7 +191,6 @@ def _enable_deletion_vectors(
         )
         if _put(table, snapshot.version + 1, [info, new, metadata], nonces.nonce()):
             changed = "turned deletion vectors on"
-            return Adopted(table.log.snapshot(), Reason.ADOPTED, changed)
         snapshot = table.log.update(snapshot)
     raise AlreadyExists("other writers were faster every time", resource=table.location)
 

@@ -94,6 +94,6 @@ def _rows_by_stats(stats: str | None) -> int | None:
         return None
     try:
         value = json.loads(stats).get("numRecords")
-    except (ValueError, AttributeError):
+    except (ValueError, AttributeError, RecursionError):
         return None
     return value if isinstance(value, int) else None

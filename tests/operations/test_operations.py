@@ -1,0 +1,274 @@
+"""Single operations in-process: interruption, deadlines, bad leftovers, races for segments.
+
+Jobs and data files are the simulator's; store, log, locks and engine are the real ones.
+"""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from simulator import foreign
+from simulator.single import Single
+from support.faults import Fault, StrikeOnce
+from tandem.errors import Reason
+from tandem.locks.model import LockRequest, Mode, segment
+from tandem.operations import layout, pins
+from tandem.operations.effects import Effect, Point
+from tandem.operations.events import Ask
+from tandem.operations.session import Session
+from tandem.spec.status import Phase
+from tandem.timeline.segments import segments
+
+
+def until(session: Session, point: Point, single: Single) -> Effect:
+    """Advance until this point is next."""
+    while True:
+        effect = session.next_effect
+        assert effect is not None, f"it ended before {point}: {session.ending}"
+        if effect.point is point:
+            return effect
+        session.advance()
+        for driver in single.world.jobs.running():
+            single.world.jobs.advance(driver)
+
+
+@pytest.mark.parametrize("point", [Point.POLL_JOB, Point.RECONCILE, Point.PUT_COMMIT])
+def test_interrupted_gives_up_and_the_next_run_does_it(point: Point) -> None:
+    single = Single("update")
+    session = single.session()
+    until(session, point, single)
+    session.ask(Ask.INTERRUPT)
+    ending = single.drive(session)
+    assert ending.reason is Reason.INTERRUPTED
+    assert single.files_left() == []
+    assert single.world.jobs.running() == []
+    assert single.world.locks.entries(single.table.location) == ()
+    after = single.run()
+    assert after is not None
+    assert after.reason is Reason.COMMITTED
+    assert after.attempt == 2
+
+
+def test_interrupted_after_the_commit_reports_the_commit() -> None:
+    single = Single("update")
+    session = single.session()
+    until(session, Point.FINISH_JOB, single)
+    session.ask(Ask.INTERRUPT)
+    assert single.drive(session).reason is Reason.COMMITTED
+
+
+def test_a_deadline_ends_the_operation_for_good() -> None:
+    single = Single("compaction")
+    single.resource = single.resource.model_copy(
+        update={"spec": single.resource.spec.model_copy(update={"active_deadline_seconds": 60})}
+    )
+    session = single.session()
+    until(session, Point.POLL_JOB, single)
+    single.world.clock.now += 60_000
+    ending = single.drive(session)
+    assert ending.reason is Reason.DEADLINE_EXCEEDED
+    assert single.files_left() == []
+    assert single.run() == ending
+
+
+def test_suspended_and_resumed() -> None:
+    single = Single("compaction")
+    session = single.session()
+    until(session, Point.POLL_JOB, single)
+    session.ask(Ask.SUSPEND)
+    assert single.drive(session).phase is Phase.SUSPENDED
+    assert single.world.locks.entries(single.table.location) == ()
+    resumed = single.run()
+    assert resumed is not None
+    assert resumed.reason is Reason.COMMITTED
+
+
+def _rewrite(single: Single, suffix: str, data: bytes | None) -> None:
+    """Damage (or with None remove) the one file of the first attempt with this ending."""
+    prefix = layout.attempt(single.operation_id, 1)
+    [path] = [p for p in single.world.store.paths() if p.startswith(prefix) and p.endswith(suffix)]
+    if data is None:
+        single.world.store.delete([path])
+    else:
+        single.world.store.put(path, data)
+
+
+@pytest.mark.parametrize("data", [None, b"", b"not a row map"])
+def test_C6b_a_lost_row_map_of_an_operation_in_flight_means_the_job_again(
+    data: bytes | None,
+) -> None:
+    single = Single("compaction")
+    session = single.session()
+    until(session, Point.READ_RESULT, single)
+    _rewrite(single, ".rowmap", data)
+    ending = single.drive(session)
+    assert ending.reason is Reason.COMMITTED
+    assert ending.attempt == 2
+    assert single.files_left() == []
+
+
+@pytest.mark.parametrize("suffix", ["result.json", ".arrow"])
+@pytest.mark.parametrize("data", [b"", b"{"])
+def test_a_damaged_result_means_another_attempt(suffix: str, data: bytes) -> None:
+    single = Single("update")
+    session = single.session()
+    until(session, Point.READ_RESULT, single)
+    _rewrite(single, suffix, data)
+    ending = single.drive(session)
+    assert ending.reason is Reason.COMMITTED
+    assert ending.attempt == 2
+
+
+def test_a_result_of_another_attempt_is_refused() -> None:
+    single = Single("ingest")
+    session = single.session()
+    until(session, Point.READ_RESULT, single)
+    path = layout.round_file(single.operation_id, 1, 0, "result.json")
+    body = json.loads(single.world.store.get(path)) | {"attempt": 9}
+    single.world.store.put(path, json.dumps(body).encode())
+    ending = single.drive(session)
+    assert ending.reason is Reason.COMMITTED
+    assert ending.attempt == 2
+
+
+@pytest.mark.parametrize("name", ["plan.json", "job.json"])
+def test_a_damaged_plan_is_not_adopted(name: str) -> None:
+    single = Single("compaction")
+    assert single.run(StrikeOnce(Point.RECONCILE, Fault.DIE_BEFORE)) is None
+    _rewrite(single, name, b"{")
+    ending = single.run()
+    assert ending is not None
+    assert ending.reason is Reason.COMMITTED
+    assert ending.attempt == 2
+
+
+def test_a_complete_attempt_is_adopted_without_another_job() -> None:
+    single = Single("compaction")
+    assert single.run(StrikeOnce(Point.RECONCILE, Fault.DIE_BEFORE)) is None
+    strike = StrikeOnce(Point.MAINTAIN, Fault.REPEAT)
+    ending = single.run(strike)
+    assert ending is not None
+    assert ending.attempt == 1
+    assert Point.START_JOB not in {effect.point for effect in strike.seen}
+
+
+def test_a_vacuum_between_the_job_and_the_commit_means_the_job_again() -> None:
+    single = Single("compaction")
+    session = single.session()
+    until(session, Point.PUT_COMMIT, single)
+    named = {add.path for add in single.world.log.snapshot().adds()}
+    paths = single.world.store.paths()
+    single.world.store.delete([p for p in paths if not p.startswith("_") and p not in named])
+    ending = single.drive(session)
+    assert ending.reason is Reason.COMMITTED
+    assert ending.attempt == 2
+
+
+def test_C10_the_second_compaction_waits_and_plans_anew() -> None:
+    single = Single("compaction")
+    live = [f"f-{n}" for n in range(2)]
+    first = LockRequest(
+        single.table.location,
+        "somebody",
+        Mode.REWRITE,
+        tuple(segment(name) for name in (*live, *_segments(single))),
+        owner="99-x",
+        display="TableCompaction/nightly",
+    )
+    single.world.locks.acquire(first)
+    session = single.session()
+    until(session, Point.AWAIT_LOCKS, single)
+    assert session.state.blockers[0][0] == "TableCompaction/nightly"
+    # The holder compacts everything before it lets go: a foreign one stands for it here.
+    single.foreign("delete_by_rewrite")
+    before = single.checker.version
+    single.world.locks.release(single.table.location, "somebody", "99-x")
+    ending = single.drive(session)
+    assert ending.plan is not None
+    assert ending.plan.read_version == before
+    assert ending.reason is Reason.COMMITTED
+
+
+def _segments(single: Single) -> list[str]:
+    return [s.name for s in segments(single.world.log.snapshot().adds())]
+
+
+def test_pins_name_what_an_unfinished_attempt_reads() -> None:
+    single = Single("compaction")
+    session = single.session()
+    until(session, Point.POLL_JOB, single)
+    [pin] = pins.unfinished(single.world.store)
+    assert (pin.operation_id, pin.attempt) == (single.operation_id, 1)
+    live = {add.logged_path for add in single.world.log.snapshot().adds()}
+    assert pins.inputs(single.world.store, pin) == live
+    single.drive(session)
+    assert pins.unfinished(single.world.store) == ()
+
+
+def test_a_failed_attempt_is_tried_again_until_the_backoff_limit() -> None:
+    single = Single("compaction")
+    single.resource = single.resource.model_copy(
+        update={"spec": single.resource.spec.model_copy(update={"backoff_limit": 2})}
+    )
+    session = single.session()
+    started = 0
+    while session.advance():
+        for driver in single.world.jobs.running():
+            single.world.jobs.die(driver)
+            started += 1
+    assert started == 3
+    assert session.ending is not None
+    assert session.ending.reason is Reason.JOB_FAILED
+    assert single.files_left() == []
+    assert single.run() == session.ending
+    single.checker.catch_up()
+    assert single.operation_id in single.checker.closed
+
+
+def test_a_failure_that_was_closed_but_not_recorded_is_recorded_by_the_next_run() -> None:
+    single = Single("update")
+    single.resource = single.resource.model_copy(
+        update={"spec": single.resource.spec.model_copy(update={"active_deadline_seconds": 5})}
+    )
+    session = single.session(StrikeOnce(Point.RECORD_RESULT, Fault.DIE_BEFORE))
+    until(session, Point.POLL_JOB, single)
+    single.world.clock.now += 5_000
+    with pytest.raises(BaseException, match="before RecordResult"):
+        single.drive(session)
+    ending = single.run()
+    assert ending is not None
+    assert ending.reason is Reason.DEADLINE_EXCEEDED
+    assert single.run() == ending
+
+
+def test_a_commit_that_falls_into_a_hole_of_the_log_is_made_again() -> None:
+    """A process that was stopped for long puts a version that log clean-up has taken."""
+    single = Single("ingest")
+    session = single.session()
+    hole = until(session, Point.PUT_COMMIT, single).version
+    for _ in range(3):
+        single.foreign("append")
+    foreign.clean_log(single.world)
+    ending = single.drive(session)
+    single.checker.catch_up()
+    assert ending.reason is Reason.COMMITTED
+    assert ending.result is not None
+    assert ending.result.version == hole + 3
+    assert single.commits == 1
+
+
+def test_log_clean_up_during_a_statement_counts_as_a_change() -> None:
+    single = Single("update")
+    session = single.session()
+    until(session, Point.RECONCILE, single)
+    single.foreign("update_by_rewrite")
+    single.foreign("append")
+    foreign.clean_log(single.world)
+    ending = single.drive(session)
+    single.checker.catch_up()
+    assert ending.reason is Reason.COMMITTED
+    assert ending.result is not None
+    assert ending.result.reconciled is not None
+    assert ending.result.reconciled.rows_evaluated > 0

@@ -1,0 +1,441 @@
+"""The machine alone: what it asks for, whatever it is told. No store, no job, no clock."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tandem.errors import Reason
+from tandem.operations.effects import Effect, Point
+from tandem.operations.events import (
+    AbandonRefused,
+    AdoptionRefused,
+    Ask,
+    Asked,
+    AttemptAdopted,
+    ClaimLost,
+    CommitFound,
+    CommitLost,
+    CommitPut,
+    CommitRefused,
+    CommitUnknown,
+    Decided,
+    Done,
+    EarlierFound,
+    EffectFailed,
+    Ending,
+    Event,
+    JobLost,
+    JobRunning,
+    LocksGranted,
+    LocksWaiting,
+    PlanMade,
+    RoundDone,
+    Started,
+    TableRead,
+    Verdict,
+)
+from tandem.operations.state import Limits, OperationState
+from tandem.operations.step import AFTER_SUCCESS, step
+from tandem.spec.status import OperationResult, Phase, Plan
+
+PLAN = Plan(read_version=3, inputs=2, input_bytes=20, segments=("0", "1"))
+RESULT = OperationResult(version=4)
+
+
+def play(events: list[Event], limits: Limits | None = None) -> tuple[OperationState, list[Effect]]:
+    """The state and all effects after these events."""
+    state = OperationState(limits=limits or Limits())
+    effects: list[Effect] = []
+    for event in events:
+        state, found = step(state, event)
+        effects += found
+    return state, effects
+
+
+def points(effects: list[Effect]) -> list[Point]:
+    return [effect.point for effect in effects]
+
+
+BEGIN: list[Event] = [Started(), TableRead(3), EarlierFound(), PlanMade(PLAN)]
+RUNNING: list[Event] = [
+    *BEGIN,
+    Done(Point.CLAIM_ATTEMPT),
+    LocksGranted(1),
+    Done(Point.PERSIST_PLAN),
+    Done(Point.START_JOB),
+]
+RECONCILING: list[Event] = [*RUNNING, RoundDone(0), Done(Point.READ_RESULT), TableRead(3)]
+PUTTING: list[Event] = [
+    *RECONCILING,
+    Decided(3, Verdict.COMMIT),
+    Done(Point.WRITE_SIDECARS),
+    Done(Point.ENTER_COMMIT),
+]
+
+
+def test_the_straight_way() -> None:
+    events = [*PUTTING, CommitPut(RESULT), *(Done(point) for point in AFTER_SUCCESS)]
+    state, effects = play(events)
+    assert points(effects) == [
+        Point.READ_TABLE,
+        Point.CHECK_EARLIER_OUTCOME,
+        Point.PLAN,
+        Point.CLAIM_ATTEMPT,
+        Point.ACQUIRE_LOCKS,
+        Point.PERSIST_PLAN,
+        Point.START_JOB,
+        Point.POLL_JOB,
+        Point.READ_RESULT,
+        Point.READ_TABLE,
+        Point.RECONCILE,
+        Point.WRITE_SIDECARS,
+        Point.ENTER_COMMIT,
+        Point.PUT_COMMIT,
+        *AFTER_SUCCESS,
+    ]
+    assert state.ended == Ending(
+        Phase.SUCCEEDED, Reason.COMMITTED, "committed as version 4", 1, RESULT, PLAN
+    )
+
+
+def test_phases_follow_each_other() -> None:
+    state = OperationState()
+    phases = [state.phase]
+    for event in [*PUTTING, CommitPut(RESULT), *(Done(point) for point in AFTER_SUCCESS)]:
+        state, _ = step(state, event)
+        if state.phase is not phases[-1]:
+            phases.append(state.phase)
+    assert phases == [
+        Phase.PENDING,
+        Phase.PLANNED,
+        Phase.LOCKED,
+        Phase.RUNNING,
+        Phase.RECONCILING,
+        Phase.SUCCEEDED,
+    ]
+
+
+def test_the_put_is_for_the_version_after_the_one_that_was_looked_at() -> None:
+    _, effects = play([*PUTTING, CommitLost(), TableRead(9)])
+    assert effects[-3] == Effect(Point.PUT_COMMIT, attempt=1, version=4)
+    _, effects = play(
+        [
+            *PUTTING,
+            CommitLost(),
+            TableRead(9),
+            Decided(9, Verdict.COMMIT),
+            Done(Point.WRITE_SIDECARS),
+            Done(Point.ENTER_COMMIT),
+        ]
+    )
+    assert effects[-1] == Effect(Point.PUT_COMMIT, attempt=1, version=10)
+
+
+@pytest.mark.parametrize("stop", [TableRead(9, abandoned=1), TableRead(9, closed=True)])
+def test_an_abandoned_attempt_publishes_nothing(stop: TableRead) -> None:
+    state, effects = play([*PUTTING, CommitLost(), stop])
+    todo = [Point.STOP_JOB, Point.CLEAN_ATTEMPT, Point.RELEASE_LOCKS]
+    assert points(effects)[-1] is todo[0]
+    state, effects = play([*PUTTING, CommitLost(), stop, *(Done(point) for point in todo)])
+    assert state.ended is not None
+    assert state.ended.reason is Reason.ABANDONED
+    assert Point.RECORD_RESULT not in points(effects)
+
+
+def test_a_success_that_shows_is_reported_instead_of_put_again() -> None:
+    _, effects = play([*PUTTING, CommitUnknown(), CommitLost(), TableRead(4, succeeded=1)])
+    assert points(effects)[-3:] == [Point.LOOK_UP_COMMIT, Point.READ_TABLE, Point.FIND_COMMIT]
+
+
+def test_a_recorded_result_is_reported() -> None:
+    recorded = Ending(Phase.FAILED, Reason.CONFLICT, "lost", 2)
+    state, effects = play([Started(), TableRead(3), EarlierFound(recorded=recorded)])
+    assert state.ended == recorded
+    assert points(effects) == [Point.READ_TABLE, Point.CHECK_EARLIER_OUTCOME]
+
+
+def test_a_success_in_the_log_beats_a_record_that_says_otherwise() -> None:
+    recorded = Ending(Phase.SUCCEEDED, Reason.NOTHING_TO_DO, "nothing", 0)
+    events: list[Event] = [Started(), TableRead(9, succeeded=2), EarlierFound(recorded=recorded)]
+    _, effects = play(events)
+    assert effects[-1] == Effect(Point.FIND_COMMIT, attempt=2)
+
+
+def test_a_complete_attempt_is_adopted_and_reconciled_under_its_own_number() -> None:
+    events: list[Event] = [
+        Started(),
+        TableRead(3),
+        EarlierFound(attempt=2, complete=True),
+        AttemptAdopted(PLAN, round=0),
+        LocksGranted(5),
+        TableRead(7),
+    ]
+    _state, effects = play(events)
+    assert effects[-1] == Effect(Point.RECONCILE, attempt=2)
+    assert Point.PLAN not in points(effects)
+    assert Point.START_JOB not in points(effects)
+
+
+def test_an_incomplete_attempt_is_abandoned_before_its_files_go_and_the_next_starts() -> None:
+    events: list[Event] = [
+        Started(),
+        TableRead(3),
+        EarlierFound(attempt=2),
+        Done(Point.STOP_JOB),
+        Done(Point.ABANDON_ATTEMPT),
+        Done(Point.CLEAN_ATTEMPT),
+        Done(Point.RELEASE_LOCKS),
+        TableRead(4, abandoned=2),
+        EarlierFound(attempt=2, failures=1),
+        Done(Point.CLEAN_ATTEMPT),
+        PlanMade(PLAN),
+    ]
+    _, effects = play(events)
+    found = points(effects)
+    assert found.index(Point.ABANDON_ATTEMPT) < found.index(Point.CLEAN_ATTEMPT)
+    assert effects[-1] == Effect(Point.CLAIM_ATTEMPT, attempt=3)
+
+
+def test_adoption_refused_means_another_attempt() -> None:
+    events: list[Event] = [
+        Started(),
+        TableRead(3),
+        EarlierFound(attempt=1, complete=True),
+        AdoptionRefused("the row map is damaged"),
+    ]
+    state, _ = play(events)
+    assert state.closing is not None
+    assert state.closing.again
+
+
+def test_a_live_process_is_left_alone() -> None:
+    state, effects = play([Started(), TableRead(3), EarlierFound(attempt=1, alive="process 7")])
+    assert state.ended is not None
+    assert state.ended.reason is Reason.ALREADY_RUNNING
+    assert "process 7" in state.ended.message
+    assert points(effects) == [Point.READ_TABLE, Point.CHECK_EARLIER_OUTCOME]
+
+
+def test_a_lost_claim_is_a_live_process_too() -> None:
+    state, _ = play([*BEGIN, ClaimLost()])
+    assert state.ended is not None
+    assert state.ended.reason is Reason.ALREADY_RUNNING
+
+
+def test_I28_a_plan_that_waited_for_locks_is_made_anew() -> None:
+    waiting: list[Event] = [
+        *BEGIN,
+        Done(Point.CLAIM_ATTEMPT),
+        LocksWaiting((("TableCompaction/nightly", "segment 0.1"),)),
+    ]
+    state, effects = play(waiting)
+    assert state.blockers == (("TableCompaction/nightly", "segment 0.1"),)
+    assert points(effects)[-1] is Point.AWAIT_LOCKS
+    granted: list[Event] = [*waiting, Done(Point.AWAIT_LOCKS), LocksGranted(2), TableRead(5)]
+    _, effects = play(granted)
+    assert points(effects)[-2:] == [Point.READ_TABLE, Point.PLAN]
+    _, effects = play([*granted, PlanMade(PLAN), LocksGranted(2)])
+    assert points(effects)[-1] is Point.PERSIST_PLAN
+
+
+def test_I25_a_revoked_holder_publishes_nothing_and_queues_again() -> None:
+    state, effects = play([*PUTTING[:-1], CommitRefused(revoked=True)])
+    assert Point.PUT_COMMIT not in points(effects)
+    assert state.closing is not None
+    assert state.closing.again
+    assert not state.closing.counted
+
+
+def test_a_lost_lease_stops_the_work_before_its_commit() -> None:
+    _, effects = play([*PUTTING[:-1], CommitRefused(revoked=False), LocksGranted(9)])
+    assert points(effects)[-2:] == [Point.ACQUIRE_LOCKS, Point.READ_TABLE]
+    assert Point.PUT_COMMIT not in points(effects)
+
+
+def test_a_failed_job_is_tried_again_up_to_the_backoff_limit() -> None:
+    lost = JobLost(Reason.JOB_FAILED, "out of memory")
+    state, _ = play([*RUNNING, lost], Limits(backoff_limit=1))
+    assert state.closing is not None
+    assert state.closing.again
+    state, _ = play([*RUNNING, lost], Limits(backoff_limit=0))
+    assert state.closing is not None
+    assert not state.closing.again
+    assert state.closing.closes
+    assert Point.RECORD_RESULT in state.closing.todo
+
+
+def test_a_statement_that_fails_is_not_tried_again() -> None:
+    lost = JobLost(Reason.STATEMENT_FAILED, "division by zero", transient=False)
+    state, _ = play([*RUNNING, lost])
+    assert state.closing is not None
+    assert not state.closing.again
+    assert state.closing.ending.reason is Reason.STATEMENT_FAILED
+
+
+@pytest.mark.parametrize(
+    ("ask", "phase", "reason", "closes"),
+    [
+        (Ask.INTERRUPT, Phase.FAILED, Reason.INTERRUPTED, False),
+        (Ask.SUSPEND, Phase.SUSPENDED, Reason.SUSPENDED, False),
+        (Ask.DEADLINE, Phase.FAILED, Reason.DEADLINE_EXCEEDED, True),
+    ],
+)
+def test_asked_to_stop(ask: Ask, phase: Phase, reason: Reason, closes: bool) -> None:
+    state, effects = play([*RUNNING, Asked(ask)])
+    assert points(effects)[-1] is Point.STOP_JOB
+    assert state.closing is not None
+    assert (state.closing.ending.phase, state.closing.ending.reason) == (phase, reason)
+    # Only what is final forbids a later run to go on.
+    assert state.closing.closes is closes
+    assert (Point.RECORD_RESULT in state.closing.todo) is closes
+
+
+def test_too_late_to_stop_once_committed() -> None:
+    before, _ = play([*PUTTING, CommitPut(RESULT)])
+    after, effects = play([*PUTTING, CommitPut(RESULT), Asked(Ask.INTERRUPT)])
+    assert after == before
+    assert effects[-1] == effects[-2]
+
+
+def test_Z20_an_unsure_put_is_looked_up_before_anything_else() -> None:
+    _, effects = play([*PUTTING, CommitUnknown(), Asked(Ask.INTERRUPT)])
+    assert points(effects)[-2:] == [Point.LOOK_UP_COMMIT, Point.LOOK_UP_COMMIT]
+
+
+def test_Z20_an_outcome_that_stays_unknown_deletes_nothing() -> None:
+    look_up = Effect(Point.LOOK_UP_COMMIT, attempt=1, version=4)
+    failed = EffectFailed(look_up, Reason.STORAGE_ERROR, "no answer", retryable=True)
+    tries = Limits().effect_retries + 1
+    state, effects = play([*PUTTING, CommitUnknown(), *[failed] * tries])
+    assert state.closing is not None
+    assert points(effects)[-1] is Point.STOP_JOB
+    left = {*points(effects[len(PUTTING) :]), *state.closing.todo}
+    assert not left & {Point.ABANDON_ATTEMPT, Point.CLEAN_ATTEMPT, Point.RECORD_RESULT}
+
+
+def test_an_abandonment_that_meets_a_success_reports_it() -> None:
+    _, effects = play([*RUNNING, Asked(Ask.INTERRUPT), Done(Point.STOP_JOB), AbandonRefused(1)])
+    assert points(effects)[-1] is Point.FIND_COMMIT
+
+
+def test_an_attempt_that_could_not_be_abandoned_keeps_its_files() -> None:
+    abandon = Effect(Point.ABANDON_ATTEMPT, attempt=1)
+    failed = EffectFailed(abandon, Reason.ACCESS_DENIED, "read-only")
+    state, effects = play([*RUNNING, Asked(Ask.INTERRUPT), Done(Point.STOP_JOB), failed])
+    assert Point.CLEAN_ATTEMPT not in points(effects)
+    assert state.closing is not None
+    assert Point.CLEAN_ATTEMPT not in state.closing.todo
+
+
+def test_dry_run_stops_at_the_plan_and_records_nothing() -> None:
+    state, effects = play(BEGIN, Limits(dry_run=True))
+    assert state.ended is not None
+    assert state.ended.plan == PLAN
+    assert points(effects)[-1] is Point.PLAN
+
+
+def test_suspended_does_not_start() -> None:
+    state, effects = play([Started()], Limits(suspended=True))
+    assert effects == []
+    assert state.ended is not None
+    assert state.ended.phase is Phase.SUSPENDED
+
+
+def test_a_store_that_does_not_answer_is_asked_again_with_growing_delays() -> None:
+    read = Effect(Point.READ_TABLE)
+    failed = EffectFailed(read, Reason.STORAGE_ERROR, "503", retryable=True)
+    _, effects = play([Started(), failed, failed, failed])
+    delays = [effect.delay_ms for effect in effects[1:]]
+    assert points(effects) == [Point.READ_TABLE] * 4
+    assert delays == sorted(set(delays))
+
+
+# Whatever it is told --------------------------------------------------------------------------
+
+_RANDOM_EVENTS = st.one_of(
+    st.builds(
+        TableRead,
+        st.integers(0, 9),
+        st.integers(0, 2),
+        st.integers(0, 2),
+        st.booleans(),
+    ),
+    st.builds(
+        EarlierFound,
+        attempt=st.integers(0, 2),
+        complete=st.booleans(),
+        failures=st.integers(0, 4),
+    ),
+    st.sampled_from(
+        [
+            CommitFound(RESULT),
+            PlanMade(PLAN),
+            PlanMade(PLAN, nothing_to_do="nothing"),
+            AttemptAdopted(PLAN, 0),
+            AdoptionRefused("no"),
+            LocksGranted(1),
+            LocksWaiting((("a", "b"),)),
+            JobRunning(),
+            JobLost(Reason.JOB_FAILED, "x"),
+            RoundDone(0),
+            *(Decided(3, verdict) for verdict in Verdict),
+            CommitRefused(True),
+            CommitRefused(False),
+            CommitPut(RESULT),
+            CommitLost(),
+            CommitUnknown(),
+            AbandonRefused(1),
+            *(Asked(ask) for ask in Ask),
+        ]
+    ),
+)
+_ANSWERS = {
+    Point.READ_TABLE: (TableRead,),
+    Point.CHECK_EARLIER_OUTCOME: (EarlierFound,),
+    Point.FIND_COMMIT: (CommitFound,),
+    Point.PLAN: (PlanMade,),
+    Point.ADOPT_ATTEMPT: (AttemptAdopted, AdoptionRefused),
+    Point.ACQUIRE_LOCKS: (LocksGranted, LocksWaiting),
+    Point.POLL_JOB: (JobRunning, JobLost, RoundDone),
+    Point.RECONCILE: (Decided,),
+    Point.ENTER_COMMIT: (CommitRefused, Done),
+    Point.PUT_COMMIT: (CommitPut, CommitLost, CommitUnknown),
+    Point.LOOK_UP_COMMIT: (CommitPut, CommitLost),
+    Point.ABANDON_ATTEMPT: (AbandonRefused, Done),
+}
+"""Which events a point may answer with; others answer `Done`."""
+
+
+@given(st.lists(_RANDOM_EVENTS, max_size=80), st.randoms(use_true_random=False))
+def test_no_answers_lead_to_a_put_that_a_stop_forbids(events: list[Event], rng: object) -> None:
+    """Fed with any possible answers: it never puts over a stop that it was shown, never
+    cleans an attempt before its abandonment, and always knows what to do next."""
+    state, effects = step(OperationState(), Started())
+    read = TableRead(-1)
+    abandoned: set[int] = set()
+    for event in events:
+        if state.ended is not None:
+            return
+        assert len(effects) == 1, "something is always under way, and one thing at a time"
+        effect = effects[0]
+        if effect.point is Point.PUT_COMMIT:
+            assert effect.version == read.version + 1
+            assert not read.succeeded
+            assert not read.closed
+            assert effect.attempt > read.abandoned
+        if effect.point is Point.CLEAN_ATTEMPT:
+            assert (
+                effect.attempt <= read.abandoned or read.closed or effect.attempt in abandoned
+            ) or effect.attempt == 0
+        allowed = _ANSWERS.get(effect.point, (Done,))
+        if not isinstance(event, (*allowed, Asked)):
+            event = Done(effect.point) if Done in allowed else None  # type: ignore[assignment]
+            if event is None:
+                continue
+        if isinstance(event, TableRead):
+            read = event
+        if effect.point is Point.ABANDON_ATTEMPT and isinstance(event, Done):
+            abandoned.add(effect.attempt)
+        state, effects = step(state, event)
