@@ -1,0 +1,340 @@
+"""Tables that are missing, damaged or beyond us: exit code 1, one condition that says it all,
+and not a byte is written."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable
+from typer.testing import CliRunner
+
+from support.bad_input import BadLake, assert_tells, compaction, delete, edit_commit, update
+from support.quick_jobs import QuickJobs
+from tandem.cli.main import app
+
+Damage = Callable[[BadLake], None]
+
+
+def gone(lake: BadLake) -> None:
+    shutil.rmtree(lake.path)
+    lake.path.mkdir()
+
+
+def cut_off_commit(lake: BadLake) -> None:
+    text = lake.commit_file(2).read_text()
+    lake.commit_file(2).write_text(text[: len(text) * 2 // 3])
+
+
+def binary_commit(lake: BadLake) -> None:
+    lake.commit_file(2).write_bytes(b"\x00\xff" * 40)
+
+
+def empty_commit(lake: BadLake) -> None:
+    lake.commit_file(2).write_text('{"add": {"size": 7}}\n')
+
+
+def gap(lake: BadLake) -> None:
+    lake.commit_file(2).unlink()
+
+
+def cut_off_checkpoint(lake: BadLake) -> None:
+    """And the commits that it stands for are cleaned up, as they are in life."""
+    DeltaTable(str(lake.path)).create_checkpoint()
+    [checkpoint] = lake.log.glob("*.checkpoint.parquet")
+    checkpoint.write_bytes(checkpoint.read_bytes()[:-100])
+    for version in range(3):
+        lake.commit_file(version).unlink()
+
+
+def feature(*, reader: bool) -> Damage:
+    def damage(lake: BadLake) -> None:
+        def change(action: dict[str, Any]) -> dict[str, Any]:
+            if "protocol" in action:
+                names = ["deletionVectors"]
+                action["protocol"] = {
+                    "minReaderVersion": 3,
+                    "minWriterVersion": 7,
+                    "readerFeatures": [*names, "quantumRows"] if reader else names,
+                    "writerFeatures": [*names, "quantumRows"],
+                }
+            return action
+
+        edit_commit(lake.commit_file(0), change)
+
+    return damage
+
+
+def future_versions(lake: BadLake) -> None:
+    def change(action: dict[str, Any]) -> dict[str, Any]:
+        if "protocol" in action:
+            action["protocol"] = {"minReaderVersion": 9, "minWriterVersion": 9}
+        return action
+
+    edit_commit(lake.commit_file(0), change)
+
+
+def broken_schema(lake: BadLake) -> None:
+    def change(action: dict[str, Any]) -> dict[str, Any]:
+        if "metaData" in action:
+            action["metaData"]["schemaString"] = '{"type": "struct"'
+        return action
+
+    edit_commit(lake.commit_file(0), change)
+
+
+BROKEN: dict[str, tuple[Damage, str, list[str]]] = {
+    "missing table": (
+        gone, "TableNotFound",
+        ["LakeTable/lake.spec.location", "found: file://", "expected: a Delta table", "Correct"],
+    ),
+    "corrupt commit: cut off": (
+        cut_off_commit, "CorruptLog",
+        ["00000000000000000002.json.line", "found:", "expected: one JSON object", "Restore"],
+    ),
+    "corrupt commit: binary": (
+        binary_commit, "CorruptLog",
+        ["00000000000000000002.json", "found:", "expected:", "Restore"],
+    ),
+    "corrupt commit: an action without its fields": (
+        empty_commit, "CorruptLog",
+        ["00000000000000000002.json", "path", "expected:", "Restore"],
+    ),
+    "gap in the log": (
+        gap, "CorruptLog",
+        ["00000000000000000002.json", "a commit is missing", "found: no such object",
+         "expected: every version", "Restore the missing file"],
+    ),
+    "truncated checkpoint": (
+        cut_off_checkpoint, "CorruptLog",
+        ["00000000000000000003.checkpoint.parquet", "found:", "expected: a whole", "Delete the"],
+    ),
+    "unsupported reader feature": (
+        feature(reader=True), "UnsupportedFeature",
+        ["protocol", "found: quantumRows", "expected:", "docs/features.md"],
+    ),
+    "unsupported writer feature": (
+        feature(reader=False), "UnsupportedFeature",
+        ["protocol", "found: quantumRows", "expected:", "docs/features.md"],
+    ),
+    "protocol of the future": (
+        future_versions, "UnsupportedFeature", ["protocol", "found:", "9", "expected:"],
+    ),
+    "unreadable schema": (
+        broken_schema, "CorruptLog", ["schemaString", "found:", "expected:"],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("operation", [compaction(), update(), delete("k = 3")], ids=str)
+@pytest.mark.parametrize("what", BROKEN)
+def test_tables_that_are_refused(
+    what: str, operation: dict[str, Any], lake: BadLake, jobs: QuickJobs
+) -> None:
+    damage, reason, parts = BROKEN[what]
+    damage(lake)
+    with lake.untouched():
+        ended = lake.run(operation)
+    assert ended.code == 1
+    condition = ended.condition("LakeTable")
+    assert condition["reason"] == reason
+    assert_tells(condition["message"], *parts)
+    follower = ended.condition(operation["kind"])
+    assert follower["reason"] == "WaitingForDependency"
+    assert_tells(follower["message"], "LakeTable/lake")
+    assert jobs.started == []
+
+
+def test_a_truncated_checkpoint_is_not_needed_while_the_commits_are_there(
+    lake: BadLake, jobs: QuickJobs
+) -> None:
+    DeltaTable(str(lake.path)).create_checkpoint()
+    [checkpoint] = lake.log.glob("*.checkpoint.parquet")
+    checkpoint.write_bytes(checkpoint.read_bytes()[:-100])
+    ended = lake.run(compaction())
+    assert ended.code == 0
+    assert ended.status("TableCompaction")["result"]["filesRemoved"] == 4
+
+
+def test_the_missing_table_is_not_made_by_looking(lake: BadLake, jobs: QuickJobs) -> None:
+    shutil.rmtree(lake.path)
+    assert lake.run(compaction()).code == 1
+    assert not lake.path.exists()
+
+
+# What the log names ------------------------------------------------------------------------
+
+OUTSIDE = {
+    "steps out": ("../outside.parquet", "steps out of its folder", "stays below"),
+    "steps out, encoded": ("%2e%2e/outside.parquet", "steps out of its folder", "stays below"),
+    "absolute": ("/etc/passwd", "absolute path outside", "allowed prefixes"),
+    "absolute URL": ("file:///etc/passwd", "absolute path outside", "allowed prefixes"),
+    "another store": ("s3://other/x.parquet", "absolute path outside", "allowed prefixes"),
+    "a percent sign that hides a step": (
+        "a%2f..%2f..%2foutside.parquet", "steps out", "stays below",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("operation", [compaction(), update()], ids=["compaction", "update"])
+@pytest.mark.parametrize("what", OUTSIDE)
+def test_paths_of_the_log_that_leave_the_table(
+    what: str, operation: dict[str, Any], lake: BadLake, jobs: QuickJobs
+) -> None:
+    path, problem, remedy = OUTSIDE[what]
+    secret = lake.folder / "outside.parquet"
+    shutil.copy(next(lake.path.glob("part-*")), secret)
+    before = secret.read_bytes()
+    rename(lake, 1, path)
+    ended = lake.run(operation)
+    assert ended.code == 1
+    condition = ended.condition(operation["kind"])
+    assert condition["reason"] == "LocationNotAllowed"
+    assert_tells(condition["message"], lake.path.as_uri(), problem, "found:", "expected:", remedy)
+    assert_only_abandonments(lake)
+    assert secret.read_bytes() == before
+
+
+def test_a_link_that_leads_out_of_the_table(lake: BadLake, jobs: QuickJobs) -> None:
+    file = data_file(lake, 1)
+    outside = lake.folder / "outside.parquet"
+    file.rename(outside)
+    file.symlink_to(outside)
+    ended = lake.run(compaction())
+    assert ended.code == 1
+    condition = ended.condition("TableCompaction")
+    assert condition["reason"] == "LocationNotAllowed"
+    assert_tells(condition["message"], "a link leads out", "outside.parquet", "expected:", "Adopt")
+    assert_only_abandonments(lake)
+
+
+@pytest.mark.parametrize(
+    ("operation", "kind"),
+    [(compaction(), "TableCompaction"), (update(), "TableUpdate")],
+    ids=["compaction", "update"],
+)
+def test_a_listed_file_is_absent(
+    operation: dict[str, Any], kind: str, lake: BadLake, jobs: QuickJobs
+) -> None:
+    file = data_file(lake, 1)
+    file.unlink()
+    ended = lake.run(operation)
+    assert ended.code == 1
+    condition = ended.condition(kind)
+    assert condition["reason"] == "DataFileMissing"
+    assert_tells(
+        condition["message"], file.name, "found: no such object", "expected: the file", "vacuum"
+    )
+    assert_only_abandonments(lake)
+
+
+def test_a_listed_file_is_no_parquet(lake: BadLake, jobs: QuickJobs) -> None:
+    file = data_file(lake, 1)
+    file.write_bytes(b"PAR1" + b"\0" * 200)
+    ended = lake.run(compaction(backoffLimit=0))
+    assert ended.code == 1
+    condition = ended.condition("TableCompaction")
+    assert_tells(condition["message"], file.name, "found:", "expected: a Parquet file", "Restore")
+    assert_only_abandonments(lake)
+
+
+def test_a_file_with_other_rows_than_the_log_says(lake: BadLake, jobs: QuickJobs) -> None:
+    """A compaction that trusted either number would lose rows or make them up."""
+    other = data_file(lake, 0)
+    pq.write_table(pq.read_table(other).slice(0, 7), other)
+
+    def resize(action: dict[str, Any]) -> dict[str, Any]:
+        if "add" in action:
+            action["add"]["size"] = other.stat().st_size
+        return action
+
+    edit_commit(lake.commit_file(0), resize)
+    with lake.unharmed():
+        ended = lake.run(compaction(backoffLimit=0))
+    assert ended.code == 1
+    condition = ended.condition("TableCompaction")
+    assert condition["reason"] == "CountMismatch"
+    assert_tells(condition["message"], other.name, "found: 7", "expected: 10", "Restore")
+
+
+# Nothing to do -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "operation",
+    [
+        compaction(type="Custom", custom={"where": "k = 99"}),
+        compaction(minor={"thresholds": [9, 9]}),
+        compaction(type="Major", major={"targetSegmentSize": "1Ki"}),
+    ],
+    ids=["no file matches", "too few segments", "all are large"],
+)
+def test_nothing_to_do_is_a_success_that_says_so(
+    operation: dict[str, Any], lake: BadLake, jobs: QuickJobs
+) -> None:
+    with lake.unharmed():
+        ended = lake.run(operation)
+    assert ended.code == 0
+    condition = ended.condition("TableCompaction")
+    assert condition["reason"] == "NothingToDo"
+    assert condition["message"]
+    assert jobs.started == []
+
+
+def test_an_unknown_segment(lake: BadLake, jobs: QuickJobs) -> None:
+    with lake.unharmed():
+        ended = lake.run(compaction(type="Custom", custom={"segments": ["77"]}))
+    assert ended.code == 1
+    condition = ended.condition("TableCompaction")
+    assert condition["reason"] == "UnknownSegment"
+    assert_tells(
+        condition["message"], "TableCompaction/tidy.spec.custom.segments", "found: 77",
+        "expected: live segments", "tandem table segments",
+    )  # fmt: skip
+
+
+# Looking at what is broken ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("what", [w for w in BROKEN if "writer" not in w])
+@pytest.mark.parametrize("command", [("scan",), ("table", "show"), ("table", "segments")], ids=str)
+def test_commands_that_only_look_fail_as_clearly(
+    what: str, command: tuple[str, ...], lake: BadLake
+) -> None:
+    damage, reason, _ = BROKEN[what]
+    damage(lake)
+    with lake.untouched():
+        found = CliRunner().invoke(app, [*command, str(lake.path)])
+    assert found.exit_code == 1
+    assert_tells(found.stderr, reason, "expected:")
+    assert "Traceback" not in found.stderr
+
+
+def data_file(lake: BadLake, version: int) -> Any:
+    [path] = [
+        json.loads(line)["add"]["path"]
+        for line in lake.commit_file(version).read_text().splitlines()
+        if line.startswith('{"add"')
+    ]
+    return lake.path / path
+
+
+def rename(lake: BadLake, version: int, path: str) -> None:
+    def change(action: dict[str, Any]) -> dict[str, Any]:
+        if "add" in action:
+            action["add"]["path"] = path
+        return action
+
+    edit_commit(lake.commit_file(version), change)
+
+
+def assert_only_abandonments(lake: BadLake) -> None:
+    """Where deltalake cannot read the rows either: the log grew by nothing that changes them."""
+    for file in sorted(lake.log.glob("*.json"))[4:]:
+        for line in file.read_text().splitlines():
+            assert set(json.loads(line)) <= {"commitInfo", "txn"}, line
+    assert lake.unreachable() == set()
