@@ -68,8 +68,8 @@ SETTINGS = {
     "toy": (Setting(50, 3, 3, ("alone", "tandem", "deltalake", "through_us")),),
     "small": (Setting(1_000, 8, 5, ALL),),
     "full": (
-        Setting(20_000, 40, 20, ALL),
-        Setting(1_000, 100, 8, ("alone", "tandem", "deltalake")),
+        Setting(20_000, 24, 15, ALL),
+        Setting(1_000, 60, 6, ("alone", "tandem", "deltalake")),
     ),
 }
 
