@@ -36,13 +36,16 @@ def table(tmp_path: Path) -> Path:
     return path
 
 
-def job_for(table: Path, where: str, set_: dict[str, str] | None = None) -> Control:
+def job_for(
+    table: Path, where: str, set_: dict[str, str] | None = None, attempt: int = 1
+) -> Control:
     store, snapshot = jobs.snapshot_of(table)
     inputs = jobs.input_files(store, snapshot)
     return jobs.control(
         store,
         snapshot,
         StatementJob(where=where, set=set_ or {}, inputs=inputs, target_file_size=1 << 30),
+        attempt,
     )
 
 
@@ -112,6 +115,40 @@ def test_a_row_on_which_the_statement_raises_fails_it(
     assert failure.reason == Reason.STATEMENT_FAILED
     assert condition in failure.message
     assert not failure.transient
+
+
+@pytest.mark.parametrize(
+    ("set_", "column"),
+    [
+        ({"n": "nullif(`n`, 3)"}, "n"),
+        ({"p": "CASE WHEN `n` = 3 THEN NULL ELSE `p` END"}, "p"),
+        ({"s": "named_struct('a', nullif(`n`, 3), 'b', 1)"}, "s.a"),
+        ({"l": "array(nullif(`n`, 3))"}, "l.element"),
+    ],
+)
+def test_a_computed_null_where_none_may_be_fails_the_statement(
+    tmp_path: Path, spark: SparkSession, set_: dict[str, str], column: str
+) -> None:
+    path = tmp_path / "strict"
+    fields = [
+        pa.field("n", pa.int64(), nullable=False),
+        pa.field("p", pa.string(), nullable=False),
+        pa.field("s", pa.struct([pa.field("a", pa.int64(), nullable=False), ("b", pa.int64())])),
+        pa.field("l", pa.list_(pa.field("element", pa.int64(), nullable=False))),
+    ]
+    rows = [{"n": n, "p": "x", "s": {"a": n, "b": None}, "l": [n]} for n in range(5)]
+    data = pa.Table.from_pylist(rows, schema=pa.schema(fields))
+    write_deltalake(str(path), data, partition_by=["p"])
+    job = job_for(path, "`n` < 4", set_)
+    assert run(job, spark) == 1
+    failure = jobs.failure(job)
+    assert failure.reason == Reason.STATEMENT_FAILED
+    assert "must not be null" in failure.message
+    assert column in failure.message
+    assert not any("result.json" in m.path for m in job.store.list(job.path("rounds")))
+    fine = job_for(path, "`n` < 3", set_, attempt=2)
+    assert run(fine, spark) == 0
+    assert jobs.result(fine).rows_matched == 3
 
 
 def test_rounds_are_served_until_the_engine_is_done(table: Path, spark: SparkSession) -> None:

@@ -193,7 +193,6 @@ _ERROR_IN_WORKER = re.compile(r"tandem\.errors\.(\w+): (.*)")
 _CONDITION = re.compile(
     r"\[([A-Z][A-Z0-9_]*(?:\.[A-Z0-9_]+)*)\] (.*?)\s*SQLSTATE: (\w{5})", re.DOTALL
 )
-
 _ERROR_IN_JAVA = re.compile(
     r"java\.(?:lang\.(?:Arithmetic|NumberFormat)|time\.(?:\w+\.)?(?:DateTime|DateTimeParse)"
     r"|util\.regex\.PatternSyntax)Exception: ([^\n]+)"
@@ -229,6 +228,14 @@ def translate(error: BaseException) -> TandemError:
                 if on_a_row
                 else "Correct the statement or the source",
             )
+    java = _ERROR_IN_JAVA.search(text)
+    if java is not None:
+        return errors.StatementFailed(
+            "the statement fails on some row",
+            found=java[1].strip()[:300],
+            expected="a value for every row",
+            remedy="Change the statement or the source, or leave such rows out",
+        )
     return errors.JobFailed(
         "the job failed",
         found=f"{type(error).__name__}: {text[:1500]}",
