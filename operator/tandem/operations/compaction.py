@@ -196,7 +196,11 @@ class Compaction:
         names, numbers = self._names(work, removed.values(), chosen_runs={o.run for o in chosen})
         map_path = layout.row_map(plan.operation_id, plan.attempt)
         outputs = []
+        replayed: dict[str, int] = {}
         for output in chosen:
+            if output.path in decision.masks:
+                name = names[output.run]
+                replayed[name] = replayed.get(name, 0) + len(decision.masks[output.path])
             run = plan.runs[output.run]
             tags = output_tags(
                 names[output.run],
@@ -224,6 +228,7 @@ class Compaction:
                 rows_masked=counts.rows_masked,
                 bins_dropped=counts.bins_dropped,
                 rounds=work.rounds,
+                by_segment=replayed or None,
             ),
             row_map=self._row_map_bytes if outputs else b"",
         )

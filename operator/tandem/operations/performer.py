@@ -341,7 +341,11 @@ class Performer:
     def _is_there(self, version: int) -> bool:
         """Whether the log still has this commit. If clean-up has taken it (we were stopped for
         long), it may have taken the version after it too: a put there would fall into a hole."""
-        return self._table.log.commit(version) is not None
+        try:
+            self._store.head(commit_path(version))
+        except ObjectNotFound:
+            return False
+        return True
 
     def _visible(self, result: OperationResult) -> Event:
         """A commit counts when the table shows it: one that fell into a hole of the log, below a

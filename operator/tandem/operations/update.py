@@ -13,7 +13,7 @@ import pyarrow as pa
 from pyroaring import BitMap64
 
 from tandem.delta import dv, protocol
-from tandem.errors import DeletionVectorsDisabled, ManifestInvalid
+from tandem.errors import DeletionVectorsDisabled, ManifestInvalid, Reason
 from tandem.locks.model import WHOLE_TABLE, Mode, Resource, segment
 from tandem.operations import jobs, layout
 from tandem.operations.changes import verdict_of_table
@@ -72,7 +72,11 @@ class Update:
 
     def plan(self, work: Work) -> Planned:
         snapshot = work.snapshot
-        if not protocol.writes_deletion_vectors(snapshot.protocol, snapshot.metadata):
+        lake = work.table.spec
+        # Where the LakeTable asks for them, a plan may be made before they are turned on.
+        asked_for = lake is not None and lake.spec.enable_deletion_vectors
+        enabled = protocol.writes_deletion_vectors(snapshot.protocol, snapshot.metadata)
+        if not enabled and not asked_for:
             raise DeletionVectorsDisabled(
                 "the table has no deletion vectors, and rows are deleted with nothing else",
                 resource=self._resource.id,
@@ -189,9 +193,16 @@ class Update:
         refusal = verdict_of_table(work, self.protocol_kind, needs_vectors=True)
         if refusal is not None:
             return refusal
+        snapshot = work.snapshot
+        if not protocol.writes_deletion_vectors(snapshot.protocol, snapshot.metadata):
+            return Decision(
+                Verdict.CONFLICT,
+                "deletion vectors were switched off",
+                Reason.DELETION_VECTORS_DISABLED,
+            )
         course = self._course
         assert course is not None
-        latest = course.history.remember(work.snapshot)
+        latest = course.history.remember(snapshot)
         outcome = self._decide(course, latest)
         if isinstance(outcome, rule.Conflict):
             return Decision(Verdict.CONFLICT, outcome.why, outcome.reason)
