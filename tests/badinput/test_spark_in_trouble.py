@@ -1,0 +1,197 @@
+"""Real Spark processes and the real command line: no Java, a killed driver, a hanging driver,
+a killed engine, an interrupt by the user."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.bad_input import BadLake, Ended, assert_tells, compaction, update
+
+LIMIT_S = 120.0
+
+
+@contextmanager
+def tandem_run(lake: BadLake, *operations: dict[str, Any], **env: str) -> Iterator[Any]:
+    """`tandem run` as a process; whatever happens, it does not outlive the block."""
+    file = lake.write(lake.lake_table(), *operations)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tandem.cli.main", "run", "-f", str(file), "-o", "json"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **env},
+    )
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
+
+def ended(process: Any) -> Ended:
+    out, said = process.communicate(timeout=LIMIT_S)
+    return Ended(process.returncode, json.loads(out) if out.strip() else [], said)
+
+
+def until(condition: Callable[[], Any], process: Any) -> Any:
+    """What the condition gives once it holds; the process must live until then."""
+    pause = threading.Event()
+    for _ in range(int(LIMIT_S / 0.02)):
+        found = condition()
+        if found:
+            return found
+        assert process.poll() is None, process.communicate()
+        pause.wait(0.02)
+    raise AssertionError("it did not happen")
+
+
+def drivers(process: Any) -> list[int]:
+    """Spark drivers (JVMs) that this engine started: leaders of groups of their own."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            parent = int((entry / "stat").read_text().rsplit(")", 1)[1].split()[1])
+            command = (entry / "cmdline").read_bytes()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if parent == process.pid and b"SparkSubmit" in command:
+            found.append(int(entry.name))
+    return found
+
+
+def statement_is_asked_for(lake: BadLake) -> bool:
+    jobs = lake.path.glob("_tandem/operations/*/attempts/1/job.json")
+    return any('"Statement"' in job.read_text() for job in jobs)
+
+
+def test_spark_is_missing(lake: BadLake) -> None:
+    env = {"JAVA_HOME": "", "PATH": str(Path(sys.executable).parent)}
+    with lake.unharmed(), tandem_run(lake, compaction(), **env) as process:
+        end = ended(process)
+    assert end.code == 1
+    condition = end.condition("TableCompaction")
+    assert condition["reason"] == "SparkMissing"
+    assert_tells(
+        condition["message"], "no Java was found", "found: java", "expected: Java 17 or later",
+        "tools/setup-java.sh",
+    )  # fmt: skip
+
+
+def test_java_is_too_old(lake: BadLake, tmp_path: Path) -> None:
+    home = tmp_path / "java"
+    (home / "bin").mkdir(parents=True)
+    java = home / "bin" / "java"
+    java.write_text("#!/bin/sh\necho 'openjdk version \"11.0.2\"' >&2\n")
+    java.chmod(0o755)
+    with lake.unharmed(), tandem_run(lake, compaction(), JAVA_HOME=str(home)) as process:
+        end = ended(process)
+    assert end.code == 1
+    condition = end.condition("TableCompaction")
+    assert condition["reason"] == "SparkMissing"
+    assert_tells(condition["message"], "11.0.2 is too old", str(java), "Java 17", "setup-java")
+
+
+def test_the_driver_is_killed(lake: BadLake) -> None:
+    """Each attempt has a driver; with `backoffLimit: 1` the second one does the work."""
+    with tandem_run(lake, compaction(backoffLimit=1)) as process:
+        [driver] = until(lambda: drivers(process), process)
+        os.kill(driver, signal.SIGKILL)
+        end = ended(process)
+    assert end.code == 0, end
+    assert end.status("TableCompaction")["attempt"] == 2
+    assert lake.shown() == lake.shown(3)
+    assert lake.unreachable() == set()
+
+
+def test_the_driver_is_killed_and_no_attempt_is_left(lake: BadLake) -> None:
+    with lake.unharmed(), tandem_run(lake, compaction(backoffLimit=0)) as process:
+        [driver] = until(lambda: drivers(process), process)
+        os.kill(driver, signal.SIGKILL)
+        end = ended(process)
+    assert end.code == 1
+    condition = end.condition("TableCompaction")
+    assert condition["reason"] == "JobFailed"
+    assert_tells(condition["message"], "killed by signal 9", "log:")
+
+
+def test_the_driver_hangs(lake: BadLake) -> None:
+    """Stopped by SIGSTOP it answers nothing, not even a request to end."""
+    operation = compaction(activeDeadlineSeconds=8)
+    with lake.unharmed(), tandem_run(lake, operation) as process:
+        [driver] = until(lambda: drivers(process), process)
+        os.kill(driver, signal.SIGSTOP)
+        end = ended(process)
+    assert end.code == 1
+    condition = end.condition("TableCompaction")
+    assert condition["reason"] == "DeadlineExceeded"
+    assert_tells(condition["message"], "activeDeadlineSeconds")
+    assert not Path(f"/proc/{driver}").exists()
+
+
+@pytest.mark.parametrize("operation", [compaction(), update()], ids=["compaction", "update"])
+def test_the_engine_is_killed_while_spark_works(operation: dict[str, Any], lake: BadLake) -> None:
+    """Its driver does not outlive it, the table is as before, and a restart does the work once."""
+    before = lake.shown()
+    with tandem_run(lake, operation) as process:
+        [driver] = until(lambda: drivers(process), process)
+        process.kill()
+        process.wait()
+        pause = threading.Event()
+        for _ in range(int(LIMIT_S / 0.05)):
+            if not Path(f"/proc/{driver}").exists():
+                break
+            pause.wait(0.05)
+        assert not Path(f"/proc/{driver}").exists()
+    assert lake.shown() == before
+    with tandem_run(lake, operation) as process:
+        end = ended(process)
+    assert end.code == 0, end
+    expected = before
+    if operation["kind"] == "TableUpdate":
+        expected = tuple(sorted((i, k, v + 15 if k == 1 else v) for i, k, v in before))
+    assert lake.shown() == expected
+    assert lake.unreachable() == set()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda n: n.name)
+def test_interrupted_by_the_user(number: signal.Signals, lake: BadLake) -> None:
+    """130; what had committed is reported as such, the rest as interrupted; run again, only the
+    rest is done."""
+    second = update()
+    second["spec"]["dependsOn"] = [{"kind": "TableCompaction", "name": "tidy"}]
+    with tandem_run(lake, compaction(), second) as process:
+        until(lambda: lake.commit_file(4).exists(), process)
+        # The compaction has committed; its driver has gone when the update's comes.
+        [driver] = until(lambda: drivers(process) if statement_is_asked_for(lake) else [], process)
+        process.send_signal(number)
+        end = ended(process)
+    assert end.code == 130
+    assert end.status("TableCompaction")["phase"] == "Succeeded"
+    assert end.status("TableCompaction")["result"]["version"] == 4
+    condition = end.condition("TableUpdate")
+    assert condition["reason"] == "Interrupted"
+    assert_tells(condition["message"], "nothing was committed")
+    assert "what has committed stays" in end.said
+    assert not Path(f"/proc/{driver}").exists()
+    assert lake.shown() == lake.shown(3)
+    assert lake.unreachable() == set()
+
+    with tandem_run(lake, compaction(), second) as process:
+        again = ended(process)
+    assert again.code == 0
+    result = end.status("TableCompaction")["result"]
+    assert again.status("TableCompaction")["result"] == result
+    expected = tuple(sorted((i, k, v + 15 if k == 1 else v) for i, k, v in lake.shown(3)))
+    assert lake.shown() == expected
