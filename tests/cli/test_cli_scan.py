@@ -128,6 +128,7 @@ def test_where_is_decided_by_spark(table: Path, where: str, expected: list[int])
         check=True,
     )
     assert sorted(row["id"] for row in lines(found.stdout)) == expected  # type: ignore[type-var]
+    assert found.stderr == "", "nothing of the JVM's own greeting"
 
 
 @pytest.mark.parametrize(

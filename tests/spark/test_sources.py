@@ -41,7 +41,7 @@ def test_every_line_is_in_exactly_one_stripe(
             line
             for stripes in lines.plan([lines.TextFile(path="f", size=len(data))], size)
             for stripe in stripes.stripes
-            for line in read(store, "f", stripe.start, stripe.end)
+            for line in read(store, "f", stripe.of(len(data)).start, stripe.of(len(data)).stop)
         ]
     finally:
         lines.BLOCK_BYTES = before
@@ -55,7 +55,8 @@ def test_compressed_files_are_one_stripe(suffix: str, pack: Callable[[bytes], by
     store.put(f"f{suffix}", pack(text.encode()))
     [stripes] = lines.plan([lines.TextFile(path=f"f{suffix}", size=10_000)], 100)
     [stripe] = stripes.stripes
-    assert read(store, f"f{suffix}", stripe.start, stripe.end) == text.splitlines()
+    assert stripe.of(10_000) == range(10_000)
+    assert read(store, f"f{suffix}", 0, 10_000) == text.splitlines()
 
 
 def test_bytes_that_are_no_text_are_an_error() -> None:

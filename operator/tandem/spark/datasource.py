@@ -37,6 +37,7 @@ from tandem.errors import CountMismatch, StatementFailed
 from tandem.spark.control import output_file, table_format
 from tandem.spark.counters import Counter
 from tandem.spark.job import Format, InputFile, OutputFile, Table
+from tandem.spark.stripes import Stripe, Stripes, stripes
 from tandem.storage import Store, open_store
 
 if TYPE_CHECKING:
@@ -81,42 +82,9 @@ class Answer(Format):
     matches: str = ""
 
 
-@dataclass(frozen=True)
-class Stripe:
-    """Part `part` of `parts` of an input, by row groups."""
-
-    input: int
-    part: int = 0
-    parts: int = 1
-
-
-class Stripes(InputPartition):
-    def __init__(self, stripes: tuple[Stripe, ...], number: int = 0) -> None:
-        super().__init__(None)
-        self.stripes = stripes
-        self.number = number
-
-
-def stripes(inputs: Sequence[InputFile], size: int = STRIPE_BYTES) -> list[Stripes]:
-    """Partitions of about `size` bytes, in the inputs' order."""
-    found: list[Stripes] = []
-    together: list[Stripe] = []
-    filled = 0
-    for index, input_ in enumerate(inputs):
-        parts = max(1, round(input_.size / size))
-        if parts > 1:
-            found += [Stripes((Stripe(index, part, parts),)) for part in range(parts)]
-            continue
-        together.append(Stripe(index))
-        filled += input_.size
-        if filled >= size:
-            found.append(Stripes(tuple(together)))
-            together, filled = [], 0
-    if together:
-        found.append(Stripes(tuple(together)))
-    for number, partition in enumerate(found):
-        partition.number = number
-    return found
+def shares(inputs: Sequence[InputFile]) -> list[Stripes]:
+    """What each task reads; parts are of row groups."""
+    return stripes([i.size for i in inputs], STRIPE_BYTES)
 
 
 class RowsSource(DataSource):
@@ -155,7 +123,7 @@ class RowsReader(DataSourceReader):
         self._storage = dict(work.table.storage_options)
 
     def partitions(self) -> Sequence[InputPartition]:
-        return stripes(self._work.inputs)
+        return shares(self._work.inputs)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, Stripes)
@@ -187,14 +155,10 @@ class RowsReader(DataSourceReader):
                     found=reader.num_rows,
                     expected=str(input_.rows),
                 )
-            groups = len(reader.row_groups)
-            chosen = range(
-                groups * stripe.part // stripe.parts, groups * (stripe.part + 1) // stripe.parts
-            )
             for batch in reader.batches(
                 dead=from_base64(input_.dv) if input_.dv else None,
                 positions=POSITION if hidden else None,
-                row_groups=chosen,
+                row_groups=stripe.of(len(reader.row_groups)),
                 batch_rows=65_536,
             ):
                 yield _with_input(batch, stripe.input, self._names) if hidden else batch

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -19,6 +17,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from tandem.delta.parquet import missing
 from tandem.errors import ObjectNotFound, StatementFailed
 from tandem.spark.job import Format
+from tandem.spark.stripes import Stripes, stripes
 from tandem.storage import Store, open_store
 
 if TYPE_CHECKING:
@@ -50,21 +49,6 @@ class LinesWork(Format):
     encoding: str = "utf-8"
 
 
-@dataclass(frozen=True)
-class Stripe:
-    """The lines of a file that begin at or after byte `start` and before `end`."""
-
-    file: int
-    start: int
-    end: int
-
-
-class Stripes(InputPartition):
-    def __init__(self, stripes: tuple[Stripe, ...]) -> None:
-        super().__init__(None)
-        self.stripes = stripes
-
-
 class LinesSource(DataSource):
     """`spark.read.format("tandem-lines")`; options as of `tandem.spark.datasource`."""
 
@@ -91,11 +75,10 @@ class LinesReader(DataSourceReader):
         assert isinstance(partition, Stripes)
         store = open_store(self._work.location, self._work.storage_options)
         for stripe in partition.stripes:
-            file = self._work.files[stripe.file]
-            skip = file.skip if stripe.start == 0 else 0
-            for lines in read_lines(
-                store, file.path, self._work.encoding, stripe.start, stripe.end
-            ):
+            file = self._work.files[stripe.input]
+            span = stripe.of(file.size)
+            skip = file.skip if stripe.part == 0 else 0
+            for lines in read_lines(store, file.path, self._work.encoding, span.start, span.stop):
                 kept = lines[skip:]
                 skip = max(0, skip - len(lines))
                 if kept:
@@ -103,24 +86,9 @@ class LinesReader(DataSourceReader):
 
 
 def plan(files: Sequence[TextFile], size: int = STRIPE_BYTES) -> list[Stripes]:
-    """Partitions of about `size` bytes: small files together, large ones in stripes."""
-    found: list[Stripes] = []
-    together: list[Stripe] = []
-    filled = 0
-    for index, file in enumerate(files):
-        if file.size > size and not _codec(file.path):
-            parts = -(-file.size // size)
-            cuts = [file.size * part // parts for part in range(parts + 1)]
-            found += [Stripes((Stripe(index, start, end),)) for start, end in pairwise(cuts)]
-            continue
-        together.append(Stripe(index, 0, max(file.size, 1)))
-        filled += file.size
-        if filled >= size:
-            found.append(Stripes(tuple(together)))
-            together, filled = [], 0
-    if together:
-        found.append(Stripes(tuple(together)))
-    return found
+    """What each task reads; parts are of bytes, and compressed files are not cut."""
+    whole = {index for index, file in enumerate(files) if _codec(file.path)}
+    return stripes([file.size for file in files], size, whole)
 
 
 def read_lines(

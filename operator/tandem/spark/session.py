@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tandem.errors import JobFailed, SparkMissing
+from tandem.statements.dialect import SPARK_SESSION_CONF
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -38,14 +39,6 @@ SHORT_JOB_BYTES = 1 << 30
 `-XX:TieredStopAtLevel=1` halves the start but gives up about a third of the speed of code
 that runs for minutes. A job of less than 1 GiB ends before the optimizing compiler pays.
 """
-
-# What a statement means must not depend on the machine or on a cluster's defaults.
-_FALLBACK_SESSION_CONF: Mapping[str, str] = {
-    "spark.sql.session.timeZone": "UTC",
-    "spark.sql.ansi.enabled": "true",
-    "spark.sql.caseSensitive": "false",
-    "spark.sql.storeAssignmentPolicy": "ANSI",
-}
 
 
 def cache_dir(environ: Mapping[str, str] | None = None) -> Path:
@@ -164,11 +157,8 @@ def java_options(archive: Path | None, *, short: bool = True, record: Path | Non
 
 
 def session_conf() -> dict[str, str]:
-    """The pinned settings under which statements have one meaning."""
-    try:
-        from tandem.statements.dialect import SPARK_SESSION_CONF
-    except ModuleNotFoundError:
-        return dict(_FALLBACK_SESSION_CONF)
+    """The pinned settings under which statements have one meaning: what a text means must not
+    depend on the machine or on a cluster's defaults."""
     return dict(SPARK_SESSION_CONF)
 
 

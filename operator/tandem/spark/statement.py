@@ -262,9 +262,9 @@ def _reported(
     control: Control, inputs: Sequence[InputFile], round_: int
 ) -> AbstractContextManager[None]:
     """Files count by the shares of them that were read; written rows are few."""
-    from tandem.spark.datasource import stripes
+    from tandem.spark.datasource import shares
 
-    parts = [p.stripes for p in stripes(inputs)]
+    parts = [p.stripes for p in shares(inputs)]
     total = sum(i.size for i in inputs)
 
     def done(counts: Mapping[int, int]) -> tuple[int, int]:
