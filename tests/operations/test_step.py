@@ -36,8 +36,9 @@ from tandem.operations.events import (
     TableRead,
     Verdict,
 )
+from tandem.operations.moves import AFTER_SUCCESS
 from tandem.operations.state import Limits, OperationState
-from tandem.operations.step import AFTER_SUCCESS, step
+from tandem.operations.step import step
 from tandem.spec.status import OperationResult, Phase, Plan
 
 PLAN = Plan(read_version=3, inputs=2, input_bytes=20, segments=("0", "1"))

@@ -1,9 +1,10 @@
 """The engine: one pure `step(state, event)` for every kind of operation, and who performs it.
 
-    state, events, effects, step   the machine; no I/O, no clock
+    state, events, effects         what the machine is told, remembers and asks for
+    step, moves                    the machine; no I/O, no clock
     ports                          what it needs from outside: clock, processes, job runner, locks
     layout, records                where an operation's files lie, and their formats
-    performer                      performs one effect against the real world
+    performer, publisher           perform one effect against the real world; commits
     session, driver                loops over them, for one operation
     run                            orders and starts many: `tandem run`, `tandem plan`
     compaction, update, ingest     what is special about each kind: plan, job, change set

@@ -10,16 +10,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tandem.delta import protocol
-from tandem.delta.names import commit_path
 from tandem.errors import (
     AccessDenied,
     AlreadyExists,
     DataFileMissing,
     ManifestInvalid,
     ObjectNotFound,
-    OutcomeUnknown,
     OutputMissing,
-    Reason,
     RowMapInvalid,
     StorageError,
     StorageFull,
@@ -29,13 +26,10 @@ from tandem.locks.model import CommitLease, Granted, LockRequest
 from tandem.operations import cleaning, commit, earlier, jobs, layout, records
 from tandem.operations.effects import Effect, Point
 from tandem.operations.events import (
-    AbandonRefused,
     AdoptionRefused,
     AttemptAdopted,
     ClaimLost,
     CommitFound,
-    CommitLost,
-    CommitPut,
     CommitRefused,
     CommitUnknown,
     Decided,
@@ -50,14 +44,13 @@ from tandem.operations.events import (
     Verdict,
 )
 from tandem.operations.ports import Ports
-from tandem.operations.records import AttemptRecord, EndedRecord, OperationRecord, ResultRecord
+from tandem.operations.publisher import Publisher
+from tandem.operations.records import AttemptRecord, OperationRecord, ResultRecord
 from tandem.operations.state import OperationState
 from tandem.operations.work import Identity, Kind, Table, Work
-from tandem.spec.status import OperationResult
 
 Around = Callable[[Effect, Callable[[], Event]], Event]
 
-_ABANDON_TRIES = 64
 _LOCK_WAIT_S = 1.0
 _FRESH = (ManifestInvalid, RowMapInvalid, OutputMissing, DataFileMissing)
 """Failures that another attempt, planned anew, may not meet again."""
@@ -98,6 +91,7 @@ class Performer:
         self._options = options or Options()
         self._around = around
         self._token = ports.nonces.nonce()
+        self._publisher = Publisher(table, identity.operation_id, ports.clock, ports.nonces)
         self._started_ms = ports.clock.now_ms()
         self._methods: dict[Point, Callable[[Effect, OperationState], Event]] = {
             Point.READ_TABLE: self._read_table,
@@ -144,16 +138,10 @@ class Performer:
     # Finding out where we are
 
     def _read_table(self, _effect: Effect, _state: OperationState) -> Event:
-        self._refresh()
+        self._publisher.refresh(self.work)
         stops = commit.stops(self.work.snapshot, self._id)
         version = self.work.snapshot.version
         return TableRead(version, stops.succeeded, stops.abandoned, stops.closed)
-
-    def _refresh(self) -> None:
-        latest = self.work.latest
-        log = self._table.log
-        self.work.latest = log.snapshot() if latest is None else log.update(latest)
-        self.work.now_ms = self._ports.clock.now_ms()
 
     def _check_earlier_outcome(self, _effect: Effect, _state: OperationState) -> Event:
         stops = commit.stops(self.work.snapshot, self._id)
@@ -162,7 +150,7 @@ class Performer:
 
     def _find_commit(self, _effect: Effect, _state: OperationState) -> Event:
         if not commit.stops(self.work.snapshot, self._id).succeeded:
-            self._refresh()
+            self._publisher.refresh(self.work)
         found = commit.find(self._table.log, self._id, self.work.snapshot.version)
         if found is None:
             # Log clean-up has taken it; perhaps another process has recorded it in time.
@@ -311,54 +299,10 @@ class Performer:
         return CommitRefused(revoked=lease is CommitLease.REVOKED)
 
     def _put_commit(self, effect: Effect, state: OperationState) -> Event:
-        work = self.work
-        assert work.change is not None
-        stops = commit.stops(work.snapshot, self._id)
-        if stops.forbid(effect.attempt) or effect.version != work.snapshot.version + 1:
-            return CommitLost()  # we have seen more meanwhile than the decision was made on
-        if not self._is_there(effect.version - 1):
-            return CommitLost()
-        # As late as can be: a vacuum without retention may run at any time.
-        jobs.check_outputs(self._store, self._id, effect.attempt, work.change)
-        # One token, one content: what was put before and got lost is told apart by it.
-        work.token = f"{self._id}-{effect.attempt}-{self._ports.nonces.nonce()}"
-        actions = commit.actions(work, effect.attempt, state.token)
-        result = commit.result_of(work, effect.version)
-        try:
-            self._table.log.put_commit(effect.version, actions, token=work.token)
-        except AlreadyExists:
-            return CommitLost()
-        except OutcomeUnknown:
-            return CommitUnknown()
-        return self._visible(result)
+        return self._publisher.put(self.work, effect, state.token)
 
     def _look_up_commit(self, effect: Effect, _state: OperationState) -> Event:
-        if self._table.log.find_commit(effect.version, self.work.token):
-            return self._visible(commit.result_of(self.work, effect.version))
-        # Not there (yet). If it still arrives, the next read shows our own success.
-        return CommitLost()
-
-    def _is_there(self, version: int) -> bool:
-        """Whether the log still has this commit. If clean-up has taken it (we were stopped for
-        long), it may have taken the version after it too: a put there would fall into a hole."""
-        try:
-            self._store.head(commit_path(version))
-        except ObjectNotFound:
-            return False
-        return True
-
-    def _visible(self, result: OperationResult) -> Event:
-        """A commit counts when the table shows it: one that fell into a hole of the log, below a
-        checkpoint, no reader will ever see."""
-        assert result.version is not None
-        self._refresh()
-        snapshot = self.work.snapshot
-        if commit.stops(snapshot, self._id).succeeded:
-            return CommitPut(result)
-        if (snapshot.checkpoint_version or -1) >= result.version:
-            # It would only mislead who reads the log's history.
-            self._store.delete([commit_path(result.version)])
-        return CommitLost()
+        return self._publisher.look_up(self.work, effect)
 
     # The way out
 
@@ -398,39 +342,8 @@ class Performer:
 
     def _abandon_attempt(self, effect: Effect, state: OperationState) -> Event:
         assert state.closing is not None
-        closing, attempt = state.closing, effect.attempt
-        ended = EndedRecord(
-            operation_id=self._id,
-            attempt=attempt,
-            reason=closing.ending.reason,
-            message=closing.ending.message,
-            counted=closing.counted,
-        )
-        records.put_once(self._store, layout.ended(self._id, attempt), ended)
-        if closing.closes:
-            # How it ends must be known to whoever finds it closed and no result.
-            record = records.encode(self._record(closing.ending))
-            self._store.put(layout.ending(self._id), record)
-            attempt = max(attempt, earlier.highest_claim(self._store, self._id))
-        for _ in range(_ABANDON_TRIES):
-            self._refresh()
-            stops = commit.stops(self.work.snapshot, self._id)
-            if stops.succeeded:
-                return AbandonRefused(stops.succeeded)
-            if stops.closed or (stops.abandoned >= attempt and not closing.closes):
-                return Done(effect.point)
-            actions = commit.abandonment(
-                self.work, max(attempt, stops.abandoned), closes=closing.closes
-            )
-            version = self.work.snapshot.version + 1
-            token = f"{self._id}-{attempt}-{self._ports.nonces.nonce()}"
-            try:
-                self._table.log.put_commit(version, actions, token=token)
-            except AlreadyExists:
-                continue
-            # Round again: it counts when the table shows it (see `_visible`).
-        return EffectFailed(
-            effect, Reason.CONFLICT, "other writers were faster every time", retryable=True
+        return self._publisher.abandon(
+            self.work, effect, state.closing, self._record(state.closing.ending)
         )
 
     def _clean_attempt(self, effect: Effect, _state: OperationState) -> Event:

@@ -14,7 +14,6 @@ builds on, so that put-if-absent makes look and put one (design, "Exactly once")
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 from tandem.errors import Reason
@@ -47,37 +46,18 @@ from tandem.operations.events import (
     TableRead,
     Verdict,
 )
+from tandem.operations.moves import (
+    GIVE_UP,
+    Step,
+    close,
+    do,
+    end,
+    fail,
+    give_up,
+    succeed,
+)
 from tandem.operations.state import Closing, OperationState
-from tandem.spec.status import OperationResult, Phase
-
-Step = tuple[OperationState, tuple[Effect, ...]]
-
-AFTER_SUCCESS = (
-    Point.FINISH_JOB,
-    Point.STOP_JOB,
-    Point.RELEASE_LOCKS,  # only now: the commit is visible (I-29)
-    Point.CLEAN_UNUSED,
-    Point.RECORD_RESULT,  # last of what must be done: who finds it need not look further
-    Point.MAINTAIN,
-)
-"""What is left to do once a success is visible. None of it can turn success into failure."""
-
-GIVE_UP = (Point.STOP_JOB, Point.ABANDON_ATTEMPT, Point.CLEAN_ATTEMPT)
-"""How an attempt ends without a commit: its files go only after its death is in the log."""
-
-UNRECORDED = frozenset(
-    {
-        Reason.INTERRUPTED,
-        Reason.ALREADY_RUNNING,
-        Reason.ABANDONED,
-        Reason.SPARK_MISSING,
-        Reason.ACCESS_DENIED,
-        Reason.STORAGE_FULL,
-        Reason.STORAGE_ERROR,
-        Reason.INTERNAL_ERROR,
-    }
-)
-"""Failures of the surroundings: the next run tries again instead of reporting them."""
+from tandem.spec.status import Phase
 
 
 def step(state: OperationState, event: Event) -> Step:
@@ -87,93 +67,13 @@ def step(state: OperationState, event: Event) -> Step:
     return _HANDLERS[type(event)](state, event)
 
 
-# Helpers -----------------------------------------------------------------------------------
-
-
-def _do(state: OperationState, point: Point, *, delay_ms: int = 0, **changes: Any) -> Step:
-    """Ask for one effect, with the attempt, round and version that the state has by then."""
-    state = state.at(retries=0, **changes)
-    version = state.version + 1 if point in (Point.PUT_COMMIT, Point.LOOK_UP_COMMIT) else -1
-    effect = Effect(point, state.attempt, state.round, version, delay_ms)
-    return state.at(waiting=effect), (effect,)
-
-
-def _end(state: OperationState, ending: Ending) -> Step:
-    return state.at(
-        phase=ending.phase, ended=ending, waiting=None, closing=None, message=ending.message
-    ), ()
-
-
-def _close(state: OperationState, closing: Closing) -> Step:
-    """Perform what is left on the way out, then end or start over."""
-    if closing.todo:
-        point, rest = closing.todo[0], closing.todo[1:]
-        return _do(state, point, closing=replace(closing, todo=rest))
-    if closing.again:
-        fresh = OperationState(limits=state.limits, message=closing.ending.message)
-        return _do(fresh, Point.READ_TABLE, delay_ms=closing.delay_ms)
-    return _end(state, closing.ending)
-
-
-def _give_up(
-    state: OperationState,
-    phase: Phase,
-    reason: Reason,
-    message: str,
-    *,
-    again: bool = False,
-    counted: bool = True,
-    delay_ms: int = 0,
-) -> Step:
-    """End this attempt without a commit; then end the operation, or try `again`."""
-    todo: tuple[Point, ...] = ()
-    resumable = again or phase is Phase.SUSPENDED or reason in UNRECORDED
-    closes = state.attempt > 0 and not resumable
-    # What the surroundings did does not use up the tries of later runs (Spark was missing).
-    counted = counted and (again or reason not in UNRECORDED)
-    if state.attempt:
-        # An attempt without a persisted plan wrote nothing that could be found or committed.
-        todo += GIVE_UP if state.persisted or closes else ()
-        todo += (Point.RELEASE_LOCKS,)
-        todo += (Point.RECORD_RESULT,) if closes else ()
-    ending = Ending(phase, reason, message, state.attempt, plan=state.plan)
-    closing = Closing(todo, ending, again, counted, closes, delay_ms)
-    return _close(state.at(message=message), closing)
-
-
-def _fail(state: OperationState, reason: Reason, message: str, *, fresh: bool) -> Step:
-    """The attempt failed; `fresh` says whether another one may help."""
-    if not fresh or not state.attempt:
-        return _give_up(state, Phase.FAILED, reason, message)
-    failures = state.failures + 1
-    if failures > state.limits.backoff_limit:
-        if failures > 1:
-            message = f"{message} (attempt {failures} of {failures}: backoffLimit)"
-        return _give_up(state, Phase.FAILED, reason, message)
-    delay = state.limits.retry_delay_ms * 2 ** min(failures - 1, 8)
-    return _give_up(state, Phase.FAILED, reason, message, again=True, delay_ms=delay)
-
-
-def _succeed(state: OperationState, result: OperationResult) -> Step:
-    version = "" if result.version is None else f" as version {result.version}"
-    ending = Ending(
-        Phase.SUCCEEDED,
-        Reason.COMMITTED,
-        f"committed{version}",
-        state.attempt,
-        result=result,
-        plan=state.plan,
-    )
-    return _close(state.at(message=ending.message), Closing(AFTER_SUCCESS, ending))
-
-
 # Finding out where we are -------------------------------------------------------------------
 
 
 def _started(state: OperationState, _event: Started) -> Step:
     if state.limits.suspended:
-        return _end(state, Ending(Phase.SUSPENDED, Reason.SUSPENDED, "spec.suspend is true"))
-    return _do(state, Point.READ_TABLE)
+        return end(state, Ending(Phase.SUSPENDED, Reason.SUSPENDED, "spec.suspend is true"))
+    return do(state, Point.READ_TABLE)
 
 
 def _table_read(state: OperationState, event: TableRead) -> Step:
@@ -184,46 +84,46 @@ def _table_read(state: OperationState, event: TableRead) -> Step:
         closed=event.closed,
     )
     if not state.attempt:
-        return _do(state, Point.CHECK_EARLIER_OUTCOME)
+        return do(state, Point.CHECK_EARLIER_OUTCOME)
     if event.succeeded > state.attempt <= event.abandoned:
         # A later attempt succeeded, and cleaned before we wrote (the rest of) our files.
         todo = (Point.STOP_JOB, Point.CLEAN_ATTEMPT, Point.RELEASE_LOCKS)
         message = f"attempt {state.attempt} was abandoned, attempt {event.succeeded} succeeded"
         ending = Ending(Phase.FAILED, Reason.ABANDONED, message, state.attempt)
-        return _close(state, Closing(todo, ending, again=True))
+        return close(state, Closing(todo, ending, again=True))
     if event.succeeded:
-        return _do(state, Point.FIND_COMMIT)
+        return do(state, Point.FIND_COMMIT)
     if event.closed or event.abandoned >= state.attempt:
         # We are the zombie. What we wrote can never be committed, whoever cleaned before.
         message = f"attempt {state.attempt} was abandoned by a later run; it publishes nothing"
         ending = Ending(Phase.FAILED, Reason.ABANDONED, message, state.attempt)
         todo = (Point.STOP_JOB, Point.CLEAN_ATTEMPT, Point.RELEASE_LOCKS)
-        return _close(state, Closing(todo, ending))
+        return close(state, Closing(todo, ending))
     if state.persisted:
-        return _do(state, Point.RECONCILE, phase=Phase.RECONCILING)
-    return _do(state, Point.PLAN)
+        return do(state, Point.RECONCILE, phase=Phase.RECONCILING)
+    return do(state, Point.PLAN)
 
 
 def _earlier_found(state: OperationState, event: EarlierFound) -> Step:
     if event.recorded is not None and not (
         state.succeeded and event.recorded.reason is not Reason.COMMITTED
     ):
-        return _end(state, event.recorded)
+        return end(state, event.recorded)
     state = state.at(earlier=event.attempt, failures=event.failures)
     if state.succeeded:
-        return _do(state, Point.FIND_COMMIT, attempt=state.succeeded)
+        return do(state, Point.FIND_COMMIT, attempt=state.succeeded)
     if event.closing is not None:
         cleaning = (Point.CLEAN_ATTEMPT, Point.RECORD_RESULT)
-        return _close(state.at(attempt=event.attempt), Closing(cleaning, event.closing))
+        return close(state.at(attempt=event.attempt), Closing(cleaning, event.closing))
     if not event.attempt or state.limits.dry_run:
-        return _do(state, Point.PLAN)
+        return do(state, Point.PLAN)
     if event.alive:
         message = f"attempt {event.attempt} is being worked on by {event.alive}"
-        return _end(state, Ending(Phase.FAILED, Reason.ALREADY_RUNNING, message, event.attempt))
+        return end(state, Ending(Phase.FAILED, Reason.ALREADY_RUNNING, message, event.attempt))
     if event.attempt > state.abandoned:
         state = state.at(attempt=event.attempt)
         if event.complete:
-            return _do(state, Point.ADOPT_ATTEMPT)
+            return do(state, Point.ADOPT_ATTEMPT)
         return _abandon_earlier(state, f"attempt {event.attempt} ended without a result")
     if event.failures > state.limits.backoff_limit:
         message = f"{event.failures} attempts failed, and backoffLimit is "
@@ -232,7 +132,7 @@ def _earlier_found(state: OperationState, event: EarlierFound) -> Step:
             Phase.FAILED, Reason.BACKOFF_LIMIT_EXCEEDED, message, event.attempt, plan=state.plan
         )
         todo = (Point.ABANDON_ATTEMPT, Point.CLEAN_ATTEMPT, Point.RECORD_RESULT)
-        return _close(state.at(attempt=event.attempt), Closing(todo, ending, closes=True))
+        return close(state.at(attempt=event.attempt), Closing(todo, ending, closes=True))
     # The cleaning after an abandonment may itself have been cut short. None of these attempts
     # is ours, so the effect says by itself which they are.
     effect = Effect(Point.CLEAN_ATTEMPT, state.abandoned)
@@ -242,15 +142,15 @@ def _earlier_found(state: OperationState, event: EarlierFound) -> Step:
 def _abandon_earlier(state: OperationState, why: str) -> Step:
     ending = Ending(Phase.FAILED, Reason.ABANDONED, why, state.attempt)
     todo = (*GIVE_UP, Point.RELEASE_LOCKS)
-    return _close(state, Closing(todo, ending, again=True))
+    return close(state, Closing(todo, ending, again=True))
 
 
 def _commit_found(state: OperationState, event: CommitFound) -> Step:
-    return _succeed(state.at(attempt=state.succeeded), event.result)
+    return succeed(state.at(attempt=state.succeeded), event.result)
 
 
 def _attempt_adopted(state: OperationState, event: AttemptAdopted) -> Step:
-    return _do(
+    return do(
         state, Point.ACQUIRE_LOCKS, plan=event.plan, round=event.round, persisted=True,
         phase=Phase.PLANNED,
     )  # fmt: skip
@@ -267,17 +167,17 @@ def _plan_made(state: OperationState, event: PlanMade) -> Step:
     state = state.at(plan=event.plan)
     if state.limits.dry_run:
         message = event.nothing_to_do or "planned; dryRun stops here"
-        return _end(state, Ending(Phase.SUCCEEDED, Reason.DRY_RUN, message, plan=event.plan))
+        return end(state, Ending(Phase.SUCCEEDED, Reason.DRY_RUN, message, plan=event.plan))
     if event.nothing_to_do:
         ending = Ending(
             Phase.SUCCEEDED, Reason.NOTHING_TO_DO, event.nothing_to_do, state.attempt,
             plan=event.plan,
         )  # fmt: skip
         locks = (Point.RELEASE_LOCKS,) if state.attempt else ()
-        return _close(state, Closing((Point.RECORD_RESULT, *locks), ending))
+        return close(state, Closing((Point.RECORD_RESULT, *locks), ending))
     state = state.at(phase=Phase.PLANNED)
     if state.attempt:
-        return _do(state, Point.ACQUIRE_LOCKS)
+        return do(state, Point.ACQUIRE_LOCKS)
     attempt = max(state.earlier, state.abandoned) + 1
     effect = Effect(Point.CLAIM_ATTEMPT, attempt)
     return state.at(waiting=effect, retries=0), (effect,)
@@ -286,21 +186,21 @@ def _plan_made(state: OperationState, event: PlanMade) -> Step:
 def _claim_lost(state: OperationState, _event: ClaimLost) -> Step:
     # Whoever was faster lives right now, on whatever host: to fight over it helps nobody.
     message = "another process has just started the same operation"
-    return _end(state, Ending(Phase.FAILED, Reason.ALREADY_RUNNING, message))
+    return end(state, Ending(Phase.FAILED, Reason.ALREADY_RUNNING, message))
 
 
 def _locks_granted(state: OperationState, event: LocksGranted) -> Step:
     state = state.at(token=event.token, blockers=(), phase=Phase.LOCKED)
     if state.persisted:
-        return _do(state, Point.READ_TABLE)
+        return do(state, Point.READ_TABLE)
     if state.waited:
         # Whoever held them may have changed what we planned on (I-28).
-        return _do(state, Point.READ_TABLE, waited=False)
-    return _do(state, Point.PERSIST_PLAN)
+        return do(state, Point.READ_TABLE, waited=False)
+    return do(state, Point.PERSIST_PLAN)
 
 
 def _locks_waiting(state: OperationState, event: LocksWaiting) -> Step:
-    return _do(state, Point.AWAIT_LOCKS, waited=True, blockers=event.blockers)
+    return do(state, Point.AWAIT_LOCKS, waited=True, blockers=event.blockers)
 
 
 # Running ------------------------------------------------------------------------------------
@@ -308,15 +208,15 @@ def _locks_waiting(state: OperationState, event: LocksWaiting) -> Step:
 
 def _job_running(state: OperationState, event: JobRunning) -> Step:
     progress = event.progress or state.progress
-    return _do(state, Point.POLL_JOB, delay_ms=state.limits.poll_ms, progress=progress)
+    return do(state, Point.POLL_JOB, delay_ms=state.limits.poll_ms, progress=progress)
 
 
 def _job_lost(state: OperationState, event: JobLost) -> Step:
-    return _fail(state, event.reason, event.message, fresh=event.transient)
+    return fail(state, event.reason, event.message, fresh=event.transient)
 
 
 def _round_done(state: OperationState, event: RoundDone) -> Step:
-    return _do(state, Point.READ_RESULT, round=event.round)
+    return do(state, Point.READ_RESULT, round=event.round)
 
 
 # Reconciling and committing -----------------------------------------------------------------
@@ -324,42 +224,42 @@ def _round_done(state: OperationState, event: RoundDone) -> Step:
 
 def _decided(state: OperationState, event: Decided) -> Step:
     if event.verdict is Verdict.COMMIT:
-        return _do(state, Point.WRITE_SIDECARS)
+        return do(state, Point.WRITE_SIDECARS)
     if event.verdict is Verdict.EVALUATE:
-        return _do(state, Point.REQUEST_ROUND, round=state.round + 1)
+        return do(state, Point.REQUEST_ROUND, round=state.round + 1)
     if event.verdict is Verdict.SUPERSEDED:
-        return _give_up(state, Phase.SUPERSEDED, Reason.SUPERSEDED, event.why)
+        return give_up(state, Phase.SUPERSEDED, Reason.SUPERSEDED, event.why)
     if event.verdict is Verdict.REPLAN:
-        return _give_up(state, Phase.FAILED, Reason.RETRYING, event.why, again=True, counted=False)
-    return _fail(state, event.reason, event.why, fresh=False)
+        return give_up(state, Phase.FAILED, Reason.RETRYING, event.why, again=True, counted=False)
+    return fail(state, event.reason, event.why, fresh=False)
 
 
 def _commit_refused(state: OperationState, event: CommitRefused) -> Step:
     if event.revoked:
         message = "an operation of higher priority took the locks"
-        return _give_up(
+        return give_up(
             state, Phase.FAILED, Reason.WAITING_FOR_LOCK, message, again=True, counted=False
         )
-    return _do(state, Point.ACQUIRE_LOCKS)
+    return do(state, Point.ACQUIRE_LOCKS)
 
 
 def _commit_put(state: OperationState, event: CommitPut) -> Step:
-    return _succeed(state.at(succeeded=state.attempt), event.result)
+    return succeed(state.at(succeeded=state.attempt), event.result)
 
 
 def _commit_lost(state: OperationState, _event: CommitLost) -> Step:
     if state.unsure > state.limits.effect_retries:
-        return _fail(state, Reason.STORAGE_ERROR, "no put of the commit got through", fresh=True)
-    return _do(state, Point.READ_TABLE)
+        return fail(state, Reason.STORAGE_ERROR, "no put of the commit got through", fresh=True)
+    return do(state, Point.READ_TABLE)
 
 
 def _commit_unknown(state: OperationState, _event: CommitUnknown) -> Step:
     delay = state.limits.retry_delay_ms * 2**state.unsure // 4
-    return _do(state, Point.LOOK_UP_COMMIT, delay_ms=delay, unsure=state.unsure + 1)
+    return do(state, Point.LOOK_UP_COMMIT, delay_ms=delay, unsure=state.unsure + 1)
 
 
 def _abandon_refused(state: OperationState, event: AbandonRefused) -> Step:
-    return _do(
+    return do(
         state, Point.FIND_COMMIT, closing=None, attempt=event.attempt, succeeded=event.attempt
     )
 
@@ -380,17 +280,17 @@ _NEXT = {
 
 def _done(state: OperationState, event: Done) -> Step:
     if state.closing is not None:
-        return _close(state, state.closing)
+        return close(state, state.closing)
     if event.point is Point.CLAIM_ATTEMPT and state.waiting is not None:
-        return _do(state, Point.ACQUIRE_LOCKS, attempt=state.waiting.attempt)
+        return do(state, Point.ACQUIRE_LOCKS, attempt=state.waiting.attempt)
     if event.point is Point.START_JOB:
-        return _do(state, Point.POLL_JOB, phase=Phase.RUNNING, delay_ms=state.limits.poll_ms)
+        return do(state, Point.POLL_JOB, phase=Phase.RUNNING, delay_ms=state.limits.poll_ms)
     changes: dict[str, Any] = {}
     if event.point is Point.PERSIST_PLAN:
         changes = {"persisted": True}
     elif event.point is Point.READ_RESULT:
         changes = {"phase": Phase.RECONCILING}
-    return _do(state, _NEXT[event.point], **changes)
+    return do(state, _NEXT[event.point], **changes)
 
 
 def _effect_failed(state: OperationState, event: EffectFailed) -> Step:
@@ -411,14 +311,14 @@ def _effect_failed(state: OperationState, event: EffectFailed) -> Step:
         message = f"whether version {event.effect.version} is ours is unknown: {event.message}. "
         message += "Run it again to find out"
         ending = Ending(Phase.FAILED, Reason.STORAGE_ERROR, message, state.attempt)
-        return _close(state, Closing((Point.STOP_JOB, Point.RELEASE_LOCKS), ending))
-    return _fail(state, event.reason, event.message, fresh=event.fresh)
+        return close(state, Closing((Point.STOP_JOB, Point.RELEASE_LOCKS), ending))
+    return fail(state, event.reason, event.message, fresh=event.fresh)
 
 
 def _closing_failed(state: OperationState, closing: Closing, event: EffectFailed) -> Step:
     """On the way out nothing but an abandonment matters: without it, files must stay."""
     if event.effect.point is not Point.ABANDON_ATTEMPT:
-        return _close(state, closing)
+        return close(state, closing)
     ending = Ending(
         Phase.FAILED,
         event.reason,
@@ -426,7 +326,7 @@ def _closing_failed(state: OperationState, closing: Closing, event: EffectFailed
         state.attempt,
         plan=state.plan,
     )
-    return _close(state, Closing((Point.RELEASE_LOCKS,), ending))
+    return close(state, Closing((Point.RELEASE_LOCKS,), ending))
 
 
 _ASKED = {
@@ -446,7 +346,7 @@ def _asked(state: OperationState, event: Asked) -> Step:
         # Too late: what is visible is reported, what is unsure is looked up first.
         return state, (state.waiting,) if state.waiting is not None else ()
     phase, reason, message = _ASKED[event.what]
-    return _give_up(state, phase, reason, message, counted=event.what is Ask.DEADLINE)
+    return give_up(state, phase, reason, message, counted=event.what is Ask.DEADLINE)
 
 
 _HANDLERS: dict[type[Event], Callable[[OperationState, Any], Step]] = {

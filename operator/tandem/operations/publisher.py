@@ -1,0 +1,138 @@
+"""Everything that goes into the log: the commit of an attempt, and its abandonment.
+
+Both are put on the very version in which the stops were looked at, and count only once the
+table shows them (docs/decisions/0031).
+"""
+
+from __future__ import annotations
+
+from tandem.delta.names import commit_path
+from tandem.errors import AlreadyExists, ObjectNotFound, OutcomeUnknown, Reason
+from tandem.operations import commit, earlier, jobs, layout, records
+from tandem.operations.effects import Effect
+from tandem.operations.events import (
+    AbandonRefused,
+    CommitLost,
+    CommitPut,
+    CommitUnknown,
+    Done,
+    EffectFailed,
+    Event,
+)
+from tandem.operations.ports import Clock, Nonces
+from tandem.operations.records import EndedRecord, ResultRecord
+from tandem.operations.state import Closing
+from tandem.operations.work import Table, Work
+from tandem.spec.status import OperationResult
+
+_TRIES = 64
+
+
+class Publisher:
+    """Puts commits of one operation."""
+
+    def __init__(self, table: Table, operation_id: str, clock: Clock, nonces: Nonces) -> None:
+        self._table = table
+        self._store = table.store
+        self._id = operation_id
+        self._clock = clock
+        self._nonces = nonces
+
+    def refresh(self, work: Work) -> None:
+        """Read the latest version into `work`."""
+        log = self._table.log
+        work.latest = log.snapshot() if work.latest is None else log.update(work.latest)
+        work.now_ms = self._clock.now_ms()
+
+    def put(self, work: Work, effect: Effect, fencing: int) -> Event:
+        """Put the change set as the version after the one that was read.
+
+        Raises: OutputMissing if files of ours are gone, StorageError.
+        """
+        assert work.change is not None
+        stops = commit.stops(work.snapshot, self._id)
+        if stops.forbid(effect.attempt) or effect.version != work.snapshot.version + 1:
+            return CommitLost()  # we have seen more meanwhile than the decision was made on
+        # (Where the snapshot comes from a checkpoint alone, there was none to begin with.)
+        if work.snapshot.position is not None and not self._is_there(effect.version - 1):
+            return CommitLost()
+        # As late as can be: a vacuum without retention may run at any time.
+        jobs.check_outputs(self._store, self._id, effect.attempt, work.change)
+        # One token, one content: what was put before and got lost is told apart by it.
+        work.token = self._new_token(effect.attempt)
+        actions = commit.actions(work, effect.attempt, fencing)
+        result = commit.result_of(work, effect.version)
+        try:
+            self._table.log.put_commit(effect.version, actions, token=work.token)
+        except AlreadyExists:
+            return CommitLost()
+        except OutcomeUnknown:
+            return CommitUnknown()
+        return self._visible(work, result)
+
+    def look_up(self, work: Work, effect: Effect) -> Event:
+        """Is the put that we could not be sure of ours? Raises: StorageError."""
+        if self._table.log.find_commit(effect.version, work.token):
+            return self._visible(work, commit.result_of(work, effect.version))
+        # Not there (yet). If it still arrives, the next read shows our own success.
+        return CommitLost()
+
+    def abandon(self, work: Work, effect: Effect, closing: Closing, record: ResultRecord) -> Event:
+        """Commit that the attempt is dead (and if it `closes`, that all are), unless a success
+        is visible. Raises: StorageError."""
+        attempt = effect.attempt
+        ended = EndedRecord(
+            operation_id=self._id,
+            attempt=attempt,
+            reason=closing.ending.reason,
+            message=closing.ending.message,
+            counted=closing.counted,
+        )
+        records.put_once(self._store, layout.ended(self._id, attempt), ended)
+        if closing.closes:
+            # How it ends must be known to whoever finds it closed and no result.
+            self._store.put(layout.ending(self._id), records.encode(record))
+            attempt = max(attempt, earlier.highest_claim(self._store, self._id))
+        for _ in range(_TRIES):
+            self.refresh(work)
+            stops = commit.stops(work.snapshot, self._id)
+            if stops.succeeded:
+                return AbandonRefused(stops.succeeded)
+            if stops.closed or (stops.abandoned >= attempt and not closing.closes):
+                return Done(effect.point)
+            highest = max(attempt, stops.abandoned)
+            actions = commit.abandonment(work, highest, closes=closing.closes)
+            token = self._new_token(attempt)
+            try:
+                self._table.log.put_commit(work.snapshot.version + 1, actions, token=token)
+            except AlreadyExists:
+                continue
+            # Round again: it counts when the table shows it.
+        return EffectFailed(
+            effect, Reason.CONFLICT, "other writers were faster every time", retryable=True
+        )
+
+    def _visible(self, work: Work, result: OperationResult) -> Event:
+        """A commit that fell into a hole of the log, below a checkpoint, no reader will ever
+        see: it did not happen."""
+        assert result.version is not None
+        self.refresh(work)
+        snapshot = work.snapshot
+        if commit.stops(snapshot, self._id).succeeded:
+            return CommitPut(result)
+        if (snapshot.checkpoint_version or -1) >= result.version:
+            # It would only mislead who reads the log's history.
+            self._store.delete([commit_path(result.version)])
+        return CommitLost()
+
+    def _is_there(self, version: int) -> bool:
+        """Whether the log still has this commit. If clean-up has taken it (we were stopped for
+        long), it may have taken the version after it too: a put there would fall into a hole."""
+        try:
+            self._store.head(commit_path(version))
+        except ObjectNotFound:
+            return False
+        return True
+
+    def _new_token(self, attempt: int) -> str:
+        return f"{self._id}-{attempt}-{self._nonces.nonce()}"
