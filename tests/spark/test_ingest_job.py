@@ -14,7 +14,9 @@ from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 
 from support import jobfiles as jobs
+from support.rows import k_is, plus, rows
 from support.s3 import S3Server
+from support.tables import Lakes
 from tandem.delta.log import DeltaLog
 from tandem.errors import Reason
 from tandem.spark import ingest
@@ -276,12 +278,17 @@ def test_nulls_where_none_may_be_are_refused(
     assert ingested(job, spark) == expected
 
 
-def test_from_s3_into_s3_by_the_workers_own_credentials(
-    tmp_path: Path, spark: SparkSession, s3_server: S3Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def credentials(spark: SparkSession, s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the environment, ours and that of Spark's workers: the only place they are taken from."""
     for name, value in s3_server.environ.items():
         monkeypatch.setenv(name, value)
         monkeypatch.setitem(spark.sparkContext.environment, name, value)
+
+
+def test_from_s3_into_s3_by_the_workers_own_credentials(
+    spark: SparkSession, s3_server: S3Server, credentials: None
+) -> None:
     source, target = s3_server.open(), s3_server.fresh_location()
     source.put("in/a 1.csv", b"id,name\n1,it's\n2,\n")
     source.put("in/b.csv", b'name,id\n"c,d",3\n')
@@ -313,3 +320,25 @@ def test_from_s3_into_s3_by_the_workers_own_credentials(
     assert [(r["id"], r["name"]) for r in found] == [
         (1, "it's"), (2, None), (3, "c,d"), (4, "j"), (5, None),
     ]  # fmt: skip
+
+
+def test_operations_from_s3_into_s3(
+    tmp_path: Path, spark: SparkSession, s3_server: S3Server, credentials: None
+) -> None:
+    lake = Lakes(spark, tmp_path, tmp_path / "templates").on_s3(s3_server)
+    source = s3_server.open()
+    for part in range(4):
+        lines = [f"{n},{n % 5},{n * 100}\n" for n in range(part * 10, part * 10 + 10)]
+        source.put(f"day {part}.csv", ("id,k,v\n" + "".join(lines)).encode())
+        body = {
+            "format": "Csv",
+            "location": f"{source.location}/day%20{part}.csv",
+            "options": {"header": "true"},
+        }
+        lake.do(lake.resource("TableIngest", {"source": body}))
+    assert lake.names == ["0", "1", "2", "3"]
+    lake.assert_rows(rows(range(40)))
+    lake.do(lake.compaction())
+    assert lake.names == ["0.1"]
+    lake.do(lake.update("k = 1", v="v + 15"))
+    lake.assert_rows(plus(rows(range(40)), k_is(1), 15))
