@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from support.bad_input import BadLake, Ended, assert_tells, compaction, update
+from tandem.spark.orphan import alive
 
 LIMIT_S = 120.0
 
@@ -137,7 +138,7 @@ def test_the_driver_hangs(lake: BadLake) -> None:
     condition = end.condition("TableCompaction")
     assert condition["reason"] == "DeadlineExceeded"
     assert_tells(condition["message"], "activeDeadlineSeconds")
-    assert not Path(f"/proc/{driver}").exists()
+    assert not alive(driver)
 
 
 @pytest.mark.parametrize("operation", [compaction(), update()], ids=["compaction", "update"])
@@ -150,10 +151,10 @@ def test_the_engine_is_killed_while_spark_works(operation: dict[str, Any], lake:
         process.wait()
         pause = threading.Event()
         for _ in range(int(LIMIT_S / 0.05)):
-            if not Path(f"/proc/{driver}").exists():
+            if not alive(driver):
                 break
             pause.wait(0.05)
-        assert not Path(f"/proc/{driver}").exists()
+        assert not alive(driver)
     assert lake.shown() == before
     with tandem_run(lake, operation) as process:
         end = ended(process)
@@ -184,7 +185,7 @@ def test_interrupted_by_the_user(number: signal.Signals, lake: BadLake) -> None:
     assert condition["reason"] == "Interrupted"
     assert_tells(condition["message"], "nothing was committed")
     assert "what has committed stays" in end.said
-    assert not Path(f"/proc/{driver}").exists()
+    assert not alive(driver)
     assert lake.shown() == lake.shown(3)
     assert lake.unreachable() == set()
 
