@@ -11,6 +11,8 @@ What statistics can be trusted for (Delta protocol, "Per-file Statistics"):
 - they bound the values, and need not be values: strings are cut, deletion vectors hide rows;
 - floats: NaN may be left out of them, and is the greatest value in Spark; so there is no upper
   bound, and a NaN as bound says nothing;
+- decimals of more than 15 digits: delta-rs writes them as doubles, rounded to either side, and
+  whole ones as 64-bit integers, cut at the largest; hence widened, or unknown where so large;
 - timestamps are cut to milliseconds, hence widened by one on both sides;
 - the number of NULLs counts where it is 0 or all rows.
 """
@@ -33,6 +35,11 @@ CUT_STRING: Final = 32
 """Delta cuts strings to this length. Writers should raise a maximum that they cut, but not all
 do: one of this length or more bounds nothing."""
 
+EXACT_DIGITS: Final = 15
+"""Decimals of so many digits are the same after they were written as a double."""
+
+_DOUBLE_ERROR: Final = Decimal("1e-14")
+_LONG_MAX: Final = 2**63 - 1
 _MILLISECOND: Final = dt.timedelta(milliseconds=1)
 
 
@@ -229,12 +236,22 @@ def _bounds(known: ColumnRange, data_type: DataType) -> tuple[Any, Any]:
             # 1.1 of 32 bits may have been written as 1.1, which is less than it.
             low = None if low is None else low - abs(low) * 1e-6 - 1e-44
             high = None if high is None else high + abs(high) * 1e-6 + 1e-44
+        case "decimal" if not known.exact and as_decimal(data_type).precision > EXACT_DIGITS:
+            low, high = _loosened(low, -1), _loosened(high, 1)
         case "string" if not known.exact:
             if high is not None and len(high.decode()) >= CUT_STRING:
                 high = None
         case "timestamp" | "timestamp_ntz" if not known.exact:
             low, high = _shifted(low, -_MILLISECOND), _shifted(high, _MILLISECOND)
     return low, high
+
+
+def _loosened(bound: Decimal | None, towards: int) -> Decimal | None:
+    """A bound that may have gone through a double, or a long where it is whole: delta-rs rounds
+    decimals so, also to the wrong side."""
+    if bound is None or abs(bound) >= _LONG_MAX:
+        return None
+    return bound + towards * abs(bound) * _DOUBLE_ERROR
 
 
 def _shifted(moment: dt.datetime | None, by: dt.timedelta) -> dt.datetime | None:

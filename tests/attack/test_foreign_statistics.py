@@ -1,0 +1,60 @@
+"""Statistics as other writers really write them, which is not always as the protocol says.
+
+A statement that skips a file because of them leaves rows unchanged and reports success.
+"""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import write_deltalake
+
+from support import quick_lake
+from support.quick_lake import QuickLake
+from tandem.operations.selection import files_of
+from tandem.statements.statement import parse_statement
+
+CASES = {
+    "a wei": (38, 18, "1.234567890123456789"),
+    "cents of a great power": (18, 2, "1234567890123456.78"),
+    "beyond a double": (38, 10, "9007199254740993.0000000001"),
+    "beyond a long": (38, 0, "10000000000000000000000000000000000001"),
+    "negative": (38, 18, "-1.234567890123456789"),
+    "negative beyond a long": (38, 0, "-10000000000000000000000000000000000001"),
+    "nine": (28, 6, "9999999999999999999999.999999"),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("op", ["=", "<=", ">="])
+def test_decimals_that_delta_rs_rounded_in_its_statistics_are_found(
+    tmp_path: Path, case: str, op: str
+) -> None:
+    precision, scale, text = CASES[case]
+    type_ = pa.decimal128(precision, scale)
+    schema = pa.schema([("id", pa.int64()), ("k", pa.int64()), ("v", type_)])
+    lake = quick_lake.make(tmp_path, 0, schema=schema)
+    column = pa.array([Decimal(text)] * 2, type_)
+    data = pa.table([pa.array([1, 2]), pa.array([1, 1]), column], schema=schema)
+    write_deltalake(lake.location, data, mode="append")
+    assert _selected(lake, f"v {op} {text}")
+
+
+@pytest.mark.parametrize("number", ["0", "5", "100.25", "-7.5"])
+def test_files_far_from_a_decimal_are_still_skipped(tmp_path: Path, number: str) -> None:
+    schema = pa.schema([("v", pa.decimal128(38, 18))])
+    lake = quick_lake.make(tmp_path, 0, schema=schema)
+    data = pa.table(
+        [pa.array([Decimal("10.5"), Decimal("20.5")], schema.field(0).type)], schema=schema
+    )
+    write_deltalake(lake.location, data, mode="append")
+    assert not _selected(lake, f"v = {number}")
+
+
+def _selected(lake: QuickLake, where: str) -> bool:
+    snapshot = lake.log.snapshot()
+    statement = parse_statement(where, None, snapshot.metadata.schema_string)
+    return files_of(statement.where, snapshot)(lake.first_add)
