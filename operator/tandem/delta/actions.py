@@ -115,6 +115,16 @@ class Txn:
     updated_ms: int | None = None
 
 
+LAST_MOMENT_MS = 253_402_300_799_999
+"""The end of the year 9999, the last moment that engines and Python can show."""
+
+
+def _moment_ms(value: Any) -> int | None:
+    """A time as logged, None where it is none: provenance is free text that anybody writes."""
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    return value if whole and 0 <= value <= LAST_MOMENT_MS else None
+
+
 @dataclass(frozen=True, slots=True)
 class CommitInfo:
     """`commitInfo`, as free-form JSON with the fields that we rely on picked out."""
@@ -131,13 +141,11 @@ class CommitInfo:
 
     @property
     def timestamp_ms(self) -> int | None:
-        value = self.body.get("inCommitTimestamp", self.body.get("timestamp"))
-        return int(value) if value is not None else None
+        return _moment_ms(self.body.get("inCommitTimestamp", self.body.get("timestamp")))
 
     @property
     def in_commit_timestamp(self) -> int | None:
-        value = self.body.get("inCommitTimestamp")
-        return int(value) if value is not None else None
+        return _moment_ms(self.body.get("inCommitTimestamp"))
 
     @property
     def txn_id(self) -> str:

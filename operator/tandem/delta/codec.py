@@ -103,8 +103,11 @@ def decode_commit(version: int, data: bytes, *, path: str, modified_ms: int) -> 
 def decode_line(line: str, *, path: str, number: int) -> Json:
     try:
         body = json.loads(line)
-    except json.JSONDecodeError as error:
-        raise _corrupt(path, f"line {number}", f"{_short(line)!r}: {error.msg}") from error
+        if "\\u" in line:
+            # Half of a surrogate pair is JSON, but no text: nobody could write it down again.
+            json.dumps(body, ensure_ascii=False).encode()
+    except (ValueError, RecursionError) as error:
+        raise _corrupt(path, f"line {number}", f"{_short(line)!r}: {error}") from error
     if not isinstance(body, dict):
         raise _corrupt(path, f"line {number}", _short(line))
     return body
@@ -136,9 +139,9 @@ def decode_deletion_vector(body: Json) -> DeletionVector:
     return DeletionVector(
         storage=str(body["storageType"]),
         path_or_inline=str(body["pathOrInlineDv"]),
-        size=int(body["sizeInBytes"]),
-        cardinality=int(body["cardinality"]),
-        offset=None if offset is None else int(offset),
+        size=_whole(body["sizeInBytes"], 32),
+        cardinality=_whole(body["cardinality"]),
+        offset=None if offset is None else _whole(offset, 32),
     )
 
 
@@ -146,14 +149,14 @@ def _add(body: Json) -> AddFile:
     dv = body.get("deletionVector")
     return AddFile(
         logged_path=_text(body, "path"),
-        partition_values=dict(body.get("partitionValues") or {}),
-        size=int(body["size"]),
-        modified_ms=int(body["modificationTime"]),
+        partition_values=_strings(body, "partitionValues"),
+        size=_whole(body["size"]),
+        modified_ms=_whole(body["modificationTime"]),
         data_change=bool(body.get("dataChange", True)),
-        stats=body.get("stats"),
-        tags=dict(body.get("tags") or {}),
+        stats=None if body.get("stats") is None else _text(body, "stats"),
+        tags={k: v for k, v in _strings(body, "tags").items() if v is not None},
         deletion_vector=decode_deletion_vector(dv) if dv else None,
-        extra=_rest(body, _ADD_FIELDS),
+        extra=_typed(_rest(body, _ADD_FIELDS)),
     )
 
 
@@ -164,12 +167,12 @@ def _remove(body: Json) -> RemoveFile:
     values = body.get("partitionValues")
     return RemoveFile(
         logged_path=_text(body, "path"),
-        deletion_ms=None if deletion is None else int(deletion),
+        deletion_ms=None if deletion is None else _whole(deletion),
         data_change=bool(body.get("dataChange", True)),
         deletion_vector=decode_deletion_vector(dv) if dv else None,
-        partition_values=None if values is None else dict(values),
-        size=None if size is None else int(size),
-        extra=_rest(body, _REMOVE_FIELDS),
+        partition_values=None if values is None else _strings(body, "partitionValues"),
+        size=None if size is None else _whole(size),
+        extra=_typed(_rest(body, _REMOVE_FIELDS)),
     )
 
 
@@ -199,7 +202,9 @@ def _protocol(body: Json) -> Protocol:
 def _txn(body: Json) -> Txn:
     updated = body.get("lastUpdated")
     return Txn(
-        _text(body, "appId"), int(body["version"]), None if updated is None else int(updated)
+        _text(body, "appId"),
+        _whole(body["version"]),
+        None if updated is None else _whole(updated),
     )
 
 
@@ -328,6 +333,31 @@ def _text(body: Json, field: str) -> str:
     if not isinstance(value, str):
         raise TypeError(f"{field} is no string")
     return value
+
+
+def _whole(value: Any, bits: int = 64) -> int:
+    """A number of the protocol's `long` or `int`: what is larger, no reader could take."""
+    number = int(value)
+    if not -(1 << (bits - 1)) <= number < 1 << (bits - 1):
+        raise ValueError(f"{number} has more than {bits} bits")
+    return number
+
+
+def _strings(body: Json, field: str) -> dict[str, str | None]:
+    found = dict(body.get(field) or {})
+    if not all(value is None or isinstance(value, str) for value in found.values()):
+        raise TypeError(f"{field} holds something else than strings")
+    return found
+
+
+def _typed(extra: Json) -> Json:
+    """Fields that we only carry along, but have as columns."""
+    for field in ("baseRowId", "defaultRowCommitVersion"):
+        if field in extra:
+            extra[field] = _whole(extra[field])
+    if "clusteringProvider" in extra:
+        _text(extra, "clusteringProvider")
+    return extra
 
 
 def _rest(body: Json, known: frozenset[str]) -> Json:

@@ -130,7 +130,7 @@ def parse(schema_string: str, *, resource: str = "metaData") -> StructType:
     try:
         body = json.loads(schema_string)
         parsed = _type(body)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise CorruptLog(
             "the table's schema cannot be read",
             resource=resource,

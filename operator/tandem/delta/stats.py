@@ -91,7 +91,7 @@ def _one(text: str | None) -> int | None:
     if text:
         try:
             body = json.loads(text)
-        except ValueError:
+        except (ValueError, RecursionError):
             return None
         value = body.get("numRecords") if isinstance(body, dict) else None
     return value if isinstance(value, int) else None
@@ -218,7 +218,7 @@ def _bounds_one_by_one(stats: pa.ChunkedArray, path: Sequence[str], arrow: pa.Da
 def _load(text: str | None) -> Any:
     try:
         return json.loads(text, parse_float=Decimal) if text else None
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
 
 
@@ -246,13 +246,16 @@ def _convert(value: Any, type_: pa.DataType) -> Any:
 def loosen(stats: str | None, num_records: int) -> str:
     """The statistics of a file that gets a deletion vector: bounds kept but no longer tight,
     `num_records` (physical rows) certain. Broken or absent statistics become that alone."""
+    certain = {"numRecords": num_records, "tightBounds": False}
     try:
         body = json.loads(stats, parse_float=Decimal) if stats else {}
-    except ValueError:
-        body = {}
-    if not isinstance(body, dict):
-        body = {}
-    return dumps({**body, "numRecords": num_records, "tightBounds": False})
+        if isinstance(body, dict):
+            text = dumps({**body, **certain})
+            text.encode()  # half of a surrogate pair can be read as JSON, but not be written
+            return text
+    except (ValueError, RecursionError):
+        pass  # what nobody can read bounds nothing
+    return dumps(certain)
 
 
 def dumps(value: Any) -> str:

@@ -162,7 +162,7 @@ class Schema:
             if root["type"] != "struct":
                 raise ValueError(root["type"])
             columns = _type(root).fields
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise InvalidStatement(
                 "the table's schema cannot be read",
                 field="metaData.schemaString",

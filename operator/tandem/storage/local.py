@@ -58,14 +58,18 @@ class LocalStore:
 
     def get(self, path: str) -> bytes:
         try:
-            with open(self._locate(path), "rb") as file:
+            full = self._locate(path)
+            _check_regular(full)
+            with open(full, "rb") as file:
                 return file.read()
         except OSError as error:
             raise self._translate(error, path) from error
 
     def get_range(self, path: str, start: int, length: int) -> bytes:
         try:
-            with open(self._locate(path), "rb") as file:
+            full = self._locate(path)
+            _check_regular(full)
+            with open(full, "rb") as file:
                 # A sparse length (from a corrupt descriptor) must not make us allocate it.
                 left = os.fstat(file.fileno()).st_size - start
                 return os.pread(file.fileno(), max(0, min(length, left)), start)
@@ -164,6 +168,7 @@ class LocalStore:
         # Reads without the interpreter's lock, unlike a Python file.
         full = self._locate(path)
         try:
+            _check_regular(full)
             return cast(BinaryIO, pa.OSFile(full, "rb"))
         except OSError as error:
             if os.path.isdir(full):  # pyarrow's error for that has no number
@@ -210,6 +215,12 @@ class LocalStore:
         if error.errno in _ABSENT and not writing:
             return ObjectNotFound("no such object", **what)
         return StorageError("the file system failed", **what)
+
+
+def _check_regular(full: str) -> None:
+    """Opening a pipe or a device that lies in place of a file would wait for ever."""
+    if not stat.S_ISREG(os.stat(full).st_mode):
+        raise IsADirectoryError(errno.EISDIR, "not a regular file")
 
 
 def _unlink_staged(target: str) -> int:

@@ -224,7 +224,7 @@ def _bounds(stats: str | None, path: tuple[str, ...]) -> tuple[datetime | None, 
         return None, None
     try:
         parsed = json.loads(stats)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None, None
     if not isinstance(parsed, dict):
         return None, None

@@ -20,6 +20,10 @@ from dataclasses import dataclass
 
 from tandem.delta.actions import Txn
 
+MAX_NUMBER = 10**15
+"""Numbers above this were not given out but planted: counting on from them would run out of
+what a name and the protocol's `long` can hold, and the table could not be read any more."""
+
 HIGH_WATER_APP = "tandem.segments"
 """`txn` application id whose version is the highest number ever given out."""
 
@@ -76,12 +80,12 @@ class SegmentNumbers:
         conversion): a number that somebody carries is not given out again.
         """
         recorded = txns.get(HIGH_WATER_APP)
-        highest = -1 if recorded is None else recorded.version
+        numbers = [-1] if recorded is None else [-1, recorded.version]
         for text in known:
             name = parse_name(text)
             if name is not None and name.number is not None:
-                highest = max(highest, name.number)
-        return cls(highest)
+                numbers.append(name.number)
+        return cls(max(number for number in numbers if number <= MAX_NUMBER))
 
     def take(self) -> int:
         self.highest += 1

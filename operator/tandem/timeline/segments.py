@@ -28,7 +28,7 @@ TAG_TYPE = "tandem.type"
 TYPE_MAJOR = "Major"
 
 _NUM_RECORDS = re.compile(r'\{\s*"numRecords"\s*:\s*(\d+)\s*[,}]')
-_SEQUENCE = re.compile(r"-?\d{1,18}")
+_SEQUENCE = re.compile(r"-?[0-9]{1,15}")  # up to the year 33658; a next one stays below 18 digits
 
 
 class SegmentStatus(StrEnum):
@@ -210,7 +210,7 @@ def _rows(stats: str | None) -> int | None:
         return int(match[1])
     try:
         parsed = json.loads(stats)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     rows = parsed.get("numRecords") if isinstance(parsed, dict) else None
     return rows if isinstance(rows, int) and rows >= 0 else None
