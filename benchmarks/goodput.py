@@ -453,7 +453,7 @@ def contest(one: Contest, setting: Setting, source: Path, folder: Path) -> dict[
         "seconds": compacted["ended"] - began,
         "compactions": {k: kinds[k] for k in ("ok", "superseded", "aborted")},
         "compaction_seconds": [s for _, s in compacted["outcomes"]],
-        "failures": compacted["failures"][:5],
+        "failures": [_anonymous(why, folder) for why in compacted["failures"][:5]],
         "deletes_ok": len(deleted),
         "deletes_aborted": len(lost),
         "aborted_by_compaction": _met_compaction(arena.table, lost),
@@ -462,6 +462,11 @@ def contest(one: Contest, setting: Setting, source: Path, folder: Path) -> dict[
         "files_left": _files_left(arena.table, compacted["groups"]),
         **_verdict(arena.table, expected),
     }
+
+
+def _anonymous(text: str, folder: Path) -> str:
+    """Without where on this machine it happened."""
+    return text.replace(str(folder), "…")
 
 
 def _met_compaction(root: Path, lost: list[dict[str, Any]]) -> int:
@@ -520,6 +525,7 @@ def _row(one: Contest, found: dict[str, Any]) -> tuple[str, ...]:
         "–" if none else f"{compactions['ok']} / {compactions['aborted']}",
         "–" if none else f"{compactions['superseded']}",
         "–" if none else f"{took.median:.2f}",
+        "–" if none or found["files_left"] is None else f"{found['files_left']:.1f}",
         f"{found['deletes_ok']} / {found['deletes_aborted']}",
         "–" if none else f"{found['aborted_by_compaction']}",
         "yes" if found["correct"] else f"NO: {json.dumps(found['wrong'])}",
@@ -552,6 +558,7 @@ def run(size: str, work: Path) -> Report:
                     "compactions ok / aborted",
                     "superseded",
                     "seconds each",
+                    "files left of 20",
                     "deletes ok / aborted",
                     "of the aborted deletes, met a compaction",
                     "rows correct",
