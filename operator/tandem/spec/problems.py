@@ -7,6 +7,7 @@ everything there is to mend.
 from __future__ import annotations
 
 import difflib
+import re
 import types
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Union, get_args, get_origin
@@ -18,6 +19,7 @@ from tandem.errors import InvalidSpec
 
 Path = tuple[str | int, ...]
 _MAX_SHOWN = 80
+_URL_SECRETS = re.compile(r"(?<=://)[^/\s'\"]*(?=@)|(?<=[?#])(?<=\S)[^\s'\"]+=[^\s'\"]*")
 _REMEDY = "Correct the file: docs/resources.md describes every field"
 """Where a problem suggests no better one."""
 
@@ -51,9 +53,10 @@ class InvalidSpecs(InvalidSpec):
 
 
 def shown(value: object) -> str:
-    """A value as an error shows it: short, and one line."""
+    """A value as an error shows it: short, one line, and without what may be a credential in a
+    URL (user info, a signed query)."""
     text = repr(value) if isinstance(value, str) else str(value)
-    text = " ".join(text.split())
+    text = _URL_SECRETS.sub("…", " ".join(text.split()))
     return text if len(text) <= _MAX_SHOWN else text[: _MAX_SHOWN - 1] + "…"
 
 

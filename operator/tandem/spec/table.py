@@ -44,7 +44,13 @@ class Storage(Model):
     @field_validator("options")
     @classmethod
     def _nothing_secret(cls, value: dict[str, str]) -> dict[str, str]:
-        for key in value:
+        for key, text in value.items():
+            if "://" in text and "@" in text:
+                raise ValueError(
+                    f"must hold nothing secret, but {key!r} has user info in its URL; put "
+                    "credentials into the Secret that storage.secretRef names, or without a "
+                    "cluster into the environment"
+                )
             if _SECRET_OPTION.search(key):
                 raise ValueError(
                     f"must hold nothing secret, but has {key!r}; put it into the Secret that "
