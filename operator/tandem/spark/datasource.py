@@ -27,11 +27,10 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
-from tandem.delta.conform import forbidden_null
+from tandem.delta.conform import conform, forbidden_null
 from tandem.delta.dv import from_base64
 from tandem.delta.parquet import DataFileReader
 from tandem.delta.parquet_write import ParquetDataWriter, WrittenFile
-from tandem.delta.schema import to_arrow_type
 from tandem.delta.values import to_partition_text
 from tandem.errors import CountMismatch, StatementFailed
 from tandem.spark.control import output_file, table_format
@@ -257,9 +256,9 @@ class RowsWriter(DataSourceArrowWriter):
         for wanted in self._table.data_schema:
             array = batch.column(wanted.name)
             _refuse(forbidden_null(wanted, array))
-            target = to_arrow_type(wanted.type)
-            arrays.append(array if array.type.equals(target) else array.cast(target))
-            fields.append(pa.field(wanted.name, target))
+            # Not Arrow's own cast, which takes what lies below a null struct for values.
+            arrays.append(conform(array, wanted.type))
+            fields.append(pa.field(wanted.name, arrays[-1].type))
         partition.writer.write(pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields)))
         partition.rows += batch.num_rows
         if self._hidden:
