@@ -8,6 +8,7 @@ element is called `item` or `array`. Pure; no I/O.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -144,6 +145,29 @@ def _null_below(type_: DataType, array: Any) -> str | None:
             return forbidden_null(Field("value", type_.value, type_.value_contains_null), values)
         case _:
             return None
+
+
+def all_nullable(schema: StructType) -> StructType:
+    """The same schema without a word on what must not be null, at any level."""
+
+    def loose(type_: DataType) -> DataType:
+        match type_:
+            case StructType():
+                return all_nullable(type_)
+            case ArrayType():
+                return replace(type_, element=loose(type_.element), contains_null=True)
+            case MapType():
+                return replace(
+                    type_,
+                    key=loose(type_.key),
+                    value=loose(type_.value),
+                    value_contains_null=True,
+                )
+            case _:
+                return type_
+
+    fields = tuple(replace(f, type=loose(f.type), nullable=True) for f in schema.fields)
+    return replace(schema, fields=fields)
 
 
 def relabel(array: Any, target: Any) -> Any:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
@@ -27,7 +27,7 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
-from tandem.delta.conform import conform, forbidden_null
+from tandem.delta.conform import all_nullable, conform, forbidden_null
 from tandem.delta.dv import from_base64
 from tandem.delta.parquet import DataFileReader
 from tandem.delta.parquet_write import ParquetDataWriter, WrittenFile
@@ -118,7 +118,9 @@ class RowsReader(DataSourceReader):
         self._control = control
         self._work = work
         self._names = names
-        self._table = table_format(work.table)
+        table = table_format(work.table)
+        # As the schema that Spark is told: what must not be null is checked when it is written.
+        self._table = replace(table, schema=all_nullable(table.schema))
         self._storage = dict(work.table.storage_options)
 
     def partitions(self) -> Sequence[InputPartition]:
