@@ -33,7 +33,13 @@ def table(tmp_path: Path) -> Path:
     return tmp_path / "t"
 
 
-def job_for(table: Path, form: str, source: Path, options: dict[str, str] | None = None) -> Control:
+def job_for(
+    table: Path,
+    form: str,
+    source: Path,
+    options: dict[str, str] | None = None,
+    attempt: int = 1,
+) -> Control:
     store, snapshot = jobs.snapshot_of(table)
     job = IngestJob(
         source_format=form,
@@ -41,7 +47,7 @@ def job_for(table: Path, form: str, source: Path, options: dict[str, str] | None
         source_options=options or {},
         target_file_size=1 << 30,
     )
-    return jobs.control(store, snapshot, job)
+    return jobs.control(store, snapshot, job, attempt)
 
 
 def written(job: Control) -> list[dict[str, object]]:
@@ -274,7 +280,7 @@ def test_nulls_where_none_may_be_are_refused(
         {"id": 1, "s": {"a": 2, "b": None}, "p": None},
         {"id": 2, "s": None, "p": None},
     ]
-    job = job_for(table, "Json", source)
+    job = job_for(table, "Json", source, attempt=2)
     assert ingested(job, spark) == expected
 
 

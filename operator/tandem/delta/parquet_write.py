@@ -25,7 +25,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from tandem.delta.conform import relabel
+from tandem.delta.conform import all_nullable, relabel
 from tandem.delta.file_stats import from_footer
 from tandem.delta.parquet import TableFormat
 from tandem.delta.schema import Field, to_arrow_field
@@ -107,7 +107,8 @@ class ParquetDataWriter:
         self._store = store
         self._prefix = prefix.rstrip("/")
         self._table = table
-        self._columns = tuple(table.data_schema)
+        # All optional, as Spark writes them: what must not be null is checked before.
+        self._columns = all_nullable(table.data_schema).fields
         self._values = dict(partition_values or {})
         self._target = target_size
         self._task = task
