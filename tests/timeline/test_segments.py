@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from support.segments import MIB, add_file, loads
+from support.segments import MIB, add_file
 from tandem.delta.actions import AddFile, Commit, RemoveFile
 from tandem.spec.table import Granularity
 from tandem.timeline import lineage
@@ -22,8 +22,6 @@ from tandem.timeline.segments import (
     TAG_SEQUENCE,
     TAG_TYPE,
     SegmentStatus,
-    known_names,
-    next_sequence,
     output_tags,
     segments,
 )
@@ -64,13 +62,6 @@ def test_rewrite_keeps_the_place_of_its_first_input() -> None:
     assert [segment.name for segment in segments(adds)] == ["0.1", "4"]
 
 
-def test_new_sequence_is_after_every_live_one_when_clocks_disagree() -> None:
-    live = loads(range(3))  # 1000, 1001, 1002
-    assert next_sequence(500, live) == 1003
-    assert next_sequence(5000, live) == 5000
-    assert next_sequence(7, ()) == 7
-
-
 TAGS = st.sampled_from([TAG_SEGMENT, TAG_SEQUENCE, TAG_PARENTS, TAG_CHUNK, TAG_TYPE])
 
 
@@ -92,7 +83,6 @@ def test_lineage_tag_comes_back_and_guards_its_numbers() -> None:
 
     assert list(segment.parents) == ["18", "19", "f-" + "0" * 12]
     assert segment.major
-    assert known_names([segment]) == {"17.1", "19", "f-" + "0" * 12}
 
 
 @pytest.mark.parametrize(

@@ -33,8 +33,9 @@ from tandem.spec.compaction import TableCompaction
 from tandem.spec.status import Plan, Reconciled
 from tandem.timeline import lineage
 from tandem.timeline.history import retired
+from tandem.timeline.marks import live_marks
 from tandem.timeline.names import NameRequest, SegmentNumbers, output_names
-from tandem.timeline.segments import TAG_CHUNK, Segment, known_names, output_tags, segments
+from tandem.timeline.segments import TAG_CHUNK, Segment, output_tags, segments
 
 
 class Compaction:
@@ -239,9 +240,9 @@ class Compaction:
         """Names of the output segments on top of the version just read."""
         plan, _ = work.frozen
         gone = {add.logged_path for add in removed}
-        live = segments(work.snapshot.adds())
-        taken = {s.name for s in live if any(file.path not in gone for file in s.files)}
-        numbers = SegmentNumbers.at(work.snapshot.txns, known_names(live))
+        taken = live_marks(work.snapshot.files, without=gone).names
+        mentioned = live_marks(work.snapshot.files).mentioned
+        numbers = SegmentNumbers.at(work.snapshot.txns, mentioned)
         order = sorted(chosen_runs)
         requests = [NameRequest(plan.runs[n].first, plan.runs[n].level) for n in order]
         return dict(zip(order, output_names(requests, taken, numbers), strict=True)), numbers

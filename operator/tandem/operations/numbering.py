@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tandem.delta.snapshot import Snapshot
+from tandem.timeline.marks import live_marks
 from tandem.timeline.names import SegmentNumbers
-from tandem.timeline.segments import known_names, next_sequence, segments
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,9 +20,9 @@ class NewSegment:
 
 def new_segment(snapshot: Snapshot, now_ms: int) -> NewSegment:
     """The segment that an ingest or an update makes if it commits right after `snapshot`."""
-    live = segments(snapshot.adds())
-    numbers = SegmentNumbers.at(snapshot.txns, known_names(live))
-    return NewSegment(str(numbers.take()), next_sequence(now_ms, live), numbers)
+    marks = live_marks(snapshot.files)
+    numbers = SegmentNumbers.at(snapshot.txns, marks.mentioned)
+    return NewSegment(str(numbers.take()), marks.next_sequence(now_ms), numbers)
 
 
 def numbers_at(snapshot: Snapshot) -> SegmentNumbers:

@@ -28,7 +28,8 @@ TAG_TYPE = "tandem.type"
 TYPE_MAJOR = "Major"
 
 _NUM_RECORDS = re.compile(r'\{\s*"numRecords"\s*:\s*(\d+)\s*[,}]')
-_SEQUENCE = re.compile(r"-?[0-9]{1,15}")  # up to the year 33658; a next one stays below 18 digits
+SEQUENCE_PATTERN = "-?[0-9]{1,15}"  # up to the year 33658; a next one stays below 18 digits
+_SEQUENCE = re.compile(SEQUENCE_PATTERN)
 
 
 class SegmentStatus(StrEnum):
@@ -151,21 +152,6 @@ def parse_sequence(tags: Mapping[str, str], otherwise: int) -> int:
     """The sequence that tags hold, or `otherwise` where they hold none."""
     text = tags.get(TAG_SEQUENCE, "")
     return int(text) if _SEQUENCE.fullmatch(text) else otherwise
-
-
-def next_sequence(now_ms: int, live: Iterable[Segment]) -> int:
-    """The sequence of a new segment: the time of its commit, but after every live one, also
-    where clocks disagree."""
-    return max([now_ms, *(segment.sequence + 1 for segment in live)])
-
-
-def known_names(live: Iterable[Segment]) -> set[str]:
-    """Names that the tags of a version mention: what `SegmentNumbers.at` guards against."""
-    names: set[str] = set()
-    for segment in live:
-        names.add(segment.name)
-        names.update(segment.parents.mentioned())
-    return names
 
 
 def output_tags(

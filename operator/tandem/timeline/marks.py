@@ -1,0 +1,62 @@
+"""What the live files' tags say of names and order, read by column.
+
+Every round of a commit loop needs it, on tables of a million files: whole segments
+(`tandem.timeline.segments`) are for planning and for people.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tandem.timeline.lineage import parse_lineage
+from tandem.timeline.names import parse_name
+from tandem.timeline.segments import SEQUENCE_PATTERN, TAG_PARENTS, TAG_SEGMENT, TAG_SEQUENCE
+
+
+@dataclass(frozen=True, slots=True)
+class Marks:
+    """`names` of live tagged segments (a foreign segment's `f-…` can meet no name of ours);
+    `mentioned` are those and their parents'; `newest` is the highest sequence in
+    milliseconds, None for an empty table."""
+
+    names: frozenset[str]
+    mentioned: frozenset[str]
+    newest: int | None
+
+    def next_sequence(self, now_ms: int) -> int:
+        """The sequence of a new segment: the time of its commit, but after every live one,
+        also where clocks disagree."""
+        return now_ms if self.newest is None else max(now_ms, self.newest + 1)
+
+
+def live_marks(files: pa.Table, *, without: Collection[str] = ()) -> Marks:
+    """The marks of a working set (`Snapshot.files`), leaving out some logged paths."""
+    if without:
+        files = files.filter(pc.invert(pc.is_in(files["path"], pa.array(without, pa.string()))))
+    names = frozenset(
+        name for name in _values(files, TAG_SEGMENT) if name and parse_name(name) is not None
+    )
+    parents = (parse_lineage(text).mentioned() for text in _values(files, TAG_PARENTS) if text)
+    return Marks(names, names.union(*parents), _newest(files))
+
+
+def _tag(files: pa.Table, key: str) -> pa.ChunkedArray:
+    return pc.map_lookup(files["tags"], pa.scalar(key), "first")
+
+
+def _values(files: pa.Table, key: str) -> list[str | None]:
+    return list(pc.unique(_tag(files, key)).to_pylist())
+
+
+def _newest(files: pa.Table) -> int | None:
+    sequence = _tag(files, TAG_SEQUENCE)
+    said = pc.fill_null(pc.match_substring_regex(sequence, f"^(?:{SEQUENCE_PATTERN})$"), False)
+    found = [
+        pc.max(pc.cast(pc.filter(sequence, said), pa.int64())).as_py(),
+        pc.max(pc.filter(files["modified_ms"], pc.invert(said))).as_py(),
+    ]
+    return max((value for value in found if value is not None), default=None)
