@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+# Before any of it is imported: a failed assertion in a helper shows its values, too.
+pytest.register_assert_rewrite("support")
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 

@@ -6,10 +6,8 @@ from pathlib import Path
 
 import pytest
 
-pytest.register_assert_rewrite("support.tables", "support.quick_lake")
-
-from support import quick_lake  # noqa: E402 - after the line above, to see values
-from support.quick_lake import QuickLake  # noqa: E402
+from support import quick_lake
+from support.quick_lake import QuickLake
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -16,15 +17,17 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
+from pyroaring import BitMap64
 
 from support import quick_lake
 from support.quick_lake import QuickLake, just_before
 from support.rows import join, k_is, plus, rows
 from support.tables import loads
 from tandem.delta.codec import encode_action
-from tandem.errors import CorruptLog
+from tandem.delta.dv import encode_inline
+from tandem.errors import CorruptLog, Reason
 from tandem.operations.effects import Point
-from tandem.spec.status import Phase
+from tandem.spec.status import ConditionType, Phase
 from tandem.timeline.names import MAX_NUMBER
 
 ROWS = loads(range(4))
@@ -198,3 +201,22 @@ def test_a_pipe_in_place_of_a_data_file_is_an_error_and_no_wait(lake: QuickLake)
     file.unlink()
     os.mkfifo(file)
     assert lake.run(lake.compaction("Major")).phase is Phase.FAILED
+
+
+@pytest.mark.parametrize("operation", ["compaction", "delete"])
+def test_a_file_that_is_live_twice_is_named_and_left_alone(lake: QuickLake, operation: str) -> None:
+    """With two vectors a file is two logical files: changing one would leave rows of the other."""
+    first = lake.first_add
+    vector = encode_inline(BitMap64([1, 2]))
+    stats = json.dumps({"numRecords": 10, "tightBounds": False})
+    lake.log_raw(encode_action(replace(first, deletion_vector=vector, stats=stats)))
+    before = lake.version
+    resource = lake.compaction() if operation == "compaction" else lake.delete("k = 1")
+
+    status = lake.run(resource)
+
+    assert status.phase is Phase.FAILED
+    succeeded = next(c for c in status.conditions if c.type == ConditionType.SUCCEEDED)
+    assert succeeded.reason == Reason.CORRUPT_LOG
+    assert first.logged_path in succeeded.message
+    assert lake.version == before

@@ -7,9 +7,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-pytest.register_assert_rewrite("support.tables", "support.held")
-
-from support.tables import Lakes  # noqa: E402 - after the line above, to see values
+from support.tables import Lakes
 
 
 @pytest.fixture(scope="session")

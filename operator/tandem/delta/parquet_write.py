@@ -109,6 +109,7 @@ class ParquetDataWriter:
         self._table = table
         # All optional, as Spark writes them: what must not be null is checked before.
         self._columns = all_nullable(table.data_schema).fields
+        self._names = [field.name for field in self._columns]
         self._values = dict(partition_values or {})
         self._target = target_size
         self._task = task
@@ -124,9 +125,13 @@ class ParquetDataWriter:
         self._encoding: Future[None] | None = None
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Add rows; they keep their order."""
+        """Add rows; they keep their order. The columns must be the table's logical data columns
+        (without those of partitions) in its order. Raises: ValueError."""
         if batch.num_rows == 0:
             return
+        if batch.schema.names != self._names:
+            # By position alone, two columns of one type would be swapped in silence.
+            raise ValueError(f"columns {batch.schema.names} are not {self._names}")
         self._pending.append(self._physical(batch))
         self._pending_rows += batch.num_rows
         self._pending_bytes += batch.nbytes

@@ -25,6 +25,7 @@ from tandem.delta.actions import (
     Txn,
 )
 from tandem.delta.replay import Replay, fold
+from tandem.errors import CorruptLog
 
 IN_COMMIT_TIMESTAMPS = "delta.enableInCommitTimestamps"
 
@@ -102,9 +103,35 @@ class Snapshot:
         return self.files_by_path([logged_path]).get(logged_path)
 
     def files_by_path(self, paths: Iterable[str]) -> dict[str, AddFile]:
-        """The live ones of these logged paths, in one pass over the column."""
+        """The live ones of these logged paths, in one pass over the column.
+
+        Raises: CorruptLog if one of them is live twice.
+        """
         found = files_.with_paths(self.files, paths)
+        self._require_once(found)
         return {add.logged_path: add for add in files_.to_adds(found)}
+
+    def require_unique_paths(self) -> None:
+        """A file may be live only once (protocol, "Add File and Remove File"). A reader can show
+        such a table, but whoever changes it would change one of the two and not the other.
+
+        Raises: CorruptLog.
+        """
+        self._require_once(self.files)
+
+    def _require_once(self, files: pa.Table) -> None:
+        if pc.count_distinct(files["path"]).as_py() == files.num_rows:
+            return
+        counts = pc.value_counts(files["path"].combine_chunks())
+        twice = next(entry["values"] for entry in counts.to_pylist() if entry["counts"] > 1)
+        raise CorruptLog(
+            "a data file is live more than once, with different deletion vectors",
+            resource=self.location,
+            field=twice,
+            found=f"several add actions as of version {self.version}",
+            expected="a remove action of the former, whenever another vector is added",
+            remedy="Some writer broke the log: restore the version before it did",
+        )
 
     def adds(self) -> Iterator[AddFile]:
         """All live files, made a batch at a time: for small tables, or to stream through."""

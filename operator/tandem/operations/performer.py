@@ -170,6 +170,7 @@ class Performer:
             self._kind.protocol_kind,
             resource=self.work.identity.display,
         )
+        snapshot.require_unique_paths()
         planned = self.work.planned = self._kind.plan(self.work)
         return PlanMade(planned.summary, planned.nothing_to_do)
 
