@@ -94,6 +94,16 @@ class Raised(Exception):
     """Stands for what PySpark or Py4J raise; only their text is looked at."""
 
 
+def test_nobody_is_told_to_change_a_setting_that_jobs_pin() -> None:
+    text = (
+        "[DIVIDE_BY_ZERO] Division by zero. Use `try_divide` to return NULL instead. If necessary "
+        'set "spark.sql.ansi.enabled" to "false" to bypass this error. SQLSTATE: 22012'
+    )
+    message = str(translate(Raised(text)))
+    assert "try_divide" in message
+    assert "ansi" not in message
+
+
 @pytest.mark.parametrize(
     ("text", "kind", "said"),
     [

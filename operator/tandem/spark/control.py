@@ -200,6 +200,10 @@ _ERROR_IN_JAVA = re.compile(
 """What Spark's own code raises on a row without a condition of its own (`long overflow`)."""
 
 
+_ADVICE = re.compile(r'If necessary set "[^"]+" to "[^"]+" to bypass this error\.?')
+"""Spark's advice to change a setting that jobs pin, so that statements mean one thing."""
+
+
 def translate(error: BaseException) -> TandemError:
     """What Spark raised → ours.
 
@@ -218,7 +222,8 @@ def translate(error: BaseException) -> TandemError:
             return kind(ours[2].strip())
     for condition, message, state in _CONDITION.findall(text):
         if state[:2] in ("22", "42", "P0"):
-            plain = re.sub(r"\s+", " ", message.split("== SQL")[0]).strip().rstrip(".")
+            plain = re.sub(r"\s+", " ", message.split("== SQL")[0])
+            plain = _ADVICE.sub("", plain).strip().rstrip(".")
             on_a_row = state[:2] == "22"
             return errors.StatementFailed(
                 plain,
