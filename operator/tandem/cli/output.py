@@ -13,7 +13,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.console import Console, Group
     from rich.table import Table
 
 
@@ -46,7 +46,7 @@ def error_console() -> Console:
     return Console(stderr=True)
 
 
-def print_table(table: Table) -> None:
+def print_table(table: Table | Group) -> None:
     """A table is a result: standard output. Wide terminals are used whole; when the output
     goes to a file or pipe nothing is cut off."""
     from rich.console import Console
@@ -57,25 +57,54 @@ def print_table(table: Table) -> None:
     console.print(table)
 
 
+NEVER_WRAPPED = 10
+"""Columns whose cells all have at most so many characters keep them on one line."""
+
+
 def table_of(
     columns: Sequence[str], rows: Sequence[Sequence[object]], *, title: str | None = None
 ) -> Table:
-    """A table; columns that hold numbers are aligned to the right."""
+    """A table; columns that hold numbers are aligned to the right. A column without a single
+    value is left out (unless there are no rows at all), and what is short is not wrapped: that
+    is what makes most tables fit into 80 columns."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False)
+    if rows:
+        told = [i for i in range(len(columns)) if any(row[i] not in (None, "") for row in rows)]
+        columns = [columns[i] for i in told]
+        rows = [[row[i] for i in told] for row in rows]
+    table = Table(
+        title=title,
+        box=box.SIMPLE_HEAD,
+        title_justify="left",
+        pad_edge=False,
+        padding=(0, 1, 0, 0),
+    )
     for index, name in enumerate(columns):
         values = [row[index] for row in rows if row[index] is not None]
         numeric = bool(values) and all(
             isinstance(value, int | float | decimal.Decimal | Size) for value in values
         )
-        table.add_column(name, justify="right" if numeric else "left", overflow="fold")
+        table.add_column(
+            name,
+            justify="right" if numeric else "left",
+            overflow="fold",
+            min_width=max(map(len, name.split()), default=0),
+            no_wrap=all(len(str(value)) <= NEVER_WRAPPED for value in values),
+        )
     for row in rows:
         # Text, not markup: `[...]` in somebody's data is data.
         table.add_row(*(Text("" if value is None else str(value)) for value in row))
     return table
+
+
+def shortened(names: Sequence[str], limit: int = 4) -> str:
+    """A list of names, with its middle left out if it is longer than `limit`."""
+    if len(names) <= limit:
+        return ", ".join(names)
+    return ", ".join(names[: limit - 2]) + f", … {names[-1]} ({len(names)})"
 
 
 class Size(int):
@@ -103,6 +132,11 @@ def utc(milliseconds: int | None) -> str:
         return ""
     moment = datetime.datetime.fromtimestamp(milliseconds / 1000, tz=datetime.UTC)
     return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{milliseconds % 1000:03d}Z"
+
+
+def people_time(milliseconds: int | None) -> str:
+    """Unix milliseconds to the second, for tables: `2026-11-21 15:45:53`, in UTC."""
+    return utc(milliseconds).partition(".")[0].replace("T", " ")
 
 
 def json_value(value: Any) -> Any:

@@ -12,6 +12,7 @@ from tandem.spec import OperationStatus, TableStatus
 from tandem.spec.status import Phase
 
 if TYPE_CHECKING:
+    from rich.console import Group, RenderableType
     from rich.table import Table
 
 AUTOMATIC_NOTE = (
@@ -54,32 +55,52 @@ def result_table(outcomes: Sequence[Outcome]) -> Table:
     return table_of(["resource", "phase", "version", "files", "rows", "segments", "message"], rows)
 
 
-def plan_table(outcomes: Sequence[Outcome]) -> Table:
-    """One line per resource: what would be read, written and locked."""
-    rows: list[list[object]] = []
+def plan_blocks(outcomes: Sequence[Outcome]) -> Group:
+    """A block per resource: what would be read, written and locked."""
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    blocks: list[RenderableType] = []
     for outcome in outcomes:
         status = outcome.status
-        if not isinstance(status, OperationStatus) or status.plan is None:
-            rows.append([outcome.resource.id, str(status.phase), *[None] * 5, message_of(status)])
-            continue
+        message = message_of(status)
+        head = f"{outcome.resource.id}: {status.phase}"
+        blocks.append(Text(f"{head}, {message}" if message else head, style="bold"))
+        lines = Table.grid(padding=(0, 2))
+        lines.add_column(min_width=10)
+        lines.add_column(overflow="fold")
+        for name, value in _plan_lines(status):
+            lines.add_row(f"  {name}", Text(value))
+        blocks += [lines, Text("")]
+    return Group(*blocks)
+
+
+def _plan_lines(status: Status) -> list[tuple[str, str]]:
+    """Name and value of what a plan says; empty values are left out."""
+    lines: list[tuple[str, str]] = []
+    if isinstance(status, OperationStatus) and status.plan is not None:
         plan = status.plan
+        names = _shortened(plan.segments)
         output = "" if plan.output_files is None else f"{plan.output_files} files"
         if plan.output_bytes is not None:
             output += f", about {human_bytes(plan.output_bytes)}"
-        rows.append(
-            [
-                outcome.resource.id,
-                str(status.phase),
-                str(plan.read_version),
-                f"{plan.inputs} files, {human_bytes(plan.input_bytes)}",
-                _shortened(plan.segments) + _arrow(plan.outputs),
-                output,
-                _shortened(plan.locks or ()),
-                plan.statement or message_of(status),
-            ]
-        )
-    columns = ["resource", "phase", "reads version", "inputs", "segments", "output", "locks", ""]
-    return table_of(columns, rows)
+        lines += [
+            ("statement", plan.statement or ""),
+            ("reads", f"version {plan.read_version}: {plan.inputs} files, "
+                      f"{human_bytes(plan.input_bytes)}"),
+            ("segments", f"{names} → {_shortened(plan.outputs)}" if plan.outputs else names),
+            ("steps", "; ".join(_some(plan.steps or ()))),
+            ("writes", output),
+            ("cost", "" if plan.cost_bytes is None
+             else f"about {human_bytes(plan.cost_bytes)} to read and write"),
+            ("locks", ", ".join(_some(plan.locks or ()))),
+        ]  # fmt: skip
+    return [(name, value) for name, value in lines if value]
+
+
+def _some(items: Sequence[str], limit: int = 3) -> list[str]:
+    return [*items[:limit], *([f"… ({len(items)} in all)"] if len(items) > limit else [])]
 
 
 def message_of(status: Status) -> str:
@@ -142,10 +163,6 @@ def _segments(status: Status) -> str:
     if status.result is None or not status.result.segments:
         return ""
     return _shortened(status.result.segments)
-
-
-def _arrow(outputs: Sequence[str] | None) -> str:
-    return f" → {_shortened(outputs)}" if outputs else ""
 
 
 def _shortened(names: Sequence[str], limit: int = 8) -> str:

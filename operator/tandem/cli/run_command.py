@@ -44,7 +44,7 @@ def plan(paths: Sequence[str], *, output: Output, only: Sequence[str]) -> Exit:
     resources = _checked(paths, only)
     outcomes = engine.plan(resources)
     if output is Output.TABLE:
-        print_table(report.plan_table(outcomes))
+        print_table(report.plan_blocks(outcomes))
     else:
         print_data(report.documents(outcomes), output)
     return report.exit_of(outcomes, interrupted=False)

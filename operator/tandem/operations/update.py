@@ -106,6 +106,8 @@ class Update:
             read_version=snapshot.version,
             inputs=len(inputs),
             input_bytes=sum(file.size for file in inputs),
+            # What a statement writes is known when it has matched: at most as much again.
+            cost_bytes=sum(file.size for file in inputs),
             segments=names,
             statement=course.statement.canonical,
             locks=tuple(f"Update segment {r.segment}" if r.segment else "Update the table"

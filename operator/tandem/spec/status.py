@@ -89,6 +89,8 @@ class Plan(StatusModel):
     """How many files it expects to write."""
     output_bytes: int | None = None
     """About how much it expects to write."""
+    cost_bytes: int | None = None
+    """About how much it expects to read and write, together."""
     steps: tuple[str, ...] | None = None
     """How the runs came about, level by level."""
     locks: tuple[str, ...] | None = None
