@@ -71,17 +71,17 @@ clean: ## Remove the environment and all caches of this tree
 LATER = @echo "make $@ is not built yet: it comes with $(1)." >&2; exit 1
 
 .PHONY: matrix
-matrix: ## The tests on all supported versions (later: the release issue)
-	$(call LATER,the release issue)
+matrix: ## Every foreign writer beside every operation (comes with the whole reconciliation)
+	$(call LATER,the whole reconciliation)
 
 .PHONY: mutants
-mutants: ## Do the tests notice mutated code? (later: the hardening issue)
-	$(call LATER,the hardening issue)
+mutants: ## Planted bugs that the tests must catch (comes with the whole reconciliation)
+	$(call LATER,the whole reconciliation)
 
 .PHONY: demo-cluster
-demo-cluster: ## The demo in a Kubernetes cluster (later: the operator issue)
-	$(call LATER,the operator issue)
+demo-cluster: ## The demo in a Kubernetes cluster (comes with the operator)
+	$(call LATER,the operator)
 
 .PHONY: e2e
-e2e: ## End-to-end tests in a cluster, KUBECONTEXT=… (later: the operator issue)
-	$(call LATER,the operator issue)
+e2e: ## End-to-end tests in a cluster, KUBECONTEXT=… (comes with the operator)
+	$(call LATER,the operator)
