@@ -211,6 +211,16 @@ def test_files_of_little_over_half_the_target_are_paired() -> None:
     assert [len(each.files) for each in pack(files, 128 * MIB)] == [2, 2, 1]
 
 
+@pytest.mark.parametrize(
+    ("count", "bins"),
+    [(18, [18]), (22, [22]), (23, [18, 5]), (38, [18, 20]), (46, [18, 18, 10])],
+)
+def test_a_small_remainder_joins_the_bin_before_it(count: int, bins: list[int]) -> None:
+    sizes = {str(n): 7 * MIB for n in range(count)}
+    files = [segment.files[0] for segment in loads(range(count), sizes=sizes)]
+    assert [len(each.files) for each in pack(files, 128 * MIB)] == bins
+
+
 def test_bin_of_dead_rows_is_worth_it_though_it_leaves_nothing() -> None:
     (each,) = pack(loads(["0"], deleted={"0": 1000})[0].files, MIB)
     assert each.expected_files == 0

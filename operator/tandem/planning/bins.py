@@ -31,21 +31,32 @@ def pack(files: Iterable[SegmentFile], target_file_size: int) -> tuple[Bin, ...]
     target gets a bin of its own.
 
     A bin that is not full yet may run over the target by a quarter: else files of a little
-    over half the target would stay alone for ever. Whoever writes a bin must not cut such an
+    over half the target would stay alone for ever. So may the last but one, to take in a
+    remainder. Whoever writes a bin must not cut such an
     overrun off into a small file: a bin is written as `Bin.expected_files` files.
     """
     bins: list[Bin] = []
     for partition, members in _groups(files):
-        chosen: list[SegmentFile] = []
-        size = 0
-        for file in members:
-            if chosen and not _fits(size, file.live_bytes, target_file_size):
-                bins.append(_bin(chosen, partition, size, target_file_size))
-                chosen, size = [], 0
-            chosen.append(file)
-            size += file.live_bytes
-        bins.append(_bin(chosen, partition, size, target_file_size))
+        for chosen in _chosen(members, target_file_size):
+            size = sum(file.live_bytes for file in chosen)
+            bins.append(_bin(chosen, partition, size, target_file_size))
     return tuple(bins)
+
+
+def _chosen(members: Sequence[SegmentFile], target: int) -> list[list[SegmentFile]]:
+    """The files of one group, cut into consecutive bins."""
+    bins: list[list[SegmentFile]] = [[]]
+    sizes = [0]
+    for file in members:
+        if bins[-1] and not _fits(sizes[-1], file.live_bytes, target):
+            bins.append([])
+            sizes.append(0)
+        bins[-1].append(file)
+        sizes[-1] += file.live_bytes
+    if len(bins) > 1 and sizes[-1] < FULL_SHARE * target and sum(sizes[-2:]) <= OVERRUN * target:
+        # A remainder would be one more task, and a small file to compact again.
+        bins[-2:] = [bins[-2] + bins[-1]]
+    return bins
 
 
 def _fits(size: int, more: int, target: int) -> bool:
