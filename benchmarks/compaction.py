@@ -236,6 +236,7 @@ def run(size: str, work: Path) -> Report:
             ("tandem_warm", "tandem"),
             ("spark_delta", "Spark + Delta"),
         )
+        if name in raw
     )
     return Report(
         name="compaction",
