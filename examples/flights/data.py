@@ -1,5 +1,10 @@
 """The flights of 2013: loads by another engine, and what the rows must be in the end.
 
+    .venv/bin/python examples/flights/data.py [FOLDER]
+
+writes the table that `table.yaml` names (or one in FOLDER, which is emptied first): 365 daily
+loads, deletion vectors on.
+
 Nothing here uses Tandem: `deltalake` writes the table, DuckDB computes the answer from the raw
 file.
 """
@@ -7,6 +12,8 @@ file.
 from __future__ import annotations
 
 import shutil
+import sys
+import tempfile
 import zipfile
 from collections.abc import Callable
 from importlib.metadata import files as package_files
@@ -18,6 +25,8 @@ import pyarrow.compute as pc
 import pyarrow.csv as pcsv
 from deltalake import DeltaTable, write_deltalake
 
+LOCATION = Path("/tmp/tandem-demo/flights")
+"""Where `table.yaml` says the table is."""
 TYPES = {
     "year": "BIGINT",
     "month": "BIGINT",
@@ -120,3 +129,20 @@ def differences(connection: duckdb.DuckDBPyConnection, rows: pa.Table) -> int:
 def read_by_deltalake(table: Path) -> pa.Table:
     """The rows as `deltalake` sees them."""
     return pa.table(DeltaTable(str(table)).scan())
+
+
+def main(arguments: list[str]) -> int:
+    """Write the table, as a newcomer's own writer would."""
+    table = Path(arguments[0]) if arguments else LOCATION
+    if table.exists() and any(table.iterdir()) and not (table / "_delta_log").is_dir():
+        sys.stderr.write(f"{table} holds something that is no Delta table: name another folder\n")
+        return 2
+    table.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as folder:
+        rows = load_daily(unpack(Path(folder)), table, lambda _done, _total: None)
+    sys.stdout.write(f"{rows:,} rows in {table}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

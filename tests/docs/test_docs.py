@@ -12,7 +12,7 @@ from types import ModuleType
 
 import pytest
 
-from tandem.spec import load, load_text, require_built
+from tandem.spec import LakeTable, load, load_text, require_built
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -145,6 +145,23 @@ def test_commands_of_the_readme_are_understood() -> None:
         assert found.returncode == 0, line
         for option in (word for word in words[end:] if word.startswith("-")):
             assert option in found.stdout, line
+
+
+def test_the_readme_makes_the_table_that_its_commands_use() -> None:
+    """The table of `examples/flights` is there before the first command that needs it."""
+    typed = next(block for block in blocks(ROOT / "README.md", "sh") if "tandem plan" in block)
+    maker = typed.index(".venv/bin/python examples/flights/data.py")
+    assert maker < typed.index("tandem plan")
+    spec = importlib.util.spec_from_file_location(
+        "flights_data", ROOT / "examples" / "flights" / "data.py"
+    )
+    assert spec is not None
+    assert spec.loader is not None
+    data = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(data)
+    [table] = load([ROOT / "examples" / "flights" / "table.yaml"])
+    assert isinstance(table, LakeTable)
+    assert table.spec.location == data.LOCATION.as_uri()
 
 
 def test_resources_in_pages_and_examples_are_right() -> None:
