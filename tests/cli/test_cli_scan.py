@@ -156,3 +156,11 @@ def test_a_condition_that_fails_on_a_row_is_an_error_of_one_line(table: Path) ->
     assert "StatementFailed" in found.stderr
     assert "DIVIDE_BY_ZERO" in found.stderr
     assert "Traceback" not in found.stderr
+
+
+def test_a_preview_tells_nulls_from_empty_text(tandem: Tandem, tmp_path: Path) -> None:
+    rows = pa.table({"id": [1, 2], "name": pa.array(["", None]), "none": pa.array(["", ""])})
+    write_deltalake(str(tmp_path / "t"), rows)
+    head, _rule, *cells = tandem("scan", tmp_path / "t").stdout.strip().splitlines()
+    assert head.split() == ["id", "name", "none"]
+    assert [line.split() for line in cells] == [["1"], ["2", "null"]]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -85,6 +86,24 @@ def test_the_same_is_shown_as_a_table_for_people(
     result = tandem(*command, table)
     assert result.exit_code == 0
     assert "version" in result.stdout or "segment" in result.stdout
+
+
+def test_tables_for_people_leave_out_what_says_nothing(
+    tandem: Tandem, table: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = tandem("table", "segments", table).stdout
+    assert "interval" not in found
+    assert "parents" not in found
+    commits = tandem("history", table).stdout
+    assert not re.search(r"T\d\d:\d\d", commits)
+    # What a narrow terminal shows: names are whole.
+    monkeypatch.setattr("tandem.cli.output.PIPE_WIDTH", 80)
+    names = [
+        row["name"] for row in json.loads(tandem("table", "segments", table, "-o", "json").stdout)
+    ]
+    narrow = tandem("table", "segments", table).stdout
+    assert all(name in narrow for name in names)
+    assert max(map(len, narrow.splitlines())) <= 80
 
 
 def test_locks_of_another_process_are_not_to_be_seen_without_a_cluster(

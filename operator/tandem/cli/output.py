@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 
+PIPE_WIDTH = 240
+"""Columns of a table that goes to a file or pipe."""
+
+
 class Output(StrEnum):
     TABLE = "table"
     JSON = "json"
@@ -53,25 +57,30 @@ def print_table(table: Table | Group) -> None:
 
     console = Console(file=sys.stdout)
     if not console.is_terminal:
-        console = Console(file=sys.stdout, width=240)
+        console = Console(file=sys.stdout, width=PIPE_WIDTH)
     console.print(table)
 
 
-NEVER_WRAPPED = 10
-"""Columns whose cells all have at most so many characters keep them on one line."""
+NEVER_BROKEN = 14
+"""Names in a table's first column of at most so many characters stay on one line: a segment's
+name has 14."""
 
 
 def table_of(
-    columns: Sequence[str], rows: Sequence[Sequence[object]], *, title: str | None = None
+    columns: Sequence[str],
+    rows: Sequence[Sequence[object]],
+    *,
+    title: str | None = None,
+    keep_empty: bool = False,
 ) -> Table:
     """A table; columns that hold numbers are aligned to the right. A column without a single
-    value is left out (unless there are no rows at all), and what is short is not wrapped: that
-    is what makes most tables fit into 80 columns."""
+    value is left out (unless there are no rows at all, or by `keep_empty`): most tables are then
+    readable in 80 columns."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
 
-    if rows:
+    if rows and not keep_empty:
         told = [i for i in range(len(columns)) if any(row[i] not in (None, "") for row in rows)]
         columns = [columns[i] for i in told]
         rows = [[row[i] for i in told] for row in rows]
@@ -91,20 +100,13 @@ def table_of(
             name,
             justify="right" if numeric else "left",
             overflow="fold",
-            min_width=max(map(len, name.split()), default=0),
-            no_wrap=all(len(str(value)) <= NEVER_WRAPPED for value in values),
+            # Names are to be copied: they stay whole, unless they are too long for that.
+            no_wrap=index == 0 and all(len(str(value)) <= NEVER_BROKEN for value in values),
         )
     for row in rows:
         # Text, not markup: `[...]` in somebody's data is data.
         table.add_row(*(Text("" if value is None else str(value)) for value in row))
     return table
-
-
-def shortened(names: Sequence[str], limit: int = 4) -> str:
-    """A list of names, with its middle left out if it is longer than `limit`."""
-    if len(names) <= limit:
-        return ", ".join(names)
-    return ", ".join(names[: limit - 2]) + f", … {names[-1]} ({len(names)})"
 
 
 class Size(int):

@@ -13,7 +13,6 @@ from tandem.spec.status import Phase
 
 if TYPE_CHECKING:
     from rich.console import Group, RenderableType
-    from rich.table import Table
 
 AUTOMATIC_NOTE = (
     "spec.compaction needs the operator: without a cluster it has no effect. "
@@ -36,11 +35,22 @@ def exit_of(outcomes: Sequence[Outcome], *, interrupted: bool) -> Exit:
     return Exit.FAILED if failed else Exit.OK
 
 
-def result_table(outcomes: Sequence[Outcome]) -> Table:
-    """One line per resource."""
+def result_table(outcomes: Sequence[Outcome]) -> Group:
+    """One line per resource; below them, over the whole width, what went wrong: an error has
+    too many words for a column."""
+    from rich.console import Group
+    from rich.text import Text
+
     rows = []
+    failures = []
     for outcome in outcomes:
         status = outcome.status
+        message = message_of(status)
+        if status.phase is Phase.FAILED and message:
+            failures.append(Text(f"{outcome.resource.id}: {message}\n"))
+            message = message.partition(":")[0] + ", see below"
+        elif message == f"committed as version {_version(status)}":
+            message = ""  # there is a column for it
         rows.append(
             [
                 outcome.resource.id,
@@ -49,10 +59,11 @@ def result_table(outcomes: Sequence[Outcome]) -> Table:
                 _files(status),
                 _rows(status),
                 _segments(status),
-                message_of(status),
+                message,
             ]
         )
-    return table_of(["resource", "phase", "version", "files", "rows", "segments", "message"], rows)
+    names = ["resource", "phase", "version", "files", "rows", "segments", "message"]
+    return Group(table_of(names, rows), *failures)
 
 
 def plan_blocks(outcomes: Sequence[Outcome]) -> Group:
@@ -81,22 +92,34 @@ def _plan_lines(status: Status) -> list[tuple[str, str]]:
     lines: list[tuple[str, str]] = []
     if isinstance(status, OperationStatus) and status.plan is not None:
         plan = status.plan
-        names = _shortened(plan.segments)
-        output = "" if plan.output_files is None else f"{plan.output_files} files"
+        segments = _shortened(plan.segments)
+        if plan.outputs:
+            segments = f"{segments} → {_shortened(plan.outputs)}".lstrip()
+        output = "" if plan.output_files is None else _counted(plan.output_files)
         if plan.output_bytes is not None:
             output += f", about {human_bytes(plan.output_bytes)}"
         lines += [
             ("statement", plan.statement or ""),
-            ("reads", f"version {plan.read_version}: {plan.inputs} files, "
+            ("reads", f"version {plan.read_version}: {_counted(plan.inputs)}, "
                       f"{human_bytes(plan.input_bytes)}"),
-            ("segments", f"{names} → {_shortened(plan.outputs)}" if plan.outputs else names),
-            ("steps", "; ".join(_some(plan.steps or ()))),
+            ("segments", segments),
+            ("steps", "; ".join(_some([_shortened_step(step) for step in plan.steps or ()]))),
             ("writes", output),
             ("cost", "" if plan.cost_bytes is None
              else f"about {human_bytes(plan.cost_bytes)} to read and write"),
             ("locks", ", ".join(_some(plan.locks or ()))),
         ]  # fmt: skip
     return [(name, value) for name, value in lines if value]
+
+
+def _counted(files: int) -> str:
+    return "1 file" if files == 1 else f"{files} files"
+
+
+def _shortened_step(step: str) -> str:
+    """`a, b, c → d` with the middle of a long list left out."""
+    inputs, arrow, output = step.partition(" → ")
+    return _shortened(inputs.split(", ")) + arrow + output
 
 
 def _some(items: Sequence[str], limit: int = 3) -> list[str]:
@@ -124,7 +147,7 @@ def _files(status: Status) -> str:
     if isinstance(status, TableStatus):
         if status.files is None:
             return ""
-        return f"{status.files} files, {human_bytes(status.bytes or 0)}"
+        return f"{_counted(status.files)}, {human_bytes(status.bytes or 0)}"
     result = status.result
     if result is None or (result.files_added is None and result.files_removed is None):
         return ""

@@ -97,7 +97,11 @@ def _write_stream(schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> None:
 
 def _preview(schema: pa.Schema, batches: Iterator[pa.RecordBatch], limit: int) -> None:
     rows = list(itertools.chain.from_iterable(batch.to_pylist() for batch in batches))
-    cells = [[json_value(row[name]) for name in schema.names] for row in rows[:limit]]
-    print_table(table_of(schema.names, cells))
+    cells = [
+        # Else a null would look like an empty text.
+        ["null" if row[name] is None else json_value(row[name]) for name in schema.names]
+        for row in rows[:limit]
+    ]
+    print_table(table_of(schema.names, cells, keep_empty=True))
     if len(rows) > limit:
         say(f"The first {limit} rows; more with --limit, all with -o json or -o arrow.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,15 @@ from urllib.parse import quote
 from pydantic import TypeAdapter, ValidationError
 
 from tandem.cli.exits import Exit
-from tandem.cli.output import Output, Size, print_data, print_table, table_of, utc
+from tandem.cli.output import (
+    Output,
+    Size,
+    people_time,
+    print_data,
+    print_table,
+    table_of,
+    utc,
+)
 from tandem.errors import InvalidSpec, ReferenceNotFound
 from tandem.spec import LakeTable, load
 from tandem.spec.fields import Location
@@ -140,14 +149,35 @@ def segments(table: Target, *, output: Output, version: int | None, every: bool)
         )
     if output is Output.TABLE:
         cells = [
-            [Size(segment.size_bytes) if name == "bytes" else row[name] for name in row]
+            [
+                *(row[name] for name in ("name", "level")),
+                _in_words(str(row["status"])),
+                row["interval"],
+                people_time(segment.load_ms),
+                row["files"],
+                Size(segment.size_bytes),
+                *(row[name] for name in ("rows", "deletedRows")),
+                _counted(str(row["parents"] or "")),
+            ]
             for segment, row in zip(found, rows, strict=True)
         ]
-        names = ["segment", "level", "status", "interval", "load time", "files", "size"]
+        names = ["segment", "level", "status", "interval", "loaded (UTC)", "files", "size"]
         print_table(table_of([*names, "rows", "deleted", "parents"], cells))
     else:
         print_data(rows, output)
     return Exit.OK
+
+
+def _counted(lineage: str) -> str:
+    """A lineage of many parts as their number: `-o json` names them."""
+    parts = lineage.split(",")
+    return lineage if len(parts) <= 2 else f"{len(parts)} in all"
+
+
+def _in_words(name: str) -> str:
+    """`MarkedForUpdate` as `Marked for update`, which can be wrapped."""
+    words = re.sub(r"(?<!^)(?=[A-Z])", " ", name)
+    return words[:1] + words[1:].lower()
 
 
 def show(table: Target, *, output: Output, version: int | None) -> Exit:
@@ -225,8 +255,21 @@ def history(table: Target, *, output: Output, limit: int) -> Exit:
             }
         )
     if output is Output.TABLE:
-        names = ["version", "time", "operation", "engine", "by", "added", "removed"]
-        print_table(table_of(names, [list(row.values()) for row in rows]))
+        names = ["version", "time (UTC)", "operation", "engine", "by", "added", "removed"]
+        cells = [
+            [
+                commit.version,
+                people_time(commit.timestamp_ms),
+                row["operation"],
+                row["engine"],
+                # The namespace says something in a cluster only.
+                str(row["by"] or "").removeprefix("default/"),
+                row["filesAdded"],
+                row["filesRemoved"],
+            ]
+            for commit, row in zip(reversed(commits), rows, strict=True)
+        ]
+        print_table(table_of(names, cells))
     else:
         print_data(rows, output)
     return Exit.OK

@@ -166,7 +166,7 @@ def _adoption_refused(state: OperationState, event: AdoptionRefused) -> Step:
 def _plan_made(state: OperationState, event: PlanMade) -> Step:
     state = state.at(plan=event.plan)
     if state.limits.dry_run:
-        message = event.nothing_to_do or "planned; dryRun stops here"
+        message = event.nothing_to_do or "planned; nothing was written"
         return end(state, Ending(Phase.SUCCEEDED, Reason.DRY_RUN, message, plan=event.plan))
     if event.nothing_to_do:
         ending = Ending(
