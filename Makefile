@@ -35,7 +35,7 @@ setup: .venv/.installed ## Only set up: leaves .venv/bin/tandem
 test: setup ## Set up and run all tests (one folder: make test PYTEST_ARGS=tests/spec)
 	@$(BIN)/python tools/spark_setup.py --tests
 	@tools/build-versitygw.sh
-	@$(BIN)/pytest $(PYTEST_ARGS)
+	@$(BIN)/pytest -n 2 --dist worksteal $(PYTEST_ARGS)
 
 .PHONY: check
 check: .venv/.installed ## Lint, format, types, layers
