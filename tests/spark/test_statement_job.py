@@ -76,6 +76,32 @@ def test_a_delete_finds_positions(table: Path, spark: SparkSession) -> None:
     assert found == sorted(found, key=lambda m: (m["input"], m["position"]))
 
 
+@pytest.mark.parametrize("all_deleted", [False, True])
+def test_no_live_rows_are_no_matches_and_not_no_answer(
+    table: Path, spark: SparkSession, all_deleted: bool
+) -> None:
+    """Statistics can leave no file to look at, and deletion vectors no row in those left."""
+    store, snapshot = jobs.snapshot_of(table)
+    inputs = tuple(
+        file.model_copy(update={"dv": dv.to_base64(BitMap64(range(file.rows)))})
+        for file in jobs.input_files(store, snapshot)
+    )
+    job = jobs.control(
+        store,
+        snapshot,
+        StatementJob(
+            where="`id` < 0",
+            set={"delay": "1"},
+            inputs=inputs if all_deleted else (),
+            target_file_size=1 << 30,
+        ),
+    )
+    assert run(job, spark) == 0
+    assert jobs.matches(job) == []
+    result = jobs.result(job)
+    assert (result.outputs, result.rows_read, result.rows_matched) == ((), 0, 0)
+
+
 def test_an_update_writes_what_rows_become_also_into_other_partitions(
     table: Path, spark: SparkSession
 ) -> None:

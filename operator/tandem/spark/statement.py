@@ -103,12 +103,17 @@ def evaluate(
     round_: int,
 ) -> None:
     """Evaluate the statement on the live rows of `inputs` and publish the round's result."""
+    from tandem.spark.datasource import MATCHES, to_file
+
     spec = control.spec
     live = sum(i.rows - _cardinality(i) for i in inputs)
     outputs: tuple[Any, ...] = ()
-    matches: SidecarRef | None = None
     matched = 0
-    if live:
+    if not live:
+        # No file is concerned, as its statistics say, or only deleted rows are left in them. A
+        # result without matches is one that was cut off, so there are matches, of no rows.
+        matches = control.sidecar(round_, "matches.arrow", to_file(MATCHES.empty_table()))
+    else:
         schema = table_schema(spec.table)
         columns = _columns_read(job, schema)
         rows = read_rows(control, spark, inputs, columns, round_, hidden=True)
