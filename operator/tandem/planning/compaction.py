@@ -81,7 +81,7 @@ def _why_nothing(segments: Sequence[Segment], request: CompactionRequest) -> str
         )
     if request.type is CompactionType.MAJOR:
         return (
-            f"Of {count} no two neighbours stay below {request.target_segment_size} bytes "
+            f"Of {count} no two neighbours stay below {request.target_segment_size:,} bytes "
             f"together and would leave fewer files.{tail}"
         )
     if request.type is CompactionType.SEMI_MAJOR:
