@@ -225,3 +225,11 @@ def test_bin_of_dead_rows_is_worth_it_though_it_leaves_nothing() -> None:
     (each,) = pack(loads(["0"], deleted={"0": 1000})[0].files, MIB)
     assert each.expected_files == 0
     assert is_useful(each)
+
+
+def test_a_chunk_without_data_is_named() -> None:
+    segments_ = loads(["0", "1"], time=MONTHS, times={"0": JANUARY, "1": JANUARY})
+    request = replace(SEMI, chunks=("2019-01",))
+    plan = plan_compaction(segments_, request, granularity=Granularity.MONTH)
+    assert not plan.runs
+    assert plan.nothing == "No file lies in 2019-01."

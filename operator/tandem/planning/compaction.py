@@ -10,7 +10,7 @@ from tandem.planning.major import major_runs
 from tandem.planning.minor import level_thresholds, minor_runs
 from tandem.planning.model import CompactionPlan, CompactionRequest
 from tandem.planning.runs import proposed_names
-from tandem.planning.semi_major import semi_major_runs
+from tandem.planning.semi_major import chosen_files, semi_major_runs
 from tandem.spec.compaction import CompactionType, LayoutStrategy
 from tandem.spec.table import Granularity
 from tandem.timeline.segments import Segment
@@ -47,7 +47,7 @@ def plan_compaction(
     else:
         runs = custom_runs(segments, request, past)
     if not runs:
-        return CompactionPlan((), _why_nothing(segments, request))
+        return CompactionPlan((), _why_nothing(segments, request, granularity))
     return CompactionPlan(tuple(proposed_names(runs, segments)))
 
 
@@ -63,7 +63,9 @@ def _check_layout(request: CompactionRequest) -> None:
         )
 
 
-def _why_nothing(segments: Sequence[Segment], request: CompactionRequest) -> str:
+def _why_nothing(
+    segments: Sequence[Segment], request: CompactionRequest, granularity: Granularity | None
+) -> str:
     if not segments:
         return "The table has no segments."
     held = sorted(request.excluded & {segment.name for segment in segments})
@@ -85,6 +87,9 @@ def _why_nothing(segments: Sequence[Segment], request: CompactionRequest) -> str
             f"together and would leave fewer files.{tail}"
         )
     if request.type is CompactionType.SEMI_MAJOR:
+        if not chosen_files(segments, request, granularity):
+            # No error: a chunk may be named before its data arrives. But a typo must show.
+            return f"No file lies in {', '.join(request.chunks)}.{tail}"
         return f"The files of the {'chosen ' if request.chunks else ''}chunks are as asked.{tail}"
     if request.selects is not None:
         return f"The filter selects no files that would become fewer.{tail}"

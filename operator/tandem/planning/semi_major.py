@@ -27,22 +27,23 @@ def semi_major_runs(
     Raises InvalidSpec for a chunk that is none. With chunks given, a file that spans one of
     them and others is taken along; the others' own files are not.
     """
-    owners = {
-        file.path: segment
-        for segment in segments
-        if segment.name not in request.excluded
-        for file in segment.files
-    }
-    files = [file for segment in segments for file in segment.files if file.path in owners]
-    wanted = _wanted(files, request, granularity)
+    owners = {file.path: segment for segment in segments for file in segment.files}
     runs: list[Run] = []
-    for group in _groups(wanted, granularity):
+    for group in _groups(chosen_files(segments, request, granularity), granularity):
         loose = [file for file in group if not is_full(file, request.target_file_size)]
         useful = tuple(filter(is_useful, pack(loose, request.target_file_size)))
         if useful:
             parts = _parts([file for each in useful for file in each.files], owners)
             runs.append(build_run(parts, request.target_file_size, bins=useful))
     return runs
+
+
+def chosen_files(
+    segments: Sequence[Segment], request: CompactionRequest, granularity: Granularity | None
+) -> list[SegmentFile]:
+    """The files of the chosen chunks (all by default) whose segments nobody else holds."""
+    free = [segment for segment in segments if segment.name not in request.excluded]
+    return _wanted([file for segment in free for file in segment.files], request, granularity)
 
 
 def _wanted(
