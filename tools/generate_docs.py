@@ -66,6 +66,10 @@ def reasons() -> str:
         Reason.ACCESS_DENIED: "The store refuses access.",
         Reason.STORAGE_FULL: "The store is full.",
         Reason.STORAGE_ERROR: "The store failed in another way.",
+        Reason.LOCKS_UNAVAILABLE: "etcd, which keeps the locks, cannot be reached. Nothing is lost; "
+        "the operation waits.",
+        Reason.CLUSTER_UNAVAILABLE: "The Kubernetes API cannot be reached. Nothing is lost; the "
+        "operation waits.",
         Reason.SPARK_MISSING: "There is no Java or no Spark to run jobs.",
         Reason.JOB_FAILED: "The Spark job failed.",
         Reason.JOB_TIMEOUT: "The Spark job did not answer in time.",
@@ -80,6 +84,7 @@ def reasons() -> str:
         Reason.BACKOFF_LIMIT_EXCEEDED: "As many attempts failed as `backoffLimit` allows.",
         Reason.ALREADY_RUNNING: "Another process runs this operation.",
         Reason.INTERRUPTED: "Stopped by the user.",
+        Reason.CANCELLED: "The resource was deleted before the operation had committed.",
         Reason.INTERNAL_ERROR: "A bug: please report it.",
     }
     text = (

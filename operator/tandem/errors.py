@@ -48,6 +48,9 @@ class Reason(StrEnum):
     ACCESS_DENIED = "AccessDenied"
     STORAGE_FULL = "StorageFull"
     STORAGE_ERROR = "StorageError"
+    # Services that are needed and do not answer.
+    LOCKS_UNAVAILABLE = "LocksUnavailable"
+    CLUSTER_UNAVAILABLE = "ClusterUnavailable"
     # The job.
     SPARK_MISSING = "SparkMissing"
     JOB_FAILED = "JobFailed"
@@ -64,6 +67,7 @@ class Reason(StrEnum):
     BACKOFF_LIMIT_EXCEEDED = "BackoffLimitExceeded"
     ALREADY_RUNNING = "AlreadyRunning"
     INTERRUPTED = "Interrupted"
+    CANCELLED = "Cancelled"
     INTERNAL_ERROR = "InternalError"
 
 
@@ -238,6 +242,22 @@ class AlreadyExists(StorageError):
 
 class OutcomeUnknown(StorageError):
     """A put may or may not have happened (Z20): the caller must look, never guess."""
+
+
+class Unreachable(TandemError):
+    """A service beside the table does not answer. No reason to fail: who meets it waits."""
+
+
+class LocksUnavailable(Unreachable):
+    """The lock store cannot be reached: nothing is known about locks until it can."""
+
+    reason = Reason.LOCKS_UNAVAILABLE
+
+
+class ClusterUnavailable(Unreachable):
+    """The Kubernetes API cannot be reached: nothing is known about jobs until it can."""
+
+    reason = Reason.CLUSTER_UNAVAILABLE
 
 
 class SparkMissing(TandemError):
