@@ -73,6 +73,64 @@ def test_a_deadline_ends_the_operation_for_good() -> None:
     assert single.run() == ending
 
 
+def test_a_deadline_counts_from_the_first_start_and_not_from_a_restart() -> None:
+    single = Single("compaction")
+    single.resource = single.resource.model_copy(
+        update={"spec": single.resource.spec.model_copy(update={"active_deadline_seconds": 60})}
+    )
+    began = single.world.clock.now
+    assert single.run(StrikeOnce(Point.RECONCILE, Fault.DIE_BEFORE)) is None
+    single.world.clock.now += 60_000
+    ending = single.drive(single.session(started_ms=began))
+    assert ending.reason is Reason.DEADLINE_EXCEEDED
+    assert single.files_left() == []
+    assert single.commits == 0
+
+
+def test_a_deadline_that_passed_while_nobody_looked_does_not_hide_the_commit() -> None:
+    single = Single("compaction")
+    single.resource = single.resource.model_copy(
+        update={"spec": single.resource.spec.model_copy(update={"active_deadline_seconds": 60})}
+    )
+    began = single.world.clock.now
+    assert single.run(StrikeOnce(Point.FINISH_JOB, Fault.DIE_BEFORE)) is None
+    single.world.clock.now += 60_000
+    ending = single.drive(single.session(started_ms=began))
+    assert ending.reason is Reason.COMMITTED
+
+
+@pytest.mark.parametrize("point", [Point.ACQUIRE_LOCKS, Point.POLL_JOB, Point.PUT_COMMIT])
+def test_cancelled_by_deletion_leaves_nothing_even_after_a_restart(point: Point) -> None:
+    single = Single("update")
+    first = single.session()
+    until(first, point, single)
+    single.world.living.clear()
+    single.world.locks.expire(single.table.location, single.operation_id)
+    session = single.session()
+    woken: list[bool] = []
+    session.on_ask = lambda: woken.append(True)
+    session.ask(Ask.CANCEL)
+    assert woken == [True]
+    assert session.wait_ms() == 0
+    assert single.drive(session).reason is Reason.CANCELLED
+    assert single.files_left() == []
+    assert single.world.jobs.running() == []
+    assert single.world.locks.entries(single.table.location) == ()
+    again = single.run()
+    assert again is not None
+    assert again.reason is Reason.COMMITTED
+
+
+def test_whoever_waits_by_itself_drives_without_sleeping() -> None:
+    single = Single("compaction")
+    session = single.session()
+    until(session, Point.POLL_JOB, single)
+    assert session.wait_ms() == 1
+    before = single.world.clock.now
+    session.advance(sleep=False)
+    assert single.world.clock.now == before
+
+
 def test_suspended_and_resumed() -> None:
     single = Single("compaction")
     session = single.session()

@@ -279,6 +279,7 @@ def test_a_statement_that_fails_is_not_tried_again() -> None:
     ("ask", "phase", "reason", "closes"),
     [
         (Ask.INTERRUPT, Phase.FAILED, Reason.INTERRUPTED, False),
+        (Ask.CANCEL, Phase.FAILED, Reason.CANCELLED, False),
         (Ask.SUSPEND, Phase.SUSPENDED, Reason.SUSPENDED, False),
         (Ask.DEADLINE, Phase.FAILED, Reason.DEADLINE_EXCEEDED, True),
     ],
@@ -291,6 +292,59 @@ def test_asked_to_stop(ask: Ask, phase: Phase, reason: Reason, closes: bool) -> 
     # Only what is final forbids a later run to go on.
     assert state.closing.closes is closes
     assert (Point.RECORD_RESULT in state.closing.todo) is closes
+    assert state.closing.counted is (ask is Ask.DEADLINE)
+
+
+@pytest.mark.parametrize("ask", [Ask.CANCEL, Ask.SUSPEND, Ask.DEADLINE])
+def test_asked_to_stop_before_it_is_known_whether_it_committed(ask: Ask) -> None:
+    begin: list[Event] = [Started(), Asked(ask), TableRead(3, succeeded=1), EarlierFound(attempt=1)]
+    _, effects = play(begin)
+    assert points(effects) == [
+        Point.READ_TABLE,
+        Point.READ_TABLE,
+        Point.CHECK_EARLIER_OUTCOME,
+        Point.FIND_COMMIT,
+    ]
+    state, _ = play([Started(), Asked(ask), TableRead(3), EarlierFound()])
+    assert state.ended is not None
+    assert state.ended.result is None
+
+
+@pytest.mark.parametrize("ask", [Ask.CANCEL, Ask.SUSPEND, Ask.DEADLINE])
+def test_asked_to_stop_what_an_earlier_run_left(ask: Ask) -> None:
+    state, effects = play(
+        [Started(), TableRead(3), Asked(ask), EarlierFound(attempt=2, complete=True)]
+    )
+    assert effects[-1] == Effect(Point.STOP_JOB, attempt=2)
+    assert state.closing is not None
+    assert Point.ABANDON_ATTEMPT in state.closing.todo
+
+
+def test_interrupted_before_it_began_ends_at_once() -> None:
+    state, _ = play([Started(), Asked(Ask.INTERRUPT)])
+    assert state.ended is not None
+    assert state.ended.reason is Reason.INTERRUPTED
+
+
+@pytest.mark.parametrize("ask", list(Ask))
+def test_asked_to_stop_between_two_attempts(ask: Ask) -> None:
+    """The request comes while a failed attempt is cleaned up: there is no other attempt."""
+    events: list[Event] = [
+        *RUNNING,
+        JobLost(Reason.JOB_FAILED, "out of memory"),
+        Asked(ask),
+        Done(Point.STOP_JOB),
+        Done(Point.ABANDON_ATTEMPT),
+        Done(Point.CLEAN_ATTEMPT),
+        Done(Point.RELEASE_LOCKS),
+        TableRead(4, abandoned=1),
+        EarlierFound(attempt=1, failures=1),
+    ]
+    state, effects = play(events)
+    assert state.ended is not None
+    assert state.ended.reason is not Reason.JOB_FAILED
+    assert effects[-2] == Effect(Point.READ_TABLE)  # without the delay of another attempt
+    assert Point.PLAN not in points(effects[len(RUNNING) :])
 
 
 def test_too_late_to_stop_once_committed() -> None:
@@ -301,8 +355,13 @@ def test_too_late_to_stop_once_committed() -> None:
 
 
 def test_Z20_an_unsure_put_is_looked_up_before_anything_else() -> None:
-    _, effects = play([*PUTTING, CommitUnknown(), Asked(Ask.INTERRUPT)])
+    events: list[Event] = [*PUTTING, CommitUnknown(), Asked(Ask.INTERRUPT)]
+    _, effects = play(events)
     assert points(effects)[-2:] == [Point.LOOK_UP_COMMIT, Point.LOOK_UP_COMMIT]
+    state, effects = play([*events, CommitLost(), TableRead(5)])
+    assert points(effects)[-2:] == [Point.READ_TABLE, Point.STOP_JOB]
+    assert state.closing is not None
+    assert state.closing.ending.reason is Reason.INTERRUPTED
 
 
 def test_Z20_an_outcome_that_stays_unknown_deletes_nothing() -> None:
@@ -338,8 +397,20 @@ def test_dry_run_stops_at_the_plan_and_records_nothing() -> None:
 
 
 def test_suspended_does_not_start() -> None:
-    state, effects = play([Started()], Limits(suspended=True))
-    assert effects == []
+    events: list[Event] = [Started(), TableRead(3), EarlierFound()]
+    state, effects = play(events, Limits(suspended=True))
+    assert points(effects) == [Point.READ_TABLE, Point.CHECK_EARLIER_OUTCOME]
+    assert state.ended is not None
+    assert state.ended.phase is Phase.SUSPENDED
+
+
+def test_suspended_stops_what_an_earlier_run_left_at_work() -> None:
+    events: list[Event] = [Started(), TableRead(3), EarlierFound(attempt=1)]
+    state, effects = play(events, Limits(suspended=True))
+    assert effects[-1] == Effect(Point.STOP_JOB, attempt=1)
+    todo = [Point.STOP_JOB, Point.ABANDON_ATTEMPT, Point.CLEAN_ATTEMPT, Point.RELEASE_LOCKS]
+    state, effects = play([*events, *(Done(point) for point in todo)], Limits(suspended=True))
+    assert points(effects)[-4:] == todo
     assert state.ended is not None
     assert state.ended.phase is Phase.SUSPENDED
 

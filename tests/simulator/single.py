@@ -49,10 +49,13 @@ class Single:
             self.checker.intents[committed[0]] = committed[1]
         self.checker.catch_up()
 
-    def session(self, around: Around = plainly, *, again: bool = False) -> Session:
+    def session(
+        self, around: Around = plainly, *, again: bool = False, started_ms: int | None = None
+    ) -> Session:
         """A new process for the operation."""
         drive = Drive(poll_ms=1, lock_wait_s=0, around=around, again=again)
-        return open_session(self.resource, self.table, self.world.ports(), drive)
+        ports = self.world.ports()
+        return open_session(self.resource, self.table, ports, drive, started_ms=started_ms)
 
     def run(self, around: Around = plainly, *, again: bool = False) -> Ending | None:
         """Run a process to its end; None if it died. Jobs of a dead process die with it."""

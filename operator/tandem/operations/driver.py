@@ -46,9 +46,19 @@ def kind_of(resource: Operation) -> Kind:
 
 
 def open_session(
-    resource: Operation, table: Table, ports: Ports, drive: Drive, on_status: OnStatus | None = None
+    resource: Operation,
+    table: Table,
+    ports: Ports,
+    drive: Drive,
+    on_status: OnStatus | None = None,
+    *,
+    started_ms: int | None = None,
 ) -> Session:
     """A session that has done nothing yet but read the table to know who it is.
+
+    `started_ms` is when an earlier process started the operation: `activeDeadlineSeconds` and
+    `status.startTime` count from there. A deadline that has passed by now ends the operation
+    once it is known that it has not committed.
 
     Raises: TableNotFound, StorageError.
     """
@@ -67,16 +77,17 @@ def open_session(
     )
     performer = Performer(identity, table, kind_of(resource), ports, options, drive.around)
     deadline = spec.active_deadline_seconds
-    started_ms = ports.clock.now_ms()
+    start = ports.clock.now_ms() if started_ms is None else started_ms
 
     def watch(state: OperationState) -> None:
         if on_status is not None:
-            on_status(_status(state, identity, resource, started_ms, ports.clock.now_ms()))
+            on_status(_status(state, identity, resource, start, ports.clock.now_ms()))
 
     return Session(
         performer,
         ports.clock,
         limits,
+        started_ms=start,
         deadline_ms=None if deadline is None else deadline * 1000,
         watch=watch,
         identity=identity,

@@ -188,6 +188,7 @@ class Ask(StrEnum):
     """What people, deadlines and controllers ask of a running operation."""
 
     INTERRUPT = "Interrupt"
+    CANCEL = "Cancel"  # the resource is being deleted
     SUSPEND = "Suspend"
     DEADLINE = "Deadline"
 

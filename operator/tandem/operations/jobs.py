@@ -24,6 +24,7 @@ from tandem.spark.job import (
     JobProgress,
     JobResult,
     JobSpec,
+    RewriteJob,
     RoundRequest,
     SidecarRef,
 )
@@ -86,13 +87,18 @@ def persist(work: Work, attempt: int) -> None:
 def request(work: Work, app: str, attempt: int) -> JobRequest:
     """What to start."""
     operation_id = work.identity.operation_id
+    plan, spec = work.frozen
     return JobRequest(
         name=layout.job_name(operation_id, attempt),
         app=app,
         location=work.table.location,
         spec_path=layout.job(operation_id, attempt),
         storage_options=tuple(sorted(work.table.storage_options.items())),
-        input_bytes=work.frozen[0].summary.input_bytes,
+        input_bytes=plan.summary.input_bytes,
+        # A bin is a task; how statements and ingests are cut, Spark decides.
+        tasks=len(spec.job.bins) if isinstance(spec.job, RewriteJob) else 0,
+        operation_id=operation_id,
+        attempt=attempt,
     )
 
 
@@ -113,7 +119,7 @@ def poll(work: Work, runner: JobRunner, attempt: int, round_: int) -> Event:
     if status.phase in _LOST:
         where = f" (log: {status.log})" if status.log else ""
         message = status.message or "the job ended without a result"
-        return JobLost(Reason.JOB_FAILED, f"{message}{where}")
+        return JobLost(status.reason or Reason.JOB_FAILED, f"{message}{where}", status.transient)
     return JobRunning(_progress(store, operation_id, attempt))
 
 

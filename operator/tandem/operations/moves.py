@@ -33,6 +33,7 @@ GIVE_UP = (Point.STOP_JOB, Point.ABANDON_ATTEMPT, Point.CLEAN_ATTEMPT)
 UNRECORDED = frozenset(
     {
         Reason.INTERRUPTED,
+        Reason.CANCELLED,
         Reason.ALREADY_RUNNING,
         Reason.ABANDONED,
         Reason.SPARK_MISSING,
@@ -65,8 +66,11 @@ def close(state: OperationState, closing: Closing) -> Step:
         point, rest = closing.todo[0], closing.todo[1:]
         return do(state, point, closing=replace(closing, todo=rest))
     if closing.again:
-        fresh = OperationState(limits=state.limits, message=closing.ending.message)
-        return do(fresh, Point.READ_TABLE, delay_ms=closing.delay_ms)
+        fresh = OperationState(
+            limits=state.limits, message=closing.ending.message, asked=state.asked
+        )
+        delay = 0 if state.asked is not None else closing.delay_ms
+        return do(fresh, Point.READ_TABLE, delay_ms=delay)
     return end(state, closing.ending)
 
 

@@ -22,12 +22,21 @@ Watch = Callable[[OperationState], None]
 
 
 class Session:
-    """`ask` may be called from any thread; everything else by one thread only.
+    """`ask` may be called from any thread; everything else by one thread at a time.
+
+    Who must not block a thread drives it like this: wait `wait_ms()`, or until `on_ask` is
+    called, then `advance(sleep=False)` in a thread, and so on until that answers False.
 
     Args:
-        deadline_ms: how long it may take from now to its commit; None for ever.
+        started_ms: when the operation started, perhaps in an earlier process; None: now.
+        deadline_ms: how long it may take from its start to its commit; None for ever.
         watch: called after every step, for progress and status.
+
+    Attributes:
+        on_ask: called, by whoever asks and in any thread, after each `ask`.
     """
+
+    on_ask: Callable[[], None] | None = None
 
     def __init__(
         self,
@@ -36,12 +45,13 @@ class Session:
         limits: Limits,
         *,
         identity: Identity,
+        started_ms: int | None = None,
         deadline_ms: int | None = None,
         watch: Watch | None = None,
     ) -> None:
         self.identity = identity
         self.state = OperationState(limits=limits)
-        self.started_ms = clock.now_ms()
+        self.started_ms = clock.now_ms() if started_ms is None else started_ms
         self._performer = performer
         self._clock = clock
         self._deadline = None if deadline_ms is None else self.started_ms + deadline_ms
@@ -64,18 +74,32 @@ class Session:
         """Ask the operation to stop. It may have committed by the time it listens."""
         self._asks.append(what)
         self._wake.set()
+        if self.on_ask is not None:
+            self.on_ask()
 
-    def advance(self) -> bool:
-        """Perform the next effect; False once the operation has ended."""
+    def wait_ms(self) -> int:
+        """How long to wait before the next `advance`: the effect's delay, less when the deadline
+        comes first, none when something was asked for."""
+        if self._asks or not self._effects:
+            return 0
+        delay = self._effects[0].delay_ms
+        if delay and self._deadline is not None:
+            delay = min(delay, max(0, self._deadline - self._clock.now_ms()))
+        return delay
+
+    def advance(self, *, sleep: bool = True) -> bool:
+        """Perform the next effect; False once the operation has ended. Without `sleep` the
+        caller has waited already."""
         if self._listen():
             return self.state.ended is None
         if not self._effects:
             return False
-        effect = self._effects[0]
-        if effect.delay_ms:
-            self._clock.sleep(effect.delay_ms, self._wake)
+        delay = self.wait_ms() if sleep else 0
+        if delay:
+            self._clock.sleep(delay, self._wake)
             if self._listen():
                 return self.state.ended is None
+        effect = self._effects[0]
         self._effects.popleft()
         self._step(self._performer.perform(effect, self.state))
         return self.state.ended is None

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from tandem.operations.effects import Effect, Point
-from tandem.operations.events import Ending
+from tandem.operations.events import Ask, Ending
 from tandem.spec.status import Phase, Plan, Progress
 
 FORMAT_VERSION = 1
@@ -51,7 +51,8 @@ class OperationState:
     `persisted`: the attempt's plan is written, so its inputs are frozen. `waited`: locks came
     late, so the plan may be stale. `unsure` counts puts whose answer did not come, `round` is
     the last round of evaluation asked for, `waiting` the effect whose answer is awaited, and
-    `blockers` are those for whom we wait."""
+    `blockers` are those for whom we wait. `asked`: what somebody asked for before it could be
+    done; it is done as soon as it can be."""
 
     limits: Limits = Limits()
     phase: Phase = Phase.PENDING
@@ -67,6 +68,7 @@ class OperationState:
     waited: bool = False
     retries: int = 0
     unsure: int = 0
+    asked: Ask | None = None
     token: int = 0
     waiting: Effect | None = None
     closing: Closing | None = None

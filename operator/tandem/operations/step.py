@@ -14,6 +14,7 @@ builds on, so that put-if-absent makes look and put one (design, "Exactly once")
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from tandem.errors import Reason
@@ -71,9 +72,9 @@ def step(state: OperationState, event: Event) -> Step:
 
 
 def _started(state: OperationState, _event: Started) -> Step:
-    if state.limits.suspended:
-        return end(state, Ending(Phase.SUSPENDED, Reason.SUSPENDED, "spec.suspend is true"))
-    return do(state, Point.READ_TABLE)
+    # An earlier run may have left something at work: what is asked for concerns that too.
+    asked = Ask.SUSPEND if state.limits.suspended else state.asked
+    return do(state, Point.READ_TABLE, asked=asked)
 
 
 def _table_read(state: OperationState, event: TableRead) -> Step:
@@ -99,6 +100,8 @@ def _table_read(state: OperationState, event: TableRead) -> Step:
         ending = Ending(Phase.FAILED, Reason.ABANDONED, message, state.attempt)
         todo = (Point.STOP_JOB, Point.CLEAN_ATTEMPT, Point.RELEASE_LOCKS)
         return close(state, Closing(todo, ending))
+    if state.asked is not None:
+        return _stop(state, state.asked)
     if state.persisted:
         return do(state, Point.RECONCILE, phase=Phase.RECONCILING)
     return do(state, Point.PLAN)
@@ -116,12 +119,15 @@ def _earlier_found(state: OperationState, event: EarlierFound) -> Step:
         cleaning = (Point.CLEAN_ATTEMPT, Point.RECORD_RESULT)
         return close(state.at(attempt=event.attempt), Closing(cleaning, event.closing))
     if not event.attempt or state.limits.dry_run:
-        return do(state, Point.PLAN)
+        return _plan_unless_asked(state)
     if event.alive:
         message = f"attempt {event.attempt} is being worked on by {event.alive}"
         return end(state, Ending(Phase.FAILED, Reason.ALREADY_RUNNING, message, event.attempt))
     if event.attempt > state.abandoned:
         state = state.at(attempt=event.attempt)
+        if state.asked is not None:
+            # Its job may be at work, and its files are there.
+            return _stop(state.at(persisted=True), state.asked)
         if event.complete:
             return do(state, Point.ADOPT_ATTEMPT)
         return _abandon_earlier(state, f"attempt {event.attempt} ended without a result")
@@ -133,10 +139,16 @@ def _earlier_found(state: OperationState, event: EarlierFound) -> Step:
         )
         todo = (Point.ABANDON_ATTEMPT, Point.CLEAN_ATTEMPT, Point.RECORD_RESULT)
         return close(state.at(attempt=event.attempt), Closing(todo, ending, closes=True))
+    if state.asked is not None:
+        return _stop(state, state.asked)
     # The cleaning after an abandonment may itself have been cut short. None of these attempts
     # is ours, so the effect says by itself which they are.
     effect = Effect(Point.CLEAN_ATTEMPT, state.abandoned)
     return state.at(waiting=effect, retries=0), (effect,)
+
+
+def _plan_unless_asked(state: OperationState) -> Step:
+    return do(state, Point.PLAN) if state.asked is None else _stop(state, state.asked)
 
 
 def _abandon_earlier(state: OperationState, why: str) -> Step:
@@ -331,6 +343,11 @@ def _closing_failed(state: OperationState, closing: Closing, event: EffectFailed
 
 _ASKED = {
     Ask.INTERRUPT: (Phase.FAILED, Reason.INTERRUPTED, "interrupted; nothing was committed"),
+    Ask.CANCEL: (
+        Phase.FAILED,
+        Reason.CANCELLED,
+        "the resource was deleted; nothing was committed",
+    ),
     Ask.SUSPEND: (Phase.SUSPENDED, Reason.SUSPENDED, "suspended; nothing was committed"),
     Ask.DEADLINE: (
         Phase.FAILED,
@@ -340,13 +357,38 @@ _ASKED = {
 }
 
 
+_FINDING_OUT = frozenset({Point.READ_TABLE, Point.CHECK_EARLIER_OUTCOME})
+
+
 def _asked(state: OperationState, event: Asked) -> Step:
-    unsure = state.waiting is not None and state.waiting.point is Point.LOOK_UP_COMMIT
-    if state.closing is not None or state.succeeded or unsure:
-        # Too late: what is visible is reported, what is unsure is looked up first.
-        return state, (state.waiting,) if state.waiting is not None else ()
-    phase, reason, message = _ASKED[event.what]
-    return give_up(state, phase, reason, message, counted=event.what is Ask.DEADLINE)
+    if state.succeeded or (state.closing is not None and not state.closing.again):
+        # Too late: what is visible is reported, and what ends, ends.
+        return _again(state)
+    if state.closing is not None or _must_look_first(state, event.what):
+        return _again(state.at(asked=event.what))
+    return _stop(state, event.what)
+
+
+def _must_look_first(state: OperationState, what: Ask) -> bool:
+    point = state.waiting.point if state.waiting is not None else None
+    if point is Point.LOOK_UP_COMMIT:
+        return True  # perhaps it has committed
+    # Whether it has, and what is still at work, is not known yet. Who interrupts will not wait
+    # for it, and the next run finds it out.
+    return what is not Ask.INTERRUPT and not state.attempt and point in _FINDING_OUT
+
+
+def _again(state: OperationState) -> Step:
+    """The effect under way once more, which the request came before; and no longer wait."""
+    if state.waiting is None:
+        return state, ()
+    effect = replace(state.waiting, delay_ms=0 if state.asked else state.waiting.delay_ms)
+    return state.at(waiting=effect), (effect,)
+
+
+def _stop(state: OperationState, what: Ask) -> Step:
+    phase, reason, message = _ASKED[what]
+    return give_up(state.at(asked=None), phase, reason, message, counted=what is Ask.DEADLINE)
 
 
 _HANDLERS: dict[type[Event], Callable[[OperationState, Any], Step]] = {
