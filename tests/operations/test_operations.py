@@ -12,8 +12,9 @@ import pytest
 from simulator import foreign
 from simulator.single import Single
 from support.faults import Fault, StrikeOnce
-from tandem.errors import Reason
-from tandem.locks.model import LockRequest, Mode, segment
+from tandem.errors import LocksUnavailable, Reason
+from tandem.locks.memory import InProcessLocks
+from tandem.locks.model import CommitLease, Granted, LockRequest, Mode, Waiting, segment
 from tandem.operations import layout, pins
 from tandem.operations.effects import Effect, Point
 from tandem.operations.events import Ask
@@ -129,6 +130,44 @@ def test_whoever_waits_by_itself_drives_without_sleeping() -> None:
     before = single.world.clock.now
     session.advance(sleep=False)
     assert single.world.clock.now == before
+
+
+class AbsentLocks(InProcessLocks):
+    """Does not answer the next `absent` calls, whatever they are."""
+
+    absent = 0
+
+    def _answer(self) -> None:
+        if self.absent:
+            self.absent -= 1
+            raise LocksUnavailable("etcd cannot be reached")
+
+    def acquire(self, request: LockRequest) -> Granted | Waiting:
+        self._answer()
+        return super().acquire(request)
+
+    def enter_commit(self, table: str, operation: str, owner: str) -> CommitLease:
+        self._answer()
+        return super().enter_commit(table, operation, owner)
+
+    def release(self, table: str, operation: str, owner: str) -> None:
+        self._answer()
+        super().release(table, operation, owner)
+
+
+@pytest.mark.parametrize("point", [Point.ACQUIRE_LOCKS, Point.ENTER_COMMIT, Point.RELEASE_LOCKS])
+@pytest.mark.parametrize("kind", ["compaction", "update"])
+def test_S20_an_outage_of_the_lock_store_costs_no_attempt(kind: str, point: Point) -> None:
+    single = Single(kind)
+    locks = single.world.locks = AbsentLocks()
+    session = single.session()
+    until(session, point, single)
+    locks.absent = 40
+    ending = single.drive(session)
+    assert ending.reason is Reason.COMMITTED
+    assert ending.attempt == 1
+    # Where it is only left to let go, it leaves that to the lease.
+    assert (locks.absent > 0) == (point is Point.RELEASE_LOCKS)
 
 
 def test_suspended_and_resumed() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -38,6 +40,7 @@ from tandem.operations.events import (
 )
 from tandem.operations.moves import AFTER_SUCCESS
 from tandem.operations.state import Limits, OperationState
+from tandem.operations.statuses import status_of
 from tandem.operations.step import step
 from tandem.spec.status import OperationResult, Phase, Plan
 
@@ -422,6 +425,60 @@ def test_a_store_that_does_not_answer_is_asked_again_with_growing_delays() -> No
     delays = [effect.delay_ms for effect in effects[1:]]
     assert points(effects) == [Point.READ_TABLE] * 4
     assert delays == sorted(set(delays))
+
+
+LOCKING = [
+    (Point.ACQUIRE_LOCKS, [*BEGIN, Done(Point.CLAIM_ATTEMPT)]),
+    (Point.AWAIT_LOCKS, [*BEGIN, Done(Point.CLAIM_ATTEMPT), LocksWaiting((("a", "b"),))]),
+    (Point.POLL_JOB, RUNNING),
+    (Point.ENTER_COMMIT, PUTTING[:-1]),
+]
+
+
+@pytest.mark.parametrize(("point", "before"), LOCKING)
+def test_S20_without_its_lock_store_it_waits_and_loses_nothing(
+    point: Point, before: list[Event]
+) -> None:
+    begun, [*_, effect] = play(before)
+    assert effect.point is point
+    failed = EffectFailed(
+        effect, Reason.LOCKS_UNAVAILABLE, "etcd is away", retryable=True, patient=True
+    )
+    state, delays = begun, []
+    for _ in range(100):
+        state, [again] = step(state, failed)
+        assert replace(again, delay_ms=effect.delay_ms) == effect
+        delays.append(again.delay_ms)
+    assert delays[0] < 1_000
+    assert max(delays) == delays[-1] == 10_000
+    status = status_of(state, operation_id="x", generation=1, started_ms=0, now_ms=9)
+    assert status.conditions[0].reason == Reason.LOCKS_UNAVAILABLE
+    assert "etcd is away" in status.conditions[0].message
+    # It listens to requests, and goes on as if nothing had been.
+    stopped, [stop] = step(state, Asked(Ask.CANCEL))
+    assert stop.delay_ms == 0
+    assert stopped.closing is not None
+    answer: dict[Point, Event] = {
+        Point.ACQUIRE_LOCKS: LocksGranted(1),
+        Point.POLL_JOB: JobRunning(),
+    }
+    event = answer.get(point, Done(point))
+    after, _ = step(state, event)
+    assert after == step(begun, event)[0]
+
+
+def test_on_its_way_out_it_does_not_wait_for_its_lock_store() -> None:
+    closing, effects = play([*RUNNING, Asked(Ask.INTERRUPT), Done(Point.STOP_JOB)])
+    release = [*(Done(p) for p in (Point.ABANDON_ATTEMPT, Point.CLEAN_ATTEMPT))]
+    for event in release:
+        closing, effects_now = step(closing, event)
+        effects = [*effects, *effects_now]
+    assert effects[-1].point is Point.RELEASE_LOCKS
+    failed = EffectFailed(effects[-1], Reason.LOCKS_UNAVAILABLE, "x", retryable=True, patient=True)
+    for _ in range(Limits().effect_retries + 1):
+        closing, _ = step(closing, failed)
+    assert closing.ended is not None
+    assert closing.ended.reason is Reason.INTERRUPTED
 
 
 # Whatever it is told --------------------------------------------------------------------------

@@ -175,13 +175,15 @@ class Done:
 @dataclass(frozen=True, slots=True)
 class EffectFailed:
     """An effect raised. `retryable`: the same effect may work when done again (the store did
-    not answer); `fresh`: another attempt may help (a file vanished)."""
+    not answer); `fresh`: another attempt may help (a file vanished); `patient`: it is no failure
+    at all, however long it takes (locks or jobs cannot be asked for)."""
 
     effect: Effect
     reason: Reason
     message: str
     retryable: bool = False
     fresh: bool = False
+    patient: bool = False
 
 
 class Ask(StrEnum):

@@ -48,10 +48,14 @@ UNRECORDED = frozenset(
 
 def do(state: OperationState, point: Point, *, delay_ms: int = 0, **changes: Any) -> Step:
     """Ask for one effect, with the attempt, round and version that the state has by then."""
-    state = state.at(retries=0, **changes)
+    state = state.at(**changes)
     version = state.version + 1 if point in (Point.PUT_COMMIT, Point.LOOK_UP_COMMIT) else -1
-    effect = Effect(point, state.attempt, state.round, version, delay_ms)
-    return state.at(waiting=effect), (effect,)
+    return perform(state, Effect(point, state.attempt, state.round, version, delay_ms))
+
+
+def perform(state: OperationState, effect: Effect) -> Step:
+    """Ask for just this effect, for the first time."""
+    return state.at(waiting=effect, retries=0, hindrance=None), (effect,)
 
 
 def end(state: OperationState, ending: Ending) -> Step:

@@ -21,6 +21,7 @@ from tandem.errors import (
     StorageError,
     StorageFull,
     TandemError,
+    Unreachable,
 )
 from tandem.locks.model import CommitLease, Granted, LockRequest
 from tandem.operations import cleaning, commit, earlier, jobs, layout, records
@@ -126,6 +127,8 @@ class Performer:
         """Do it, and say what came of it. Raises nothing that an operation can cause."""
         try:
             return self._around(effect, lambda: self._methods[effect.point](effect, state))
+        except Unreachable as error:
+            return EffectFailed(effect, error.reason, str(error), retryable=True, patient=True)
         except TandemError as error:
             lasting = isinstance(error, AccessDenied | StorageFull | ObjectNotFound | AlreadyExists)
             passing = isinstance(error, StorageError) and not lasting

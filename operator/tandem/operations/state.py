@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from tandem.errors import Reason
 from tandem.operations.effects import Effect, Point
 from tandem.operations.events import Ask, Ending
 from tandem.spec.status import Phase, Plan, Progress
@@ -52,7 +53,8 @@ class OperationState:
     late, so the plan may be stale. `unsure` counts puts whose answer did not come, `round` is
     the last round of evaluation asked for, `waiting` the effect whose answer is awaited, and
     `blockers` are those for whom we wait. `asked`: what somebody asked for before it could be
-    done; it is done as soon as it can be."""
+    done; it is done as soon as it can be. `hindrance`: the service that does not answer, and what
+    it does not say."""
 
     limits: Limits = Limits()
     phase: Phase = Phase.PENDING
@@ -69,6 +71,7 @@ class OperationState:
     retries: int = 0
     unsure: int = 0
     asked: Ask | None = None
+    hindrance: tuple[Reason, str] | None = None
     token: int = 0
     waiting: Effect | None = None
     closing: Closing | None = None

@@ -74,12 +74,16 @@ def _progress(progress: Progress | None, phase: Phase) -> Progress | None:
 
 
 def _reason(state: OperationState) -> Reason:
+    if state.hindrance:
+        return state.hindrance[0]
     if state.blockers:
         return Reason.WAITING_FOR_LOCK
     return _PHASE_REASON.get(state.phase, Reason.PENDING)
 
 
 def _message(state: OperationState) -> str:
+    if state.hindrance:
+        return state.hindrance[1]
     if state.blockers:
         who, what = state.blockers[0]
         more = f" and {len(state.blockers) - 1} more" if len(state.blockers) > 1 else ""

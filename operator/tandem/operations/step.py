@@ -55,6 +55,7 @@ from tandem.operations.moves import (
     end,
     fail,
     give_up,
+    perform,
     succeed,
 )
 from tandem.operations.state import Closing, OperationState
@@ -143,8 +144,7 @@ def _earlier_found(state: OperationState, event: EarlierFound) -> Step:
         return _stop(state, state.asked)
     # The cleaning after an abandonment may itself have been cut short. None of these attempts
     # is ours, so the effect says by itself which they are.
-    effect = Effect(Point.CLEAN_ATTEMPT, state.abandoned)
-    return state.at(waiting=effect, retries=0), (effect,)
+    return perform(state, Effect(Point.CLEAN_ATTEMPT, state.abandoned))
 
 
 def _plan_unless_asked(state: OperationState) -> Step:
@@ -191,8 +191,7 @@ def _plan_made(state: OperationState, event: PlanMade) -> Step:
     if state.attempt:
         return do(state, Point.ACQUIRE_LOCKS)
     attempt = max(state.earlier, state.abandoned) + 1
-    effect = Effect(Point.CLAIM_ATTEMPT, attempt)
-    return state.at(waiting=effect, retries=0), (effect,)
+    return perform(state, Effect(Point.CLAIM_ATTEMPT, attempt))
 
 
 def _claim_lost(state: OperationState, _event: ClaimLost) -> Step:
@@ -305,16 +304,20 @@ def _done(state: OperationState, event: Done) -> Step:
     return do(state, _NEXT[event.point], **changes)
 
 
+LONGEST_PATIENCE_MS = 10_000
+"""How long it waits at most before it asks a service again that did not answer."""
+
+
 def _effect_failed(state: OperationState, event: EffectFailed) -> Step:
-    if event.retryable and state.retries < state.limits.effect_retries:
-        delay = state.limits.retry_delay_ms * 2**state.retries // 4
-        effect = Effect(
-            event.effect.point,
-            event.effect.attempt,
-            event.effect.round,
-            event.effect.version,
-            delay,
-        )
+    # On the way out nobody is waited for: leases expire by themselves, and jobs are owned.
+    patient = event.patient and state.closing is None
+    if patient or (event.retryable and state.retries < state.limits.effect_retries):
+        delay = state.limits.retry_delay_ms * 2 ** min(state.retries, 16) // 4
+        if patient:
+            delay = min(delay, LONGEST_PATIENCE_MS)
+            message = f"waits, nothing is lost: {event.message}"
+            state = state.at(hindrance=(event.reason, message))
+        effect = replace(event.effect, delay_ms=delay)
         return state.at(retries=state.retries + 1, waiting=effect), (effect,)
     if state.closing is not None:
         return _closing_failed(state, state.closing, event)
