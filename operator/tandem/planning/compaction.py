@@ -6,12 +6,14 @@ from collections.abc import Sequence
 
 from tandem.errors import InvalidSpec
 from tandem.planning.custom import check_selection, custom_runs
+from tandem.planning.latest import too_young
 from tandem.planning.major import major_runs
 from tandem.planning.minor import level_thresholds, minor_runs
 from tandem.planning.model import CompactionPlan, CompactionRequest
 from tandem.planning.runs import proposed_names
 from tandem.planning.semi_major import chosen_files, semi_major_runs
 from tandem.spec.compaction import CompactionType, LayoutStrategy
+from tandem.spec.fields import format_duration
 from tandem.spec.table import Granularity
 from tandem.timeline.segments import Segment
 
@@ -38,16 +40,18 @@ def plan_compaction(
     """
     check_selection(request)
     _check_layout(request)
+    young = too_young(segments, request.skip_offset_ms, granularity)
     if request.type is CompactionType.MINOR:
-        runs = minor_runs(segments, request, timed=granularity is not None)
+        runs = minor_runs(segments, request, timed=granularity is not None, young=young)
     elif request.type is CompactionType.SEMI_MAJOR:
-        runs = semi_major_runs(segments, request, granularity)
+        runs = semi_major_runs(segments, request, granularity, young=young)
     elif request.type is CompactionType.MAJOR:
-        runs = major_runs(segments, request)
+        runs = major_runs(segments, request, young=young)
     else:
-        runs = custom_runs(segments, request, past)
+        runs = custom_runs(segments, request, past, young=young)
     if not runs:
-        return CompactionPlan((), _why_nothing(segments, request, granularity))
+        why = _why_nothing(segments, request, granularity)
+        return CompactionPlan((), why + _left_young(young, request))
     return CompactionPlan(tuple(proposed_names(runs, segments)))
 
 
@@ -61,6 +65,14 @@ def _check_layout(request: CompactionRequest) -> None:
             expected="BinPack",
             remedy="Leave the layout out, or wait for a version that sorts.",
         )
+
+
+def _left_young(young: frozenset[str], request: CompactionRequest) -> str:
+    if not young:
+        return ""
+    offset = format_duration(request.skip_offset_ms)
+    files = f"{len(young)} file{'s' if len(young) > 1 else ''}"
+    return f" {files} within {offset} of the newest data (skipOffsetFromLatest) left alone."
 
 
 def _why_nothing(

@@ -49,13 +49,18 @@ def check_selection(request: CompactionRequest) -> None:
 
 
 def custom_runs(
-    segments: Sequence[Segment], request: CompactionRequest, past: Sequence[Segment] = ()
+    segments: Sequence[Segment],
+    request: CompactionRequest,
+    past: Sequence[Segment] = (),
+    *,
+    young: frozenset[str] = frozenset(),
 ) -> list[Run]:
     """The one run of what was chosen, or none where there is nothing to merge.
 
     Named segments are rewritten whole, however big. One segment alone is only ever rewritten
     to sort it anew, which CarbonData skips without a word and we report as nothing to do. Of
-    the files that a `where` selects, those are left that gain nothing by it.
+    the files that a `where` selects, those are left that gain nothing by it, and those in
+    `young`.
 
     Args:
         past: segments that are no longer live, for the message about one that was named.
@@ -72,7 +77,7 @@ def custom_runs(
         for segment in segments
         if segment.name not in request.excluded
         for file in segment.files
-        if selects(file.add)
+        if file.path not in young and selects(file.add)
     ]
     bins = tuple(filter(is_useful, pack(files, request.target_file_size)))
     taken = {file.path for each in bins for file in each.files}

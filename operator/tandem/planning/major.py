@@ -17,10 +17,19 @@ from tandem.planning.runs import Part, build_run
 from tandem.timeline.segments import Segment
 
 
-def major_runs(segments: Sequence[Segment], request: CompactionRequest) -> list[Run]:
-    """The first contiguous run that is worth rewriting, or none."""
+def major_runs(
+    segments: Sequence[Segment],
+    request: CompactionRequest,
+    *,
+    young: frozenset[str] = frozenset(),
+) -> list[Run]:
+    """The first contiguous run that is worth rewriting, or none. A segment with one of the
+    files in `young` is left alone."""
     kept = segments[: max(len(segments) - request.preserve, 0)]
-    for chosen in size_runs(kept, request.target_segment_size, request.excluded):
+    excluded = request.excluded
+    if young:
+        excluded |= {s.name for s in kept if any(file.path in young for file in s.files)}
+    for chosen in size_runs(kept, request.target_segment_size, excluded):
         parts = [Part.whole(segment) for segment in chosen]
         run = build_run(parts, request.target_file_size, major=True)
         if any(map(is_useful, run.bins)):

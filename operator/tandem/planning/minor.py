@@ -9,9 +9,10 @@ its steps, and write the data once (decision 0011).
 
 Skipped as there: the latest `preserve` segments, segments of `max_segment_size` or more, of
 level 2 or higher (of the number of thresholds, were there more), and outputs of a major
-compaction. Skipped segments do not end a run; they are simply not counted. With a time column
-the loop runs in each chunk by itself, on what each segment has in that chunk; a file that
-spans chunks, or whose time is unknown, is not touched.
+compaction; and, which is ours, what `skipOffsetFromLatest` protects. Skipped segments do not
+end a run; they are simply not counted. With a time column the loop runs in each chunk by
+itself, on what each segment has in that chunk; a file that spans chunks, or whose time is
+unknown, is not touched.
 """
 
 from __future__ import annotations
@@ -28,13 +29,18 @@ from tandem.timeline.segments import Segment
 
 
 def minor_runs(
-    segments: Sequence[Segment], request: CompactionRequest, *, timed: bool
+    segments: Sequence[Segment],
+    request: CompactionRequest,
+    *,
+    timed: bool,
+    young: frozenset[str] = frozenset(),
 ) -> list[Run]:
-    """The runs of a minor compaction, chunk by chunk in order of time."""
+    """The runs of a minor compaction, chunk by chunk in order of time. `young` are paths of
+    files to leave alone."""
     kept = segments[: max(len(segments) - request.preserve, 0)]
-    usable = [segment for segment in kept if segment.name not in request.excluded]
+    usable = [segment for segment in kept if _is_usable(segment, request)]
     runs: list[Run] = []
-    for parts in _chunks(usable) if timed else [[Part.whole(segment) for segment in usable]]:
+    for parts in _chunks(usable, young) if timed else [_whole(usable, young)]:
         for node in _loop(parts, request):
             run = build_run(
                 node.parts,
@@ -45,6 +51,12 @@ def minor_runs(
             if any(map(is_useful, run.bins)):
                 runs.append(run)
     return runs
+
+
+def _is_usable(segment: Segment, request: CompactionRequest) -> bool:
+    if segment.name in request.excluded:
+        return False
+    return request.among is None or segment.name in request.among
 
 
 def level_thresholds(thresholds: Sequence[int]) -> tuple[int, ...]:
@@ -123,13 +135,21 @@ def _merge(nodes: Sequence[_Node]) -> _Node:
     )
 
 
-def _chunks(segments: Sequence[Segment]) -> Iterator[list[Part]]:
+def _whole(segments: Sequence[Segment], young: frozenset[str]) -> list[Part]:
+    return [
+        Part.whole(segment)
+        for segment in segments
+        if not young or not any(file.path in young for file in segment.files)
+    ]
+
+
+def _chunks(segments: Sequence[Segment], young: frozenset[str]) -> Iterator[list[Part]]:
     """What each segment has in each time chunk, in order of time."""
     chunks: dict[Interval, list[Part]] = {}
     for segment in segments:
         mine: dict[Interval, list[int]] = {}
         for at, file in enumerate(segment.files):
-            if file.interval is not None and not file.spans:
+            if file.interval is not None and not file.spans and file.path not in young:
                 mine.setdefault(file.interval, []).append(at)
         for interval, indexes in mine.items():
             files = tuple(segment.files[at] for at in indexes)

@@ -33,6 +33,8 @@ class CompactionRequest:
         chunks: `SemiMajor`: names of chunks; () for all.
         segments: `Custom`: names of segments.
         selects: `Custom`: which files a `where` selects; exclusive with `segments`.
+        among: `Minor` looks at these segments only; None for all.
+        skip_offset_ms: what is that close to the newest data is left alone (`latest`).
         excluded: segments that cannot be had now, because another operation holds them. The
             plan is made as if they were not there: its names, sizes and least counts are
             right for what is left (I-28).
@@ -49,6 +51,8 @@ class CompactionRequest:
     selects: Callable[[AddFile], bool] | None = None
     target_file_size: int = 128 * MIB
     layout: LayoutStrategy = LayoutStrategy.BIN_PACK
+    among: frozenset[str] | None = None
+    skip_offset_ms: int = 0
     excluded: frozenset[str] = frozenset()
     resource: str = ""
 
@@ -75,6 +79,8 @@ class CompactionRequest:
             selects=selects,
             target_file_size=spec.target_file_size,
             layout=spec.layout.strategy,
+            among=frozenset(minor.segments) if minor.segments is not None else None,
+            skip_offset_ms=spec.skip_offset_from_latest or 0,
             excluded=excluded,
             resource=resource,
         )

@@ -20,16 +20,22 @@ from tandem.timeline.segments import Segment, SegmentFile
 
 
 def semi_major_runs(
-    segments: Sequence[Segment], request: CompactionRequest, granularity: Granularity | None
+    segments: Sequence[Segment],
+    request: CompactionRequest,
+    granularity: Granularity | None,
+    *,
+    young: frozenset[str] = frozenset(),
 ) -> list[Run]:
-    """One run for each chunk where something is to be gained.
+    """One run for each chunk where something is to be gained. `young` are paths of files to
+    leave alone.
 
     Raises InvalidSpec for a chunk that is none. With chunks given, a file that spans one of
     them and others is taken along; the others' own files are not.
     """
     owners = {file.path: segment for segment in segments for file in segment.files}
     runs: list[Run] = []
-    for group in _groups(chosen_files(segments, request, granularity), granularity):
+    chosen = chosen_files(segments, request, granularity)
+    for group in _groups([file for file in chosen if file.path not in young], granularity):
         loose = [file for file in group if not is_full(file, request.target_file_size)]
         useful = tuple(filter(is_useful, pack(loose, request.target_file_size)))
         if useful:

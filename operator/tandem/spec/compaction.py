@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from tandem.spec.common import OperationSpec, Resource
-from tandem.spec.fields import Bytes, Model, StrictInt, Text
+from tandem.spec.fields import Bytes, Milliseconds, Model, StrictInt, Text
 
 Thresholds = Annotated[
     tuple[Annotated[StrictInt, Field(ge=2)], ...], Field(min_length=1, max_length=16)
@@ -33,6 +33,9 @@ class Minor(Model):
     """The newest so many segments are left alone."""
     max_segment_size: Bytes | None = None
     """Segments of at least this size are left alone; no limit by default."""
+    segments: Annotated[tuple[Text, ...], Field(min_length=1, max_length=10_000)] | None = None
+    """Look among these segments only; among all by default. Automatic compaction says here
+    what it chose."""
 
 
 class SemiMajor(Model):
@@ -100,6 +103,9 @@ class CompactionTemplate(Model):
     """In which order the rows are written."""
     target_file_size: Annotated[Bytes, Field(gt=0)] = 128 * _MIB
     """Size that output files aim at."""
+    skip_offset_from_latest: Milliseconds | None = None
+    """Leave chunks alone that end less than this before the newest one ends; without a time
+    column, segments that were loaded less than this before the newest. None by default."""
 
     @model_validator(mode="after")
     def _block_fits_type(self) -> Self:
@@ -114,6 +120,13 @@ class CompactionTemplate(Model):
                 raise ValueError(f"{name} only goes with type {type_}, but type is {self.type}")
         if self.type is CompactionType.CUSTOM and self.custom is None:
             raise ValueError("type Custom needs custom.segments or custom.where")
+        return self
+
+    @model_validator(mode="after")
+    def _named_segments_have_any_age(self) -> Self:
+        named = self.custom is not None and self.custom.segments is not None
+        if named and self.skip_offset_from_latest is not None:
+            raise ValueError("skipOffsetFromLatest does not go with custom.segments")
         return self
 
     @property

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Annotated, Any, ClassVar, Literal
+from zoneinfo import ZoneInfo
 
-from pydantic import Field, field_validator, model_validator
+from cronsim import CronSim, CronSimError
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from tandem.spec.common import Resource
 from tandem.spec.compaction import CompactionTemplate, Thresholds
@@ -20,6 +23,9 @@ from tandem.spec.fields import (
     StrictStr,
     Text,
 )
+
+_DAY_MS = 24 * 3600 * 1000
+_ANY_MOMENT = datetime(2000, 1, 1, tzinfo=UTC)
 
 _SECRET_OPTION = re.compile(
     r"secret|password|token|access_?key|account_?key|credential|sas\b|service_account_key", re.I
@@ -163,9 +169,22 @@ class AutomaticMinor(Model):
     """The newest so many segments are left alone."""
 
 
+def _time_zone(value: str) -> str:
+    try:
+        ZoneInfo(value)
+    except (OSError, ValueError) as error:  # no such file, or no such name
+        raise ValueError("must be an IANA time zone such as Europe/Berlin or UTC") from error
+    return value
+
+
+TimeZone = Annotated[Text, AfterValidator(_time_zone)]
+
+
 class Schedule(Model):
     cron: Text
-    """Five fields: minute, hour, day of month, month, day of week."""
+    """Five fields: minute, hour, day of month, month, day of week; as in a CronJob."""
+    time_zone: TimeZone | None = None
+    """An IANA time zone for `cron`; by default that of the maintenance window, else UTC."""
     template: CompactionTemplate
     """What the compactions made by this schedule look like."""
 
@@ -175,15 +194,32 @@ class Schedule(Model):
         fields = value.split()
         if len(fields) != 5 or not all(re.fullmatch(r"[\dA-Za-z*,/-]+", part) for part in fields):
             raise ValueError("must have five fields: minute hour day-of-month month day-of-week")
+        try:
+            CronSim(value, _ANY_MOMENT)
+        except CronSimError as error:
+            raise ValueError(f"must be a time that comes: {error}") from error
+        return value
+
+    @field_validator("template")
+    @classmethod
+    def _names_do_not_last(cls, value: CompactionTemplate) -> CompactionTemplate:
+        if value.custom is not None and value.custom.segments is not None:
+            raise ValueError(
+                "custom.segments does not go with a schedule: every compaction gives new names"
+            )
+        if value.minor is not None and value.minor.segments is not None:
+            raise ValueError(
+                "minor.segments does not go with a schedule: every compaction gives new names"
+            )
         return value
 
 
 class MaintenanceWindow(Model):
     start: Annotated[StrictStr, Field(pattern=r"^([01]\d|2[0-3]):[0-5]\d$")]
     """Time of day, `HH:MM`."""
-    duration: Milliseconds
-    """How long the window is open."""
-    time_zone: Text = "UTC"
+    duration: Annotated[Milliseconds, Field(gt=0, le=_DAY_MS)]
+    """How long the window is open, at most 24h."""
+    time_zone: TimeZone = "UTC"
     """An IANA time zone."""
 
 
@@ -198,17 +234,21 @@ class AutomaticCompaction(Model):
     """Needs the operator: without a cluster it is accepted and has no effect."""
 
     minor: AutomaticMinor | None = None
-    """Compact by level thresholds as segments arrive."""
+    """Compact by level thresholds as segments arrive; off unless given."""
     schedules: tuple[Schedule, ...] = ()
     """Compactions at fixed times."""
     skip_offset_from_latest: Milliseconds = 0
-    """Leave chunks alone that end less than this before the newest one."""
+    """Leave chunks alone that end less than this before the newest one ends; without a time
+    column, segments that were loaded less than this before the newest. A schedule's template
+    may say otherwise."""
     min_interval: Milliseconds = 0
-    """Least time between two automatic compactions of the table."""
+    """Least time between two automatic compactions of the table: from the end of one to the
+    start of the next, and from start to start where one runs beside another."""
     maintenance_window: MaintenanceWindow | None = None
     """Automatic compactions start inside this window only; any time by default."""
     history: History = History()
-    """How many finished children are kept."""
+    """How many finished children are kept. The last one of each schedule, and the last minor
+    one, always stay."""
 
 
 class LakeTableSpec(Model):

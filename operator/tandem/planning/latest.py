@@ -1,0 +1,41 @@
+"""What lies too close to the newest data to be touched: `skipOffsetFromLatest`.
+
+Measured from the newest data of the table, never from a clock, so that a plan depends on
+nothing but the table, and a table that nobody writes to any more keeps its rule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tandem.spec.table import Granularity
+from tandem.timeline.segments import Segment
+
+
+def too_young(
+    segments: Sequence[Segment], offset_ms: int, granularity: Granularity | None
+) -> frozenset[str]:
+    """Logged paths of the files that a compaction leaves alone.
+
+    With a time column: those that reach into the last `offset_ms` before the end of the newest
+    chunk (Druid's rule of the same name), and those whose time nothing tells, since they might.
+    Without one, or with the one chunk of granularity `All`: those of the segments whose
+    sequence, which is the time of the first load in them, is less than `offset_ms` before that
+    of the newest segment. A compacted segment is as old as its first input, so that compacting
+    makes nothing young.
+    """
+    if offset_ms <= 0 or not segments:
+        return frozenset()
+    if granularity is None or granularity is Granularity.ALL:
+        newest = max(segment.sequence for segment in segments)
+        return frozenset(
+            file.path
+            for segment in segments
+            if newest - segment.sequence < offset_ms
+            for file in segment.files
+        )
+    files = [file for segment in segments for file in segment.files]
+    limit = max((f.interval.end_ms for f in files if f.interval is not None), default=0) - offset_ms
+    return frozenset(
+        file.path for file in files if file.interval is None or file.interval.end_ms > limit
+    )
