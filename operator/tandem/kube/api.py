@@ -189,11 +189,17 @@ class Api:
         kind = _MERGE if isinstance(patch, Mapping) else _JSON_PATCH
         return await self.request("PATCH", path.url(), body=patch, content_type=kind)
 
-    async def patch_status(self, path: ResourcePath, status: Mapping[str, Any]) -> Json:
-        """Merge `status` into the status; None removes a field."""
-        return await self.request(
-            "PATCH", path.url("status"), body={"status": status}, content_type=_MERGE
-        )
+    async def patch_status(
+        self, path: ResourcePath, status: Mapping[str, Any], *, uid: str = ""
+    ) -> Json:
+        """Merge `status` into the status; None removes a field.
+
+        Raises: Conflict if the object is not the one with this `uid`.
+        """
+        body: Json = {"status": status}
+        if uid:
+            body["metadata"] = {"uid": uid}
+        return await self.request("PATCH", path.url("status"), body=body, content_type=_MERGE)
 
     async def delete(
         self,

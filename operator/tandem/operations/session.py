@@ -70,6 +70,11 @@ class Session:
         """What `advance` will do unless somebody asks for something else."""
         return self._effects[0] if self._effects else None
 
+    @property
+    def asked(self) -> bool:
+        """Whether somebody asked for something that the next `advance` will listen to."""
+        return bool(self._asks)
+
     def ask(self, what: Ask) -> None:
         """Ask the operation to stop. It may have committed by the time it listens."""
         self._asks.append(what)

@@ -1,0 +1,53 @@
+"""How many jobs may run at once. Fair: first come, first served. For one event loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+
+
+class Slots:
+    """`limit` of them; 0 for no limit."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self._taken = 0
+        self._waiting: deque[asyncio.Future[None]] = deque()
+
+    @property
+    def taken(self) -> int:
+        return self._taken
+
+    def try_take(self) -> bool:
+        """Take one if one is free and nobody waits."""
+        if self.limit and (self._taken >= self.limit or self._waiting):
+            return False
+        self._taken += 1
+        return True
+
+    def force(self) -> None:
+        """Take one for what runs already, whether one is free or not."""
+        self._taken += 1
+
+    async def take(self) -> None:
+        """Wait for one."""
+        if self.try_take():
+            return
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(turn)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():
+                self.give_back()
+            else:
+                self._waiting.remove(turn)
+            raise
+
+    def give_back(self) -> None:
+        self._taken -= 1
+        while self._waiting and self._taken < self.limit:
+            turn = self._waiting.popleft()
+            if not turn.done():
+                self._taken += 1
+                turn.set_result(None)

@@ -1,0 +1,191 @@
+"""Writes the status of one resource: seldom, never twice the same, and the last one for sure.
+
+One writer per resource. What it may write at all is the caller's business.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import structlog
+
+from tandem.kube.api import Api, ApiError, Conflict, Invalid, NotFound, ResourcePath
+from tandem.kube.merge import difference
+
+_log = structlog.get_logger("tandem.kube.status")
+_LONGEST_MESSAGE = 4096
+_LONGEST_PAUSE_S = 60.0
+_RETRY_S = 5.0
+_NOTEWORTHY = ("phase", "attempt", "startTime", "observedGeneration", "observedRetry", "version")
+
+
+class StatusWriter:
+    """`offer` as often as you like. A new phase or reason is written `pause_s` after the last
+    write, anything else ever more seldom, beginning with `progress_s`.
+
+    Args:
+        known: the status as the API server has it.
+        uid: of the object meant; one that took its name later is not touched.
+        allowed: whether we may still write (we may have lost leadership).
+    """
+
+    def __init__(
+        self,
+        api: Api,
+        path: ResourcePath,
+        uid: str,
+        known: Mapping[str, Any],
+        *,
+        pause_s: float = 1.0,
+        progress_s: float = 5.0,
+        first_s: float = 0.2,
+        allowed: Callable[[], bool] = lambda: True,
+    ) -> None:
+        self._api = api
+        self._path = path
+        self._uid = uid
+        self._known = dict(known)
+        self._wanted: dict[str, Any] | None = None
+        self._changed = asyncio.Event()
+        self._pause_s = pause_s
+        self._progress_s = progress_s
+        self._next_progress_s = progress_s
+        self._allowed = allowed
+        self._busy = asyncio.Lock()
+        self._last = asyncio.get_running_loop().time() + first_s - pause_s
+        self._task: asyncio.Task[None] | None = None
+        self.gone = False
+        self.writes = 0
+
+    @property
+    def known(self) -> Mapping[str, Any]:
+        """The status as last seen on the server or written."""
+        return self._known
+
+    def offer(self, status: Mapping[str, Any]) -> None:
+        """This is the status now; written soon, unless something newer comes."""
+        self._wanted = carried_over(self._known, status)
+        if self._patch():
+            self._changed.set()
+            if self._task is None:
+                self._task = asyncio.create_task(self._write_on(), name=f"status {self._path.name}")
+
+    async def finish(self, status: Mapping[str, Any]) -> None:
+        """Write this and nothing after it. Returns when it is written, the object is gone, or
+        we may not write any more; until then it tries for ever."""
+        await self.close()
+        while not self.gone and self._allowed():
+            self._wanted = carried_over(self._known, status)
+            if not self._patch():
+                return
+            try:
+                await self._write()
+            except Invalid as error:
+                _log.error("status refused", resource=self._path.url(), problem=error.message)
+                status = _least(status)
+                if not difference(self._known, carried_over(self._known, status)):
+                    return
+                await asyncio.sleep(_RETRY_S)
+            except ApiError as error:
+                _log.warning(
+                    "status not written yet", resource=self._path.url(), problem=str(error)
+                )
+                await asyncio.sleep(_RETRY_S)
+
+    async def close(self) -> None:
+        """Stop writing; what was offered last may be lost."""
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+
+    def _patch(self) -> dict[str, Any]:
+        return {} if self._wanted is None else difference(self._known, self._wanted)
+
+    async def _write_on(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await self._changed.wait()
+            self._changed.clear()
+            while patch := self._patch():
+                if self.gone or not self._allowed():
+                    return
+                noteworthy = self._is_noteworthy(patch)
+                pause = self._pause_s if noteworthy else self._next_progress_s
+                left = self._last + pause - loop.time()
+                if left > 0:
+                    # Something newer, and more urgent, may come meanwhile.
+                    with contextlib.suppress(TimeoutError):
+                        async with asyncio.timeout(left):
+                            await self._changed.wait()
+                    self._changed.clear()
+                    continue
+                try:
+                    await self._write()
+                except Invalid as error:
+                    _log.error("status refused", resource=self._path.url(), problem=error.message)
+                    self._wanted = None
+                except ApiError as error:
+                    _log.warning(
+                        "status not written", resource=self._path.url(), problem=str(error)
+                    )
+                    self._last = loop.time() + _RETRY_S
+                else:
+                    if noteworthy:
+                        self._next_progress_s = self._progress_s
+                    else:
+                        longer = self._next_progress_s * 2
+                        self._next_progress_s = min(longer, _LONGEST_PAUSE_S)
+
+    def _is_noteworthy(self, patch: Mapping[str, Any]) -> bool:
+        if any(key in patch for key in _NOTEWORTHY):
+            return True
+        return _points(self._known) != _points(self._wanted or {})
+
+    async def _write(self) -> None:
+        # Once begun, a write is not abandoned: nobody would know what the server has.
+        await asyncio.shield(asyncio.ensure_future(self._write_once()))
+
+    async def _write_once(self) -> None:
+        async with self._busy:
+            patch = self._patch()
+            if not patch or self.gone or not self._allowed():
+                return
+            self.writes += 1
+            try:
+                body = await self._api.patch_status(self._path, patch, uid=self._uid)
+            except (NotFound, Conflict):
+                # Gone, or another one of the same name.
+                self.gone = True
+                return
+            self._known = dict(body.get("status") or {})
+            self._last = asyncio.get_running_loop().time()
+
+
+def carried_over(known: Mapping[str, Any], status: Mapping[str, Any]) -> dict[str, Any]:
+    """`status` with the transition times of conditions that did not change their truth."""
+    before = {item["type"]: item for item in known.get("conditions") or ()}
+    conditions = []
+    for item in status.get("conditions") or ():
+        old = before.get(item["type"])
+        if old is not None and old.get("status") == item["status"]:
+            item = {**item, "lastTransitionTime": old["lastTransitionTime"]}
+        message = item.get("message", "")
+        if len(message) > _LONGEST_MESSAGE:
+            item = {**item, "message": message[: _LONGEST_MESSAGE - 1] + "…"}
+        conditions.append(item)
+    return {**status, **({"conditions": conditions} if conditions else {})}
+
+
+def _points(status: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    return [(c["type"], c["status"], c["reason"]) for c in status.get("conditions") or ()]
+
+
+def _least(status: Mapping[str, Any]) -> dict[str, Any]:
+    """What a schema of whatever version accepts."""
+    kept = ("observedGeneration", "phase", "conditions", "completionTime")
+    return {key: status[key] for key in kept if key in status}
