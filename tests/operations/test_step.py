@@ -182,6 +182,51 @@ def test_a_complete_attempt_is_adopted_and_reconciled_under_its_own_number() -> 
     assert Point.START_JOB not in points(effects)
 
 
+@pytest.mark.parametrize("round_", [0, 2])
+def test_a_running_job_is_taken_over_and_its_round_waited_for(round_: int) -> None:
+    events: list[Event] = [
+        Started(),
+        TableRead(3),
+        EarlierFound(attempt=2, running=True),
+        AttemptAdopted(PLAN, round_, awaited=True),
+        LocksGranted(5),
+    ]
+    state, effects = play(events)
+    assert state.phase is Phase.RUNNING
+    assert points(effects)[2:] == [Point.ADOPT_ATTEMPT, Point.ACQUIRE_LOCKS, Point.POLL_JOB]
+    assert effects[-1] == Effect(Point.POLL_JOB, attempt=2, round=round_)
+    _, effects = play([*events, RoundDone(round_), Done(Point.READ_RESULT), TableRead(4)])
+    assert effects[-1] == Effect(Point.RECONCILE, attempt=2, round=round_)
+    # Locks that are lost later are no reason to wait for the job once more.
+    reconciled: list[Event] = [
+        *events,
+        RoundDone(round_),
+        Done(Point.READ_RESULT),
+        TableRead(4),
+        Decided(4, Verdict.COMMIT),
+        Done(Point.WRITE_SIDECARS),
+        CommitRefused(revoked=False),
+        LocksGranted(6),
+    ]
+    _, effects = play(reconciled)
+    assert points(effects)[-1] is Point.READ_TABLE
+
+
+def test_a_job_that_was_taken_over_and_fails_counts_as_one_more() -> None:
+    events: list[Event] = [
+        Started(),
+        TableRead(3),
+        EarlierFound(attempt=2, running=True, failures=1),
+        AttemptAdopted(PLAN, 0, awaited=True),
+        LocksGranted(5),
+        JobLost(Reason.JOB_FAILED, "out of memory"),
+    ]
+    state, _ = play(events, Limits(backoff_limit=1))
+    assert state.closing is not None
+    assert not state.closing.again
+    assert "attempt 2 of 2" in state.closing.ending.message
+
+
 def test_an_incomplete_attempt_is_abandoned_before_its_files_go_and_the_next_starts() -> None:
     events: list[Event] = [
         Started(),
@@ -495,6 +540,7 @@ _RANDOM_EVENTS = st.one_of(
         EarlierFound,
         attempt=st.integers(0, 2),
         complete=st.booleans(),
+        running=st.booleans(),
         failures=st.integers(0, 4),
     ),
     st.sampled_from(
@@ -503,6 +549,7 @@ _RANDOM_EVENTS = st.one_of(
             PlanMade(PLAN),
             PlanMade(PLAN, nothing_to_do="nothing"),
             AttemptAdopted(PLAN, 0),
+            AttemptAdopted(PLAN, 1, awaited=True),
             AdoptionRefused("no"),
             LocksGranted(1),
             LocksWaiting((("a", "b"),)),

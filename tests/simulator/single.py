@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from simulator import foreign
 from simulator.actor import operation
 from simulator.checker import Checker
@@ -18,6 +20,8 @@ from tandem.spec.identity import spec_hash
 from tandem.spec.resources import Operation
 
 KINDS = ("compaction", "update", "delete", "ingest")
+SERIALIZABLE = "serializable"
+"""An update that is evaluated again, in another round, on rows that come in between."""
 MOST_STEPS = 2_000
 
 
@@ -37,6 +41,8 @@ class Single:
             self.resource.name,
             spec_hash(self.resource),
         )
+        if kind == SERIALIZABLE:
+            self.checker.serializable.add(self.operation_id)
         if kind == "ingest":
             self.checker.batches[self.operation_id] = self.world.jobs.batches[
                 "file:///batches/0.csv"
@@ -57,8 +63,11 @@ class Single:
         ports = self.world.ports()
         return open_session(self.resource, self.table, ports, drive, started_ms=started_ms)
 
-    def run(self, around: Around = plainly, *, again: bool = False) -> Ending | None:
-        """Run a process to its end; None if it died. Jobs of a dead process die with it."""
+    def run(
+        self, around: Around = plainly, *, again: bool = False, jobs_live_on: bool = False
+    ) -> Ending | None:
+        """Run a process to its end; None if it died. Jobs of a dead process die with it, or as
+        in a cluster live on."""
         session = self.session(around, again=again)
         try:
             return self.drive(session)
@@ -66,7 +75,8 @@ class Single:
             self.world.living.clear()
             self.world.locks.expire(self.table.location, self.operation_id)
             for driver in self.world.jobs.running():
-                self.world.jobs.die(driver)
+                if not jobs_live_on:
+                    self.world.jobs.die(driver)
             return None
         finally:
             self.checker.catch_up()
@@ -99,8 +109,9 @@ class Single:
             self.world.jobs.batches[location] = self.world.new_rows(INGEST_ROWS)
             source = {"format": "Csv", "location": location}
             return operation("TableIngest", "ingest", {"source": source})
-        if kind == "update":
+        what: dict[str, Any] = {"delete": {"where": "k = 2"}}
+        if kind != "delete":
             what = {"update": {"where": "v < 40", "set": {"v": "v + 7"}}}
-        else:
-            what = {"delete": {"where": "k = 2"}}
+        if kind == SERIALIZABLE:
+            what["isolation"] = "Serializable"
         return operation("TableUpdate", kind, what)

@@ -9,11 +9,12 @@ from functools import cache
 
 import pytest
 
-from simulator.single import KINDS, Single
-from support.faults import Fault, StrikeOnce
+from simulator.single import KINDS, SERIALIZABLE, Single
+from support.faults import Call, Fault, StrikeOnce
 from tandem.errors import Reason
 from tandem.operations.effects import Effect, Point
-from tandem.operations.performer import Around
+from tandem.operations.events import Event
+from tandem.operations.performer import Around, plainly
 from tandem.spec.status import Phase
 
 INTERFERENCE = ("", "append", "delete_with_vectors", "update_by_rewrite")
@@ -67,6 +68,72 @@ def test_C4_C5_C6_crash(kind: str, point: Point, fault: Fault) -> None:
         assert ending.result.version == single.checker.succeeded[single.operation_id]
         assert single.files_left() == []
         assert single.world.locks.entries(single.table.location) == ()
+
+
+LIVING_JOB = (
+    Point.START_JOB,
+    Point.POLL_JOB,
+    Point.READ_RESULT,
+    Point.RECONCILE,
+    Point.REQUEST_ROUND,
+    Point.WRITE_SIDECARS,
+    Point.ENTER_COMMIT,
+    Point.PUT_COMMIT,
+)
+
+
+@cache
+def jobs_needed(kind: str, foreign: str) -> int:
+    """How many jobs it takes when nobody dies."""
+    single = Single(kind)
+    assert single.run(interfering(single, foreign, plainly)) is not None
+    return len(single.world.jobs.drivers)
+
+
+@pytest.mark.parametrize("fault", [Fault.DIE_BEFORE, Fault.DIE_AFTER])
+@pytest.mark.parametrize("point", LIVING_JOB)
+@pytest.mark.parametrize("kind", [*KINDS, SERIALIZABLE])
+def test_Z1_jobs_live_on_and_their_work_is_not_done_twice(
+    kind: str, point: Point, fault: Fault
+) -> None:
+    """The operator dies, its Spark applications do not; the next one takes them over."""
+    for foreign in INTERFERENCE:
+        for nth in (1, 2):
+            single = Single(kind)
+            strike = StrikeOnce(point, fault, nth)
+            ending = single.run(interfering(single, foreign, strike), jobs_live_on=True)
+            if ending is None:
+                ending = single.run(jobs_live_on=True)
+            assert ending is not None
+            assert ending.reason is Reason.COMMITTED, ending
+            assert len(single.world.jobs.drivers) <= jobs_needed(kind, foreign)
+            assert single.commits == 1
+            assert single.files_left() == []
+            assert single.world.jobs.running() == []
+            assert single.world.locks.entries(single.table.location) == ()
+
+
+def test_Z1_a_round_that_was_asked_for_is_waited_for_after_a_restart() -> None:
+    """The job is at work on its second round when the operator dies."""
+    single = Single(SERIALIZABLE)
+    strike = StrikeOnce(Point.REQUEST_ROUND, Fault.DIE_AFTER)
+    assert single.run(interfering(single, "append", strike), jobs_live_on=True) is None
+    assert strike.struck
+    seen: list[Effect] = []
+
+    def note(effect: Effect, call: Call) -> Event:
+        seen.append(effect)
+        return call()
+
+    ending = single.run(note, jobs_live_on=True)
+    assert ending is not None
+    assert ending.attempt == 1
+    points_seen = [effect.point for effect in seen]
+    begin = points_seen.index(Point.ADOPT_ATTEMPT)
+    assert points_seen[begin + 1 : begin + 3] == [Point.ACQUIRE_LOCKS, Point.POLL_JOB]
+    assert seen[begin + 2].round == 1
+    assert Point.START_JOB not in points_seen
+    assert single.commits == 1
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from tandem.errors import ManifestInvalid, ObjectNotFound, Reason
+from tandem.errors import ManifestInvalid, Reason
 from tandem.operations import layout, records
 from tandem.operations.commit import Stops
 from tandem.operations.events import EarlierFound, Ending
@@ -12,11 +12,16 @@ from tandem.operations.ports import Processes, ProcessId
 from tandem.operations.records import AttemptRecord, EndedRecord, PlanRecord, ResultRecord
 from tandem.operations.work import Work
 from tandem.spark.job import JobResult, JobSpec, RoundRequest
+from tandem.spark.port import JobPhase, JobRunner
 from tandem.spec.status import Phase
 from tandem.storage.store import Store
 
+_FROZEN = frozenset({"plan.json", "job.json"})
 
-def find(store: Store, operation_id: str, stops: Stops, processes: Processes) -> EarlierFound:
+
+def find(
+    store: Store, operation_id: str, stops: Stops, processes: Processes, jobs: JobRunner
+) -> EarlierFound:
     """Look at the records of all attempts; one listing, and a read or two per attempt.
 
     Raises: ManifestInvalid if a record is damaged, StorageError.
@@ -46,13 +51,22 @@ def find(store: Store, operation_id: str, stops: Stops, processes: Processes) ->
         for attempt in claimed
         if attempt <= abandoned and _counts(store, operation_id, attempt, files[attempt])
     )
-    needed = {"plan.json", "job.json", "rounds/0/result.json"}
+    alive = _alive(store, operation_id, last, processes) if last > abandoned else ""
+    frozen = files[last] >= _FROZEN and "ended.json" not in files[last]
+    complete = frozen and "rounds/0/result.json" in files[last]
+    going_on = frozen and not complete and not alive and last > abandoned
     return EarlierFound(
         attempt=last,
-        complete=needed <= files[last] and "ended.json" not in files[last],
-        alive=_alive(store, operation_id, last, processes) if last > abandoned else "",
+        complete=complete,
+        running=going_on and _known(jobs, operation_id, last),
+        alive=alive,
         failures=failures,
     )
+
+
+def _known(jobs: JobRunner, operation_id: str, attempt: int) -> bool:
+    # Of a job that has ended, the runner knows why: that is worth more than a guess.
+    return jobs.status(layout.job_name(operation_id, attempt)).phase is not JobPhase.UNKNOWN
 
 
 def highest_claim(store: Store, operation_id: str) -> int:
@@ -108,7 +122,8 @@ def load_frozen(store: Store, operation_id: str, attempt: int) -> tuple[PlanReco
 
 
 def load_rounds(store: Store, work: Work, attempt: int) -> int:
-    """Load requests and results of all rounds that are complete; the last one's number.
+    """Load requests and results of all rounds that are complete; the last one's number, -1 if
+    there is none.
 
     Raises: ManifestInvalid, StorageError.
     """
@@ -128,6 +143,24 @@ def load_rounds(store: Store, work: Work, attempt: int) -> int:
             work.requests[round_] = request
         work.results[round_] = result
         round_ += 1
-    if not round_:
-        raise ObjectNotFound("the result is gone", resource=layout.rounds(operation_id, attempt))
     return round_ - 1
+
+
+def awaited(store: Store, work: Work, attempt: int, jobs: JobRunner) -> int | None:
+    """The round that the attempt's job is at work on (its request is loaded), None if none is
+    asked for or nobody knows of the job. To be called after `load_rounds`.
+
+    Raises: ManifestInvalid, StorageError.
+    """
+    operation_id = work.identity.operation_id
+    round_ = len(work.results)
+    if not _known(jobs, operation_id, attempt):
+        return None
+    if round_:  # the first is asked for by job.json
+        path = layout.round_file(operation_id, attempt, round_, "request.json")
+        expected = {"operation_id": operation_id, "attempt": attempt, "round": round_}
+        request = records.load(store, path, RoundRequest, **expected)
+        if request is None:
+            return None
+        work.requests[round_] = request
+    return round_

@@ -33,7 +33,8 @@ class TableRead:
 @dataclass(frozen=True, slots=True)
 class EarlierFound:
     """What earlier runs left. `attempt` is the highest claimed (0: none), `complete` whether
-    its results are there whole, `alive` names a live process that works on it, `failures`
+    its results are there whole, `running` whether its frozen plan is there and its job is known
+    to the job runner, `alive` names a live process that works on it, `failures`
     counts attempts that failed (those that died without a word too, not those that were
     interrupted). `recorded` is the result, `closing` the ending of an operation that was closed
     and whose result was not recorded any more."""
@@ -42,6 +43,7 @@ class EarlierFound:
     closing: Ending | None = None
     attempt: int = 0
     complete: bool = False
+    running: bool = False
     alive: str = ""
     failures: int = 0
 
@@ -78,8 +80,12 @@ class ClaimLost:
 
 @dataclass(frozen=True, slots=True)
 class AttemptAdopted:
+    """`round` is the last one whose result is there or, if it is `awaited`, the one that its
+    job is at work on."""
+
     plan: Plan
     round: int
+    awaited: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -149,7 +149,7 @@ class Performer:
     def _check_earlier_outcome(self, _effect: Effect, _state: OperationState) -> Event:
         stops = commit.stops(self.work.snapshot, self._id)
         self.work.forget_attempt()
-        return earlier.find(self._store, self._id, stops, self._ports.processes)
+        return earlier.find(self._store, self._id, stops, self._ports.processes, self._ports.jobs)
 
     def _find_commit(self, _effect: Effect, _state: OperationState) -> Event:
         if not commit.stops(self.work.snapshot, self._id).succeeded:
@@ -217,9 +217,15 @@ class Performer:
             last = earlier.load_rounds(self._store, work, effect.attempt)
             for round_ in range(last + 1):
                 self._kind.load(work, round_)
+            awaited = earlier.awaited(self._store, work, effect.attempt, self._ports.jobs)
         except (ManifestInvalid, RowMapInvalid, ObjectNotFound) as error:
             work.forget_attempt()
             return AdoptionRefused(f"attempt {effect.attempt} cannot be used: {error}")
+        if awaited is not None:
+            return AttemptAdopted(work.plan.summary, awaited, awaited=True)
+        if last < 0:
+            work.forget_attempt()
+            return AdoptionRefused(f"attempt {effect.attempt} ended without a result")
         return AttemptAdopted(work.plan.summary, last)
 
     def _acquire_locks(self, _effect: Effect, _state: OperationState) -> Event:

@@ -51,7 +51,8 @@ class OperationState:
     that anybody claimed; `succeeded`, `abandoned`, `closed` are the stops that `version` shows.
     `persisted`: the attempt's plan is written, so its inputs are frozen. `waited`: locks came
     late, so the plan may be stale. `unsure` counts puts whose answer did not come, `round` is
-    the last round of evaluation asked for, `waiting` the effect whose answer is awaited, and
+    the last round of evaluation asked for, `adopting` whether the job of an attempt that we took
+    over is at work on that, `waiting` the effect whose answer is awaited, and
     `blockers` are those for whom we wait. `asked`: what somebody asked for before it could be
     done; it is done as soon as it can be. `hindrance`: the service that does not answer, and what
     it does not say."""
@@ -66,6 +67,7 @@ class OperationState:
     abandoned: int = 0
     closed: bool = False
     round: int = 0
+    adopting: bool = False
     persisted: bool = False
     waited: bool = False
     retries: int = 0

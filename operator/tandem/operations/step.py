@@ -129,7 +129,7 @@ def _earlier_found(state: OperationState, event: EarlierFound) -> Step:
         if state.asked is not None:
             # Its job may be at work, and its files are there.
             return _stop(state.at(persisted=True), state.asked)
-        if event.complete:
+        if event.complete or event.running:
             return do(state, Point.ADOPT_ATTEMPT)
         return _abandon_earlier(state, f"attempt {event.attempt} ended without a result")
     if event.failures > state.limits.backoff_limit:
@@ -164,7 +164,7 @@ def _commit_found(state: OperationState, event: CommitFound) -> Step:
 def _attempt_adopted(state: OperationState, event: AttemptAdopted) -> Step:
     return do(
         state, Point.ACQUIRE_LOCKS, plan=event.plan, round=event.round, persisted=True,
-        phase=Phase.PLANNED,
+        adopting=event.awaited, phase=Phase.RUNNING if event.awaited else Phase.PLANNED,
     )  # fmt: skip
 
 
@@ -201,7 +201,10 @@ def _claim_lost(state: OperationState, _event: ClaimLost) -> Step:
 
 
 def _locks_granted(state: OperationState, event: LocksGranted) -> Step:
-    state = state.at(token=event.token, blockers=(), phase=Phase.LOCKED)
+    state = state.at(token=event.token, blockers=())
+    if state.adopting:
+        return do(state, Point.POLL_JOB, adopting=False)
+    state = state.at(phase=Phase.LOCKED)
     if state.persisted:
         return do(state, Point.READ_TABLE)
     if state.waited:
