@@ -5,6 +5,7 @@ plus reconciliation). Nothing here knows Delta, jobs or Kubernetes.
 
     model      what is asked for and what is held
     conflicts  the matrix, and the pure function that decides a request
+    rules      pure: what each call does to a table's entries
     port       the `LockStore` that the engine sees
     memory     a store inside one process
 """

@@ -5,10 +5,13 @@ One mutex makes read-decide-write atomic, as the head key does in etcd.
 
 from __future__ import annotations
 
+import itertools
 import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 
-from tandem.locks.conflicts import Wait, decide
+from tandem.locks import rules
 from tandem.locks.model import (
     CommitLease,
     Entry,
@@ -18,146 +21,118 @@ from tandem.locks.model import (
     Resource,
     Waiting,
 )
+from tandem.locks.port import wait_by_watching
 
 
 class InProcessLocks:
     """Thread-safe and fair by order of creation."""
 
     def __init__(self) -> None:
-        self._changed = threading.Condition()
+        self._mutex = threading.Lock()
         self._entries: dict[str, dict[str, Entry]] = {}
-        self._next_order = 1
-        self._next_token = 1
+        self._watchers: dict[str, dict[int, tuple[str, Callable[[], None]]]] = {}
+        self._orders = itertools.count(1)
+        self._tokens = itertools.count(1)
+        self._watches = itertools.count()
 
     def acquire(self, request: LockRequest) -> Granted | Waiting:
-        with self._changed:
-            entries = self._entries.setdefault(request.table, {})
+        with self._table(request.table) as entries:
             mine = entries.get(request.operation)
-            if mine is not None and mine.revoked_by:
-                mine = None
-            held = mine is not None and mine.state is not EntryState.WAITING
-            if mine is not None and mine.request.owner != request.owner:
-                mine = self._take_over(mine, request)
-            if mine is not None and held and set(request.resources) <= set(mine.request.resources):
-                entries[request.operation] = replace(mine, request=request)
-                self._changed.notify_all()
-                return Granted(mine.token)
-            order = mine.order if mine is not None else self._take_order()
-            decision = decide(request, entries.values(), order=order)
-            if isinstance(decision, Wait):
-                # Nobody holds one thing while it waits for another: that would be a deadlock.
-                entries[request.operation] = Entry(request, EntryState.WAITING, order)
-                self._changed.notify_all()
-                return _waiting(decision)
-            self._revoke(entries, decision.revoke, request.operation)
-            token = self._take_token()
-            entries[request.operation] = Entry(request, EntryState.HELD, order, token)
-            self._changed.notify_all()
-            return Granted(token)
+            return self._apply(
+                entries, request.operation, rules.acquire(request, mine, entries.values())
+            )
 
     def extend(
         self, table: str, operation: str, owner: str, resources: tuple[Resource, ...]
     ) -> Granted | Waiting:
-        with self._changed:
-            entries = self._entries.get(table, {})
-            mine = self._mine(table, operation, owner)
-            if mine is None or mine.revoked_by or mine.state is EntryState.WAITING:
-                return Waiting(())
-            known = set(mine.request.resources)
-            added = tuple(r for r in resources if r not in known)
-            wanted = replace(mine.request, resources=(*mine.request.resources, *added))
-            holders = [e for e in entries.values() if e.state is not EntryState.WAITING]
-            decision = decide(wanted, holders, order=mine.order)
-            if isinstance(decision, Wait):
-                return _waiting(decision)
-            self._revoke(entries, decision.revoke, operation)
-            entries[operation] = replace(mine, request=wanted)
-            return Granted(mine.token)
+        with self._table(table) as entries:
+            outcome = rules.extend(entries.get(operation), owner, resources, entries.values())
+            return Waiting(()) if outcome is None else self._apply(entries, operation, outcome)
 
     def wait(self, table: str, operation: str, timeout_s: float) -> None:
-        def may_go() -> bool:
-            entries = self._entries.get(table, {})
-            mine = entries.get(operation)
-            if mine is None or mine.revoked_by or mine.state is not EntryState.WAITING:
-                return True
-            return not isinstance(decide(mine.request, entries.values(), order=mine.order), Wait)
+        wait_by_watching(self, table, operation, timeout_s)
 
-        with self._changed:
-            self._changed.wait_for(may_go, timeout=timeout_s)
+    def watch(self, table: str, operation: str, wake: Callable[[], None]) -> Callable[[], None]:
+        number = next(self._watches)
+        with self._mutex:
+            self._watchers.setdefault(table, {})[number] = (operation, wake)
+            at_once = self._may_go(self._entries.get(table, {}), operation)
+        if at_once:
+            wake()
+
+        def end() -> None:
+            with self._mutex:
+                watchers = self._watchers.get(table, {})
+                watchers.pop(number, None)
+                if not watchers:
+                    self._watchers.pop(table, None)
+
+        return end
 
     def enter_commit(self, table: str, operation: str, owner: str) -> CommitLease:
-        with self._changed:
-            mine = self._mine(table, operation, owner)
-            if mine is None or mine.state is EntryState.WAITING:
-                return CommitLease.LOST
-            if mine.revoked_by:
-                return CommitLease.REVOKED
-            self._entries[table][operation] = replace(mine, state=EntryState.COMMITTING)
-            return CommitLease.ENTERED
+        with self._table(table) as entries:
+            mine = entries.get(operation)
+            answer = rules.may_commit(mine, owner)
+            if mine is not None and answer is CommitLease.ENTERED:
+                entries[operation] = replace(mine, state=EntryState.COMMITTING)
+            return answer
 
     def leave_commit(self, table: str, operation: str, owner: str) -> None:
-        with self._changed:
-            mine = self._mine(table, operation, owner)
-            if mine is not None and mine.state is EntryState.COMMITTING:
-                self._entries[table][operation] = replace(mine, state=EntryState.HELD)
-                self._changed.notify_all()
+        with self._table(table) as entries:
+            mine = entries.get(operation)
+            if rules.is_inside_commit(mine, owner):
+                entries[operation] = replace(entries[operation], state=EntryState.HELD)
 
     def release(self, table: str, operation: str, owner: str) -> None:
-        with self._changed:
-            if self._mine(table, operation, owner) is not None:
-                del self._entries[table][operation]
-                self._changed.notify_all()
+        with self._table(table) as entries:
+            mine = entries.get(operation)
+            if mine is not None and mine.request.owner == owner:
+                del entries[operation]
 
     def expire(self, table: str, operation: str) -> None:
         """What a store with leases does by itself when the holder has died."""
-        with self._changed:
-            if self._entries.get(table, {}).pop(operation, None) is not None:
-                self._changed.notify_all()
-
-    def _mine(self, table: str, operation: str, owner: str) -> Entry | None:
-        entry = self._entries.get(table, {}).get(operation)
-        return entry if entry is not None and entry.request.owner == owner else None
-
-    def _take_over(self, entry: Entry, request: LockRequest) -> Entry:
-        """The entry in another owner's hands: same place, same resources, a new token."""
-        waiting = entry.state is EntryState.WAITING
-        taken = replace(
-            entry,
-            request=replace(entry.request, owner=request.owner),
-            state=EntryState.WAITING if waiting else EntryState.HELD,
-            token=0 if waiting else self._take_token(),
-        )
-        self._entries[request.table][request.operation] = taken
-        return taken
+        with self._table(table) as entries:
+            entries.pop(operation, None)
 
     def entries(self, table: str) -> tuple[Entry, ...]:
-        with self._changed:
+        with self._mutex:
             return tuple(sorted(self._entries.get(table, {}).values(), key=lambda e: e.order))
 
-    def _revoke(self, entries: dict[str, Entry], operations: tuple[str, ...], by: str) -> None:
-        for operation in operations:
-            entries[operation] = replace(entries[operation], revoked_by=by)
+    @contextmanager
+    def _table(self, table: str) -> Iterator[dict[str, Entry]]:
+        """The entries of a table, to be read and changed; then wakes whom that concerns."""
+        woken: list[Callable[[], None]] = []
+        with self._mutex:
+            entries = self._entries.setdefault(table, {})
+            before = dict(entries)
+            try:
+                yield entries
+            finally:
+                if entries != before:
+                    watchers = self._watchers.get(table, {}).values()
+                    woken = [w for operation, w in watchers if self._may_go(entries, operation)]
+                if not entries:
+                    del self._entries[table]
+        # Outside of the mutex: they may call us.
+        for wake in woken:
+            wake()
 
-    def _take_order(self) -> int:
-        self._next_order += 1
-        return self._next_order - 1
+    def _apply(
+        self, entries: dict[str, Entry], operation: str, outcome: rules.Outcome
+    ) -> Granted | Waiting:
+        new = outcome.entry
+        if new is not None:
+            if new.order == rules.LAST:
+                new = replace(new, order=next(self._orders))
+            if outcome.granted and not new.token:
+                new = replace(new, token=next(self._tokens))
+            entries[operation] = new
+        for revoked in outcome.revoke:
+            entries[revoked] = replace(entries[revoked], revoked_by=operation)
+        if not outcome.granted:
+            return rules.waiting(outcome.blockers)
+        return Granted(entries[operation].token)
 
-    def _take_token(self) -> int:
-        self._next_token += 1
-        return self._next_token - 1
-
-
-def _waiting(decision: Wait) -> Waiting:
-    return Waiting(tuple((_who(e), _what(r)) for e, r in decision.blockers))
-
-
-def _who(entry: Entry) -> str:
-    return entry.request.display or entry.request.operation
-
-
-def _what(resource: Resource) -> str:
-    if resource.segment:
-        return f"segment {resource.segment}"
-    if not resource.interval.start and not resource.interval.end:
-        return "the table"
-    return f"interval {resource.interval.start}/{resource.interval.end}"
+    @staticmethod
+    def _may_go(entries: dict[str, Entry], operation: str) -> bool:
+        return not rules.blockers_of(entries.get(operation), entries.values())

@@ -1,0 +1,135 @@
+"""What a call does to the entries of a table. Pure: both stores apply what is decided here.
+
+A store makes read, decide and write atomic, gives out places in the queue and tokens, and
+knows about time; everything else about locks is in this module and in `conflicts`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from tandem.locks.conflicts import Wait, decide
+from tandem.locks.model import (
+    CommitLease,
+    Entry,
+    EntryState,
+    LockRequest,
+    Resource,
+    Waiting,
+)
+
+LAST = 2**63
+"""The place of who has none yet: behind everybody."""
+
+Blockers = tuple[tuple[Entry, Resource], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What is to be stored for the operation, and what it is told.
+
+    `entry` is None where what is stored stays as it is. Its `order` is `LAST` where it gets a
+    new place, its `token` is 0 where a grant gets a new token. Granted if nobody blocks.
+    `revoke` names the operations to be marked, all together with the grant.
+    """
+
+    entry: Entry | None
+    blockers: Blockers = ()
+    revoke: tuple[str, ...] = ()
+
+    @property
+    def granted(self) -> bool:
+        return not self.blockers
+
+
+def acquire(request: LockRequest, mine: Entry | None, entries: Iterable[Entry]) -> Outcome:
+    """Take all resources or queue for all of them. `mine` is the operation's entry, if any.
+
+    A revoked entry is none: the operation starts anew at the end of the queue. Another owner
+    gets the entry as it stands, but not the right to commit that the former one took.
+    """
+    if mine is not None and mine.revoked_by:
+        mine = None
+    if mine is not None and mine.state is not EntryState.WAITING and covers(mine, request):
+        if mine.request.owner != request.owner:
+            return Outcome(replace(mine, request=request, state=EntryState.HELD, token=0))
+        return Outcome(None if mine.request == request else replace(mine, request=request))
+    order = LAST if mine is None else mine.order
+    decision = decide(request, entries, order=order)
+    if not isinstance(decision, Wait):
+        return Outcome(Entry(request, EntryState.HELD, order), revoke=decision.revoke)
+    if mine is not None and mine.state is EntryState.WAITING and mine.request == request:
+        return Outcome(None, decision.blockers)
+    # Nobody holds one thing while it waits for another: that would be a deadlock.
+    return Outcome(Entry(request, EntryState.WAITING, order), decision.blockers)
+
+
+def covers(held: Entry, request: LockRequest) -> bool:
+    """Does what is held already include what is asked for?"""
+    have = held.request
+    return (
+        have.mode is request.mode
+        and have.row_concurrency <= request.row_concurrency
+        and set(request.resources) <= set(have.resources)
+    )
+
+
+def extend(
+    mine: Entry | None, owner: str, resources: tuple[Resource, ...], entries: Iterable[Entry]
+) -> Outcome | None:
+    """Hold these as well, under the same token; None if `owner` holds nothing.
+
+    It does not wait for those who wait: they may wait for us.
+    """
+    if mine is None or mine.request.owner != owner or mine.revoked_by:
+        return None
+    if mine.state is EntryState.WAITING:
+        return None
+    known = set(mine.request.resources)
+    added = tuple(dict.fromkeys(r for r in resources if r not in known))
+    if not added:
+        return Outcome(None)
+    wanted = replace(mine.request, resources=(*mine.request.resources, *added))
+    holders = [e for e in entries if e.state is not EntryState.WAITING]
+    decision = decide(wanted, holders, order=mine.order)
+    if isinstance(decision, Wait):
+        return Outcome(None, decision.blockers)
+    return Outcome(replace(mine, request=wanted), revoke=decision.revoke)
+
+
+def may_commit(mine: Entry | None, owner: str) -> CommitLease:
+    """The answer to `enter_commit`, as far as the entry tells."""
+    if mine is None or mine.request.owner != owner or mine.state is EntryState.WAITING:
+        return CommitLease.LOST
+    return CommitLease.REVOKED if mine.revoked_by else CommitLease.ENTERED
+
+
+def is_inside_commit(mine: Entry | None, owner: str) -> bool:
+    """Has `leave_commit` anything to do?"""
+    return mine is not None and mine.request.owner == owner and mine.state is EntryState.COMMITTING
+
+
+def blockers_of(mine: Entry | None, entries: Iterable[Entry]) -> Blockers:
+    """Who makes the owner of `mine` wait; nobody, too, if it does not (or no longer) wait."""
+    if mine is None or mine.revoked_by or mine.state is not EntryState.WAITING:
+        return ()
+    decision = decide(mine.request, entries, order=mine.order)
+    return decision.blockers if isinstance(decision, Wait) else ()
+
+
+def waiting(blockers: Blockers) -> Waiting:
+    """For people to read: who holds what."""
+    return Waiting(tuple((_who(entry), _what(resource)) for entry, resource in blockers))
+
+
+def _who(entry: Entry) -> str:
+    return entry.request.display or entry.request.operation
+
+
+def _what(resource: Resource) -> str:
+    if resource.segment:
+        return f"segment {resource.segment}"
+    if not resource.interval.start and not resource.interval.end:
+        return "the table"
+    return f"interval {resource.interval.start}/{resource.interval.end}"
