@@ -34,7 +34,8 @@ setup: .venv/.installed ## Only set up: leaves .venv/bin/tandem
 .PHONY: test
 test: setup ## Set up and run all tests (one folder: make test PYTEST_ARGS=tests/spec)
 	@$(BIN)/python tools/spark_setup.py --tests
-	@tools/build-versitygw.sh
+	@tools/build-versitygw.sh >/dev/null
+	@tools/build-kubernetes.sh >/dev/null
 	@$(BIN)/pytest -n 2 --dist worksteal $(PYTEST_ARGS)
 
 .PHONY: check

@@ -13,6 +13,7 @@ pytest.register_assert_rewrite("support")
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from support.cluster import Cluster
     from support.s3 import S3Server
     from tandem.storage import Store
 
@@ -46,3 +47,11 @@ def s3_server() -> Iterator[S3Server]:
 def s3_store(s3_server: S3Server) -> Store:
     """An empty table root on that server."""
     return s3_server.open()
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Cluster:
+    """A real API server, controller manager and etcd; all tests of the run share them."""
+    from support.cluster import shared_cluster
+
+    return shared_cluster(tmp_path_factory.getbasetemp())

@@ -375,7 +375,7 @@ class ControlPlane:
         pause = threading.Event()
         for _ in range(int(READY_WITHIN_S / _POLL_S)):
             conditions = [
-                crd.get("status", {}).get("conditions", [])
+                crd.get("status", {}).get("conditions") or ()
                 for crd in self.access.request("GET", path)["items"]
             ]
             if all({("Established", "True")} <= _states(each) for each in conditions):
