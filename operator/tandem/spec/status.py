@@ -143,10 +143,20 @@ class OperationStatus(StatusModel):
     """Names the operation below `_tandem/operations/` and in `commitInfo`."""
     start_time: str | None = None
     completion_time: str | None = None
+    observed_retry: str | None = None
+    """The value of the annotation `tandem.dev/retry` that was answered last."""
     conditions: tuple[Condition, ...] = ()
     progress: Progress | None = None
     plan: Plan | None = None
     result: OperationResult | None = None
+
+
+class FinishedOperation(StatusModel):
+    name: str
+    """`TableCompaction/nightly`"""
+    phase: Phase
+    reason: str = ""
+    completion_time: str | None = None
 
 
 class TableStatus(StatusModel):
@@ -168,4 +178,8 @@ class TableStatus(StatusModel):
     small_files: int | None = None
     """Files below a quarter of the default target size of 128Mi."""
     running_operations: tuple[str, ...] = Field(default=())
+    """Operations that have begun and not ended."""
     held_locks: tuple[str, ...] = Field(default=())
+    """Who holds what: `TableCompaction/nightly: 0.1 (Rewrite)`."""
+    last_operations: tuple[FinishedOperation, ...] | None = None
+    """Those that ended last, the latest first."""
