@@ -55,6 +55,13 @@ class Reason(StrEnum):
     SPARK_MISSING = "SparkMissing"
     JOB_FAILED = "JobFailed"
     JOB_TIMEOUT = "JobTimeout"
+    OUT_OF_MEMORY = "OutOfMemory"
+    IMAGE_PULL_FAILED = "ImagePullFailed"
+    UNSCHEDULABLE = "Unschedulable"
+    JOB_NOT_STARTED = "JobNotStarted"
+    SUBMISSION_FAILED = "SubmissionFailed"
+    DRIVER_EVICTED = "DriverEvicted"
+    JOB_VANISHED = "JobVanished"
     STATEMENT_FAILED = "StatementFailed"
     MANIFEST_INVALID = "ManifestInvalid"
     OUTPUT_MISSING = "OutputMissing"
@@ -255,7 +262,8 @@ class LocksUnavailable(Unreachable):
 
 
 class ClusterUnavailable(Unreachable):
-    """The Kubernetes API cannot be reached: nothing is known about jobs until it can."""
+    """The Kubernetes API did not answer: nothing is known about jobs until it does. What was
+    asked may or may not have happened, and may be asked again."""
 
     reason = Reason.CLUSTER_UNAVAILABLE
 
@@ -270,6 +278,12 @@ class JobFailed(TandemError):
 
 class JobTimeout(JobFailed):
     reason = Reason.JOB_TIMEOUT
+
+
+class OutOfMemory(JobFailed):
+    """A driver, an executor or a Python worker needed more memory than it was given."""
+
+    reason = Reason.OUT_OF_MEMORY
 
 
 class StatementFailed(JobFailed):

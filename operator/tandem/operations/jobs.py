@@ -120,7 +120,11 @@ def poll(work: Work, runner: JobRunner, attempt: int, round_: int) -> Event:
         where = f" (log: {status.log})" if status.log else ""
         message = status.message or "the job ended without a result"
         return JobLost(status.reason or Reason.JOB_FAILED, f"{message}{where}", status.transient)
-    return JobRunning(_progress(store, operation_id, attempt))
+    progress = _progress(store, operation_id, attempt)
+    if progress is None and status.phase is JobPhase.STARTING and status.message:
+        # What holds it up: no node, an image that does not come.
+        progress = Progress(percent=0, summary=status.message)
+    return JobRunning(progress)
 
 
 def read_result(work: Work, attempt: int, round_: int) -> None:

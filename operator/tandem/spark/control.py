@@ -47,7 +47,13 @@ from tandem.storage import Store, open_store
 F = TypeVar("F", bound=Format)
 
 TRANSIENT = frozenset(
-    {Reason.STORAGE_ERROR, Reason.OUTPUT_MISSING, Reason.DATA_FILE_MISSING, Reason.JOB_FAILED}
+    {
+        Reason.STORAGE_ERROR,
+        Reason.OUTPUT_MISSING,
+        Reason.DATA_FILE_MISSING,
+        Reason.JOB_FAILED,
+        Reason.OUT_OF_MEMORY,
+    }
 )
 """Reasons after which another attempt, planned anew, may succeed (an input that is missing may
 have been compacted and vacuumed by somebody else)."""
@@ -200,6 +206,15 @@ _ERROR_IN_JAVA = re.compile(
 """What Spark's own code raises on a row without a condition of its own (`long overflow`)."""
 
 
+OUT_OF_MEMORY = re.compile(
+    r"OOMKilled|OutOfMemoryError|\bMemoryError\b|ArrowMemoryError"
+    r"|exit code:? 137\b|exited with code 137\b|code 52\b.*OOM",
+    re.IGNORECASE,
+)
+"""How the loss of a driver, an executor or a Python worker for want of memory is worded: by
+Java, by Python, by Arrow, and by Spark's Kubernetes backend of an executor that is gone."""
+
+
 _ADVICE = re.compile(r'If necessary set "[^"]+" to "[^"]+" to bypass this error\.?')
 """Spark's advice to change a setting that jobs pin, so that statements mean one thing."""
 
@@ -214,7 +229,7 @@ def translate(error: BaseException) -> TandemError:
     """
     if isinstance(error, TandemError):
         return error
-    text = str(error)
+    text = str(error) or type(error).__name__  # a MemoryError says nothing else
     ours = _ERROR_IN_WORKER.search(text)
     if ours is not None:
         kind = getattr(errors, ours[1], None)
@@ -241,11 +256,27 @@ def translate(error: BaseException) -> TandemError:
             expected="a value for every row",
             remedy="Change the statement or the source, or leave such rows out",
         )
+    if OUT_OF_MEMORY.search(text):
+        return errors.OutOfMemory(
+            "the job ran out of memory",
+            found=_around(OUT_OF_MEMORY, text),
+            remedy="Give its driver or executors more by sparkTemplate (`memoryOverhead` is what "
+            "Python workers use), or set a smaller target file size",
+        )
     return errors.JobFailed(
         "the job failed",
         found=f"{type(error).__name__}: {text[:1500]}",
         remedy="See the job's log",
     )
+
+
+def _around(pattern: re.Pattern[str], text: str) -> str:
+    """The line of `text` in which `pattern` was found."""
+    found = pattern.search(text)
+    assert found is not None
+    begin = text.rfind("\n", 0, found.start()) + 1
+    end = text.find("\n", found.end())
+    return text[begin : end if end >= 0 else len(text)].strip()[:300]
 
 
 def main(run: Callable[[Control], None], arguments: Sequence[str] | None = None) -> int:

@@ -88,6 +88,7 @@ class LocalRunner:
                 return
             command = self._command(request)
             env = launch_environment(self._environ)
+            env.update(request.environ)
             env[PARENT] = str(os.getpid())
             package = str(Path(__file__).resolve().parents[2])
             env["PYTHONPATH"] = os.pathsep.join(p for p in (package, env.get("PYTHONPATH")) if p)
@@ -153,10 +154,7 @@ class LocalRunner:
         command = [str(spark_home() / "bin" / "spark-submit"), "--name", request.name]
         for key, value in conf.items():
             command += ["--conf", f"{key}={value}"]
-        command += [str(app), "--location", request.location, "--spec", request.spec_path]
-        for key, value in request.storage_options:
-            command += ["--option", f"{key}={value}"]
-        return command
+        return [*command, str(app), *request.arguments()]
 
 
 def apps_folder() -> Path:

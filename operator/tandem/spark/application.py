@@ -1,0 +1,409 @@
+"""The `SparkApplication` of an attempt: built from a job request, read back as a job's status.
+
+Pure: knows the API of Kubeflow's Spark operator (`sparkoperator.k8s.io/v1beta2`, v2.5.1), and no
+client. `ApplicationBuilder` is the seam behind which another operator's resources can stand
+(`docs/decisions/0050-the-seam-to-spark-operators.md`).
+
+An application is written once: the Spark operator runs it again after nearly every change of
+its spec, so nothing here makes a patch.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
+
+from tandem.errors import InvalidSpec
+from tandem.spark import application_template as templates
+from tandem.spark.application_sizes import MIB, Pod, Sizes, sizes
+from tandem.spark.application_status import (
+    DRIVER_CONTAINER,
+    EXECUTOR_CONTAINER,
+    LOG_ANNOTATION,
+    Patience,
+    classify,
+    driver_pod_name,
+)
+from tandem.spark.port import JobRequest, JobStatus
+from tandem.spark.session import SHORT_JOB_BYTES, session_conf
+
+__all__ = [
+    "LOG_ANNOTATION",
+    "MANAGED_BY",
+    "ApplicationBuilder",
+    "ApplicationSettings",
+    "KubeflowApplications",
+    "Owner",
+    "Patience",
+    "build",
+    "classify",
+    "label_value",
+]
+
+Json = dict[str, Any]
+
+MANAGED_BY: Final = ("app.kubernetes.io/managed-by", "tandem")
+OPERATION_LABEL: Final = "tandem.dev/operation"
+ATTEMPT_LABEL: Final = "tandem.dev/attempt"
+INPUT_BYTES_ANNOTATION: Final = "tandem.dev/input-bytes"
+
+MAX_NAME: Final = 50
+"""Longer names are cut and hashed by the Spark operator for the services that it makes."""
+_DNS_1035 = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
+
+_SECURITY: Final[Json] = {
+    "runAsNonRoot": True,
+    "runAsUser": 185,
+    "runAsGroup": 185,
+    "allowPrivilegeEscalation": False,
+    "capabilities": {"drop": ["ALL"]},
+    "seccompProfile": {"type": "RuntimeDefault"},
+}
+"""As Spark's images are made: user 185 and no rights."""
+
+_SIZE_KEYS: Final = {
+    ("driver", "cores"): "spark.driver.cores",
+    ("driver", "memory"): "spark.driver.memory",
+    ("driver", "memoryOverhead"): "spark.driver.memoryOverhead",
+    ("executor", "cores"): "spark.executor.cores",
+    ("executor", "memory"): "spark.executor.memory",
+    ("executor", "memoryOverhead"): "spark.executor.memoryOverhead",
+    ("executor", "instances"): "spark.executor.instances",
+}
+"""Fields that the Spark operator passes on as these settings, after those of `sparkConf`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """The resource for which a job runs: its application is deleted with it."""
+
+    api_version: str
+    kind: str
+    name: str
+    uid: str
+
+    def reference(self) -> Json:
+        return {
+            "apiVersion": self.api_version,
+            "kind": self.kind,
+            "name": self.name,
+            "uid": self.uid,
+            "controller": True,
+            "blockOwnerDeletion": True,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class ApplicationSettings:
+    """What an operator's administrator decides for all jobs.
+
+    `apps_dir` is where the image has `spark_apps/`; `template` lies below those of resources;
+    `ttl_s` is how long an ended application (and with it its driver's log) is kept, None for as
+    long as its resource.
+    """
+
+    image: str = "tandem-spark:latest"
+    spark_version: str = "4.2.0"
+    apps_dir: str = "local:///opt/tandem/spark_apps"
+    service_account: str = "tandem-spark"
+    image_pull_policy: str = "IfNotPresent"
+    ttl_s: int | None = 86_400
+    max_executors: int = 8
+    template: Mapping[str, Any] | None = None
+    patience: Patience = field(default_factory=Patience)
+
+
+class ApplicationBuilder(Protocol):
+    """One Spark operator's resources: what `tandem.kube.jobs` must know of it."""
+
+    @property
+    def resource(self) -> tuple[str, str, str]:
+        """Group, version and plural of the resource."""
+        ...
+
+    def check(self, template: Mapping[str, Any] | None, *, resource: str = "") -> None:
+        """Raises: InvalidSpec if a resource's template sets what is ours."""
+        ...
+
+    def build(
+        self,
+        request: JobRequest,
+        *,
+        owner: Owner,
+        namespace: str,
+        template: Mapping[str, Any] | None = None,
+        secret_name: str | None = None,
+        service_account: str = "",
+        labels: Mapping[str, str] | None = None,
+    ) -> Json:
+        """The whole object to create. Raises: InvalidSpec."""
+        ...
+
+    def classify(
+        self,
+        application: Mapping[str, Any] | None,
+        driver_pod: Mapping[str, Any] | None,
+        *,
+        now_ms: int | None = None,
+    ) -> JobStatus:
+        """What the object and, where it matters, its driver's pod say of the job."""
+        ...
+
+    def driver_pod(self, application: Mapping[str, Any]) -> str:
+        """The name of its driver's pod, there or not."""
+        ...
+
+    def pods(self, name: str) -> str:
+        """A label selector of all pods of the application of that name."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class KubeflowApplications:
+    """`ApplicationBuilder` for Kubeflow's Spark operator.
+
+    Raises: InvalidSpec if the operator-wide template sets what is ours.
+    """
+
+    settings: ApplicationSettings = field(default_factory=ApplicationSettings)
+
+    def __post_init__(self) -> None:
+        templates.check(self.settings.template, resource="the operator's sparkTemplate")
+
+    @property
+    def resource(self) -> tuple[str, str, str]:
+        return ("sparkoperator.k8s.io", "v1beta2", "sparkapplications")
+
+    def check(self, template: Mapping[str, Any] | None, *, resource: str = "") -> None:
+        templates.check(template, resource=resource, field="spec.sparkTemplate")
+
+    def build(
+        self,
+        request: JobRequest,
+        *,
+        owner: Owner,
+        namespace: str,
+        template: Mapping[str, Any] | None = None,
+        secret_name: str | None = None,
+        service_account: str = "",
+        labels: Mapping[str, str] | None = None,
+    ) -> Json:
+        return build(
+            request,
+            settings=self.settings,
+            owner=owner,
+            namespace=namespace,
+            template=template,
+            secret_name=secret_name,
+            service_account=service_account,
+            labels=labels,
+        )
+
+    def classify(
+        self,
+        application: Mapping[str, Any] | None,
+        driver_pod: Mapping[str, Any] | None,
+        *,
+        now_ms: int | None = None,
+    ) -> JobStatus:
+        return classify(application, driver_pod, now_ms=now_ms, patience=self.settings.patience)
+
+    def driver_pod(self, application: Mapping[str, Any]) -> str:
+        return driver_pod_name(application)
+
+    def pods(self, name: str) -> str:
+        return f"sparkoperator.k8s.io/app-name={name}"
+
+
+def build(
+    request: JobRequest,
+    *,
+    settings: ApplicationSettings,
+    owner: Owner,
+    namespace: str,
+    template: Mapping[str, Any] | None = None,
+    secret_name: str | None = None,
+    service_account: str = "",
+    labels: Mapping[str, str] | None = None,
+) -> Json:
+    """The `SparkApplication` of one attempt. The same arguments give the same object.
+
+    Args:
+        template: the resource's `sparkTemplate`; `settings.template` lies below it.
+        secret_name: a Secret whose keys become environment variables of driver and executors.
+            Credentials never stand in arguments or anywhere else in the object.
+        service_account: of the table's storage, instead of the settings'.
+        labels: more labels of ours; names of resources are shortened by `label_value`.
+
+    Raises: InvalidSpec naming the path that a template must not set, or for a name that is no
+        DNS-1035 label.
+    """
+    _check_name(request.name)
+    whose = f"{owner.kind}/{owner.name}"
+    templates.check(template, resource=whose, field="spec.sparkTemplate")
+    users = templates.merge(settings.template or {}, template or {})
+    conf = templates.texts((users.get("spec") or {}).get("sparkConf") or {})
+    asked = users.get("spec") or {}
+    driver = asked.get("driver") or {}
+    distributed = _asks_for_executors(asked, conf)
+    size = sizes(
+        request.input_bytes,
+        tasks=request.tasks,
+        cores=_whole(driver.get("cores") or conf.get("spark.driver.cores"), request.cores),
+        heap=request.memory_bytes,
+        max_executors=settings.max_executors,
+        distributed=distributed,
+    )
+    defaults = _defaults(request, settings, size, service_account or settings.service_account)
+    for (part, key), setting in _SIZE_KEYS.items():
+        if setting in conf:
+            # The field would win over what the user says in the other place.
+            defaults[part].pop(key, None)
+    if (asked.get("dynamicAllocation") or {}).get("enabled"):
+        defaults["executor"].pop("instances", None)
+    merged = templates.merge({"spec": defaults}, settings.template or {})
+    # One after the other, so that a null of the resource's template removes what is below.
+    merged = templates.merge(merged, template or {})
+    spec = merged.setdefault("spec", {})
+    _complete_pods(spec, secret_name)
+    spec.update(
+        {
+            "type": "Python",
+            "mode": "cluster",
+            "mainApplicationFile": f"{settings.apps_dir}/{request.app}.py",
+            "arguments": request.arguments(),
+            "restartPolicy": {"type": "Never"},
+        }
+    )
+    spec["sparkConf"] = {**templates.texts(spec.get("sparkConf") or {}), **session_conf()}
+    if spec.get("hadoopConf"):
+        spec["hadoopConf"] = templates.texts(spec["hadoopConf"])
+    if not size.executors:
+        spec["driver"]["kubernetesMaster"] = f"local[{size.driver.cores}]"
+    metadata = merged.get("metadata") or {}
+    return {
+        "apiVersion": "sparkoperator.k8s.io/v1beta2",
+        "kind": "SparkApplication",
+        "metadata": {
+            "name": request.name,
+            "namespace": namespace,
+            "ownerReferences": [owner.reference()],
+            "labels": {
+                **templates.texts(metadata.get("labels") or {}),
+                MANAGED_BY[0]: MANAGED_BY[1],
+                "tandem.dev/kind": owner.kind,
+                OPERATION_LABEL: label_value(request.operation_id),
+                ATTEMPT_LABEL: str(request.attempt),
+                **{key: label_value(value) for key, value in (labels or {}).items()},
+            },
+            "annotations": {
+                **templates.texts(metadata.get("annotations") or {}),
+                INPUT_BYTES_ANNOTATION: str(request.input_bytes),
+            },
+        },
+        "spec": spec,
+    }
+
+
+def label_value(text: str) -> str:
+    """A name as a label's value: what is longer than 63 characters is cut and hashed."""
+    if len(text) <= 63:
+        return text
+    digest = hashlib.sha256(text.encode()).hexdigest()[:8]
+    return f"{text[:54].rstrip('-_.')}-{digest}"
+
+
+def _check_name(name: str) -> None:
+    if len(name) > MAX_NAME or not _DNS_1035.fullmatch(name):
+        raise InvalidSpec(
+            "is no name for a SparkApplication",
+            field="metadata.name",
+            found=name,
+            expected=f"a DNS-1035 label of at most {MAX_NAME} characters",
+        )
+
+
+def _asks_for_executors(spec: Mapping[str, Any], conf: Mapping[str, str]) -> bool:
+    """Whether a template says how many executors there shall be: then there are some."""
+    return bool(
+        (spec.get("executor") or {}).get("instances")
+        or (spec.get("dynamicAllocation") or {}).get("enabled")
+        or conf.get("spark.executor.instances")
+        or conf.get("spark.dynamicAllocation.enabled") == "true"
+    )
+
+
+def _defaults(
+    request: JobRequest, settings: ApplicationSettings, size: Sizes, account: str
+) -> Json:
+    """What a template may change."""
+    flags = ["-XX:+UseSerialGC"]
+    if not size.executors and request.input_bytes < SHORT_JOB_BYTES:
+        flags.append("-XX:TieredStopAtLevel=1")
+    driver = {**_pod(size.driver), "serviceAccount": account, "securityContext": _SECURITY}
+    # Alone, the driver starts no executors; the CRD wants to be told of them all the same.
+    executor = {
+        **(_pod(size.executor) if size.executors else {"cores": 1, "memory": "512m"}),
+        "instances": size.executors or 1,
+        "serviceAccount": account,
+        "securityContext": _SECURITY,
+    }
+    defaults: Json = {
+        "pythonVersion": "3",
+        "sparkVersion": settings.spark_version,
+        "image": settings.image,
+        "imagePullPolicy": settings.image_pull_policy,
+        "driver": driver,
+        "executor": executor,
+        "sparkConf": {
+            "spark.log.level": "WARN",
+            "spark.ui.showConsoleProgress": "false",
+            "spark.driver.extraJavaOptions": " ".join(flags),
+            "spark.sql.shuffle.partitions": str(size.slots),
+            "spark.default.parallelism": str(size.slots),
+            "spark.sql.catalogImplementation": "in-memory",
+            "spark.sql.execution.arrow.pyspark.enabled": "true",
+        },
+    }
+    if settings.ttl_s is not None:
+        defaults["timeToLiveSeconds"] = settings.ttl_s
+    return defaults
+
+
+def _pod(pod: Pod) -> Json:
+    return {
+        "cores": pod.cores,
+        "memory": f"{pod.heap // MIB}m",
+        "memoryOverhead": f"{pod.beside // MIB}m",
+    }
+
+
+def _complete_pods(spec: Json, secret_name: str | None) -> None:
+    """Credentials, and a pod template that holds what must not be lost in a cluster without
+    the Spark operator's webhook, which alone applies the fields beside the template."""
+    credentials = [{"secretRef": {"name": secret_name}}] if secret_name else []
+    for part, name in (("driver", DRIVER_CONTAINER), ("executor", EXECUTOR_CONTAINER)):
+        pod = spec.setdefault(part, {})
+        env_from = [*(pod.get("envFrom") or []), *credentials]
+        if env_from:
+            pod["envFrom"] = env_from
+        main: Json = {"name": name, "terminationMessagePolicy": "FallbackToLogsOnError"}
+        if pod.get("securityContext"):
+            main["securityContext"] = pod["securityContext"]
+        ours: Json = {"spec": {"containers": [main]}}
+        pod["template"] = templates.merge(ours, pod.get("template") or {})
+        containers = pod["template"].setdefault("spec", {}).setdefault("containers", [])
+        if not any(item["name"] == name for item in containers):
+            containers.append(main)
+        container = next(item for item in containers if item["name"] == name)
+        if credentials:
+            container["envFrom"] = [*(container.get("envFrom") or []), *credentials]
+
+
+def _whole(value: object, default: int) -> int:
+    """A number of cores as a template gives it; the CRD judges what is none."""
+    text = str(value or "")
+    return max(int(text), 1) if text.isdecimal() else default
