@@ -157,7 +157,7 @@ class AbsentLocks(InProcessLocks):
 
 @pytest.mark.parametrize("point", [Point.ACQUIRE_LOCKS, Point.ENTER_COMMIT, Point.RELEASE_LOCKS])
 @pytest.mark.parametrize("kind", ["compaction", "update"])
-def test_S20_an_outage_of_the_lock_store_costs_no_attempt(kind: str, point: Point) -> None:
+def test_an_outage_of_the_lock_store_costs_no_attempt(kind: str, point: Point) -> None:
     single = Single(kind)
     locks = single.world.locks = AbsentLocks()
     session = single.session()

@@ -277,13 +277,17 @@ def test_I28_a_plan_that_waited_for_locks_is_made_anew() -> None:
     waiting: list[Event] = [
         *BEGIN,
         Done(Point.CLAIM_ATTEMPT),
-        LocksWaiting((("TableCompaction/nightly", "segment 0.1"),)),
+        LocksWaiting((("TableCompaction/nightly", "segment 0.1"),), now_ms=7),
     ]
     state, effects = play(waiting)
+    assert state.waiting_since_ms == 7
+    still = LocksWaiting(state.blockers, now_ms=99)
+    assert play([*waiting, Done(Point.AWAIT_LOCKS), still])[0].waiting_since_ms == 7
     assert state.blockers == (("TableCompaction/nightly", "segment 0.1"),)
     assert points(effects)[-1] is Point.AWAIT_LOCKS
     granted: list[Event] = [*waiting, Done(Point.AWAIT_LOCKS), LocksGranted(2), TableRead(5)]
-    _, effects = play(granted)
+    state, effects = play(granted)
+    assert state.waiting_since_ms == 0
     assert points(effects)[-2:] == [Point.READ_TABLE, Point.PLAN]
     _, effects = play([*granted, PlanMade(PLAN), LocksGranted(2)])
     assert points(effects)[-1] is Point.PERSIST_PLAN
@@ -481,7 +485,7 @@ LOCKING = [
 
 
 @pytest.mark.parametrize(("point", "before"), LOCKING)
-def test_S20_without_its_lock_store_it_waits_and_loses_nothing(
+def test_without_its_lock_store_it_waits_and_loses_nothing(
     point: Point, before: list[Event]
 ) -> None:
     begun, [*_, effect] = play(before)

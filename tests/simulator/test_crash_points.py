@@ -93,7 +93,7 @@ def jobs_needed(kind: str, foreign: str) -> int:
 @pytest.mark.parametrize("fault", [Fault.DIE_BEFORE, Fault.DIE_AFTER])
 @pytest.mark.parametrize("point", LIVING_JOB)
 @pytest.mark.parametrize("kind", [*KINDS, SERIALIZABLE])
-def test_Z1_jobs_live_on_and_their_work_is_not_done_twice(
+def test_jobs_live_on_and_their_work_is_not_done_twice(
     kind: str, point: Point, fault: Fault
 ) -> None:
     """The operator dies, its Spark applications do not; the next one takes them over."""
@@ -113,7 +113,7 @@ def test_Z1_jobs_live_on_and_their_work_is_not_done_twice(
             assert single.world.locks.entries(single.table.location) == ()
 
 
-def test_Z1_a_round_that_was_asked_for_is_waited_for_after_a_restart() -> None:
+def test_a_round_that_was_asked_for_is_waited_for_after_a_restart() -> None:
     """The job is at work on its second round when the operator dies."""
     single = Single(SERIALIZABLE)
     strike = StrikeOnce(Point.REQUEST_ROUND, Fault.DIE_AFTER)

@@ -102,7 +102,10 @@ class LocksGranted:
 
 @dataclass(frozen=True, slots=True)
 class LocksWaiting:
+    """`now_ms` is when that was so."""
+
     blockers: tuple[tuple[str, str], ...]
+    now_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -243,7 +243,7 @@ class Performer:
         )
         if isinstance(answer, Granted):
             return LocksGranted(answer.token)
-        return LocksWaiting(answer.blockers)
+        return LocksWaiting(answer.blockers, self._ports.clock.now_ms())
 
     def _await_locks(self, effect: Effect, _state: OperationState) -> Event:
         self._ports.locks.wait(self._table.location, self._id, self._options.lock_wait_s)

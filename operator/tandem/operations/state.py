@@ -52,10 +52,10 @@ class OperationState:
     `persisted`: the attempt's plan is written, so its inputs are frozen. `waited`: locks came
     late, so the plan may be stale. `unsure` counts puts whose answer did not come, `round` is
     the last round of evaluation asked for, `adopting` whether the job of an attempt that we took
-    over is at work on that, `waiting` the effect whose answer is awaited, and
-    `blockers` are those for whom we wait. `asked`: what somebody asked for before it could be
-    done; it is done as soon as it can be. `hindrance`: the service that does not answer, and what
-    it does not say."""
+    over is at work on that, `waiting` the effect whose answer is awaited, and `blockers` are
+    those for whom we wait, since `waiting_since_ms` (0: we do not). `asked` is what somebody
+    asked for before it could be done; it is done as soon as it can be. `hindrance` is what is in
+    the way and may go away by itself: why, and a sentence."""
 
     limits: Limits = Limits()
     phase: Phase = Phase.PENDING
@@ -81,6 +81,7 @@ class OperationState:
     plan: Plan | None = None
     progress: Progress | None = None
     blockers: tuple[tuple[str, str], ...] = ()
+    waiting_since_ms: int = 0
     message: str = ""
     format_version: int = FORMAT_VERSION
 

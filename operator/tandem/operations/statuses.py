@@ -44,7 +44,7 @@ def status_of(
     ending = state.ended
     phase = ending.phase if ending else state.phase
     reason = ending.reason if ending else _reason(state)
-    message = ending.message if ending else _message(state)
+    message = ending.message if ending else _message(state, now_ms)
     return OperationStatus(
         observed_generation=generation,
         phase=phase,
@@ -76,31 +76,48 @@ def _progress(progress: Progress | None, phase: Phase) -> Progress | None:
 def _reason(state: OperationState) -> Reason:
     if state.hindrance:
         return state.hindrance[0]
-    if state.blockers:
+    if state.waiting_since_ms:
         return Reason.WAITING_FOR_LOCK
     return _PHASE_REASON.get(state.phase, Reason.PENDING)
 
 
-def _message(state: OperationState) -> str:
+def _message(state: OperationState, now_ms: int) -> str:
     if state.hindrance:
         return state.hindrance[1]
-    if state.blockers:
+    if state.waiting_since_ms:
+        lasts = spoken((now_ms - state.waiting_since_ms) // 1000)
+        if not state.blockers:
+            return f"waits for its turn, {lasts}"
         who, what = state.blockers[0]
         more = f" and {len(state.blockers) - 1} more" if len(state.blockers) > 1 else ""
-        return f"waits for {who} on {what}{more}"
+        return f"waits for {who} on {what}{more}, {lasts}"
     return state.message
+
+
+def spoken(seconds: int) -> str:
+    """How long, as people say it: `40 s`, `3 min`, `2 h 5 min`."""
+    minutes, seconds = divmod(max(0, seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours} h {minutes} min" if minutes else f"{hours} h"
+    return f"{minutes} min" if minutes else f"{seconds} s"
 
 
 def conditions(
     phase: Phase, reason: Reason, message: str, generation: int, now_ms: int
 ) -> tuple[Condition, ...]:
-    """The four conditions of an operation in `phase`."""
+    """The conditions of an operation in `phase`, the one that says most first.
 
-    def condition(type_: ConditionType, status: Truth, why: Reason, text: str) -> Condition:
+    What tools make of them (Flux and `kubectl wait` by kstatus, Argo CD) decides their truth:
+    `Ready` False alone would mean "still at work" to them, so a failure is `Stalled`; what is
+    suspended is as its owner wants it, and has no `Ready` that could say otherwise.
+    """
+
+    def condition(type_: ConditionType, status: Truth, text: str = "") -> Condition:
         return Condition(
             type=type_,
             status=status,
-            reason=why,
+            reason=reason,
             message=text,
             last_transition_time=rfc3339(now_ms),
             observed_generation=generation,
@@ -108,10 +125,13 @@ def conditions(
 
     well = phase in (Phase.SUCCEEDED, Phase.SUPERSEDED)
     failed = phase is Phase.FAILED
-    succeeded: Truth = "True" if well else "False" if failed else "Unknown"
-    return (
-        condition(ConditionType.SUCCEEDED, succeeded, reason, message),
-        condition(ConditionType.RECONCILING, "False" if phase in ENDED else "True", reason, ""),
-        condition(ConditionType.STALLED, "True" if failed else "False", reason, ""),
-        condition(ConditionType.READY, "True" if well else "False", reason, ""),
+    at_work = phase not in ENDED and phase is not Phase.SUSPENDED
+    ended_well: Truth = "True" if well else "False" if failed else "Unknown"
+    found = (
+        condition(ConditionType.SUCCEEDED, ended_well, message),
+        condition(ConditionType.RECONCILING, "True" if at_work else "False"),
+        condition(ConditionType.STALLED, "True" if failed else "False", message if failed else ""),
     )
+    if phase is Phase.SUSPENDED:
+        return found
+    return (*found, condition(ConditionType.READY, ended_well))

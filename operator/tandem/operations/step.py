@@ -201,7 +201,7 @@ def _claim_lost(state: OperationState, _event: ClaimLost) -> Step:
 
 
 def _locks_granted(state: OperationState, event: LocksGranted) -> Step:
-    state = state.at(token=event.token, blockers=())
+    state = state.at(token=event.token, blockers=(), waiting_since_ms=0)
     if state.adopting:
         return do(state, Point.POLL_JOB, adopting=False)
     state = state.at(phase=Phase.LOCKED)
@@ -214,7 +214,10 @@ def _locks_granted(state: OperationState, event: LocksGranted) -> Step:
 
 
 def _locks_waiting(state: OperationState, event: LocksWaiting) -> Step:
-    return do(state, Point.AWAIT_LOCKS, waited=True, blockers=event.blockers)
+    since = state.waiting_since_ms or event.now_ms
+    return do(
+        state, Point.AWAIT_LOCKS, waited=True, blockers=event.blockers, waiting_since_ms=since
+    )
 
 
 # Running ------------------------------------------------------------------------------------

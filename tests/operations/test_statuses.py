@@ -1,0 +1,112 @@
+"""What people and tools read from a status, phase by phase. Pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tandem.errors import Reason
+from tandem.operations.events import Ending
+from tandem.operations.state import OperationState
+from tandem.operations.statuses import conditions, spoken, status_of
+from tandem.spec.status import ENDED, OperationStatus, Phase
+
+
+def kstatus(generation: int, status: dict[str, Any]) -> str:
+    """The rules of kstatus (which Flux and others wait by), in their order, for objects that
+    nobody deletes."""
+    observed = status.get("observedGeneration")
+    if observed is not None and observed != generation:
+        return "InProgress"
+    found = {c["type"]: c["status"] for c in status.get("conditions", ())}
+    if found.get("Reconciling") == "True":
+        return "InProgress"
+    if found.get("Stalled") == "True":
+        return "Failed"
+    if "Ready" in found:
+        return "Current" if found["Ready"] == "True" else "InProgress"
+    return "Current"
+
+
+def status(state: OperationState, now_ms: int = 90_000) -> OperationStatus:
+    return status_of(state, operation_id="x", generation=3, started_ms=50_000, now_ms=now_ms)
+
+
+def in_phase(phase: Phase) -> OperationStatus:
+    ended = None
+    if phase in ENDED or phase is Phase.SUSPENDED:
+        ended = Ending(phase, Reason.COMMITTED, "as the test wants it")
+    return status(OperationState(phase=phase, ended=ended))
+
+
+EXPECTED = {
+    Phase.PENDING: "InProgress",
+    Phase.PLANNED: "InProgress",
+    Phase.LOCKED: "InProgress",
+    Phase.RUNNING: "InProgress",
+    Phase.RECONCILING: "InProgress",
+    Phase.SUCCEEDED: "Current",
+    Phase.SUPERSEDED: "Current",
+    Phase.FAILED: "Failed",
+    Phase.SUSPENDED: "Current",
+}
+
+
+@pytest.mark.parametrize("phase", list(Phase))
+def test_tools_that_wait_see_what_it_is(phase: Phase) -> None:
+    shown = in_phase(phase).manifest()
+    assert kstatus(3, shown) == EXPECTED[phase]
+    assert kstatus(4, shown) == "InProgress", "a newer spec has not been looked at"
+
+
+def test_what_nobody_has_seen_yet_is_not_done() -> None:
+    assert kstatus(1, {"observedGeneration": -1}) == "InProgress"
+
+
+@pytest.mark.parametrize("phase", list(Phase))
+def test_every_phase_says_the_truth_in_each_condition(phase: Phase) -> None:
+    found = {c.type.value: c.status for c in in_phase(phase).conditions}
+    match EXPECTED[phase], phase:
+        case "Failed", _:
+            truth = {"Ready": "False", "Succeeded": "False", "Stalled": "True"}
+        case "Current", Phase.SUSPENDED:
+            truth = {"Succeeded": "Unknown", "Stalled": "False"}
+        case "Current", _:
+            truth = {"Ready": "True", "Succeeded": "True", "Stalled": "False"}
+        case _:
+            truth = {"Ready": "Unknown", "Succeeded": "Unknown", "Stalled": "False"}
+    at_work = "True" if EXPECTED[phase] == "InProgress" else "False"
+    assert found == {**truth, "Reconciling": at_work}
+
+
+@pytest.mark.parametrize("phase", list(Phase))
+def test_conditions_are_as_kubernetes_wants_them(phase: Phase) -> None:
+    found = conditions(phase, Reason.RUNNING, "a message", 7, now_ms=1_700_000_000_000)
+    assert len({c.type for c in found}) == len(found)
+    for condition in found:
+        assert condition.reason
+        assert condition.observed_generation == 7
+        assert condition.last_transition_time == "2023-11-14T22:13:20Z"
+    assert found[0].message == "a message"
+
+
+def test_a_status_says_for_whom_it_waits_and_how_long() -> None:
+    blockers = (("TableCompaction/nightly", "segment 0.1"), ("TableUpdate/fix", "segment 3"))
+    waiting = OperationState(blockers=blockers[:1], waiting_since_ms=50_000)
+    [first, *_] = status(waiting).conditions
+    assert first.reason == Reason.WAITING_FOR_LOCK
+    assert first.message == "waits for TableCompaction/nightly on segment 0.1, 40 s"
+    [first, *_] = status(waiting.at(blockers=blockers), now_ms=230_000).conditions
+    assert first.message == "waits for TableCompaction/nightly on segment 0.1 and 1 more, 3 min"
+    [first, *_] = status(waiting.at(blockers=())).conditions
+    assert first.message == "waits for its turn, 40 s"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(-1, "0 s"), (0, "0 s"), (59, "59 s"), (60, "1 min"), (3_599, "59 min"), (3_600, "1 h"),
+     (7_500, "2 h 5 min")],
+)  # fmt: skip
+def test_durations_as_people_say_them(seconds: int, text: str) -> None:
+    assert spoken(seconds) == text
