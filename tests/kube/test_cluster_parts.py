@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from cluster_parts import REPOSITORY
+from cluster_processes import REPOSITORY
 from support.cluster import ApiRefused, Cluster, KubectlFailed, own_cluster
 
 WITHIN_S = 30.0

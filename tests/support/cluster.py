@@ -26,7 +26,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from cluster_parts import Access, ApiRefused, KubectlFailed, PartFailed, kubectl
+from cluster_access import Access, ApiRefused, KubectlFailed, kubectl
+from cluster_processes import PartFailed
 
 __all__ = [
     "Access",

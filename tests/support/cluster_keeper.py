@@ -22,7 +22,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from cluster_parts import REPOSITORY, ControlPlane, Part, PartFailed, built, etcd
+from cluster_parts import ControlPlane, manifests
+from cluster_processes import Part, PartFailed, etcd
 
 ACTIONS = ("kill", "start", "restart", "stop", "resume")
 
@@ -85,16 +86,6 @@ def keep(folder: Path, wait_for_end: Callable[[], None]) -> None:
         store.kill()
         for member in store.members:
             shutil.rmtree(member.data, ignore_errors=True)
-
-
-def manifests() -> list[Path]:
-    """What every cluster of a test has: the Spark operator's CRD, ours, and who we are."""
-    spark = built("spark-operator-crds") / "crds" / "sparkoperator"
-    return [
-        spark / "sparkoperator.k8s.io_sparkapplications.yaml",
-        *sorted((REPOSITORY / "crds").glob("*.yaml")),
-        REPOSITORY / "examples" / "cluster" / "rbac.yaml",
-    ]
 
 
 def _handler(parts: dict[str, Part]) -> type[socketserver.StreamRequestHandler]:

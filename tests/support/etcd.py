@@ -17,8 +17,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from cluster_parts import Etcd, EtcdMember
-from cluster_parts import etcd as make_etcd
+from cluster_processes import Etcd, EtcdMember
+from cluster_processes import etcd as make_etcd
 
 __all__ = ["Etcd", "EtcdMember", "start_etcd"]
 

@@ -1,0 +1,137 @@
+"""Ways to an API server that `cluster_parts` started: kubeconfig files, single calls, kubectl.
+
+Needs only Python's standard library; the operator's own client is another one on purpose, so
+that tests look at what it did with other eyes.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import ssl
+import subprocess
+import urllib.request
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.error import HTTPError
+
+from cluster_processes import built
+
+
+class KubectlFailed(RuntimeError):
+    """kubectl ended with an error; `stderr` has what it said."""
+
+    def __init__(self, arguments: Sequence[str], stderr: str) -> None:
+        super().__init__(f"kubectl {' '.join(arguments)}: {stderr.strip()}")
+        self.stderr = stderr
+
+
+class ApiRefused(RuntimeError):
+    """The API server answered with an error."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(f"{status}: {message}")
+        self.status = status
+        self.message = message
+
+
+@dataclass(frozen=True)
+class Access:
+    """Somebody's way to the API server, as a kubeconfig file has it."""
+
+    server: str
+    authority: str = field(repr=False)
+    token: str = field(repr=False)
+
+    def write(self, path: Path) -> Path:
+        """As a kubeconfig file that only its owner reads."""
+        authority = base64.b64encode(self.authority.encode()).decode()
+        config = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [
+                {
+                    "name": "parts",
+                    "cluster": {"server": self.server, "certificate-authority-data": authority},
+                }
+            ],
+            "users": [{"name": "user", "user": {"token": self.token}}],
+            "contexts": [{"name": "parts", "context": {"cluster": "parts", "user": "user"}}],
+            "current-context": "parts",
+        }
+        path.touch(mode=0o600)
+        path.write_text(json.dumps(config, indent=1))
+        return path
+
+    @classmethod
+    def read(cls, path: Path) -> Access:
+        """What `write` wrote."""
+        config = json.loads(path.read_text())
+        cluster = config["clusters"][0]["cluster"]
+        authority = base64.b64decode(cluster["certificate-authority-data"]).decode()
+        return cls(cluster["server"], authority, config["users"][0]["user"]["token"])
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        body: object = None,
+        *,
+        content_type: str = "application/json",
+        timeout_s: float = 30,
+    ) -> Any:
+        """One call; the answer's JSON. `path` is what follows the server's name.
+
+        Raises ApiRefused for what the server answers with an error, OSError if it does not.
+        """
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(f"{self.server}{path}", data=data, method=method)
+        request.add_header("Authorization", f"Bearer {self.token}")
+        request.add_header("Content-Type", content_type)
+        trusted = ssl.create_default_context(cadata=self.authority)
+        try:
+            with urllib.request.urlopen(request, timeout=timeout_s, context=trusted) as answer:
+                text = answer.read()
+        except HTTPError as error:
+            with error:
+                raise ApiRefused(error.code, _message(error.read())) from None
+        return json.loads(text) if text.startswith((b"{", b"[")) else text.decode()
+
+    def of_service_account(self, namespace: str, name: str) -> Access:
+        """What a pod of that service account would have: a token for a day."""
+        path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{name}/token"
+        wanted = {
+            "apiVersion": "authentication.k8s.io/v1",
+            "kind": "TokenRequest",
+            "spec": {"expirationSeconds": 86_400},
+        }
+        answer = self.request("POST", path, wanted)
+        return Access(self.server, self.authority, answer["status"]["token"])
+
+
+def _message(text: bytes) -> str:
+    try:
+        return str(json.loads(text)["message"])
+    except (ValueError, KeyError, TypeError):
+        return text.decode(errors="replace")
+
+
+def kubectl(kubeconfig: Path, *arguments: str, text: str | None = None) -> str:
+    """Run kubectl with this kubeconfig and, if given, this standard input; what it prints.
+
+    Raises KubectlFailed, whose `stderr` says what was wrong.
+    """
+    program = str(built("kubernetes") / "bin" / "kubectl")
+    cache = kubeconfig.parent / "kubectl"
+    done = subprocess.run(
+        [program, f"--kubeconfig={kubeconfig}", f"--cache-dir={cache}", *arguments],
+        input=text,
+        capture_output=True,
+        check=False,
+        text=True,
+    )
+    if done.returncode != 0:
+        raise KubectlFailed(arguments, done.stderr)
+    return done.stdout
