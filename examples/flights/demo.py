@@ -26,26 +26,27 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import data
-import pyarrow as pa
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from showing import (
+    console,
+    has_the_rows,
+    load_daily,
+    relocated,
+    show_outcomes,
+    show_replayed,
+    show_sizes,
+    verdict,
+)
 
 from tandem.cli.engine import Outcome
-from tandem.cli.output import human_bytes, table_of
 from tandem.cli.progress import ProgressDisplay
-from tandem.cli.report import message_of
-from tandem.delta import scan
-from tandem.delta.log import DeltaLog
 from tandem.operations import run as engine
 from tandem.operations.driver import Drive
 from tandem.operations.effects import Effect, Point
 from tandem.operations.events import Event
 from tandem.operations.ports import Ports
 from tandem.spark.local import LocalRunner
-from tandem.spec import AnyResource, LakeTable, OperationStatus, load
+from tandem.spec import AnyResource, load
 from tandem.spec.status import Phase
-from tandem.storage import open_store
-from tandem.timeline.segments import segments
 
 HERE = Path(__file__).resolve().parent
 WORK = Path(os.environ.get("TANDEM_CACHE", Path.home() / ".cache" / "tandem")) / "demo"
@@ -53,7 +54,6 @@ PATIENCE_S = 240
 """How long one side waits for the other before it goes on alone (and the demo fails)."""
 
 Hook = Callable[[Effect, Callable[[], Event]], Event]
-console = Console() if sys.stdout.isatty() else Console(width=110)
 
 
 class Gate:
@@ -145,96 +145,6 @@ def run_story(story: Story, resources: Sequence[AnyResource]) -> list[Outcome]:
         return [*first.result(), *second.result()]
 
 
-def relocated(resources: Sequence[AnyResource], folder: Path) -> list[AnyResource]:
-    """The resources as they are in the files, but with the table in `folder`."""
-    return [
-        resource.model_copy(
-            update={"spec": resource.spec.model_copy(update={"location": folder.as_uri()})}
-        )
-        if isinstance(resource, LakeTable)
-        else resource
-        for resource in resources
-    ]
-
-
-def show_outcomes(outcomes: Sequence[Outcome]) -> None:
-    """What each operation did."""
-    rows = []
-    for outcome in outcomes:
-        status = outcome.status
-        result = status.result if isinstance(status, OperationStatus) else None
-        if result is None:
-            rows.append([outcome.resource.id, status.phase, None, "", "", "", message_of(status)])
-            continue
-        affected, reconciled = result.rows_affected, result.reconciled
-        rows.append(
-            [
-                outcome.resource.id,
-                status.phase,
-                result.version,
-                f"-{result.files_removed or 0} +{result.files_added or 0}",
-                ""
-                if affected is None
-                else f"{affected.updated:,} updated, {affected.deleted:,} deleted",
-                "" if reconciled is None else str(reconciled.commits_seen),
-                "" if reconciled is None else str(reconciled.rounds),
-            ]
-        )
-    console.print(
-        table_of(
-            ["operation", "ended", "version", "files", "rows", "commits met", "rounds"],
-            rows,
-        )
-    )
-
-
-def show_replayed(folder: Path) -> None:
-    """Which deletes were replayed onto which segment. The compaction wrote its segments without
-    a single deleted row, so what is deleted in them now was moved there."""
-    snapshot = DeltaLog(open_store(folder.as_uri())).snapshot()
-    found = [s for s in segments(snapshot.adds()) if s.level > 0 and s.deleted_rows]
-    total = sum(segment.deleted_rows for segment in found)
-    each = ", ".join(f"{segment.name}: {segment.deleted_rows:,}" for segment in found)
-    console.print(
-        f"{total:,} deletes were replayed onto {len(found)} compacted segments. {each}",
-        highlight=False,
-    )
-
-
-def show_sizes(before: Path, after: Path) -> None:
-    """Files, bytes and segments before and after."""
-    rows = []
-    for title, folder in (("before", before), ("after", after)):
-        snapshot = DeltaLog(open_store(folder.as_uri())).snapshot()
-        found = segments(snapshot.adds())
-        deleted = sum(segment.deleted_rows for segment in found)
-        rows.append(
-            [
-                title,
-                snapshot.version,
-                len(found),
-                snapshot.num_files,
-                human_bytes(snapshot.size_bytes),
-                f"{deleted:,}",
-            ]
-        )
-    console.print(
-        table_of(["table", "version", "segments", "files", "size", "rows hidden by DVs"], rows)
-    )
-
-
-def read_by_us(folder: Path) -> pa.Table:
-    """The rows as our reader sees them."""
-    log = DeltaLog(open_store(folder.as_uri()))
-    return scan.scan(log.snapshot(), log.store).read_all()
-
-
-def verdict(text: str, right: bool) -> bool:
-    mark = "[green]yes[/green]" if right else "[bold red]NO[/bold red]"
-    console.print(f"  {text}: {mark}", highlight=False)
-    return right
-
-
 def main() -> int:
     began = time.monotonic()
     shutil.rmtree(WORK, ignore_errors=True)
@@ -244,12 +154,7 @@ def main() -> int:
     )
     console.rule("The flights of 2013, as 365 daily loads")
     raw = data.unpack(WORK)
-    columns = (TextColumn("{task.description}"), BarColumn(24), MofNCompleteColumn())
-    with Progress(*columns, TimeElapsedColumn(), console=Console(stderr=True)) as progress:
-        bar = progress.add_task("deltalake appends", total=None)
-        rows = data.load_daily(
-            raw, original, lambda done, total: progress.update(bar, completed=done, total=total)
-        )
+    rows = load_daily(raw, original)
     answer = data.expected(raw)
     console.print(f"{rows:,} rows in {original}")
 
@@ -272,14 +177,7 @@ def main() -> int:
             "every operation succeeded",
             all(outcome.status.phase is Phase.SUCCEEDED for outcome in outcomes),
         )
-        ours, theirs = read_by_us(story.folder), data.read_by_deltalake(story.folder)
-        right &= verdict(
-            f"our reader's {ours.num_rows:,} rows are DuckDB's serial result",
-            data.differences(answer, ours) == 0,
-        )
-        right &= verdict(
-            f"deltalake's {theirs.num_rows:,} rows are, too", data.differences(answer, theirs) == 0
-        )
+        right &= has_the_rows(story.folder, answer)
     console.rule()
     console.print(f"Took {time.monotonic() - began:.0f} s. Look around:")
     console.print(
