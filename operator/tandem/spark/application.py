@@ -22,10 +22,13 @@ from tandem.spark.application_sizes import MIB, Pod, Sizes, sizes
 from tandem.spark.application_status import (
     DRIVER_CONTAINER,
     EXECUTOR_CONTAINER,
+    FINISHED,
     LOG_ANNOTATION,
     Patience,
     classify,
     driver_pod_name,
+    needs_pod,
+    state_of,
 )
 from tandem.spark.port import JobRequest, JobStatus
 from tandem.spark.session import SHORT_JOB_BYTES, session_conf
@@ -152,6 +155,14 @@ class ApplicationBuilder(Protocol):
         """What the object and, where it matters, its driver's pod say of the job."""
         ...
 
+    def needs_pod(self, application: Mapping[str, Any]) -> bool:
+        """Whether the driver's pod may say something that the object does not."""
+        ...
+
+    def finished(self, application: Mapping[str, Any]) -> bool:
+        """Whether its Spark operator will start nothing more for it."""
+        ...
+
     def driver_pod(self, application: Mapping[str, Any]) -> str:
         """The name of its driver's pod, there or not."""
         ...
@@ -210,6 +221,12 @@ class KubeflowApplications:
         now_ms: int | None = None,
     ) -> JobStatus:
         return classify(application, driver_pod, now_ms=now_ms, patience=self.settings.patience)
+
+    def needs_pod(self, application: Mapping[str, Any]) -> bool:
+        return needs_pod(application)
+
+    def finished(self, application: Mapping[str, Any]) -> bool:
+        return state_of(application) in FINISHED
 
     def driver_pod(self, application: Mapping[str, Any]) -> str:
         return driver_pod_name(application)
