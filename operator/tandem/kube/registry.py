@@ -168,6 +168,11 @@ class Registry:
 
         return end
 
+    def nudge(self, key: Key) -> None:
+        """Wake those who watch a resource, though it did not change itself."""
+        for wake in list(self._watchers.get(key, ())):
+            wake()
+
     def _forget(self, uid: str) -> Summary | None:
         summary = self._summaries.pop(uid, None)
         if summary is None:
@@ -186,5 +191,4 @@ class Registry:
         if summary.kind != TABLE_KIND:
             keys.append((TABLE_KIND, summary.namespace, summary.table))
         for key in keys:
-            for wake in list(self._watchers.get(key, ())):
-                wake()
+            self.nudge(key)

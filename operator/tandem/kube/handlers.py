@@ -1,0 +1,152 @@
+"""The kopf side: which events and daemons there are, and how kopf is to behave. Thin: every
+handler hands over at once.
+
+Daemons are never left to end by themselves: kopf would not start them again in this process.
+They wait, done, until their filter no longer fits (docs/decisions/0046).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import kopf
+import structlog
+
+from tandem.kube import credentials
+from tandem.kube.context import Context
+from tandem.kube.daemon import Life
+from tandem.kube.finished import Finished
+from tandem.kube.jobs import ApplicationCache
+from tandem.kube.kinds import (
+    FINALIZER,
+    GROUP,
+    KINDS,
+    OPERATION_KINDS,
+    TABLE_KIND,
+    VERSION,
+    Body,
+    has_finalizer,
+    is_active,
+    is_deleting,
+    plural,
+    uid_of,
+)
+from tandem.kube.settings import OperatorSettings
+from tandem.kube.table_daemon import TableLife
+from tandem.spark.application import MANAGED_BY
+
+_log = structlog.get_logger("tandem.kube.handlers")
+_RETRY_S = 10.0
+_FORCED_EXIT_S = 5.0
+
+
+def register(
+    context: Context,
+    finished: Finished,
+    applications: ApplicationCache,
+    application_resource: tuple[str, str, str] | None,
+) -> kopf.OperatorRegistry:
+    """All handlers of one operator.
+
+    Args:
+        application_resource: of the Spark operator; None where jobs run otherwise.
+    """
+    registry = kopf.OperatorRegistry()
+
+    @kopf.on.login(registry=registry)
+    def login(**_: Any) -> kopf.ConnectionInfo:
+        return credentials.load(context.settings.kubeconfig)
+
+    async def see(event: Any, **_: Any) -> None:
+        body: Body = event["object"]
+        if event["type"] == "DELETED":
+            context.registry.remove(uid_of(body))
+            return
+        summary = context.registry.update(body)
+        finished.note(summary)
+        if summary.kind != TABLE_KIND and is_deleting(body):
+            await _clean_up(context, body)
+
+    for kind in KINDS:
+        kopf.on.event(GROUP, VERSION, plural(kind), registry=registry, id="see")(see)
+
+    async def operate(body: Any, stopped: Any, **_: Any) -> None:
+        raw = context.registry.body(uid_of(body))
+        if raw is not None:
+            await Life(context, raw).run(stopped)
+        await stopped.wait()
+
+    async def tend(body: Any, stopped: Any, **_: Any) -> None:
+        raw = context.registry.body(uid_of(body))
+        if raw is not None:
+            await TableLife(context, raw).run(stopped)
+        await stopped.wait()
+
+    options: dict[str, Any] = {
+        "registry": registry,
+        "backoff": _RETRY_S,
+        "cancellation_timeout": _FORCED_EXIT_S,
+    }
+    for kind in OPERATION_KINDS:
+        kopf.daemon(
+            GROUP,
+            VERSION,
+            plural(kind),
+            id="operate",
+            when=lambda body, **_: is_active(body),
+            **options,
+        )(operate)
+    kopf.daemon(GROUP, VERSION, plural(TABLE_KIND), id="tend", **options)(tend)
+
+    if application_resource is not None:
+
+        async def see_application(event: Any, **_: Any) -> None:
+            body: Body = event["object"]
+            applications.observe(event["type"], body)
+            for owner in body["metadata"].get("ownerReferences") or ():
+                summary = context.registry.by_uid(owner["uid"])
+                if summary is not None:
+                    context.registry.nudge(summary.key)
+
+        kopf.on.event(*application_resource, registry=registry, id="see")(see_application)
+    return registry
+
+
+async def _clean_up(context: Context, body: Body) -> None:
+    """An operation that was deleted while no operator ran has no daemon, and kopf starts none:
+    what it left is cleaned up here, before kopf takes the finalizer off."""
+    if uid_of(body) in context.lives or not has_finalizer(body) or not is_active(body):
+        return
+    try:
+        async with asyncio.timeout(context.settings.cancel_s):
+            await Life(context, body).clean_up()
+    except TimeoutError:
+        _log.warning("let go without cleaning up", uid=uid_of(body))
+
+
+def kopf_settings(settings: OperatorSettings) -> kopf.OperatorSettings:
+    """How kopf shall behave."""
+    found = kopf.OperatorSettings()
+    found.persistence.finalizer = FINALIZER
+    found.persistence.progress_storage = kopf.AnnotationsProgressStorage(prefix=GROUP)
+    found.persistence.diffbase_storage = kopf.AnnotationsDiffBaseStorage(prefix=GROUP)
+    found.posting.reporting_component = "tandem-operator"
+    found.posting.reporting_instance = settings.instance
+    found.posting.event_name_prefix = "tandem-"
+    found.networking.request_timeout = 30
+    found.networking.connect_timeout = 5
+    found.networking.enforce_retry_after = True
+    found.watching.connect_timeout = 5
+    found.watching.reconnect_backoff = 0.5
+    found.watching.chunk_size = 500
+    found.watching.label_selectors["sparkoperator.k8s.io", "sparkapplications"] = "=".join(
+        MANAGED_BY
+    )
+    found.queueing.error_delays = (0.5, 1, 2, 3, 5, 8, 10)
+    # Patterns of namespaces need namespaces to be watched; names and "all" do not.
+    found.scanning.disabled = not any(set("*?[!,") & set(name) for name in settings.namespaces)
+    # A deleted operation gets this long to clean up; kopf looks again at once when it is done,
+    # without writing to the resource.
+    found.background.instant_exit_timeout = settings.cancel_s
+    return found

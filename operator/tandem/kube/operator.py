@@ -1,0 +1,245 @@
+"""One operator process: its parts, put together, started, and taken down again.
+
+It keeps nothing of its own: whatever it needs after a restart is in statuses, in the lock store
+and below the tables' `_tandem/`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+
+import kopf
+import structlog
+
+from tandem.kube import handlers, health
+from tandem.kube.api import Api, ApiError
+from tandem.kube.context import Context, RunnerOf
+from tandem.kube.finished import Finished
+from tandem.kube.jobs import ApplicationCache, ApplicationRunner
+from tandem.kube.kinds import GROUP, KINDS, VERSION, Body, plural, uid_of
+from tandem.kube.leader import Leadership, LockMembers
+from tandem.kube.registry import Registry
+from tandem.kube.settings import OperatorSettings
+from tandem.kube.slots import Slots
+from tandem.locks.memory import InProcessLocks
+from tandem.locks.port import LockStore
+from tandem.operations.performer import Around, plainly
+from tandem.operations.ports import SystemClock, SystemNonces
+from tandem.operations.work import Table
+from tandem.spark.application import ApplicationBuilder, KubeflowApplications, Owner, label_value
+from tandem.spark.port import JobRunner
+from tandem.spec.resources import Operation
+
+_log = structlog.get_logger("tandem.kube.operator")
+_CRDS_S = 2.0
+
+
+class LeadershipLost(Exception):
+    """Another operator leads now, or may: this process has stopped working."""
+
+
+async def run_operator(
+    settings: OperatorSettings,
+    *,
+    around: Around = plainly,
+    stop: asyncio.Event | None = None,
+    ready: asyncio.Event | None = None,
+    runner_of: RunnerOf | None = None,
+) -> None:
+    """Run until `stop` is set or, in the main thread, until SIGTERM or SIGINT. Jobs go on; the
+    next operator takes them over.
+
+    Args:
+        around: sees every effect of every operation (tests stand here).
+        ready: set once it leads and works.
+        runner_of: runs jobs otherwise than as SparkApplications.
+
+    Raises: LeadershipLost.
+    """
+    stop = stop or asyncio.Event()
+    ready = ready or asyncio.Event()
+    loop = asyncio.get_running_loop()
+    clock, nonces = SystemClock(), SystemNonces()
+    pool = ThreadPoolExecutor(settings.workers, thread_name_prefix="tandem")
+    # Elections must not wait for a thread that works on a table.
+    office = ThreadPoolExecutor(2, thread_name_prefix="tandem-office")
+    try:
+        async with (
+            Api.from_kubeconfig(settings.kubeconfig) as api,
+            _lock_store(settings) as (locks, grace_s),
+        ):
+            members = LockMembers(locks, settings.instance, nonces.nonce())
+            leadership = Leadership(locks, members, settings.election_id, office, grace_s=grace_s)
+            registry = Registry()
+            applications = ApplicationCache()
+            builder = KubeflowApplications(settings.application)
+            context = Context(
+                settings=settings,
+                api=api,
+                registry=registry,
+                locks=locks,
+                processes=members,
+                clock=clock,
+                nonces=nonces,
+                pool=pool,
+                slots=Slots(settings.max_jobs),
+                runner_of=runner_of or _spark_applications(api, loop, builder, applications),
+                around=around,
+                may_write=lambda: leadership.leads,
+            )
+            finished = Finished(api, registry, clock, context.may_write)
+
+            def facts() -> dict[str, object]:
+                return {
+                    "instance": settings.instance,
+                    "leads": leadership.leads,
+                    "resources": len(registry),
+                    "jobs": context.slots.taken,
+                }
+
+            async with health.serve(settings.health, facts, lambda: True):
+                if not await _unless(stop, leadership.win()):
+                    return
+                try:
+                    if not await _unless(stop, _await_kinds(api, spark=runner_of is None)):
+                        return
+                    resource = builder.resource if runner_of is None else None
+                    kopf_registry = handlers.register(context, finished, applications, resource)
+                    await _work(settings, kopf_registry, leadership, finished, stop, ready)
+                finally:
+                    await leadership.resign()
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+        office.shutdown(wait=False, cancel_futures=True)
+
+
+async def _work(
+    settings: OperatorSettings,
+    registry: kopf.OperatorRegistry,
+    leadership: Leadership,
+    finished: Finished,
+    stop: asyncio.Event,
+    ready: asyncio.Event,
+) -> None:
+    """Run kopf until we shall stop or lead no more."""
+    over = asyncio.Event()
+    # kopf ends every task that was started after it: ours come first.
+    holding = asyncio.create_task(leadership.hold(), name="hold leadership")
+    holding.add_done_callback(lambda _: over.set())
+    tidying = asyncio.create_task(finished.run(), name="tend the finished")
+    tidying.add_done_callback(lambda _: over.set())
+    stopping = asyncio.create_task(stop.wait(), name="await the stop")
+    stopping.add_done_callback(lambda _: over.set())
+    tasks = (holding, tidying, stopping)
+    lost = False
+    try:
+        await kopf.operator(
+            registry=registry,
+            settings=handlers.kopf_settings(settings),
+            standalone=True,
+            clusterwide=not settings.namespaces,
+            namespaces=settings.namespaces,
+            stop_flag=over,
+            ready_flag=ready,
+        )
+        lost = holding.done() and not stop.is_set()
+        if tidying.done():
+            tidying.result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    if lost:
+        raise LeadershipLost("another operator leads now, or the lock store is away")
+
+
+async def _unless(stop: asyncio.Event, work: Awaitable[None]) -> bool:
+    """Await `work`, unless told to stop first."""
+    working = asyncio.ensure_future(work)
+    stopping = asyncio.ensure_future(stop.wait())
+    await asyncio.wait({working, stopping}, return_when=asyncio.FIRST_COMPLETED)
+    for task in (working, stopping):
+        if not task.done():
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+    if stop.is_set():
+        return False
+    working.result()
+    return True
+
+
+@asynccontextmanager
+async def _lock_store(settings: OperatorSettings) -> AsyncIterator[tuple[LockStore, float]]:
+    """The locks, and how long a leader may go on without an answer from them."""
+    if settings.etcd is None:
+        yield InProcessLocks(), float("inf")
+        return
+    from tandem.locks.etcd import EtcdLocks  # brings gRPC along
+
+    store = await asyncio.to_thread(EtcdLocks, settings.etcd)
+    try:
+        yield store, settings.etcd.ttl_s * 2 / 3
+    finally:
+        await asyncio.to_thread(store.close)
+
+
+async def _await_kinds(api: Api, *, spark: bool) -> None:
+    """Wait until our kinds are installed: kopf would not notice them later."""
+    wanted = {f"{GROUP}/{VERSION}": {plural(kind) for kind in KINDS}}
+    if spark:
+        wanted["sparkoperator.k8s.io/v1beta2"] = {"sparkapplications"}
+    told: set[str] = set()
+    while True:
+        missing = set[str]()
+        for group, plurals in wanted.items():
+            try:
+                found = await api.request("GET", f"/apis/{group}")
+                missing |= plurals - {item["name"] for item in found["resources"]}
+            except ApiError as error:
+                missing |= plurals
+                if error.status != 404:
+                    _log.warning("API server", problem=str(error))
+        if not missing:
+            return
+        if missing != told:
+            told = missing
+            _log.warning("waits for kinds to be installed", missing=sorted(missing))
+        await asyncio.sleep(_CRDS_S)
+
+
+def _spark_applications(
+    api: Api,
+    loop: asyncio.AbstractEventLoop,
+    builder: ApplicationBuilder,
+    applications: ApplicationCache,
+) -> RunnerOf:
+    def runner_of(resource: Operation, body: Body, table: Table) -> JobRunner:
+        builder.check(resource.spec.spark_template, resource=resource.id)
+        storage = table.spec.spec.storage if table.spec is not None else None
+        secret = storage.secret_ref if storage is not None else None
+        labels = {
+            "tandem.dev/table": label_value(resource.spec.table_ref.name),
+            "tandem.dev/kind": resource.kind_name,
+        }
+        automatic = resource.metadata.labels.get("tandem.dev/automatic")
+        if automatic:
+            labels["tandem.dev/automatic"] = automatic
+        return ApplicationRunner(
+            api=api,
+            loop=loop,
+            builder=builder,
+            owner=Owner(resource.api_version, resource.kind_name, resource.name, uid_of(body)),
+            namespace=resource.namespace,
+            applications=applications,
+            template=resource.spec.spark_template,
+            secret_name=secret.name if secret is not None else None,
+            service_account=(storage.service_account_name or "") if storage is not None else "",
+            labels=labels,
+        )
+
+    return runner_of

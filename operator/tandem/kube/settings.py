@@ -1,0 +1,57 @@
+"""What an operator's administrator decides. Pure data; the command line fills it in."""
+
+from __future__ import annotations
+
+import os
+import socket
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tandem.spark.application import ApplicationSettings
+
+if TYPE_CHECKING:
+    from tandem.locks.etcd import EtcdSettings
+
+
+def default_instance() -> str:
+    """How this operator process is known: its pod's name, elsewhere host and pid."""
+    return os.environ.get("POD_NAME") or f"{socket.gethostname()}-{os.getpid()}"
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorSettings:
+    """Settings of one operator process.
+
+    Args:
+        namespaces: patterns of those served, as `kopf run --namespace` takes them; none: all.
+        kubeconfig: None for the pod's service account, else what kubectl would use.
+        etcd: where the locks are; None for locks inside this process, which is only safe with
+            one operator and with nobody else writing through Tandem.
+        application: what all jobs have in common.
+        allowed_locations: below which tables may lie; none: anywhere.
+        max_jobs: how many jobs may run at once; 0 for no limit.
+        workers: threads for work on tables.
+        table_poll_s: how often a table's log is looked at for commits of others.
+        poll_ms: how often a running job's progress is read.
+        election_id: operators with the same one elect a leader among them.
+        health: `host:port` of /healthz and /readyz, "" for none.
+        cancel_s: how long a deleted operation may take to clean up before its resource goes.
+        status_s, progress_s: least seconds between two writes of one status.
+    """
+
+    namespaces: tuple[str, ...] = ()
+    kubeconfig: Path | None = None
+    etcd: EtcdSettings | None = None
+    application: ApplicationSettings = field(default_factory=ApplicationSettings)
+    allowed_locations: tuple[str, ...] = ()
+    max_jobs: int = 16
+    workers: int = 16
+    table_poll_s: float = 10.0
+    poll_ms: int = 500
+    election_id: str = "tandem"
+    instance: str = field(default_factory=default_instance)
+    health: str = ""
+    cancel_s: float = 60.0
+    status_s: float = 1.0
+    progress_s: float = 5.0

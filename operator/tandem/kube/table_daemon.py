@@ -1,0 +1,186 @@
+"""The life of a LakeTable's resource: refresh, automatic compaction, status, wait; for ever.
+
+It wakes when the resource or an operation on it changes, and looks at the log when one of our
+operations has committed, or in ever longer intervals while nothing happens.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import Any
+
+import structlog
+
+from tandem.errors import InvalidSpec, Reason
+from tandem.kube.context import Context
+from tandem.kube.daemon import Stopped
+from tandem.kube.events import post
+from tandem.kube.kinds import (
+    TABLE_KIND,
+    Body,
+    condition,
+    generation_of,
+    key_of,
+    path,
+    status_of,
+    uid_of,
+)
+from tandem.kube.status import StatusWriter
+from tandem.kube.table_status import compose
+from tandem.kube.tables import Means, TableContext
+from tandem.spec.loader import parse
+from tandem.spec.status import TableStatus
+from tandem.spec.table import LakeTable
+
+_log = structlog.get_logger("tandem.kube.table")
+_CALM = 0.3
+"""Seconds between two rounds: a storm of events makes one."""
+_IDLE_FACTOR = 1.3
+_IDLE_MOST = 6.0
+"""A table on which nothing happens is looked at up to so many times less often."""
+
+
+class TableLife:
+    """One LakeTable, that is: one uid."""
+
+    def __init__(self, context: Context, body: Body) -> None:
+        self._context = context
+        self._uid = uid_of(body)
+        self._key = key_of(body)
+        self._body = body
+        self._wake = asyncio.Event()
+        self._leaving = False
+        known = dict(status_of(body))
+        ready = condition(body, "Ready")
+        settings = context.settings
+        self._writer = StatusWriter(
+            context.api,
+            path(*self._key),
+            self._uid,
+            known,
+            pause_s=settings.status_s,
+            progress_s=settings.progress_s,
+            allowed=context.may_write,
+        )
+        self._reported = (ready.get("status", ""), ready.get("reason", ""))
+        self._table = TableContext(
+            self._uid,
+            Means(
+                context.api,
+                context.threads,
+                context.locks,
+                context.clock,
+                context.nonces,
+                settings.allowed_locations,
+            ),
+            adopted=ready.get("status") == "True"
+            and ready.get("observedGeneration") == generation_of(body),
+        )
+        self._interval_s = settings.table_poll_s
+
+    async def run(self, stopped: Stopped) -> None:
+        """Until the resource is deleted or the operator stops."""
+        _, namespace, name = self._key
+        tables = self._context.tables
+        tables[namespace, name] = self._table
+        unwatch = self._context.registry.watch(self._key, self._changed)
+        self._table.wake = self._wake.set
+        minding = asyncio.create_task(self._mind(stopped), name="mind the stop")
+        try:
+            await self._live()
+        finally:
+            minding.cancel()
+            unwatch()
+            if tables.get((namespace, name)) is self._table:
+                del tables[namespace, name]
+            await self._writer.close()
+
+    async def _mind(self, stopped: Stopped) -> None:
+        await stopped.wait()
+        self._leaving = True
+        self._wake.set()
+
+    def _changed(self) -> None:
+        body = self._context.registry.body(self._uid)
+        if body is not None:
+            self._body = body
+        self._wake.set()
+
+    async def _live(self) -> None:
+        loop = asyncio.get_running_loop()
+        next_look = 0.0
+        generation = -1
+        while not self._leaving and self._context.may_write():
+            self._wake.clear()
+            now = loop.time()
+            resource = self._parse()
+            if resource is not None:
+                due = self._table.due or generation_of(self._body) != generation
+                if due or now >= next_look:
+                    before = self._table.snapshot
+                    was_ready = self._table.is_ready
+                    self._table.due = False
+                    await self._table.refresh(resource)
+                    generation = generation_of(self._body)
+                    self._pace(self._table.snapshot is not before or due)
+                    next_look = loop.time() + self._interval_s
+                    if was_ready != self._table.is_ready:
+                        self._context.table_changed(*self._key[1:])
+                        self._wake.clear()
+            elif self._table.is_ready:
+                self._context.table_changed(*self._key[1:])
+            tended = await self._tend()
+            self._report(tended)
+            until = next_look if tended is None else min(next_look, loop.time() + tended[1])
+            await asyncio.sleep(_CALM)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(max(0.0, until - loop.time())):
+                    await self._wake.wait()
+
+    def _pace(self, something_happened: bool) -> None:
+        poll_s = self._context.settings.table_poll_s
+        if something_happened or not self._table.is_ready:
+            self._interval_s = poll_s
+        else:
+            self._interval_s = min(self._interval_s * _IDLE_FACTOR, poll_s * _IDLE_MOST)
+
+    def _parse(self) -> LakeTable | None:
+        try:
+            resource = parse({k: v for k, v in self._body.items() if k != "status"})
+        except InvalidSpec as error:
+            self._table.refuse(Reason.INVALID_SPEC, str(error), generation_of(self._body))
+            return None
+        assert isinstance(resource, LakeTable)
+        return resource
+
+    async def _tend(self) -> tuple[dict[str, Any], float] | None:
+        """Automatic compaction: what to add to the status, and when to come back (seconds)."""
+        tend = self._context.tend
+        if tend is None or not self._table.is_ready:
+            return None
+        _, namespace, name = self._key
+        children = list(self._context.registry.of_table(namespace, name))
+        return await tend(self._table, children)
+
+    def _report(self, tended: tuple[dict[str, Any], float] | None) -> None:
+        _, namespace, name = self._key
+        status: TableStatus = compose(
+            self._table.facts,
+            self._table.conditions,
+            generation_of(self._body),
+            self._context.registry.of_table(namespace, name),
+            self._table.locks,
+        )
+        manifest = status.manifest()
+        if tended is not None:
+            manifest.update(tended[0])
+        self._writer.offer(manifest)
+        first = self._table.conditions[0]
+        told = (first.status, str(first.reason))
+        if told != self._reported:
+            self._reported = told
+            post(self._body, first.reason, first.message, warning=first.status != "True")
+            _log.info(
+                "table", kind=TABLE_KIND, namespace=namespace, name=name, reason=str(first.reason)
+            )
