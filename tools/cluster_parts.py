@@ -158,6 +158,7 @@ _AUDIT_POLICY: Mapping[str, object] = {
     "omitManagedFields": True,
     "rules": [
         {"level": "None", "verbs": ["get", "list", "watch"]},
+        {"level": "None", "users": ["system:apiserver"]},
         {"level": "Metadata"},
     ],
 }

@@ -17,7 +17,6 @@ import secrets
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from cluster_access import Access, ApiRefused, KubectlFailed, kubectl
-from cluster_processes import PartFailed
+from cluster_processes import PartFailed, scratch
 
 __all__ = [
     "Access",
@@ -144,7 +143,9 @@ class Cluster:
 
     def writes(self, namespace: str) -> list[dict[str, Any]]:
         """The audit log's entries for that namespace, oldest first."""
-        entries = map(json.loads, self.audit_log.read_text().splitlines())
+        with self.audit_log.open() as lines:
+            # The log is of the whole run; most of it need not be parsed.
+            entries = [json.loads(line) for line in lines if namespace in line]
         return [
             entry for entry in entries if entry.get("objectRef", {}).get("namespace") == namespace
         ]
@@ -181,8 +182,7 @@ def shared_cluster(base: Path) -> Cluster:
 @contextmanager
 def own_cluster() -> Iterator[Cluster]:
     """A cluster for the length of the block, for tests that hurt it. Takes about 5 s."""
-    with tempfile.TemporaryDirectory(prefix="tandem-cluster-") as temporary:
-        folder = Path(temporary)
+    with scratch("tandem-cluster-") as folder:
         keeper = _keep(folder, os.getpid())
         try:
             yield _wait_until_ready(folder)

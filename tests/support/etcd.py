@@ -12,12 +12,10 @@ of your own). This is for those that hurt it.
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 
-from cluster_processes import Etcd, EtcdMember
+from cluster_processes import Etcd, EtcdMember, scratch
 from cluster_processes import etcd as make_etcd
 
 __all__ = ["Etcd", "EtcdMember", "start_etcd"]
@@ -29,8 +27,8 @@ def start_etcd(members: int = 1, arguments: Sequence[str] = ()) -> Iterator[Etcd
 
     `arguments` go to every member. Built first where it is missing.
     """
-    with tempfile.TemporaryDirectory(prefix="tandem-etcd-") as folder:
-        etcd = make_etcd(Path(folder), members, arguments)
+    with scratch("tandem-etcd-") as folder:
+        etcd = make_etcd(folder, members, arguments)
         try:
             etcd.start()
             yield etcd
