@@ -122,14 +122,17 @@ def test_cancelled_by_deletion_leaves_nothing_even_after_a_restart(point: Point)
     assert again.reason is Reason.COMMITTED
 
 
-def test_whoever_waits_by_itself_drives_without_sleeping() -> None:
+def test_whoever_waits_by_itself_drives_without_sleeping(monkeypatch: pytest.MonkeyPatch) -> None:
     single = Single("compaction")
     session = single.session()
     until(session, Point.POLL_JOB, single)
     assert session.wait_ms() == 1
-    before = single.world.clock.now
+    slept: list[int] = []
+    monkeypatch.setattr(single.world.clock, "sleep", lambda ms, _wake: slept.append(ms))
     session.advance(sleep=False)
-    assert single.world.clock.now == before
+    assert slept == []
+    session.advance()
+    assert slept == [1]
 
 
 class AbsentLocks(InProcessLocks):

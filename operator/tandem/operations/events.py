@@ -110,7 +110,11 @@ class LocksWaiting:
 
 @dataclass(frozen=True, slots=True)
 class JobRunning:
+    """`hindrance`: why it does not get on, and a sentence, where that may yet change (no node
+    has room for it)."""
+
     progress: Progress | None = None
+    hindrance: tuple[Reason, str] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ waiting for it.
 from __future__ import annotations
 
 import hashlib
+import math
 
 from tandem.errors import (
     AlreadyExists,
@@ -18,7 +19,8 @@ from tandem.errors import (
 from tandem.operations import layout, records
 from tandem.operations.events import Event, JobLost, JobRunning, RoundDone
 from tandem.operations.records import PlanRecord, ProtocolRecord
-from tandem.operations.work import ChangeSet, Work
+from tandem.operations.statuses import spoken
+from tandem.operations.work import ChangeSet, Pace, Work
 from tandem.spark.job import (
     JobFailure,
     JobProgress,
@@ -102,16 +104,14 @@ def request(work: Work, app: str, attempt: int) -> JobRequest:
     )
 
 
-def poll(work: Work, runner: JobRunner, attempt: int, round_: int) -> Event:
+def poll(work: Work, runner: JobRunner, attempt: int, round_: int, now_ms: int) -> Event:
     """Is the round's result there, or will it never be?"""
     store, operation_id = work.table.store, work.identity.operation_id
     # Asked before looking for the result, so that one written in between is not missed.
     status = runner.status(layout.job_name(operation_id, attempt))
     if _exists(store, layout.round_file(operation_id, attempt, round_, "result.json")):
         return RoundDone(round_)
-    # One driver serves all rounds, so what it died of is told once.
-    path = layout.round_file(operation_id, attempt, 0, "failure.json")
-    failure = records.load(store, path, JobFailure, operation_id=operation_id, attempt=attempt)
+    failure = _failure(store, operation_id, attempt, round_)
     if failure is not None:
         # The job does not know for which resource it works.
         message = f"{work.identity.display}: {failure.message}"
@@ -120,11 +120,19 @@ def poll(work: Work, runner: JobRunner, attempt: int, round_: int) -> Event:
         where = f" (log: {status.log})" if status.log else ""
         message = status.message or "the job ended without a result"
         return JobLost(status.reason or Reason.JOB_FAILED, f"{message}{where}", status.transient)
-    progress = _progress(store, operation_id, attempt)
-    if progress is None and status.phase is JobPhase.STARTING and status.message:
-        # What holds it up: no node, an image that does not come.
-        progress = Progress(percent=0, summary=status.message)
-    return JobRunning(progress)
+    # Its image may yet be pushed, a node be added: what only waits is not lost.
+    hindrance = None if status.reason is None else (status.reason, status.message)
+    return JobRunning(_progress(work, attempt, round_, now_ms), hindrance)
+
+
+def _failure(store: Store, operation_id: str, attempt: int, round_: int) -> JobFailure | None:
+    # One driver serves all rounds: what it died of, it told in the round that it began with.
+    for told in sorted({round_, 0}, reverse=True):
+        path = layout.round_file(operation_id, attempt, told, "failure.json")
+        found = records.load(store, path, JobFailure, operation_id=operation_id, attempt=attempt)
+        if found is not None:
+            return found
+    return None
 
 
 def read_result(work: Work, attempt: int, round_: int) -> None:
@@ -221,21 +229,35 @@ def _reason(text: str) -> Reason:
     return Reason(text) if text in set(Reason) else Reason.JOB_FAILED
 
 
-def _progress(store: Store, operation_id: str, attempt: int) -> Progress | None:
-    path = layout.progress(operation_id, attempt)
+def _progress(work: Work, attempt: int, round_: int, now_ms: int) -> Progress | None:
+    path = layout.progress(work.identity.operation_id, attempt)
     try:
-        found = records.load(store, path, JobProgress)
+        found = records.load(work.table.store, path, JobProgress)
     except ManifestInvalid:
         return None  # for people only, and overwritten while we read
     if found is None:
         return None
     total = found.bytes_total or found.files_total
-    done = found.bytes_done if found.bytes_total else found.files_done
+    done = min(total, found.bytes_done if found.bytes_total else found.files_done)
+    pace = work.pace
+    if pace is None or (pace.round, pace.total) != (round_, total) or done < pace.done:
+        pace = work.pace = Pace(round_, total, done, now_ms)
+    eta = eta_seconds(pace, done, now_ms)
+    left = "" if eta is None else f", {spoken(eta)} left"
     return Progress(
-        percent=min(100, 100 * done // total) if total else 0,
+        percent=100 * done // total if total else 0,
         files_done=found.files_done,
         files_total=found.files_total,
         bytes_done=found.bytes_done,
         bytes_total=found.bytes_total,
-        summary=f"{found.files_done}/{found.files_total} files",
+        eta_seconds=eta,
+        summary=f"{found.files_done}/{found.files_total} files{left}",
     )
+
+
+def eta_seconds(pace: Pace, done: int, now_ms: int) -> int | None:
+    """How long the rest takes if it goes on as fast; None while that cannot be told."""
+    gained, elapsed_ms = done - pace.done, now_ms - pace.since_ms
+    if gained <= 0 or elapsed_ms <= 0 or done >= pace.total:
+        return None
+    return math.ceil((pace.total - done) * elapsed_ms / gained / 1000)

@@ -260,7 +260,8 @@ class Performer:
         return Done(effect.point)
 
     def _poll_job(self, effect: Effect, _state: OperationState) -> Event:
-        return jobs.poll(self.work, self._ports.jobs, effect.attempt, effect.round)
+        now_ms = self._ports.clock.now_ms()
+        return jobs.poll(self.work, self._ports.jobs, effect.attempt, effect.round, now_ms)
 
     def _read_result(self, effect: Effect, _state: OperationState) -> Event:
         jobs.read_result(self.work, effect.attempt, effect.round)

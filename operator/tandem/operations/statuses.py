@@ -60,17 +60,12 @@ def status_of(
 
 
 def _progress(progress: Progress | None, phase: Phase) -> Progress | None:
-    """What the job said last, which need not have been its end."""
-    if progress is None or phase is not Phase.SUCCEEDED:
-        return progress
-    return Progress(
-        percent=100,
-        files_done=progress.files_total,
-        files_total=progress.files_total,
-        bytes_done=progress.bytes_total,
-        bytes_total=progress.bytes_total,
-        summary=f"{progress.files_total}/{progress.files_total} files",
-    )
+    if progress is None:
+        return None
+    if phase is Phase.SUCCEEDED:
+        # What the job said last need not have been its end.
+        return progress.completed()
+    return progress.stopped() if phase in ENDED or phase is Phase.SUSPENDED else progress
 
 
 def _reason(state: OperationState) -> Reason:

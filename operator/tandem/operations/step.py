@@ -225,7 +225,8 @@ def _locks_waiting(state: OperationState, event: LocksWaiting) -> Step:
 
 def _job_running(state: OperationState, event: JobRunning) -> Step:
     progress = event.progress or state.progress
-    return do(state, Point.POLL_JOB, delay_ms=state.limits.poll_ms, progress=progress)
+    state, effects = do(state, Point.POLL_JOB, delay_ms=state.limits.poll_ms, progress=progress)
+    return state.at(hindrance=event.hindrance), effects
 
 
 def _job_lost(state: OperationState, event: JobLost) -> Step:
@@ -233,7 +234,8 @@ def _job_lost(state: OperationState, event: JobLost) -> Step:
 
 
 def _round_done(state: OperationState, event: RoundDone) -> Step:
-    return do(state, Point.READ_RESULT, round=event.round)
+    progress = None if state.progress is None else state.progress.completed()
+    return do(state, Point.READ_RESULT, round=event.round, progress=progress)
 
 
 # Reconciling and committing -----------------------------------------------------------------

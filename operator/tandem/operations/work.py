@@ -120,6 +120,17 @@ class ChangeSet:
     details: Mapping[str, object] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How far a round's job was when it was first looked at: its speed is measured from there,
+    also by a process that took it over half-way."""
+
+    round: int
+    total: int
+    done: int
+    since_ms: int
+
+
 @dataclass(slots=True)
 class Work:
     """`latest` is the version last read, `job` and `plan` the attempt's frozen ones, `requests`
@@ -139,11 +150,13 @@ class Work:
     sidecars: Mapping[str, AddFile] = field(default_factory=dict)
     token: str = ""
     rounds: int = 0
+    pace: Pace | None = None
 
     def forget_attempt(self) -> None:
         """Another attempt begins: nothing of the last one holds."""
         self.planned = self.plan = self.job = self.decision = self.change = None
         self.requests, self.results, self.sidecars = {}, {}, {}
+        self.pace = None
         self.rounds = 0
 
     @property

@@ -70,8 +70,26 @@ class Progress(StatusModel):
     files_total: int = 0
     bytes_done: int = 0
     bytes_total: int = 0
+    eta_seconds: int | None = None
+    """About how long the job will still take, once it has shown how fast it is."""
     summary: str = ""
-    """`20/20 files`"""
+    """`12/20 files, 40 s left`"""
+
+    def completed(self) -> Progress:
+        """All of it done."""
+        return Progress(
+            percent=100,
+            files_done=self.files_total,
+            files_total=self.files_total,
+            bytes_done=self.bytes_total,
+            bytes_total=self.bytes_total,
+            summary=f"{self.files_total}/{self.files_total} files",
+        )
+
+    def stopped(self) -> Progress:
+        """As far as it came: nothing is left to wait for."""
+        summary = f"{self.files_done}/{self.files_total} files"
+        return self.model_copy(update={"eta_seconds": None, "summary": summary})
 
 
 class Plan(StatusModel):
@@ -143,6 +161,8 @@ class OperationStatus(StatusModel):
     """Names the operation below `_tandem/operations/` and in `commitInfo`."""
     start_time: str | None = None
     completion_time: str | None = None
+    application: str | None = None
+    """Name of the attempt's SparkApplication."""
     observed_retry: str | None = None
     """The value of the annotation `tandem.dev/retry` that was answered last."""
     conditions: tuple[Condition, ...] = ()
@@ -157,6 +177,19 @@ class FinishedOperation(StatusModel):
     phase: Phase
     reason: str = ""
     completion_time: str | None = None
+    version: int | None = None
+    """The Delta version of its commit."""
+
+
+class NextCompaction(StatusModel):
+    """What automatic compaction does next, and why nothing runs now."""
+
+    what: str = ""
+    """`Minor`, or the name of a schedule."""
+    next_time: str | None = None
+    """When it is due; absent when it waits for something else than time."""
+    why: str = ""
+    """`no run is compactible`"""
 
 
 class TableStatus(StatusModel):
@@ -183,3 +216,4 @@ class TableStatus(StatusModel):
     """Who holds what: `TableCompaction/nightly: 0.1 (Rewrite)`."""
     last_operations: tuple[FinishedOperation, ...] | None = None
     """Those that ended last, the latest first."""
+    next_compaction: NextCompaction | None = None
