@@ -1,9 +1,9 @@
-"""Write the generated pages: `docs/reasons.md`, `docs/resources.md` and `docs/cli.md`.
+"""Write what is generated: `docs/reasons.md`, `docs/resources.md`, `docs/cli.md` and `crds/`.
 
     python tools/generate_docs.py
 
 The code is the source: `Reason` and its errors, the resource model, the command line. A test
-compares the pages with what this would write.
+compares the files with what this would write.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ sys.path.insert(0, str(ROOT / "operator"))
 
 from tandem import errors  # noqa: E402
 from tandem.errors import Reason  # noqa: E402
-from tandem.spec import KINDS  # noqa: E402
+from tandem.spec import KINDS, crds  # noqa: E402
 from tandem.spec.fields import format_duration, format_quantity  # noqa: E402
 from tandem.spec.status import OperationStatus, TableStatus  # noqa: E402
 
@@ -256,6 +256,7 @@ def commands() -> str:
     )
     runner = CliRunner()
     names = ["", "run", "plan", "scan", "table segments", "table show", "history", "locks", "clean"]
+    names += ["dev"]
     for name in names:
         result = runner.invoke(
             app,
@@ -275,6 +276,8 @@ PAGES = {"reasons.md": reasons, "resources.md": resources, "cli.md": commands}
 def main() -> None:
     for name, page in PAGES.items():
         (ROOT / "docs" / name).write_text(page())
+    for kind in KINDS:
+        (ROOT / "crds" / crds.file_name(kind)).write_text(crds.manifest(kind))
 
 
 if __name__ == "__main__":

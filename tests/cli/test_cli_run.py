@@ -303,7 +303,7 @@ def test_plan_names_inputs_and_segments(tandem: Tandem, fake: FakeEngine, files:
     assert "0, 1, 2" in result.stdout
 
 
-@pytest.mark.parametrize("command", ["operator", "dev"])
+@pytest.mark.parametrize("command", ["operator"])
 def test_commands_of_later_issues_say_so(tandem: Tandem, command: str) -> None:
     result = tandem(command)
     assert result.exit_code == 2

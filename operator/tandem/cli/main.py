@@ -6,6 +6,7 @@ runs.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -266,9 +267,29 @@ def operator() -> None:
 
 
 @app.command()
-def dev() -> None:
-    """Stand in for a Spark operator (not built yet)."""
-    _not_built("dev", "the stand-in for a Spark operator")
+def dev(
+    kubeconfig: Annotated[
+        Path | None,
+        typer.Option("--kubeconfig", help="Instead of the pod's account or kubectl's usual file."),
+    ] = None,
+    namespaces: Annotated[
+        list[str] | None,
+        typer.Option("-n", "--namespace", help="Serve only this namespace; repeatable."),
+    ] = None,
+    max_jobs: Annotated[
+        int, typer.Option("--max-jobs", min=1, help="Jobs at once; the others wait.")
+    ] = 2,
+) -> None:
+    """Stand in for a Spark operator: run SparkApplications with local Spark.
+
+    Needs the Spark operator's CRDs, and nothing else of it. Serves Tandem's own applications
+    alone; jobs end with this command.
+    """
+    with errors_to_exit():
+        from tandem.cli import dev_command
+
+        code = dev_command.dev(kubeconfig, namespaces or [], max_jobs)
+        raise typer.Exit(code)
 
 
 def main() -> None:
