@@ -190,12 +190,15 @@ def test_paths_of_the_log_that_leave_the_table(
     shutil.copy(next(lake.path.glob("part-*")), secret)
     before = secret.read_bytes()
     rename(lake, 1, path)
+    version = DeltaTable(str(lake.path)).version()
     ended = lake.run(operation)
     assert ended.code == 1
     condition = ended.condition(operation["kind"])
     assert condition["reason"] == "LocationNotAllowed"
     assert_tells(condition["message"], lake.path.as_uri(), problem, "found:", "expected:", remedy)
-    assert_only_abandonments(lake)
+    # The plan finds out: no job is started, and nothing has to be given up in the log.
+    assert jobs.started == []
+    assert DeltaTable(str(lake.path)).version() == version
     assert secret.read_bytes() == before
 
 
@@ -271,18 +274,22 @@ def test_a_file_with_other_rows_than_the_log_says(lake: BadLake, jobs: QuickJobs
         compaction(type="Custom", custom={"where": "k = 99"}),
         compaction(minor={"thresholds": [9, 9]}),
         compaction(type="Major", major={"targetSegmentSize": "1Ki"}),
+        update("k = 99"),
+        delete("k = 99"),
     ],
-    ids=["no file matches", "too few segments", "all are large"],
+    ids=["no file matches", "too few segments", "all are large", "no update", "no delete"],
 )
 def test_nothing_to_do_is_a_success_that_says_so(
     operation: dict[str, Any], lake: BadLake, jobs: QuickJobs
 ) -> None:
+    version = DeltaTable(str(lake.path)).version()
     with lake.unharmed():
         ended = lake.run(operation)
     assert ended.code == 0
-    condition = ended.condition("TableCompaction")
+    condition = ended.condition(operation["kind"])
     assert condition["reason"] == "NothingToDo"
     assert condition["message"]
+    assert DeltaTable(str(lake.path)).version() == version
     assert jobs.started == []
 
 

@@ -19,7 +19,7 @@ from tandem.operations.changes import verdict_of_table
 from tandem.operations.events import Verdict
 from tandem.operations.outputs import output_add
 from tandem.operations.records import RunRecord
-from tandem.operations.selection import files_where
+from tandem.operations.selection import files_where, require_inside
 from tandem.operations.times import time_column
 from tandem.operations.views import SnapshotView, VectorCache
 from tandem.operations.work import ChangeSet, Decision, OutputFileChange, Planned, Work
@@ -67,6 +67,7 @@ class Compaction:
         locks = tuple(segment(name) for name in plan.segments)
         if not plan.runs:
             return Planned(summary, None, Mode.REWRITE, locks, nothing_to_do=plan.nothing)
+        require_inside(work.table, (file.add for file in plan.files))
         cache = self._vectors(work)
         cache.load(f.add.deletion_vector for f in plan.files if f.add.deletion_vector)
         inputs: list[InputFile] = []

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
@@ -17,9 +17,11 @@ from tandem.delta.partition_text import to_scalar
 from tandem.delta.schema import Field, PrimitiveType
 from tandem.delta.snapshot import Snapshot
 from tandem.errors import CorruptLog
+from tandem.operations.work import Table
 from tandem.statements.prune import ColumnRange, FileRange, may_match
 from tandem.statements.statement import parse_where
 from tandem.statements.tree import Expr
+from tandem.storage import paths
 
 Selects = Callable[[AddFile], bool]
 
@@ -38,6 +40,20 @@ def files_of(where: Expr | None, snapshot: Snapshot) -> Selects:
         return may_match(where, _range(add, columns))
 
     return selects if where is not None else lambda _add: True
+
+
+def require_inside(table: Table, adds: Iterable[AddFile]) -> None:
+    """That the log's paths of these files stay in the table or below an allowed prefix, so that
+    no job is started that would be refused them one by one.
+
+    Raises: LocationNotAllowed.
+    """
+    allowed = tuple(
+        paths.canonical_location(prefix, field="allowedPrefixes")
+        for prefix in table.allowed_prefixes
+    )
+    for add in adds:
+        paths.resolve(add.path, table.location, allowed)
 
 
 def _range(add: AddFile, columns: list[Field]) -> FileRange:

@@ -21,7 +21,7 @@ from tandem.operations.events import Verdict
 from tandem.operations.history import History
 from tandem.operations.numbering import new_segment, numbers_at
 from tandem.operations.outputs import output_add
-from tandem.operations.selection import files_of
+from tandem.operations.selection import files_of, require_inside
 from tandem.operations.views import SnapshotView, VectorCache
 from tandem.operations.work import ChangeSet, Decision, OutputFileChange, Planned, Work
 from tandem.reconcile import statement as rule
@@ -92,6 +92,7 @@ class Update:
         chosen = sorted(
             (add for add in snapshot.adds() if selects(add)), key=lambda add: add.logged_path
         )
+        require_inside(work.table, chosen)
         view.prefetch(add.logged_path for add in chosen)
         inputs = tuple(_input(view, add.logged_path, None) for add in chosen)
         names = tuple(dict.fromkeys(segment_name(add) for add in chosen))
@@ -113,6 +114,11 @@ class Update:
             locks=tuple(f"Update segment {r.segment}" if r.segment else "Update the table"
                         for r in locks),
         )  # fmt: skip
+        if not inputs:
+            # True at the version that was read, wherever in a serial order that stands: rows
+            # that come later come after the statement.
+            nothing = "no file can hold a row that the statement concerns"
+            return Planned(summary, None, Mode.UPDATE, (), nothing_to_do=nothing)
         record = {"statement": course.statement.to_json()}
         return Planned(summary, job, Mode.UPDATE, locks, record=record)
 
