@@ -1,0 +1,667 @@
+"""Automatic compaction: what is decided, by whom, in which order, and what is said about it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+from itertools import chain
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from support.segments import add_file, loads
+from tandem.planning.automatic import backoff_ms, decide
+from tandem.planning.children import MINOR_LINE, Child, TableId, check_built
+from tandem.planning.decision import ChildFact, Decision, TableFacts
+from tandem.planning.moments import is_open, next_run
+from tandem.spec.compaction import TableCompaction
+from tandem.spec.table import AutomaticCompaction, Granularity
+from tandem.timeline.chunks import TimeColumn
+from tandem.timeline.segments import Segment, segments
+
+MINUTE = 60_000
+HOUR = 60 * MINUTE
+DAY = 24 * HOUR
+FLIGHTS = TableId("flights", "1f2e")
+NIGHTLY = {"cron": "0 3 * * *", "template": {"type": "SemiMajor"}}
+WEEKLY = {"cron": "0 3 * * *", "template": {"type": "Major", "major": {"targetSegmentSize": "2Gi"}}}
+
+
+def at(text: str) -> int:
+    return int(datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp() * 1000)
+
+
+NOON = at("2026-06-10T12:00")
+
+
+def policy(**fields: Any) -> AutomaticCompaction:
+    return AutomaticCompaction.model_validate(fields)
+
+
+def table(names: Iterable[str | int], id_: TableId = FLIGHTS) -> TableFacts:
+    return TableFacts(id_, loads(names))
+
+
+def running(child: Child, now: int, *, segments: Iterable[str] | None = ()) -> ChildFact:
+    """The child as it is at work, with what its plan takes (None: it has not planned yet)."""
+    return ChildFact(
+        child.name,
+        child.line,
+        "Running",
+        created_ms=now,
+        segments=None if segments is None else frozenset(segments),
+        scheduled_ms=child.scheduled_ms,
+        retries=child.retries,
+    )
+
+
+def ended(fact: ChildFact, now: int, phase: str = "Succeeded", message: str = "") -> ChildFact:
+    return replace(fact, phase=phase, ended=True, ended_ms=now, message=message)
+
+
+def since(decision: Decision) -> dict[str, int]:
+    return {state.line: state.since_ms for state in decision.schedules}
+
+
+def created(decision: Decision) -> Child:
+    assert decision.why == ""
+    (child,) = decision.create
+    # Whatever is created is something that the API server and the engine take.
+    check_built(child.name, child.spec)
+    assert len(child.name) <= 63
+    return child
+
+
+# A1
+
+
+def test_A1_a_minor_compaction_starts_as_soon_as_a_run_is_compactible() -> None:
+    wanted = policy(minor={"thresholds": [4, 3]})
+
+    waits = decide(wanted, table(range(3)), (), NOON)
+    assert (waits.create, waits.next_ms, waits.wake_ms) == ((), None, None)
+    assert "it takes 4 of level 0 or 3 of level 1" in waits.why
+
+    child = created(decide(wanted, table(range(4)), (), NOON))
+    assert child.spec == {
+        "tableRef": {"name": "flights"},
+        "type": "Minor",
+        "minor": {"thresholds": [4, 3], "segments": ["0", "1", "2", "3"]},
+    }
+    assert child.what == "Minor of segments 0-3"
+
+
+def test_A1_loads_that_arrive_meanwhile_are_the_next_ones() -> None:
+    wanted = policy(minor={})
+    first = running(created(decide(wanted, table(range(4)), (), NOON)), NOON)
+
+    beside = decide(wanted, table(range(9)), [first], NOON)
+    assert (beside.create, beside.why) == ((), f"TableCompaction/{first.name} is at work.")
+
+    after = decide(wanted, table(["0.1", *range(4, 9)]), [ended(first, NOON + 1)], NOON + 2)
+    assert created(after).spec["minor"]["segments"] == ["4", "5", "6", "7"]
+    assert created(after).name != first.name
+
+
+def test_A1_off_is_off() -> None:
+    for fields in ({}, {"minor": {"enabled": False}}):
+        decision = decide(policy(**fields), table(range(8)), (), NOON)
+        assert decision.create == ()
+        assert decision.why == "Neither minor compactions nor schedules are asked for."
+
+
+def test_A1_a_table_of_many_small_files_is_compacted_in_batches() -> None:
+    wanted = policy(minor={"thresholds": [100]})
+    child = created(decide(wanted, table(range(5000)), (), NOON))
+    assert child.spec["minor"]["segments"] == [str(n) for n in range(2000)]
+
+    # One run that is longer than that is taken whole; and one too long to be named is chosen
+    # again by the child.
+    long = created(decide(policy(minor={"thresholds": [3000]}), table(range(3000)), (), NOON))
+    assert len(long.spec["minor"]["segments"]) == 3000
+    deep = policy(minor={"thresholds": [2, 5001]})
+    longer = created(decide(deep, table(range(10_002)), (), NOON))
+    assert longer.spec["minor"] == {"thresholds": [2, 5001]}
+
+
+def test_what_the_policy_says_of_its_compactions_is_in_every_child() -> None:
+    shared = {
+        "skipOffsetFromLatest": "1ms",
+        "sparkTemplate": {"spec": {"image": "spark"}},
+        "activeDeadlineSeconds": 3600,
+    }
+    wanted = policy(
+        minor={"preserve": 1, "maxSegmentSize": "1Gi", "targetFileSize": "64Mi"},
+        schedules=[{"cron": "* * * * *", "template": {"type": "Major", "targetFileSize": "1Gi"}}],
+        **shared,
+    )
+    begun = decide(wanted, table(range(5)), (), NOON)
+
+    minor = created(begun).spec
+    assert minor == {
+        **shared,
+        "tableRef": {"name": "flights"},
+        "type": "Minor",
+        "minor": {
+            "thresholds": [4, 3],
+            "preserve": 1,
+            "maxSegmentSize": "1Gi",
+            "segments": ["0", "1", "2", "3"],
+        },
+        "targetFileSize": "64Mi",
+    }
+    major = created(decide(wanted, table([]), (), NOON + MINUTE, since(begun))).spec
+    assert major == {
+        **shared,
+        "tableRef": {"name": "flights"},
+        "type": "Major",
+        "targetFileSize": "1Gi",
+    }
+
+
+# A2, A3
+
+
+def test_A2_a_semi_major_compaction_comes_by_its_schedule_while_appends_go_on_beside_it() -> None:
+    wanted = policy(minor={}, schedules=[NIGHTLY])
+    begun = decide(wanted, table(["0.1", "4.1", 8]), (), NOON)
+    assert begun.create == ()
+    assert begun.next_ms == at("2026-06-11T03:00")
+    assert begun.next_what == "SemiMajor by schedule '0 3 * * *'"
+    assert begun.wake_ms == begun.next_ms
+
+    night = at("2026-06-11T03:00")
+    child = created(decide(wanted, table(["0.1", "4.1", 8]), (), night, since(begun)))
+    assert child.spec == {"tableRef": {"name": "flights"}, "type": "SemiMajor"}
+    semi_major = running(child, night, segments=["0.1", "4.1", "8"])
+
+    # New loads do not wait for it, and take nothing of it: 8 would make four with 9 to 11.
+    busy = decide(wanted, table(["0.1", "4.1", *range(8, 12)]), [semi_major], night + HOUR)
+    assert busy.create == ()
+    beside = decide(wanted, table(["0.1", "4.1", *range(8, 13)]), [semi_major], night + HOUR)
+    assert created(beside).spec["minor"]["segments"] == ["9", "10", "11", "12"]
+
+    # Before it has planned nobody knows what it takes.
+    unplanned = decide(
+        wanted, table(["0.1", "4.1", *range(8, 13)]), [replace(semi_major, segments=None)], night
+    )
+    assert unplanned.create == ()
+    assert unplanned.why.startswith(f"Waits for TableCompaction/{child.name}.")
+    assert unplanned.next_what == "Minor of segments 8-11,0.1,4.1"
+
+    # A second one of the same schedule waits for the first, however long it takes.
+    late = decide(wanted, table(["0.1", 8]), [semi_major], night + 25 * HOUR, since(begun))
+    assert late.create == ()
+    assert f"TableCompaction/{child.name} is at work." in late.why
+
+
+def test_A3_minor_then_semi_major_then_major_when_all_are_due() -> None:
+    wanted = policy(minor={}, schedules=[WEEKLY, NIGHTLY])
+    begun = decide(wanted, table([]), (), NOON)
+    now = at("2026-06-11T03:00")
+    facts: list[ChildFact] = []
+    order = []
+    names: list[str | int] = [0, 1, 2, 3]
+    for _ in range(3):
+        child = created(decide(wanted, table(names), facts, now, since(begun)))
+        order.append(child.spec["type"])
+        fact = running(child, now, segments=map(str, names))
+        # While it is at work, none of the others starts.
+        alone = decide(wanted, table(names), [*facts, fact], now + 1, since(begun))
+        assert alone.create == ()
+        facts.append(ended(fact, now + 10 * MINUTE))
+        now += 10 * MINUTE
+        names = ["0.1"]
+    assert order == ["Minor", "SemiMajor", "Major"]
+
+    done = decide(wanted, table(names), facts, now, since(begun))
+    assert (done.create, done.next_ms) == ((), at("2026-06-12T03:00"))
+
+
+def test_A3_what_was_passed_over_once_goes_next() -> None:
+    # Loads arrive faster than they are compacted: the nightly one must start all the same.
+    wanted = policy(minor={}, schedules=[NIGHTLY])
+    begun = decide(wanted, table([]), (), NOON)
+    now = at("2026-06-11T03:00")
+
+    first = created(decide(wanted, table(range(4)), (), now, since(begun)))
+    facts = [ended(running(first, now), now + MINUTE)]
+    second = created(decide(wanted, table(range(4, 8)), facts, now + MINUTE, since(begun)))
+
+    assert (first.spec["type"], second.spec["type"]) == ("Minor", "SemiMajor")
+
+
+# A4
+
+
+def test_A4_what_is_young_makes_no_minor_compaction_and_every_child_leaves_it_alone() -> None:
+    days = TimeColumn(("t",), Granularity.DAY)
+
+    def day(number: int, loads_: int) -> list[Any]:
+        return [
+            add_file(
+                f"{number}-{n}",
+                segment=str(10 * number + n),
+                sequence=10 * number + n,
+                times=(f"2026-06-{number:02}T01:00:00Z", f"2026-06-{number:02}T02:00:00Z"),
+            )
+            for n in range(loads_)
+        ]
+
+    def facts(*adds: list[Any]) -> TableFacts:
+        return TableFacts(FLIGHTS, segments(chain(*adds), days), Granularity.DAY)
+
+    wanted = policy(minor={}, skipOffsetFromLatest="24h", schedules=[NIGHTLY])
+    alone = decide(wanted, facts(day(1, 4)), (), NOON)
+    assert alone.create == ()
+    assert "4 files within 24h of the newest data (skipOffsetFromLatest) left alone." in alone.why
+
+    # Once there is a newer day, the first is no longer young.
+    child = created(decide(wanted, facts(day(1, 4), day(2, 4)), (), NOON))
+    assert child.spec["minor"]["segments"] == ["10", "11", "12", "13"]
+    assert child.spec["skipOffsetFromLatest"] == "24h"
+
+    night = decide(wanted, facts(day(1, 1)), (), NOON + DAY, since(alone))
+    assert created(night).spec["skipOffsetFromLatest"] == "24h"
+    own = {"cron": "0 3 * * *", "template": {"type": "SemiMajor", "skipOffsetFromLatest": "48h"}}
+    wanted = policy(skipOffsetFromLatest="24h", schedules=[own])
+    begun = decide(wanted, facts(), (), NOON)
+    night = decide(wanted, facts(), (), NOON + DAY, since(begun))
+    assert created(night).spec["skipOffsetFromLatest"] == "48h"
+
+
+# A5
+
+
+def test_A5_two_that_decide_at_once_ask_for_the_same_child() -> None:
+    wanted = policy(minor={}, schedules=[NIGHTLY])
+    one, two = (created(decide(wanted, table(range(4)), (), NOON + n)) for n in (0, 1234))
+    assert one == two
+    # One who has seen a few more loads means the same one.
+    more = created(decide(wanted, table(range(9)), (), NOON))
+    assert more.name == one.name
+
+    begun = since(decide(wanted, table([]), (), NOON))
+    night = at("2026-06-11T03:00")
+    one, two = (created(decide(wanted, table([]), (), night + n, begun)) for n in (0, 7 * MINUTE))
+    assert one == two
+    assert one.name == f"flights-semi-major-{one.line}-{night // MINUTE}"
+
+
+def test_A5_after_a_restart_nothing_is_done_twice_and_nothing_missed_is_lost() -> None:
+    wanted = policy(schedules=[NIGHTLY])
+    begun = since(decide(wanted, table([]), (), NOON))
+    night = at("2026-06-11T03:00")
+
+    # The operator was away for three nights: only the last one counts.
+    late = decide(wanted, table([]), (), night + 2 * DAY + HOUR, begun)
+    child = created(late)
+    assert child.scheduled_ms == night + 2 * DAY
+
+    # It died before it could remember: the child says so itself; and without the child the
+    # memory says so.
+    fact = running(child, night + 2 * DAY + HOUR)
+    again = decide(wanted, table([]), [fact], night + 2 * DAY + 2 * HOUR, begun)
+    assert again.create == ()
+    assert since(again) == {child.line: night + 2 * DAY}
+    gone = decide(wanted, table([]), (), night + 2 * DAY + 3 * HOUR, since(again))
+    assert (gone.create, gone.next_ms) == ((), night + 3 * DAY)
+
+
+def test_A5_a_schedule_that_is_new_makes_up_for_nothing() -> None:
+    old = ended(
+        running(created(decide(policy(minor={}), table(range(4)), (), NOON)), NOON), NOON + 1
+    )
+    wanted = policy(schedules=[{"cron": "0 0 1 1 *", "template": {"type": "Major"}}])
+
+    decision = decide(wanted, table(range(4)), [old], NOON)
+
+    assert (decision.create, decision.next_ms) == ((), at("2027-01-01"))
+    # The same schedule twice is one.
+    twice = policy(schedules=[NIGHTLY, NIGHTLY])
+    assert len(decide(twice, table([]), (), NOON).schedules) == 1
+
+
+@given(
+    name=st.from_regex(r"[a-z0-9]([-a-z0-9.]{0,250}[a-z0-9])?", fullmatch=True).filter(
+        lambda name: ".." not in name and "-." not in name and ".-" not in name
+    ),
+    type_=st.sampled_from(["Minor", "SemiMajor", "Major"]),
+)
+def test_A5_names_fit_into_labels_and_differ_by_table(name: str, type_: str) -> None:
+    wanted = policy(minor={}, schedules=[{"cron": "0 3 * * *", "template": {"type": type_}}])
+
+    def names(id_: TableId) -> set[str]:
+        begun = since(decide(wanted, table([], id_), (), NOON))
+        minor = created(decide(wanted, table(range(4), id_), (), NOON))
+        late = created(decide(wanted, table([], id_), (), NOON + DAY, begun))
+        return {minor.name, late.name}
+
+    found = names(TableId(name, "u1"))
+    assert len(found) == 2
+    for each in found:
+        assert len(each) <= 63
+        TableCompaction.model_validate(
+            {
+                "apiVersion": "tandem.dev/v1alpha1",
+                "kind": "TableCompaction",
+                "metadata": {"name": each},
+                "spec": {"tableRef": {"name": name}, "type": "Minor"},
+            }
+        )
+    # The same table made anew, and another one whose name begins alike.
+    assert not found & names(TableId(name, "u2"))
+
+
+# Failures
+
+
+def test_after_failures_the_distance_grows_and_is_shown() -> None:
+    wanted = policy(minor={})
+    facts: list[ChildFact] = []
+    now, waits = NOON, []
+    for number in range(9):
+        child = created(decide(wanted, table(range(4 + number)), facts, now))
+        assert child.retries == number
+        failed = ended(running(child, now), now + MINUTE, "Failed", "no space left")
+        facts = [*facts[-1:], failed]  # the others went with the history
+        now += MINUTE
+        # More loads change nothing about it.
+        held = decide(wanted, table(range(5 + number)), facts, now)
+        assert held.create == ()
+        assert held.next_ms == held.wake_ms
+        assert f"{failed.display} failed: no space left." in held.why
+        assert "Tried again after" in held.why
+        assert held.next_ms is not None
+        waits.append((held.next_ms - now) // MINUTE)
+        assert decide(wanted, table(range(5)), facts, held.next_ms - 1).create == ()
+        now = held.next_ms
+    assert waits == [1, 2, 4, 8, 16, 32, 60, 60, 60]
+    assert "9th time in a row" in held.why
+    assert len({fact.name for fact in facts}) == len(facts)
+
+    well = ended(running(created(decide(wanted, table(range(4)), facts, now)), now), now + 1)
+    after = created(decide(wanted, table(range(4, 8)), [*facts, well], now + 2))
+    assert after.retries == 0
+
+
+def test_one_that_did_nothing_is_not_asked_for_again_at_once() -> None:
+    wanted = policy(minor={})
+    child = created(decide(wanted, table(range(4)), (), NOON))
+    idle = ended(running(child, NOON), NOON + 1)
+
+    again = decide(wanted, table(range(4)), [idle], NOON + 2)
+
+    assert (again.create, again.next_ms) == ((), NOON + 1 + MINUTE)
+    assert f"{idle.display} left its segments as they were." in again.why
+    other = created(decide(wanted, table(range(4)), [idle], NOON + 1 + MINUTE))
+    assert other.name != child.name
+
+
+def test_inputs_that_a_restore_brings_back_are_compacted_again() -> None:
+    wanted = policy(minor={})
+    first = created(decide(wanted, table(range(4)), (), NOON))
+    done = ended(running(first, NOON), NOON + 1)
+    second = created(decide(wanted, table(range(4, 8)), [done], NOON + 2))
+    both = [done, ended(running(second, NOON + 2), NOON + 3)]
+
+    again = created(decide(wanted, table(range(4)), both, NOON + 4))
+
+    assert again.name not in {first.name, second.name}
+
+
+def test_a_failed_run_of_a_schedule_waits_for_the_next_time() -> None:
+    wanted = policy(schedules=[{"cron": "* * * * *", "template": {"type": "Major"}}])
+    begun = since(decide(wanted, table([]), (), NOON))
+    facts: list[ChildFact] = []
+    now = NOON + MINUTE
+    for number in range(4):
+        child = created(decide(wanted, table([]), facts, now, begun))
+        facts = [ended(running(child, now), now, "Failed", "boom")]
+        held = decide(wanted, table([]), facts, now + 1, begun)
+        assert held.next_ms == now + max(MINUTE, backoff_ms(number + 1))
+        assert decide(wanted, table([]), facts, held.next_ms - 1, begun).create == ()
+        now = held.next_ms
+    late = created(decide(wanted, table([]), facts, now, begun))
+    assert late.scheduled_ms == now == NOON + (1 + 1 + 2 + 4 + 8) * MINUTE
+
+
+def test_what_is_not_built_is_said_and_no_child_is_made_to_fail() -> None:
+    layout = {"strategy": "ZOrder", "columns": ["carrier"]}
+    sorted_ = {"cron": "0 3 * * *", "template": {"type": "SemiMajor", "layout": layout}}
+    wanted = policy(minor={}, schedules=[sorted_])
+    begun = since(decide(wanted, table([]), (), NOON))
+
+    decision = decide(wanted, table([]), (), NOON + 2 * DAY, begun)
+
+    assert decision.create == ()
+    assert "SemiMajor by schedule '0 3 * * *' cannot run: spec.layout.strategy ZOrder" in (
+        decision.why
+    )
+    assert created(decide(wanted, table(range(4)), (), NOON + DAY, begun)).line == MINOR_LINE
+
+
+# When
+
+
+def test_min_interval_is_from_the_end_of_one_to_the_start_of_the_next() -> None:
+    wanted = policy(minor={}, minInterval="10m")
+    first = created(decide(wanted, table(range(4)), (), NOON))
+    done = ended(running(first, NOON), NOON + 5 * MINUTE)
+
+    early = decide(wanted, table(range(4, 8)), [done], NOON + 6 * MINUTE)
+
+    assert (early.create, early.next_ms) == ((), NOON + 15 * MINUTE)
+    assert early.next_what == "Minor of segments 4-7"
+    assert early.why == "The last one is less than minInterval (10m) ago."
+    created(decide(wanted, table(range(4, 8)), [done], NOON + 15 * MINUTE))
+
+
+def test_outside_the_maintenance_window_nothing_starts() -> None:
+    window = {"start": "01:00", "duration": "4h", "timeZone": "Europe/Berlin"}
+    wanted = policy(minor={}, maintenanceWindow=window, schedules=[NIGHTLY])
+
+    outside = decide(wanted, table(range(4)), (), NOON)
+
+    assert outside.create == ()
+    assert outside.next_ms == at("2026-06-10T23:00")  # 1:00 in Berlin, in summer
+    assert outside.why == "Outside the maintenance window (01:00 for 4h, Europe/Berlin)."
+    created(decide(wanted, table(range(4)), (), at("2026-06-11T02:59")))
+    assert decide(wanted, table(range(4)), (), at("2026-06-11T03:00")).create == ()
+    # A schedule is meant in the window's zone, unless it says otherwise: 3:00 in Berlin.
+    assert decide(wanted, table([]), (), NOON).next_ms == at("2026-06-11T01:00")
+    utc = policy(maintenanceWindow=window, schedules=[{**NIGHTLY, "timeZone": "UTC"}])
+    assert decide(utc, table([]), (), NOON).next_ms == at("2026-06-11T23:00")
+
+
+def test_a_suspended_child_holds_nothing_and_keeps_its_line() -> None:
+    wanted = policy(minor={}, schedules=[NIGHTLY])
+    begun = since(decide(wanted, table([]), (), NOON))
+    night = at("2026-06-11T03:00")
+    semi_major = running(created(decide(wanted, table([]), (), night, begun)), night, segments=None)
+    asleep = replace(semi_major, phase="Suspended")
+
+    created(decide(wanted, table(range(4)), [asleep], night + 1, begun))
+    later = decide(wanted, table([]), [asleep], night + DAY, begun)
+    assert (later.create, f"{asleep.display} is suspended." in later.why) == ((), True)
+
+
+# History
+
+
+@given(
+    ends=st.lists(
+        st.tuples(
+            st.sampled_from([MINOR_LINE, "gone"]),
+            st.sampled_from(["Succeeded", "Superseded", "Failed", "Running", "Suspended"]),
+        ),
+        max_size=20,
+    ),
+    limits=st.tuples(st.integers(0, 4), st.integers(0, 4)),
+)
+def test_history_keeps_the_newest_of_either_kind_and_whatever_is_not_finished(
+    ends: list[tuple[str, str]], limits: tuple[int, int]
+) -> None:
+    facts = []
+    for number, (line, phase) in enumerate(ends):
+        fact = ChildFact(f"c{number:02}", line, phase, created_ms=number, segments=frozenset())
+        over = phase not in ("Running", "Suspended")
+        facts.append(ended(fact, number, phase) if over else fact)
+    wanted = policy(minor={}, history={"succeeded": limits[0], "failed": limits[1]})
+
+    deleted = decide(wanted, table([]), facts[::-1], NOON).delete
+
+    left = [fact for fact in facts if fact.name not in deleted]
+    assert [fact.name for fact in facts if not fact.ended and fact not in left] == []
+    last = next((f for f in reversed(facts) if f.ended and f.line == MINOR_LINE), None)
+    assert last is None or last in left
+    for failed, limit in ((False, limits[0]), (True, limits[1])):
+        kind = [f for f in facts if f.ended and f.failed is failed]
+        expected = kind[max(len(kind) - limit, 0) :]
+        if last is not None and last in kind and last not in expected:
+            expected = [last, *expected]
+        assert [f for f in left if f in kind] == expected
+    assert list(deleted) == sorted(deleted)
+
+
+# Against a slow and obvious model
+
+ZONE = "Europe/Berlin"
+
+
+def watched(
+    crons: list[tuple[str, str]],
+    window: tuple[str, int] | None,
+    interval: int,
+    begin: int,
+    days: int,
+    lasts: list[int],
+) -> list[tuple[int, str]]:
+    """The starts `(minute, type)` of a policy of schedules only, minute by minute: who is due
+    starts if the window is open, nobody is at work and the interval is over; semi-major first,
+    but who was passed over before."""
+    fires = {}
+    for cron, _ in crons:
+        times, moment = set(), begin
+        while (moment := next_run(cron, ZONE, moment) or 0) and moment < begin + days * DAY:
+            times.add(moment)
+        fires[cron] = times
+    due: dict[int, int] = {}
+    passed: set[int] = set()
+    starts: list[tuple[int, str]] = []
+    free = begin
+    for now in range(begin, begin + days * DAY, MINUTE):
+        for number, (cron, _) in enumerate(crons):
+            if now in fires[cron]:
+                due[number] = now
+                passed.discard(number)
+        if not due or now < free:
+            continue
+        if starts and now < free + interval:
+            continue
+        if window is not None and not is_open(window[0], window[1], ZONE, now):
+            continue
+        order = ["SemiMajor", "Major"]
+        first = min(due, key=lambda n: (n not in passed, order.index(crons[n][1]), due[n]))
+        del due[first]
+        passed.discard(first)
+        passed |= due.keys()
+        starts.append((now, crons[first][1]))
+        free = now + lasts[len(starts) % len(lasts)] * MINUTE
+    return starts
+
+
+def decided(
+    wanted: AutomaticCompaction, begin: int, days: int, lasts: list[int]
+) -> list[tuple[int, str]]:
+    """The starts that `decide` leads to, asked only when it said so or a child ended."""
+    facts: dict[str, ChildFact] = {}
+    ends: dict[str, int] = {}
+    starts: list[tuple[int, str]] = []
+    memory: Mapping[str, int] = {}
+    now: int | None = begin
+    while now is not None and now < begin + days * DAY:
+        for name in [name for name, end in ends.items() if end <= now]:
+            facts[name] = ended(facts[name], ends.pop(name))
+        decision = decide(wanted, table([]), list(facts.values()), now, memory)
+        memory = since(decision)
+        for name in decision.delete:
+            del facts[name]
+        for child in decision.create:
+            assert child.name not in facts
+            facts[child.name] = running(child, now)
+            starts.append((now, child.spec["type"]))
+            ends[child.name] = now + lasts[len(starts) % len(lasts)] * MINUTE
+        assert len(ends) <= 1
+        following = [*ends.values(), *([] if decision.wake_ms is None else [decision.wake_ms])]
+        if not decision.create:
+            assert all(moment > now for moment in following)
+            now = min(following, default=None)
+    return starts
+
+
+CRONS = ["0 3 * * *", "30 2 * * *", "*/45 * * * *", "15 */5 * * *", "0 1 * * 0", "10 4 1,26 * *"]
+
+
+@settings(deadline=None, max_examples=15)
+@given(
+    chosen=st.lists(st.sampled_from(CRONS), min_size=1, max_size=3, unique=True),
+    types=st.lists(st.sampled_from(["SemiMajor", "Major"]), min_size=3, max_size=3),
+    window=st.none()
+    | st.tuples(st.sampled_from(["01:00", "02:30", "22:00"]), st.integers(1, 12 * 60)),
+    interval=st.sampled_from([0, 10, 90, 26 * 60]),
+    lasts=st.lists(st.integers(1, 300), min_size=1, max_size=3),
+    begin=st.sampled_from(["2026-03-26", "2026-10-22", "2026-06-01"]),
+)
+def test_starts_are_those_of_a_simulation_minute_by_minute(
+    chosen: list[str],
+    types: list[str],
+    window: tuple[str, int] | None,
+    interval: int,
+    lasts: list[int],
+    begin: str,
+) -> None:
+    compare(list(zip(chosen, types, strict=False)), window, interval, at(begin), 6, lasts)
+
+
+def test_a_year_of_schedules_in_berlin_is_that_of_a_simulation_minute_by_minute() -> None:
+    crons = [("30 2 * * *", "SemiMajor"), ("0 4 * * 0", "Major")]
+    compare(crons, ("01:00", 4 * 60), 10, at("2026-01-01"), 365, [20, 150, 45])
+
+
+def compare(
+    crons: list[tuple[str, str]],
+    window: tuple[str, int] | None,
+    interval: int,
+    begin: int,
+    days: int,
+    lasts: list[int],
+) -> None:
+    fields: dict[str, Any] = {
+        "schedules": [
+            {"cron": cron, "timeZone": ZONE, "template": {"type": type_}} for cron, type_ in crons
+        ],
+        "minInterval": f"{interval}m",
+        "history": {"succeeded": 0, "failed": 0},
+    }
+    if window is not None:
+        duration = {"duration": f"{window[1]}m", "timeZone": ZONE}
+        fields["maintenanceWindow"] = {"start": window[0], **duration}
+        window = (window[0], window[1] * MINUTE)
+
+    expected = watched(crons, window, interval * MINUTE, begin, days, lasts)
+
+    assert decided(policy(**fields), begin, days, lasts) == expected
+
+
+@pytest.mark.parametrize("failures", [0, 1, 5, 10_000])
+def test_backoff_is_bounded(failures: int) -> None:
+    assert 0 <= backoff_ms(failures) <= HOUR
+
+
+def test_the_segments_of_a_table_may_be_any_sequence() -> None:
+    found: tuple[Segment, ...] = loads(range(4))
+    assert decide(policy(minor={}), TableFacts(FLIGHTS, list(found)), (), NOON).create
