@@ -153,7 +153,7 @@ class ApiProxy:
     """`port` is the same after `close_door` and `open_door`."""
 
     def __init__(self, kubeconfig: Path) -> None:
-        self._server, self._tls, self._token = _read(kubeconfig)
+        self._server, self._tls, self._token = read_kubeconfig(kubeconfig)
         self.port = 0
         self.calls: list[Call] = []
         self._rules: list[Rule] = []
@@ -171,8 +171,7 @@ class ApiProxy:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
                  trace: TracebackType | None) -> None:  # fmt: skip
-        for rule in self._rules:
-            rule.end()
+        self.end_rules()
         self._do(self._stop())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(LIMIT_S)
@@ -211,6 +210,12 @@ class ApiProxy:
         try:
             yield rule
         finally:
+            rule.end()
+
+    def end_rules(self) -> None:
+        """All of them strike no more."""
+        rules, self._rules = self._rules, []
+        for rule in rules:
             rule.end()
 
     def expire_watches(self, resource: str = "") -> int:
@@ -445,7 +450,7 @@ def _classify(method: str, url: URL, body: bytes) -> Call:
     return Call(verb, resource, namespace, name, about)
 
 
-def _read(kubeconfig: Path) -> tuple[str, ssl.SSLContext | None, str]:
+def read_kubeconfig(kubeconfig: Path) -> tuple[str, ssl.SSLContext | None, str]:
     """Address, TLS and token of the current context."""
     config = yaml.safe_load(kubeconfig.read_text())
     context = _named(config["contexts"], config["current-context"])["context"]
