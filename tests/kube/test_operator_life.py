@@ -1,0 +1,306 @@
+"""The life of an operation's resource under a real API server: every way to its end.
+
+Jobs are quick ones; what is tested is what the operator makes of a resource. One operator for
+all tests of the module, with its own service account.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from support import quick_lake
+from support.operator_thread import (
+    HeldJobs,
+    Resources,
+    await_that,
+    condition,
+    operating,
+    quick_settings,
+    reason_of,
+)
+from support.quick_lake import QuickLake
+from tandem.kube.kinds import FINALIZER
+
+if TYPE_CHECKING:
+    from support.cluster import Cluster
+
+KIND = "TableCompaction"
+
+
+@dataclass
+class Stage:
+    space: Resources
+    jobs: HeldJobs
+    folder: Path
+    _made: int = 0
+
+    def lake(self, loads: int = 4) -> tuple[str, QuickLake]:
+        """A table of its own, and the name of its LakeTable, which is ready."""
+        self._made += 1
+        name = f"t{self._made}"
+        lake = quick_lake.make(self.folder / name, loads)
+        self.space.table(name, lake.location)
+        self.space.await_reason("LakeTable", name, "Adopted")
+        return name, lake
+
+
+@pytest.fixture(scope="module")
+def stage(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    space = Resources(cluster, cluster.namespace("life"))
+    jobs = HeldJobs()
+    with operating(quick_settings(cluster, space.namespace), jobs):
+        yield Stage(space, jobs, tmp_path_factory.mktemp("life"))
+
+
+def test_a_compaction_succeeds_and_says_so(stage: Stage) -> None:
+    table, lake = stage.lake()
+    stage.space.compaction("thin", table)
+    status = stage.space.await_end(KIND, "thin")
+    assert status["phase"] == "Succeeded"
+    assert status["result"]["version"] == lake.version == 5
+    assert status["result"]["filesRemoved"] == 4
+    assert {c["type"]: c["status"] for c in status["conditions"]} == {
+        "Succeeded": "True",
+        "Reconciling": "False",
+        "Stalled": "False",
+        "Ready": "True",
+    }
+    assert {c["observedGeneration"] for c in status["conditions"]} == {1}
+    assert status["observedGeneration"] == 1
+    assert status["startTime"] <= status["completionTime"]
+    assert reason_of(status) == "Committed"
+    assert stage.space.events("thin")[-1] == "Committed"
+
+
+def test_what_runs_is_unknown_and_progresses(stage: Stage) -> None:
+    table, _lake = stage.lake()
+    with stage.jobs.held():
+        stage.space.compaction("running", table)
+        status = stage.space.await_phase(KIND, "running", "Running")
+        assert condition(status, "Ready")["status"] == "Unknown"
+        assert condition(status)["status"] == "Unknown"
+        assert condition(status, "Reconciling")["status"] == "True"
+        assert status["plan"]["inputs"] == 4
+        found = stage.space.get(KIND, "running")
+        assert found is not None
+        assert found["metadata"]["finalizers"] == [FINALIZER]
+        before = condition(status, "Stalled")["lastTransitionTime"]
+    status = stage.space.await_end(KIND, "running")
+    assert condition(status, "Stalled")["lastTransitionTime"] == before
+
+
+def test_nothing_to_do_is_a_success(stage: Stage) -> None:
+    table, lake = stage.lake(loads=2)
+    stage.space.compaction("idle", table)
+    status = stage.space.await_end(KIND, "idle")
+    assert (status["phase"], reason_of(status)) == ("Succeeded", "NothingToDo")
+    assert lake.version == 2
+
+
+def test_a_dry_run_only_plans(stage: Stage) -> None:
+    table, lake = stage.lake()
+    stage.space.compaction("dry", table, dryRun=True)
+    status = stage.space.await_end(KIND, "dry")
+    assert (status["phase"], reason_of(status)) == ("Succeeded", "DryRun")
+    assert status["plan"]["inputs"] == 4
+    assert lake.version == 4
+
+
+def test_what_is_not_built_fails_with_words(stage: Stage) -> None:
+    table, _lake = stage.lake()
+    stage.space.compaction("zorder", table, layout={"strategy": "ZOrder", "columns": ["k"]})
+    status = stage.space.await_end(KIND, "zorder")
+    assert (status["phase"], reason_of(status)) == ("Failed", "InvalidSpec")
+    assert "not built yet" in condition(status)["message"]
+    assert condition(status, "Stalled")["status"] == "True"
+
+
+def test_a_bad_statement_fails_with_words(stage: Stage) -> None:
+    table, _lake = stage.lake()
+    stage.space.update("typo", table, "no_such_column = 1", {"v": "0"})
+    status = stage.space.await_end("TableUpdate", "typo")
+    assert (status["phase"], reason_of(status)) == ("Failed", "InvalidStatement")
+    assert "no_such_column" in condition(status)["message"]
+
+
+def test_suspended_from_the_start_it_waits_and_then_runs(stage: Stage) -> None:
+    table, lake = stage.lake()
+    stage.space.compaction("patient", table, suspend=True)
+    status = stage.space.await_phase(KIND, "patient", "Suspended")
+    # Suspended is a state that tools shall take for current: no Ready condition.
+    assert condition(status, "Ready") == {}
+    assert condition(status, "Reconciling")["status"] == "False"
+    assert lake.version == 4
+    stage.space.patch(KIND, "patient", {"spec": {"suspend": False}})
+    status = stage.space.await_end(KIND, "patient")
+    assert status["phase"] == "Succeeded"
+    assert status["observedGeneration"] == 2
+    events = stage.space.events("patient")
+    assert events.index("Suspended") < events.index("Resumed")
+
+
+def test_suspending_stops_the_job_and_resuming_starts_another(stage: Stage) -> None:
+    table, lake = stage.lake()
+    with stage.jobs.held():
+        stage.space.compaction("paused", table)
+        stage.space.await_phase(KIND, "paused", "Running")
+        stage.space.patch(KIND, "paused", {"spec": {"suspend": True}})
+        status = stage.space.await_phase(KIND, "paused", "Suspended")
+        assert stage.jobs.stopped[-1] == stage.jobs.started[-1]
+        assert status["observedGeneration"] == 2
+    stage.space.patch(KIND, "paused", {"spec": {"suspend": False}})
+    status = stage.space.await_end(KIND, "paused")
+    assert (status["phase"], status["attempt"]) == ("Succeeded", 2)
+    lake.assert_clean()
+
+
+def test_a_deadline_ends_it(stage: Stage) -> None:
+    table, lake = stage.lake()
+    with stage.jobs.held():
+        stage.space.compaction("late", table, activeDeadlineSeconds=1)
+        status = stage.space.await_end(KIND, "late")
+    assert (status["phase"], reason_of(status)) == ("Failed", "DeadlineExceeded")
+    assert stage.jobs.stopped[-1] == stage.jobs.started[-1]
+    lake.assert_clean()
+
+
+def test_as_many_attempts_as_backoff_limit_allows(stage: Stage) -> None:
+    table, lake = stage.lake()
+    stage.jobs.fail = 2
+    stage.space.compaction("weak", table, backoffLimit=1)
+    status = stage.space.await_end(KIND, "weak")
+    assert stage.jobs.fail == 0
+    assert (status["phase"], status["attempt"]) == ("Failed", 2)
+    assert "it was told to fail" in condition(status)["message"]
+    assert "Retrying" in stage.space.events("weak")
+    lake.assert_clean()
+
+
+def test_an_annotation_asks_for_one_more_run(stage: Stage) -> None:
+    table, lake = stage.lake()
+    stage.jobs.fail = 1
+    stage.space.compaction("again", table, backoffLimit=0)
+    status = stage.space.await_end(KIND, "again")
+    assert status["phase"] == "Failed"
+    retry = {"metadata": {"annotations": {"tandem.dev/retry": "1"}}}
+    stage.space.patch(KIND, "again", retry)
+    status = stage.space.await_end_of(KIND, "again", "Succeeded")
+    assert status["observedRetry"] == "1"
+    assert status["result"]["version"] == lake.version
+    # The same value again asks for nothing, and a success is not repeated.
+    version = lake.version
+    stage.space.patch(KIND, "again", {"metadata": {"annotations": {"tandem.dev/retry": "2"}}})
+    stage.space.compaction("after", table)
+    stage.space.await_end(KIND, "after")
+    assert lake.version == version
+    lake.assert_clean()
+
+
+def test_it_goes_when_its_time_is_over(stage: Stage) -> None:
+    table, _lake = stage.lake()
+    stage.space.compaction("brief", table, ttlSecondsAfterFinished=0)
+    stage.space.await_gone(KIND, "brief")
+    stage.space.compaction("lasting", table, targetFileSize="64Mi")
+    stage.space.await_end(KIND, "lasting")
+    stage.space.patch(KIND, "lasting", {"spec": {"ttlSecondsAfterFinished": 0}})
+    stage.space.await_gone(KIND, "lasting")
+
+
+def test_a_change_after_the_end_is_observed(stage: Stage) -> None:
+    table, _lake = stage.lake()
+    stage.space.compaction("changed", table)
+    stage.space.await_end(KIND, "changed")
+    stage.space.patch(KIND, "changed", {"spec": {"ttlSecondsAfterFinished": 3600}})
+    status = stage.space.await_status(KIND, "changed", lambda s: s["observedGeneration"] == 2)
+    assert {c["observedGeneration"] for c in status["conditions"]} == {2}
+    assert status["phase"] == "Succeeded"
+
+
+def test_deleted_while_it_waits_for_locks(stage: Stage) -> None:
+    table, lake = stage.lake()
+    with stage.jobs.held():
+        stage.space.compaction("first", table)
+        stage.space.await_phase(KIND, "first", "Running")
+        stage.space.compaction("second", table, targetFileSize="64Mi")
+        status = stage.space.await_reason(KIND, "second", "WaitingForLock")
+        assert "TableCompaction/first" in condition(status)["message"]
+        stage.space.delete(KIND, "second")
+        stage.space.await_gone(KIND, "second")
+    assert stage.space.await_end(KIND, "first")["phase"] == "Succeeded"
+    lake.assert_clean()
+
+
+def test_deleted_while_it_runs(stage: Stage) -> None:
+    table, lake = stage.lake()
+    with stage.jobs.held():
+        stage.space.compaction("doomed", table)
+        stage.space.await_phase(KIND, "doomed", "Running")
+        stage.space.delete(KIND, "doomed")
+        stage.space.await_gone(KIND, "doomed")
+        assert stage.jobs.stopped[-1] == stage.jobs.started[-1]
+    lake.assert_clean()
+
+
+def test_made_again_under_the_same_name_it_waits_for_the_cleaning_and_runs(stage: Stage) -> None:
+    table, lake = stage.lake()
+    with stage.jobs.held():
+        made = stage.space.compaction("phoenix", table)
+        stage.space.await_phase(KIND, "phoenix", "Running")
+        stage.space.delete(KIND, "phoenix")
+        stage.space.await_gone(KIND, "phoenix", made["metadata"]["uid"])
+        stage.space.compaction("phoenix", table)
+    status = stage.space.await_end(KIND, "phoenix")
+    assert status["phase"] == "Succeeded"
+    assert status["result"]["version"] == lake.version
+    lake.assert_clean()
+
+
+def test_made_again_after_its_success_it_reports_that_one(stage: Stage) -> None:
+    table, lake = stage.lake()
+    made = stage.space.compaction("once", table)
+    first = stage.space.await_end(KIND, "once")
+    stage.space.delete(KIND, "once")
+    stage.space.await_gone(KIND, "once", made["metadata"]["uid"])
+    version = lake.version
+    stage.space.compaction("once", table)
+    second = stage.space.await_end(KIND, "once")
+    assert second["result"]["version"] == first["result"]["version"]
+    assert lake.version == version
+
+
+def test_one_waits_for_another_by_dependson(stage: Stage) -> None:
+    table, _lake = stage.lake()
+    needs = [{"kind": "TableUpdate", "name": "before"}]
+    stage.space.compaction("behind", table, dependsOn=needs)
+    status = stage.space.await_reason(KIND, "behind", "WaitingForDependency")
+    assert "TableUpdate/before" in condition(status)["message"]
+    stage.space.update("before", table, "k = 1", {"v": "v + 1"})
+    before = stage.space.await_end("TableUpdate", "before")
+    behind = stage.space.await_end(KIND, "behind")
+    assert before["result"]["version"] < behind["result"]["version"]
+
+
+def test_writes_are_few(stage: Stage) -> None:
+    table, _lake = stage.lake()
+    stage.space.compaction("frugal", table)
+    stage.space.await_end(KIND, "frugal")
+    await_that(
+        lambda: len(_writes(stage.space, "frugal")) >= 4, lambda: _writes(stage.space, "frugal")
+    )
+    writes = _writes(stage.space, "frugal")
+    events = len(stage.space.events("frugal"))
+    # The creation and the deletion of its SparkApplication come on top.
+    assert len(writes) + events + 2 <= 12, writes
+
+
+def _writes(space: Resources, name: str) -> list[tuple[str, str, Any]]:
+    return [
+        (entry["verb"], entry["objectRef"]["resource"], entry["objectRef"].get("subresource"))
+        for entry in space.cluster.writes(space.namespace)
+        if entry["objectRef"].get("name") == name and "tandem-operator" in str(entry["user"])
+    ]
