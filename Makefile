@@ -51,7 +51,7 @@ format: .venv/.installed ## Format the code and mend what the linter can
 	$(BIN)/ruff format .
 
 .PHONY: docs
-docs: .venv/.installed ## Write the generated pages of docs/ anew
+docs: .venv/.installed ## Write the generated pages of docs/, and crds/, anew
 	@$(BIN)/python tools/generate_docs.py
 
 .PHONY: bench

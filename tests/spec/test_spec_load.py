@@ -179,7 +179,7 @@ def test_what_the_api_server_adds_is_accepted() -> None:
             "spec.custom",
             "exactly one of segments, where",
         ),
-        ("type: Custom, custom: {segments: ['1', '1']}", "spec.custom", "twice"),
+        ("type: Custom, custom: {segments: ['1', '1']}", "spec.custom.segments", "twice"),
         ("type: Custom, custom: {segments: [3]}", "spec.custom.segments[0]", 'in quotes: "3"'),
         ("type: Major, targetFileSize: 1GB", "spec.targetFileSize", "128Mi"),
         ("type: Major, targetFileSize: 0", "spec.targetFileSize", "greater than 0"),

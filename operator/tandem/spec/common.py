@@ -14,6 +14,8 @@ from tandem.spec.fields import DnsName, Model, Opaque, StrictBool, StrictInt, St
 
 API_VERSION: Final = "tandem.dev/v1alpha1"
 
+_INT32 = 2**31 - 1  # of Kubernetes' own fields of this name
+
 # Kubernetes' ObjectMeta fields that the API server adds; accepted and not looked at.
 _SERVER_FIELDS = frozenset(
     {
@@ -81,26 +83,32 @@ class LockMode(StrEnum):
 class OperationSpec(Model):
     """Fields that every operation takes, beside its own."""
 
+    changeable: ClassVar[frozenset[str]] = frozenset(
+        {"suspend", "priority", "ttl_seconds_after_finished"}
+    )
+    """What may change in a cluster; the API server refuses every other change. A different wish
+    is a different operation, with a name and a result of its own."""
+
     table_ref: TableRef
     """The table to work on."""
     suspend: StrictBool = False
     """Do not start (or, in a cluster, stop) while true. May be changed at any time."""
     dry_run: StrictBool = False
     """Plan only: `status.plan` says what would happen, nothing is written."""
-    priority: StrictInt = 0
+    priority: Annotated[StrictInt, Field(ge=-1_000_000_000, le=1_000_000_000)] = 0
     """A strictly higher priority revokes the locks of conflicting operations with a lower one."""
-    backoff_limit: Annotated[StrictInt, Field(ge=0)] = 3
+    backoff_limit: Annotated[StrictInt, Field(ge=0, le=1_000)] = 3
     """How often a failed attempt is tried again before the operation fails."""
-    active_deadline_seconds: Annotated[StrictInt, Field(ge=1)] | None = None
+    active_deadline_seconds: Annotated[StrictInt, Field(ge=1, le=_INT32)] | None = None
     """Seconds after its start at which an operation that has not committed fails; none by
     default."""
-    ttl_seconds_after_finished: Annotated[StrictInt, Field(ge=0)] | None = None
+    ttl_seconds_after_finished: Annotated[StrictInt, Field(ge=0, le=_INT32)] | None = None
     """Seconds after its end at which the resource is deleted (in a cluster); never by default."""
     lock_mode: LockMode = LockMode.CONCURRENT
     """`Concurrent`: writers go on, and what they do is reconciled. `Exclusive` is not built yet."""
     spark_template: Opaque | None = None
     """A piece of a `SparkApplication` that is merged into the one of this operation."""
-    depends_on: tuple[Dependency, ...] = ()
+    depends_on: Annotated[tuple[Dependency, ...], Field(max_length=64)] = ()
     """Operations that must have ended well before this one starts. Without a cluster only:
     resources in one run start together otherwise."""
 

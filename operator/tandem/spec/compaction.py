@@ -8,13 +8,23 @@ from typing import Annotated, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from tandem.spec.common import OperationSpec, Resource
-from tandem.spec.fields import Bytes, Milliseconds, Model, StrictInt, Text
+from tandem.spec.fields import (
+    Bytes,
+    Condition,
+    Label,
+    Milliseconds,
+    Model,
+    StrictInt,
+    Text,
+    UniqueLabels,
+)
+from tandem.spec.rules import cel
 
 Thresholds = Annotated[
-    tuple[Annotated[StrictInt, Field(ge=2)], ...], Field(min_length=1, max_length=16)
+    tuple[Annotated[StrictInt, Field(ge=2, le=10_000)], ...], Field(min_length=1, max_length=16)
 ]
 
-_MIB = 2**20
+DEFAULT_TARGET_FILE_SIZE = 128 * 2**20
 _GIB = 2**30
 
 
@@ -29,17 +39,17 @@ class Minor(Model):
     thresholds: Thresholds = (4, 3)
     """How many consecutive segments of each level make one of the next: by (4, 3) four loads
     become `0.1`, and three such become `0.2`."""
-    preserve: Annotated[StrictInt, Field(ge=0)] = 0
+    preserve: Annotated[StrictInt, Field(ge=0, le=1_000_000)] = 0
     """The newest so many segments are left alone."""
     max_segment_size: Bytes | None = None
     """Segments of at least this size are left alone; no limit by default."""
-    segments: Annotated[tuple[Text, ...], Field(min_length=1, max_length=10_000)] | None = None
+    segments: UniqueLabels | None = None
     """Look among these segments only; among all by default. Automatic compaction says here
     what it chose."""
 
 
 class SemiMajor(Model):
-    chunks: tuple[Text, ...] | None = None
+    chunks: Annotated[tuple[Label, ...], Field(max_length=10_000)] | None = None
     """Time chunks (`2013-02`) to lay out as one; all by default. Everything in them that was
     committed by the read version."""
 
@@ -50,17 +60,16 @@ class Major(Model):
 
 
 class Custom(Model):
-    segments: Annotated[tuple[Text, ...], Field(min_length=1)] | None = None
-    """Names of the segments, as `tandem table segments` shows them."""
-    where: Text | None = None
+    segments: UniqueLabels | None = None
+    """Names of the segments, as `tandem table segments` shows them, in quotes: `"0.1"`."""
+    where: Condition | None = None
     """A condition that selects whole files by their statistics and partition values."""
 
     @model_validator(mode="after")
+    @cel("has(self.segments) != has(self.where)", "must have exactly one of segments, where")
     def _one_selection(self) -> Custom:
         if (self.segments is None) == (self.where is None):
             raise ValueError("must have exactly one of segments, where")
-        if self.segments and len(set(self.segments)) != len(self.segments):
-            raise ValueError("segments names a segment twice")
         return self
 
 
@@ -73,10 +82,21 @@ class LayoutStrategy(StrEnum):
 class Layout(Model):
     strategy: LayoutStrategy = LayoutStrategy.BIN_PACK
     """`BinPack` keeps the order of rows. `Sort` and `ZOrder` are not built yet."""
-    columns: tuple[Text, ...] = ()
+    columns: Annotated[tuple[Text, ...], Field(max_length=32)] = ()
     """Columns to order by."""
 
     @model_validator(mode="after")
+    @cel(
+        "self.strategy != 'BinPack' || !has(self.columns) || size(self.columns) == 0",
+        "columns only goes with the strategies Sort and ZOrder",
+        field=".columns",
+    )
+    @cel(
+        "self.strategy == 'BinPack' || (has(self.columns) && size(self.columns) > 0)",
+        "the strategies Sort and ZOrder need columns",
+        expression="'strategy ' + self.strategy + ' needs columns'",
+        field=".columns",
+    )
     def _columns_fit(self) -> Layout:
         if self.strategy is LayoutStrategy.BIN_PACK and self.columns:
             raise ValueError("columns only goes with the strategies Sort and ZOrder")
@@ -101,13 +121,42 @@ class CompactionTemplate(Model):
     """Required with type `Custom`, not allowed otherwise."""
     layout: Layout = Layout()
     """In which order the rows are written."""
-    target_file_size: Annotated[Bytes, Field(gt=0)] = 128 * _MIB
+    target_file_size: Annotated[Bytes, Field(gt=0)] = DEFAULT_TARGET_FILE_SIZE
     """Size that output files aim at."""
     skip_offset_from_latest: Milliseconds | None = None
     """Leave chunks alone that end less than this before the newest one ends; without a time
     column, segments that were loaded less than this before the newest. None by default."""
 
     @model_validator(mode="after")
+    @cel(
+        "!has(self.minor) || self.type == 'Minor'",
+        "minor only goes with type Minor",
+        expression="'minor only goes with type Minor, but type is ' + self.type",
+        field=".minor",
+    )
+    @cel(
+        "!has(self.semiMajor) || self.type == 'SemiMajor'",
+        "semiMajor only goes with type SemiMajor",
+        expression="'semiMajor only goes with type SemiMajor, but type is ' + self.type",
+        field=".semiMajor",
+    )
+    @cel(
+        "!has(self.major) || self.type == 'Major'",
+        "major only goes with type Major",
+        expression="'major only goes with type Major, but type is ' + self.type",
+        field=".major",
+    )
+    @cel(
+        "!has(self.custom) || self.type == 'Custom'",
+        "custom only goes with type Custom",
+        expression="'custom only goes with type Custom, but type is ' + self.type",
+        field=".custom",
+    )
+    @cel(
+        "self.type != 'Custom' || has(self.custom)",
+        "type Custom needs custom.segments or custom.where",
+        field=".custom",
+    )
     def _block_fits_type(self) -> Self:
         blocks: dict[CompactionType, tuple[str, Model | None]] = {
             CompactionType.MINOR: ("minor", self.minor),
@@ -123,6 +172,11 @@ class CompactionTemplate(Model):
         return self
 
     @model_validator(mode="after")
+    @cel(
+        "!has(self.custom) || !has(self.custom.segments) || !has(self.skipOffsetFromLatest)",
+        "skipOffsetFromLatest does not go with custom.segments",
+        field=".skipOffsetFromLatest",
+    )
     def _named_segments_have_any_age(self) -> Self:
         named = self.custom is not None and self.custom.segments is not None
         if named and self.skip_offset_from_latest is not None:

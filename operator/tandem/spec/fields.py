@@ -7,6 +7,8 @@ milliseconds; both print again in the form people type. Nothing here knows a res
 from __future__ import annotations
 
 import re
+from collections import Counter
+from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from typing import Annotated, Any
 from urllib.parse import unquote, urlsplit
@@ -16,24 +18,36 @@ from pydantic import (
     BaseModel,
     BeforeValidator,
     ConfigDict,
+    Field,
     PlainSerializer,
     StrictBool,
     StrictInt,
     StrictStr,
     WithJsonSchema,
+    model_validator,
 )
 from pydantic.alias_generators import to_camel
 
+from tandem.spec.rules import cel
+
 __all__ = [
+    "Assignments",
     "Bytes",
+    "Condition",
     "DnsName",
+    "Expression",
+    "Label",
+    "ListType",
     "Location",
     "Milliseconds",
     "Model",
+    "Opaque",
+    "Options",
     "StrictBool",
     "StrictInt",
     "StrictStr",
     "Text",
+    "UniqueLabels",
     "format_duration",
     "format_quantity",
     "parse_duration",
@@ -56,6 +70,14 @@ class Model(BaseModel):
         use_attribute_docstrings=True,
     )
 
+    @model_validator(mode="before")
+    @classmethod
+    def _null_is_absent(cls, value: Any) -> Any:
+        # As in Kubernetes, whose API server drops a field that is null and may not be.
+        if isinstance(value, dict):
+            return {key: item for key, item in value.items() if item is not None}
+        return value
+
 
 # Kubernetes' apimachinery/pkg/api/resource: decimal and binary suffixes. Fractions of a byte
 # (`m`, `u`, `n`) make no sense for a size and are refused.
@@ -74,10 +96,23 @@ _SUFFIXES: dict[str, int] = {
     "Pi": 2**50,
     "Ei": 2**60,
 }
-_QUANTITY = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(?:([kMGTPE]|[KMGTPE]i)|[eE]([+-]?\d{1,2}))?")
-_MAX_BYTES = 2**63 - 1
+_QUANTITY = re.compile(
+    r"\+?(\d+(?:\.\d*)?|\.\d+)(?:([kMGTPE]|[KMGTPE]i)|[eE]([+-]?\d{1,2}))?", re.ASCII
+)
+_MAX_BYTES = 2**63 - 2  # Kubernetes makes every larger quantity 2^63 - 1
 
 
+# `isQuantity` costs a tenth of a match; fractions of a byte end in m, u or n.
+@cel(
+    "type(self) == int ? self >= 0 : isQuantity(self) && !self.startsWith('-') "
+    "&& !self.endsWith('m') && !self.endsWith('u') && !self.endsWith('n')",
+    "must be a size such as 128Mi, 1Gi, 1G or a number of bytes",
+)
+@cel(
+    "type(self) == int || !isQuantity(self) "
+    "|| quantity(self).isLessThan(quantity('9223372036854775807'))",
+    "must be less than 8Ei",
+)
 def parse_quantity(value: object) -> int:
     """Bytes of a Kubernetes quantity (`1Gi`, `128Mi`, `1G`, `1e9`, `1073741824`).
 
@@ -95,7 +130,7 @@ def parse_quantity(value: object) -> int:
         raise ValueError("must be a size such as 128Mi") from error
     size = int(exact.to_integral_value(rounding="ROUND_CEILING"))
     if size > _MAX_BYTES:
-        raise ValueError(f"must be at most {_MAX_BYTES} bytes")
+        raise ValueError("must be less than 8Ei")
     return size
 
 
@@ -117,10 +152,14 @@ _UNITS_NS: dict[str, int] = {
     "m": 60 * 10**9,
     "h": 3600 * 10**9,
 }
-_DURATION_PART = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(ns|us|µs|μs|ms|s|m|h)")
+_DURATION_PART = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(ns|us|µs|μs|ms|s|m|h)", re.ASCII)
 _MAX_DURATION_NS = 2**63 - 1  # Go's int64 nanoseconds
 
 
+@cel(
+    r"self.matches('^(0|(([0-9]+([.][0-9]*)?|[.][0-9]+)(ns|us|µs|μs|ms|s|m|h))+)$')",
+    "must be a duration such as 10m, 1h30m or 168h",
+)
 def parse_duration(value: object) -> int:
     """Milliseconds of a Go duration (`168h`, `1h30m`, `1.5s`, `0`). Raises `ValueError`."""
     hint = "must be a duration such as 10m, 1h30m or 168h"
@@ -154,6 +193,11 @@ _DNS_LABEL = r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
 _DNS_NAME = re.compile(rf"{_DNS_LABEL}(\.{_DNS_LABEL})*")
 
 
+@cel(
+    "self.matches('^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?([.][a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)*$')",
+    "must be a DNS-1123 name: lower-case letters, digits, '-' and '.', beginning and ending with "
+    "a letter or digit",
+)
 def _dns_name(value: str) -> str:
     if len(value) > 253 or not _DNS_NAME.fullmatch(value):
         raise ValueError(
@@ -167,6 +211,65 @@ _SCHEMES = ("file", "s3", "gs", "abfss")
 _SCHEME_HINTS = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "abfs": "abfss", "az": "abfss"}
 
 
+_BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+
+@cel(
+    "!self.contains('${') && !self.startsWith('~') && !self.startsWith('$')",
+    "must be a whole URL: variables and ~ are not replaced",
+    hides_value=True,
+)
+@cel(
+    "self.startsWith('~') || self.startsWith('$') || self.matches('^(file|s3|gs|abfss)://')",
+    "must be a URL with one of the schemes file, s3, gs, abfss",
+    expression="'must be a URL with one of the schemes file, s3, gs, abfss' + ("
+    "self.startsWith('/') ? ': file://' + self "
+    ": self.matches('^(?i)s3[an]?://') ? '; write s3://' "
+    ": self.matches('^(?i)(gs|gcs)://') ? '; write gs://' "
+    ": self.matches('^(?i)(abfss?|az)://') ? '; write abfss://' : '')",
+    hides_value=True,
+)
+@cel(
+    "!self.contains('?') && !self.contains('#')",
+    "must have no '?' and no '#': percent-encode them in a path",
+    hides_value=True,
+)
+@cel(
+    "!self.matches('(/|%2[fF])([.]|%2[eE]){2}(/|%2[fF]|$)')",
+    "must not contain '..'",
+    hides_value=True,
+)
+@cel(
+    r"!self.matches(r'[\x00-\x1f]|%[01][0-9A-Fa-f]')",
+    "must not contain control characters",
+    hides_value=True,
+)
+@cel(
+    "!self.startsWith('file://') || self.matches('^file://(localhost)?/')",
+    "must be absolute: three slashes, as in file:///data/flights",
+    hides_value=True,
+)
+@cel(
+    "!self.matches('^file://(localhost)?(/|%2[fF])+$')",
+    "must not be the root of the file system",
+    hides_value=True,
+)
+@cel(
+    "!self.matches('^(s3|gs)://[^/]*@')",
+    "must not hold credentials: put them into the table's storage.secretRef",
+    hides_value=True,
+)
+@cel(
+    "!self.matches('^(s3|gs)://[^@]*$') "
+    "|| self.matches('^(s3|gs)://[A-Za-z0-9][A-Za-z0-9._-]*(/|[?#]|$)')",
+    "must name a bucket, as in s3://bucket/path",
+    hides_value=True,
+)
+@cel(
+    "!self.startsWith('abfss://') || self.matches('^abfss://[^@:/]+@[^@:/]+(/|[?#]|$)')",
+    "must be abfss://container@account.dfs.core.windows.net/path",
+    hides_value=True,
+)
 def _location(value: str) -> str:
     """An absolute URL without credentials, query or `..`; returned without trailing `/`."""
     if "${" in value or value.startswith(("~", "$")):
@@ -176,13 +279,15 @@ def _location(value: str) -> str:
             "must be a URL with one of the schemes file, s3, gs, abfss"
             + (f": file://{value}" if value.startswith("/") else "")
         )
-    parts = urlsplit(value)
-    if parts.scheme not in _SCHEMES:
-        nearest = _SCHEME_HINTS.get(parts.scheme)
+    scheme = value.split("://")[0]
+    if scheme not in _SCHEMES:
+        lowered = scheme.lower()
+        nearest = lowered if lowered in _SCHEMES else _SCHEME_HINTS.get(lowered)
         raise ValueError(
             "must have one of the schemes file, s3, gs, abfss"
             + (f"; write {nearest}://" if nearest else "")
         )
+    parts = urlsplit(value)
     if parts.query or parts.fragment:
         raise ValueError("must have no '?' and no '#': percent-encode them in a path")
     if any(part == ".." for part in unquote(parts.path).split("/")):
@@ -192,22 +297,54 @@ def _location(value: str) -> str:
     if parts.scheme == "file":
         if parts.netloc not in ("", "localhost"):
             raise ValueError("must be absolute: three slashes, as in file:///data/flights")
-    elif not parts.netloc:
-        raise ValueError(f"must name a bucket: {parts.scheme}://bucket/path")
     elif parts.scheme == "abfss":
         if not re.fullmatch(r"[^@:/]+@[^@:/]+", parts.netloc):
             raise ValueError("must be abfss://container@account.dfs.core.windows.net/path")
     elif "@" in parts.netloc:
         raise ValueError("must not hold credentials: put them into the table's storage.secretRef")
+    elif not _BUCKET.fullmatch(parts.netloc):
+        raise ValueError("must name a bucket, as in s3://bucket/path")
     if not unquote(parts.path).strip("/") and parts.scheme == "file":
         raise ValueError("must not be the root of the file system")
     return value.rstrip("/")
 
 
+@cel("self.trim() != ''", "must not be empty")
 def _text(value: str) -> str:
     if not value.strip():
         raise ValueError("must not be empty")
     return value
+
+
+@cel(
+    "!('true' in self) && !('false' in self)",
+    "put column names such as on, off, yes, no, y and n in quotes: kubectl reads them as true and "
+    "false",
+)
+def _columns(value: dict[str, str]) -> dict[str, str]:
+    if "true" in value or "false" in value:
+        raise ValueError(
+            "put column names such as on, off, yes, no, y and n in quotes: kubectl reads them as "
+            "true and false"
+        )
+    return value
+
+
+def _once(value: tuple[str, ...]) -> tuple[str, ...]:
+    # In CEL: `x-kubernetes-list-type: set`, which costs less than a rule.
+    twice = next((item for item, count in Counter(value).items() if count > 1), None)
+    if twice is not None:
+        raise ValueError(f"must not name {twice!r} twice")
+    return value
+
+
+@dataclass(frozen=True)
+class ListType:
+    """How Kubernetes compares and merges a list: `x-kubernetes-list-type`."""
+
+    name: str
+    """`set`: no entry twice. `map`: no two entries with the same `key`."""
+    key: str = ""
 
 
 Bytes = Annotated[
@@ -232,10 +369,38 @@ Milliseconds = Annotated[
 ]
 """A duration in milliseconds, typed as a Go duration."""
 
-DnsName = Annotated[StrictStr, AfterValidator(_dns_name)]
-Location = Annotated[StrictStr, AfterValidator(_location)]
-Text = Annotated[StrictStr, AfterValidator(_text)]
-"""Text that must not be empty."""
+# Lengths are bounded, since the API server refuses rules whose cost it cannot bound.
+DnsName = Annotated[StrictStr, Field(max_length=253), AfterValidator(_dns_name)]
+Location = Annotated[StrictStr, Field(max_length=1024), AfterValidator(_location)]
+Text = Annotated[StrictStr, Field(max_length=256), AfterValidator(_text)]
+"""A column's name or other short text that must not be empty."""
+
+Label = Annotated[StrictStr, Field(max_length=64), AfterValidator(_text)]
+"""The name of a segment or a chunk."""
+
+Condition = Annotated[StrictStr, Field(max_length=65_536), AfterValidator(_text)]
+"""A Spark SQL condition."""
+
+Expression = Annotated[StrictStr, Field(max_length=8_192), AfterValidator(_text)]
+"""A Spark SQL expression."""
+
+Assignments = Annotated[
+    dict[Text, Expression], Field(min_length=1, max_length=256), AfterValidator(_columns)
+]
+"""Column → expression."""
+
+Options = Annotated[
+    dict[StrictStr, Annotated[StrictStr, Field(max_length=4_096)]], Field(max_length=128)
+]
+"""Names → values that Tandem hands on."""
+
+UniqueLabels = Annotated[
+    tuple[Label, ...],
+    Field(min_length=1, max_length=10_000),
+    AfterValidator(_once),
+    ListType("set"),
+]
+"""Names of different segments."""
 
 Opaque = dict[str, Any]
 """Something that Tandem hands on without looking inside."""

@@ -181,15 +181,30 @@ class FinishedOperation(StatusModel):
     """The Delta version of its commit."""
 
 
+class NextRun(StatusModel):
+    """One schedule of automatic compaction."""
+
+    id: str
+    """Digest of the schedule; label `tandem.dev/automatic` of its compactions."""
+    cron: str
+    type: str
+    since: str
+    """Up to when its times have been dealt with."""
+    next_time: str | None = None
+    """When it is due next; absent if never."""
+
+
 class NextCompaction(StatusModel):
     """What automatic compaction does next, and why nothing runs now."""
 
     what: str = ""
-    """`Minor`, or the name of a schedule."""
+    """`Minor of segments 0-3`, `SemiMajor by schedule '0 3 * * *'`"""
     next_time: str | None = None
-    """When it is due; absent when it waits for something else than time."""
+    """When it starts by the clock; absent when it waits for something else than time."""
     why: str = ""
-    """`no run is compactible`"""
+    """Why nothing is started now, in a sentence or more."""
+    schedules: tuple[NextRun, ...] | None = None
+    """All schedules, in the order of the spec."""
 
 
 class TableStatus(StatusModel):

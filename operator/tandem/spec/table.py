@@ -12,17 +12,22 @@ from cronsim import CronSim, CronSimError
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from tandem.spec.common import Resource
-from tandem.spec.compaction import CompactionTemplate, Thresholds
+from tandem.spec.compaction import DEFAULT_TARGET_FILE_SIZE, CompactionTemplate, Thresholds
 from tandem.spec.fields import (
+    Bytes,
     DnsName,
+    ListType,
     Location,
     Milliseconds,
     Model,
+    Opaque,
+    Options,
     StrictBool,
     StrictInt,
     StrictStr,
     Text,
 )
+from tandem.spec.rules import cel
 
 _DAY_MS = 24 * 3600 * 1000
 _ANY_MOMENT = datetime(2000, 1, 1, tzinfo=UTC)
@@ -44,11 +49,23 @@ class Storage(Model):
     service_account_name: DnsName | None = None
     """Instead of a secret, where the cloud gives identities to workloads. Where both are given,
     the secret is used."""
-    options: dict[StrictStr, StrictStr] = Field(default_factory=dict)
+    options: Options = Field(default_factory=dict)
     """Options of the object store that are not secret: `endpoint`, `region`, …"""
 
     @field_validator("options")
     @classmethod
+    @cel(
+        "self.all(key, !key.matches(r'(?i)secret|password|token|access_?key|account_?key|"
+        r"credential|sas\b'))",
+        "must hold nothing secret: put it into the Secret that storage.secretRef names",
+        hides_value=True,
+    )
+    @cel(
+        "self.all(key, !(self[key].contains('://') && self[key].contains('@')))",
+        "must hold nothing secret, but a URL has user info: put credentials into the Secret that "
+        "storage.secretRef names",
+        hides_value=True,
+    )
     def _nothing_secret(cls, value: dict[str, str]) -> dict[str, str]:
         for key, text in value.items():
             if "://" in text and "@" in text:
@@ -91,7 +108,7 @@ class Column(Model):
     Delta's own schema JSON."""
     nullable: StrictBool = True
     """Whether the column may hold nulls."""
-    comment: StrictStr | None = None
+    comment: Annotated[StrictStr, Field(max_length=4_096)] | None = None
     """What the column is for."""
 
     @field_validator("type")
@@ -112,14 +129,37 @@ class Column(Model):
 
 
 class Create(Model):
-    columns: Annotated[tuple[Column, ...], Field(alias="schema", min_length=1)]
+    columns: Annotated[
+        tuple[Column, ...],
+        Field(alias="schema", min_length=1, max_length=1_500),
+        ListType("map", "name"),
+    ]
     """The columns of a new table."""
-    partition_by: tuple[Text, ...] = ()
+    partition_by: Annotated[tuple[Text, ...], Field(max_length=16)] = ()
     """Partition columns of a new table, outermost first."""
-    properties: dict[StrictStr, StrictStr] = Field(default_factory=dict)
+    properties: Options = Field(default_factory=dict)
     """Table properties of a new table (`delta.checkpointInterval`, …)."""
 
+    # That two columns differ by more than their case is for the validator alone: comparing each
+    # with each costs more than the API server spends.
     @model_validator(mode="after")
+    @cel(
+        "!has(self.partitionBy) || self.partitionBy.all(name, self.schema.exists(column, "
+        "column.name.lowerAscii() == name.lowerAscii()))",
+        "partitionBy names a column which is not in schema",
+        field=".partitionBy",
+    )
+    @cel(
+        "!has(self.partitionBy) || self.partitionBy.all(name, self.partitionBy.exists_one(other, "
+        "other.lowerAscii() == name.lowerAscii()))",
+        "partitionBy names a column twice",
+        field=".partitionBy",
+    )
+    @cel(
+        "!has(self.partitionBy) || self.partitionBy.size() < self.schema.size()",
+        "at least one column must not be in partitionBy",
+        field=".partitionBy",
+    )
     def _consistent(self) -> Create:
         # Delta's column names are case-insensitive: two that differ in case only are one.
         names = [column.name.lower() for column in self.columns]
@@ -165,8 +205,12 @@ class AutomaticMinor(Model):
     """Whether minor compactions are made."""
     thresholds: Thresholds = (4, 3)
     """How many segments of each level make one of the next."""
-    preserve: Annotated[StrictInt, Field(ge=0)] = 0
+    preserve: Annotated[StrictInt, Field(ge=0, le=1_000_000)] = 0
     """The newest so many segments are left alone."""
+    max_segment_size: Bytes | None = None
+    """Segments of at least this size are left alone; no limit by default."""
+    target_file_size: Annotated[Bytes, Field(gt=0)] = DEFAULT_TARGET_FILE_SIZE
+    """Size that output files aim at."""
 
 
 def _time_zone(value: str) -> str:
@@ -190,6 +234,10 @@ class Schedule(Model):
 
     @field_validator("cron")
     @classmethod
+    @cel(
+        r"self.matches(r'^\s*[0-9A-Za-z*,/-]+(\s+[0-9A-Za-z*,/-]+){4}\s*$')",
+        "must have five fields: minute hour day-of-month month day-of-week",
+    )
     def _five_fields(cls, value: str) -> str:
         fields = value.split()
         if len(fields) != 5 or not all(re.fullmatch(r"[\dA-Za-z*,/-]+", part) for part in fields):
@@ -202,6 +250,16 @@ class Schedule(Model):
 
     @field_validator("template")
     @classmethod
+    @cel(
+        "!has(self.custom) || !has(self.custom.segments)",
+        "custom.segments does not go with a schedule: every compaction gives new names",
+        field=".custom.segments",
+    )
+    @cel(
+        "!has(self.minor) || !has(self.minor.segments)",
+        "minor.segments does not go with a schedule: every compaction gives new names",
+        field=".minor.segments",
+    )
     def _names_do_not_last(cls, value: CompactionTemplate) -> CompactionTemplate:
         if value.custom is not None and value.custom.segments is not None:
             raise ValueError(
@@ -214,8 +272,15 @@ class Schedule(Model):
         return value
 
 
+@cel("self.matches('^([01][0-9]|2[0-3]):[0-5][0-9]$')", "must be a time of day such as 01:30")
+def _time_of_day(value: str) -> str:
+    if not re.fullmatch(r"([01][0-9]|2[0-3]):[0-5][0-9]", value):
+        raise ValueError("must be a time of day such as 01:30")
+    return value
+
+
 class MaintenanceWindow(Model):
-    start: Annotated[StrictStr, Field(pattern=r"^([01]\d|2[0-3]):[0-5]\d$")]
+    start: Annotated[StrictStr, Field(max_length=64), AfterValidator(_time_of_day)]
     """Time of day, `HH:MM`."""
     duration: Annotated[Milliseconds, Field(gt=0, le=_DAY_MS)]
     """How long the window is open, at most 24h."""
@@ -224,9 +289,9 @@ class MaintenanceWindow(Model):
 
 
 class History(Model):
-    succeeded: Annotated[StrictInt, Field(ge=0)] = 3
+    succeeded: Annotated[StrictInt, Field(ge=0, le=1_000)] = 3
     """How many automatic compactions that ended well are kept."""
-    failed: Annotated[StrictInt, Field(ge=0)] = 3
+    failed: Annotated[StrictInt, Field(ge=0, le=1_000)] = 3
     """How many that failed are kept."""
 
 
@@ -235,7 +300,7 @@ class AutomaticCompaction(Model):
 
     minor: AutomaticMinor | None = None
     """Compact by level thresholds as segments arrive; off unless given."""
-    schedules: tuple[Schedule, ...] = ()
+    schedules: Annotated[tuple[Schedule, ...], Field(max_length=8)] = ()
     """Compactions at fixed times."""
     skip_offset_from_latest: Milliseconds = 0
     """Leave chunks alone that end less than this before the newest one ends; without a time
@@ -246,12 +311,20 @@ class AutomaticCompaction(Model):
     start of the next, and from start to start where one runs beside another."""
     maintenance_window: MaintenanceWindow | None = None
     """Automatic compactions start inside this window only; any time by default."""
+    spark_template: Opaque | None = None
+    """A piece of a `SparkApplication` that is merged into those of all these compactions."""
+    active_deadline_seconds: Annotated[StrictInt, Field(ge=1, le=2**31 - 1)] | None = None
+    """Seconds after its start at which such a compaction that has not committed fails, so that
+    a stuck one does not keep the next from starting; none by default."""
     history: History = History()
     """How many finished children are kept. The last one of each schedule, and the last minor
     one, always stay."""
 
 
 class LakeTableSpec(Model):
+    fixed: ClassVar[frozenset[str]] = frozenset({"location"})
+    """What must not change in a cluster: at another place there is another table."""
+
     location: Location
     """Root of the table: a `file`, `s3`, `gs` or `abfss` URL. Cannot be changed."""
     storage: Storage = Storage()

@@ -3,25 +3,37 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
 from tandem.spec.common import OperationSpec, Resource
-from tandem.spec.fields import Bytes, Location, Model, StrictBool, StrictInt, StrictStr, Text
+from tandem.spec.fields import (
+    Assignments,
+    Bytes,
+    Condition,
+    Location,
+    Model,
+    Options,
+    StrictBool,
+    StrictInt,
+    Text,
+    UniqueLabels,
+)
+from tandem.spec.rules import cel
 
 _MIB = 2**20
 
 
 class Update(Model):
-    where: Text | None = None
+    where: Condition | None = None
     """Which rows, as a Spark SQL condition; all rows by default."""
-    set: Annotated[dict[Text, Text], Field(min_length=1)]
+    set: Assignments
     """Column → new value, as a Spark SQL expression over the old row."""
 
 
 class Delete(Model):
-    where: Text
+    where: Condition
     """Which rows, as a Spark SQL condition. Write `true` to delete all."""
 
 
@@ -37,13 +49,18 @@ class Source(Model):
     """`Parquet`, `Csv`, `Json` (one object a line) or `Delta`."""
     location: Location
     """A file or folder: a `file`, `s3`, `gs` or `abfss` URL."""
-    options: dict[StrictStr, StrictStr] = Field(default_factory=dict)
+    options: Options = Field(default_factory=dict)
     """Spark's options for reading the format (`header`, `sep`, …), as text. CSV whose quotes are
     doubled inside quoted text, as most programs write it, needs `escape: '"'`."""
     version: Annotated[StrictInt, Field(ge=0)] | None = None
     """Which version of a `Delta` source; the latest at the first attempt by default."""
 
     @model_validator(mode="after")
+    @cel(
+        "!has(self.version) || self.format == 'Delta'",
+        "version only goes with format Delta",
+        field=".version",
+    )
     def _version_only_for_delta(self) -> Source:
         if self.version is not None and self.format is not SourceFormat.DELTA:
             raise ValueError("version only goes with format Delta")
@@ -55,12 +72,12 @@ class Empty(Model):
 
 
 class MergeUpdate(Model):
-    set: Annotated[dict[Text, Text], Field(min_length=1)]
+    set: Assignments
     """Column → new value; `t` is the table, `s` the source."""
 
 
 class MergeInsert(Model):
-    values: Annotated[dict[Text, Text], Field(min_length=1)]
+    values: Assignments
     """Column → value; `s` is the source."""
 
 
@@ -72,7 +89,7 @@ def _exactly_one(clause: Model, *names: str) -> None:
 
 
 class WhenMatched(Model):
-    where: Text | None = None
+    where: Condition | None = None
     """A further condition."""
     delete: Empty | None = None
     """Delete the row."""
@@ -82,13 +99,18 @@ class WhenMatched(Model):
     """Update every column from the source's column of that name."""
 
     @model_validator(mode="after")
+    @cel(
+        "[has(self.delete), has(self.update), has(self.updateAll)].exists_one(given, given)",
+        "must have exactly one of delete, update, updateAll",
+        hides_value=True,
+    )
     def _one_action(self) -> WhenMatched:
         _exactly_one(self, "delete", "update", "update_all")
         return self
 
 
 class WhenNotMatched(Model):
-    where: Text | None = None
+    where: Condition | None = None
     """A further condition on the source row."""
     insert: MergeInsert | None = None
     """Insert a row."""
@@ -96,13 +118,18 @@ class WhenNotMatched(Model):
     """Insert the source row as it is."""
 
     @model_validator(mode="after")
+    @cel(
+        "[has(self.insert), has(self.insertAll)].exists_one(given, given)",
+        "must have exactly one of insert, insertAll",
+        hides_value=True,
+    )
     def _one_action(self) -> WhenNotMatched:
         _exactly_one(self, "insert", "insert_all")
         return self
 
 
 class WhenNotMatchedBySource(Model):
-    where: Text | None = None
+    where: Condition | None = None
     """A further condition on the table's row."""
     delete: Empty | None = None
     """Delete the row."""
@@ -110,24 +137,52 @@ class WhenNotMatchedBySource(Model):
     """Update the row."""
 
     @model_validator(mode="after")
+    @cel(
+        "[has(self.delete), has(self.update)].exists_one(given, given)",
+        "must have exactly one of delete, update",
+        hides_value=True,
+    )
     def _one_action(self) -> WhenNotMatchedBySource:
         _exactly_one(self, "delete", "update")
         return self
 
 
 class Merge(Model):
+    spellings: ClassVar[dict[str, str]] = {"true": "on"}
+    """kubectl reads YAML 1.1, in which a bare `on` is the boolean true; as a key of JSON that is
+    the text `true`. A file must mean the same to both, so both spellings are the field `on`."""
+
     source: Source
     """Rows to merge."""
-    on: Text
+    on: Condition
     """Which source row matches which table row; `t` is the table, `s` the source."""
-    when_matched: tuple[WhenMatched, ...] = ()
+    when_matched: Annotated[tuple[WhenMatched, ...], Field(max_length=10)] = ()
     """What happens to a row that matches; the first clause that applies."""
-    when_not_matched: tuple[WhenNotMatched, ...] = ()
+    when_not_matched: Annotated[tuple[WhenNotMatched, ...], Field(max_length=10)] = ()
     """What happens to a source row without a match."""
-    when_not_matched_by_source: tuple[WhenNotMatchedBySource, ...] = ()
+    when_not_matched_by_source: Annotated[
+        tuple[WhenNotMatchedBySource, ...], Field(max_length=10)
+    ] = ()
     """What happens to a table row without a match."""
 
+    @model_validator(mode="before")
+    @classmethod
+    @cel("has(self.on) != has(self.__true__)", "needs on, once: which rows match")
+    def _bare_on(cls, value: Any) -> Any:
+        if isinstance(value, dict) and "true" in value:
+            if "on" in value:
+                raise ValueError("needs on, once: which rows match")
+            return {("on" if key == "true" else key): item for key, item in value.items()}
+        return value
+
     @model_validator(mode="after")
+    @cel(
+        "[has(self.whenMatched) && size(self.whenMatched) > 0, "
+        "has(self.whenNotMatched) && size(self.whenNotMatched) > 0, "
+        "has(self.whenNotMatchedBySource) && size(self.whenNotMatchedBySource) > 0]"
+        ".exists(given, given)",
+        "must have at least one of whenMatched, whenNotMatched, whenNotMatchedBySource",
+    )
     def _does_something(self) -> Merge:
         if not (self.when_matched or self.when_not_matched or self.when_not_matched_by_source):
             raise ValueError(
@@ -142,7 +197,7 @@ class Isolation(StrEnum):
 
 
 class ConflictPolicy(Model):
-    max_attempts: Annotated[StrictInt, Field(ge=1)] = 5
+    max_attempts: Annotated[StrictInt, Field(ge=1, le=1_000)] = 5
     """How many rounds without progress end the operation as a conflict."""
 
 
@@ -162,6 +217,11 @@ class TableUpdateSpec(OperationSpec):
     """Size that output files aim at."""
 
     @model_validator(mode="after")
+    @cel(
+        "[has(self.update), has(self.delete), has(self.merge)].exists_one(given, given)",
+        "must have exactly one of update, delete, merge",
+        hides_value=True,
+    )
     def _one_statement(self) -> TableUpdateSpec:
         given = [name for name in ("update", "delete", "merge") if getattr(self, name) is not None]
         if len(given) != 1:
@@ -171,6 +231,11 @@ class TableUpdateSpec(OperationSpec):
 
     @field_validator("update")
     @classmethod
+    @cel(
+        "self.set.all(name, self.set.exists_one(other, other.lowerAscii() == name.lowerAscii()))",
+        "set names a column twice",
+        field=".set",
+    )
     def _columns_once(cls, value: Update | None) -> Update | None:
         # Column names are case-insensitive in Spark and Delta.
         if value is not None and len({name.lower() for name in value.set}) != len(value.set):
@@ -206,7 +271,7 @@ class TableIngest(Resource):
 class Recompress(Model):
     codec: Text
     """A Parquet codec: `zstd`, `snappy`, …"""
-    level: StrictInt | None = None
+    level: Annotated[StrictInt, Field(ge=0, le=22)] | None = None
     """The codec's level; its own default otherwise."""
 
 
@@ -215,13 +280,13 @@ class Rewrite(Model):
     """Write the files without their deleted rows."""
     recompress: Recompress | None = None
     """Write the files with another codec."""
-    sort_by: tuple[Text, ...] = ()
+    sort_by: Annotated[tuple[Text, ...], Field(max_length=32)] = ()
     """Sort the rows of each file."""
 
 
 class SegmentRewriteSpec(OperationSpec):
-    segments: Annotated[tuple[Text, ...], Field(min_length=1)]
-    """Names of the segments."""
+    segments: UniqueLabels
+    """Names of the segments, in quotes: `"0.1"`."""
     rewrite: Rewrite
     """What to change."""
 
