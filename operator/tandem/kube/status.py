@@ -19,7 +19,10 @@ _log = structlog.get_logger("tandem.kube.status")
 _LONGEST_MESSAGE = 4096
 _LONGEST_PAUSE_S = 60.0
 _RETRY_S = 5.0
-_NOTEWORTHY = ("phase", "attempt", "startTime", "observedGeneration", "observedRetry", "version")
+_NOTEWORTHY = (
+    *("phase", "attempt", "startTime", "observedGeneration", "observedRetry"),
+    *("version", "runningOperations", "heldLocks", "lastOperations"),
+)
 
 
 class StatusWriter:

@@ -130,6 +130,7 @@ class TableLife:
                         self._wake.clear()
             elif self._table.is_ready:
                 self._context.table_changed(*self._key[1:])
+            await self._table.look_at_locks()
             tended = await self._tend()
             self._report(tended)
             until = next_look if tended is None else min(next_look, loop.time() + tended[1])

@@ -151,7 +151,6 @@ class TableContext:
         self._errors = 0
         self.table = self._opened
         self.conditions = table_status.ready(self._reason, self._changed, generation, now)
-        await self._look_at_locks()
 
     def look_soon(self) -> None:
         """Somebody knows of a new version: the next refresh is due now."""
@@ -281,9 +280,11 @@ class TableContext:
         )
         self.snapshot = snapshot
 
-    async def _look_at_locks(self) -> None:
+    async def look_at_locks(self) -> None:
+        """Who holds what; what was known before stays where the lock store is away."""
         table = self.table
-        assert table is not None
+        if table is None:
+            return
         try:
             self.locks = await self._means.threads(
                 lambda: self._means.locks.entries(table.location)
