@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 
-from tandem.locks.model import Entry, EntryState, LockRequest, Mode, Resource
+from tandem.locks.model import Entry, EntryState, LockRequest, Mode, Resource, Span
 
 
 class Beside(Enum):
@@ -56,8 +56,9 @@ class Wait:
 
 def common_resource(first: LockRequest, second: LockRequest) -> Resource | None:
     """The first resource of `second` that overlaps one of `first`; None if none does."""
-    names = {r.segment for r in first.resources if r.segment}
-    wide = [r for r in first.resources if not r.segment]
+    names, wide = first.span.names, first.span.wide
+    if not wide and not second.span.wide and _disjoint(first.span, second.span):
+        return None
     for theirs in second.resources:
         if theirs.segment:
             if theirs.segment in names or any(theirs.overlaps(r) for r in wide):
@@ -65,6 +66,13 @@ def common_resource(first: LockRequest, second: LockRequest) -> Resource | None:
         elif any(theirs.overlaps(r) for r in first.resources):
             return theirs
     return None
+
+
+def _disjoint(one: Span, other: Span) -> bool:
+    """Have they no name in common? Plans of neighbouring segments are told apart at a glance."""
+    if one.last < other.first or other.last < one.first:
+        return True
+    return one.names.isdisjoint(other.names)
 
 
 def conflict(request: LockRequest, other: LockRequest) -> Resource | None:

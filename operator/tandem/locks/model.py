@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import NamedTuple
 
 
 class Mode(StrEnum):
@@ -63,6 +64,17 @@ def segment(name: str, interval: Interval = EVERYTHING) -> Resource:
     return Resource(segment=name, interval=interval)
 
 
+class Span(NamedTuple):
+    """The resources of a request as conflicts are looked for: a plan may name thousands."""
+
+    names: frozenset[str]
+    first: str
+    """The least of the names as text, "" if there is none; `last` the greatest."""
+    last: str
+    wide: tuple[Resource, ...]
+    """Those without a name."""
+
+
 @dataclass(frozen=True, slots=True)
 class LockRequest:
     """What one operation asks for on one table.
@@ -82,6 +94,18 @@ class LockRequest:
     priority: int = 0
     display: str = ""
     row_concurrency: bool = True
+    _span: Span | None = field(default=None, init=False, repr=False, compare=False)
+
+    @property
+    def span(self) -> Span:
+        """Computed once."""
+        if self._span is None:
+            names = frozenset([r.segment for r in self.resources if r.segment])
+            wide = tuple(r for r in self.resources if not r.segment)
+            found = Span(names, min(names, default=""), max(names, default=""), wide)
+            object.__setattr__(self, "_span", found)
+            return found
+        return self._span
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,11 +6,12 @@ knows about time; everything else about locks is in this module and in `conflict
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 
-from tandem.locks.conflicts import Wait, decide
+from tandem.locks.conflicts import Grant, Wait, common_resource, decide
 from tandem.locks.model import (
+    WHOLE_TABLE,
     CommitLease,
     Entry,
     EntryState,
@@ -43,11 +44,17 @@ class Outcome:
         return not self.blockers
 
 
-def acquire(request: LockRequest, mine: Entry | None, entries: Iterable[Entry]) -> Outcome:
+def acquire(
+    request: LockRequest,
+    mine: Entry | None,
+    entries: Collection[Entry],
+    most_revoked: int | None = None,
+) -> Outcome:
     """Take all resources or queue for all of them. `mine` is the operation's entry, if any.
 
     A revoked entry is none: the operation starts anew at the end of the queue. Another owner
-    gets the entry as it stands, but not the right to commit that the former one took.
+    gets the entry as it stands, but not the right to commit that the former one took. Where
+    more holders than `most_revoked` are to be revoked, it waits until some have gone.
     """
     if mine is not None and mine.revoked_by:
         mine = None
@@ -56,7 +63,7 @@ def acquire(request: LockRequest, mine: Entry | None, entries: Iterable[Entry]) 
             return Outcome(replace(mine, request=request, state=EntryState.HELD, token=0))
         return Outcome(None if mine.request == request else replace(mine, request=request))
     order = LAST if mine is None else mine.order
-    decision = decide(request, entries, order=order)
+    decision = _decide(request, entries, order, most_revoked)
     if not isinstance(decision, Wait):
         return Outcome(Entry(request, EntryState.HELD, order), revoke=decision.revoke)
     if mine is not None and mine.state is EntryState.WAITING and mine.request == request:
@@ -71,7 +78,7 @@ def covers(held: Entry, request: LockRequest) -> bool:
     return (
         have.mode is request.mode
         and have.row_concurrency <= request.row_concurrency
-        and set(request.resources) <= set(have.resources)
+        and (request.resources == have.resources or set(request.resources) <= set(have.resources))
     )
 
 
@@ -110,12 +117,25 @@ def is_inside_commit(mine: Entry | None, owner: str) -> bool:
     return mine is not None and mine.request.owner == owner and mine.state is EntryState.COMMITTING
 
 
-def blockers_of(mine: Entry | None, entries: Iterable[Entry]) -> Blockers:
+def blockers_of(
+    mine: Entry | None, entries: Collection[Entry], most_revoked: int | None = None
+) -> Blockers:
     """Who makes the owner of `mine` wait; nobody, too, if it does not (or no longer) wait."""
     if mine is None or mine.revoked_by or mine.state is not EntryState.WAITING:
         return ()
-    decision = decide(mine.request, entries, order=mine.order)
+    decision = _decide(mine.request, entries, mine.order, most_revoked)
     return decision.blockers if isinstance(decision, Wait) else ()
+
+
+def _decide(
+    request: LockRequest, entries: Collection[Entry], order: int, most_revoked: int | None
+) -> Grant | Wait:
+    decision = decide(request, entries, order=order)
+    if isinstance(decision, Wait) or most_revoked is None or len(decision.revoke) <= most_revoked:
+        return decision
+    revoke = frozenset(decision.revoke)
+    holders = [entry for entry in entries if entry.request.operation in revoke]
+    return Wait(tuple((h, common_resource(request, h.request) or WHOLE_TABLE) for h in holders))
 
 
 def waiting(blockers: Blockers) -> Waiting:

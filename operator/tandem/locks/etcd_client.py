@@ -1,0 +1,472 @@
+"""etcd's calls as locks need them: the one file that imports aetcd and gRPC.
+
+Of aetcd only the generated stubs are used. Channels, TLS, several endpoints, tokens, deadlines
+and repeats are done here: its own client has one endpoint, no TLS, and keeps an expired token.
+Everything runs on one event loop. Nothing here knows what a lock is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import grpc
+from aetcd import rpc
+
+from tandem.errors import InvalidSpec, LocksUnavailable
+
+KEEP_LEASE = -1
+"""For `put`: whatever lease the key has, it keeps."""
+
+_PAUSE_S = 0.05
+_LONGEST_PAUSE_S = 0.5
+
+_OPTIONS: tuple[tuple[str, int], ...] = (
+    # An endpoint that hangs is noticed within 15 s, also where nothing is being said.
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 2_000),
+    ("grpc.max_reconnect_backoff_ms", 1_000),
+    # Reading a table with hundreds of large plans.
+    ("grpc.max_receive_message_length", -1),
+    # Stores that share connections share their troubles.
+    ("grpc.use_local_subchannel_pool", 1),
+    # A proxy for the world outside is none for etcd.
+    ("grpc.enable_http_proxy", 0),
+)
+
+
+class LeaseExists(Exception):
+    """The id is taken by a lease that lives."""
+
+
+class LeaseMissing(Exception):
+    """No such lease (any more)."""
+
+
+class StreamBroken(Exception):
+    """A watch or the keep-alives must be begun anew."""
+
+
+@dataclass(frozen=True)
+class Access:
+    """Where etcd is and who we are. Paths are those of PEM files."""
+
+    endpoints: tuple[str, ...]
+    authority: Path | None = None
+    certificate: Path | None = None
+    key: Path | None = None
+    user: str = ""
+    password: str = field(default="", repr=False)
+    timeout_s: float = 4.0
+    """The longest that a call takes, repeats included."""
+
+    @property
+    def tls(self) -> bool:
+        return bool(self.authority or self.certificate) or any(
+            endpoint.startswith("https://") for endpoint in self.endpoints
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class KeyValue:
+    key: bytes
+    value: bytes
+    created: int
+    modified: int
+    lease: int
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Something happened to a key; without a value, it was deleted at revision `modified`."""
+
+    key: bytes
+    modified: int
+    now: KeyValue | None
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a transaction did, and the keys that its branch read."""
+
+    succeeded: bool
+    revision: int
+    found: tuple[KeyValue, ...]
+
+
+def unchanged(key: bytes, modified: int) -> Any:
+    """Compare: the key is as it was put at revision `modified`; 0: it does not exist."""
+    return rpc.Compare(
+        result=rpc.Compare.EQUAL, target=rpc.Compare.MOD, key=key, mod_revision=modified
+    )
+
+
+def empty(start: bytes, end: bytes) -> Any:
+    """Compare: there is no key in the range."""
+    return rpc.Compare(
+        result=rpc.Compare.EQUAL,
+        target=rpc.Compare.CREATE,
+        key=start,
+        range_end=end,
+        create_revision=0,
+    )
+
+
+def put(key: bytes, value: bytes, lease: int = 0) -> Any:
+    if lease == KEEP_LEASE:
+        return rpc.RequestOp(request_put=rpc.PutRequest(key=key, value=value, ignore_lease=True))
+    return rpc.RequestOp(request_put=rpc.PutRequest(key=key, value=value, lease=lease))
+
+
+def delete(key: bytes) -> Any:
+    return rpc.RequestOp(request_delete_range=rpc.DeleteRangeRequest(key=key))
+
+
+def read(key: bytes, end: bytes = b"") -> Any:
+    return rpc.RequestOp(request_range=rpc.RangeRequest(key=key, range_end=end))
+
+
+class _Endpoint:
+    """A channel to one member, with its methods."""
+
+    def __init__(self, address: str, credentials: Any) -> None:
+        self.address = address
+        options = list(_OPTIONS)
+        if credentials is None:
+            self.channel = grpc.aio.insecure_channel(address, options=options)
+        else:
+            self.channel = grpc.aio.secure_channel(address, credentials, options=options)
+        kv, lease = rpc.KVStub(self.channel), rpc.LeaseStub(self.channel)
+        self.methods: dict[str, Any] = {
+            "range": kv.Range,
+            "txn": kv.Txn,
+            "grant": lease.LeaseGrant,
+            "revoke": lease.LeaseRevoke,
+            "remaining": lease.LeaseTimeToLive,
+            "authenticate": rpc.AuthStub(self.channel).Authenticate,
+        }
+        self.keep_alive: Any = lease.LeaseKeepAlive
+        self.watch: Any = rpc.WatchStub(self.channel).Watch
+
+
+class EtcdClient:
+    """To be made and used on one event loop.
+
+    All methods raise LocksUnavailable: no endpoint gave an answer within `timeout_s`, or etcd
+    refuses us. A call that fails so may have had its effect.
+    """
+
+    def __init__(self, access: Access) -> None:
+        self._access = access
+        self._try_s = access.timeout_s / (2.5 if len(access.endpoints) == 1 else 4)
+        credentials = _credentials(access) if access.tls else None
+        self._endpoints = [
+            _Endpoint(address.split("://", 1)[-1], credentials) for address in access.endpoints
+        ]
+        self._current = 0
+        self._moved = asyncio.Event()
+        self._token: str | None = None
+        self._authenticating = asyncio.Lock()
+
+    async def close(self) -> None:
+        for endpoint in self._endpoints:
+            await endpoint.channel.close()
+
+    # Keys
+
+    async def transact(
+        self, compare: Sequence[Any], success: Sequence[Any], failure: Sequence[Any]
+    ) -> Answer:
+        """All of `success` if all of `compare` hold, else all of `failure`.
+
+        Repeated where the outcome is not known, so it must do no harm twice: a compare must
+        fail once it was done. Raises: LeaseMissing.
+        """
+        request = rpc.TxnRequest(compare=compare, success=success, failure=failure)
+        answer = await self._call("txn", request)
+        found = tuple(
+            _key_value(kv)
+            for part in answer.responses
+            if part.HasField("response_range")
+            for kv in part.response_range.kvs
+        )
+        return Answer(answer.succeeded, answer.header.revision, found)
+
+    async def read(
+        self, start: bytes, end: bytes, *, keys_only: bool = False
+    ) -> tuple[KeyValue, ...]:
+        """All keys of a range, as of now."""
+        request = rpc.RangeRequest(key=start, range_end=end, keys_only=keys_only)
+        return tuple(map(_key_value, (await self._call("range", request)).kvs))
+
+    # Leases
+
+    async def grant(self, lease: int, ttl_s: int) -> int:
+        """The seconds that it was granted for. Raises: LeaseExists."""
+        return int((await self._call("grant", rpc.LeaseGrantRequest(TTL=ttl_s, ID=lease))).TTL)
+
+    async def revoke(self, lease: int) -> int | None:
+        """End a lease, and with it its keys: the revision by which they are gone, or None if
+        there was no such lease."""
+        try:
+            answer = await self._call("revoke", rpc.LeaseRevokeRequest(ID=lease))
+        except LeaseMissing:
+            return None
+        return int(answer.header.revision)
+
+    async def remaining(self, lease: int) -> tuple[int, int]:
+        """(seconds that a lease has left, seconds that each renewal gives). Raises:
+        LeaseMissing."""
+        answer = await self._call("remaining", rpc.LeaseTimeToLiveRequest(ID=lease))
+        if answer.TTL <= 0:
+            raise LeaseMissing
+        return int(answer.TTL), int(answer.grantedTTL)
+
+    # Streams
+
+    @asynccontextmanager
+    async def keep_alives(self) -> AsyncIterator[KeepAlives]:
+        """A stream of renewals. Its methods raise StreamBroken."""
+        endpoint, metadata = await self._for_stream()
+        call = endpoint.keep_alive(metadata=metadata)
+        try:
+            yield KeepAlives(self, endpoint, call)
+        finally:
+            call.cancel()
+
+    async def watch(
+        self, start: bytes, end: bytes
+    ) -> AsyncGenerator[int | tuple[Change, ...], None]:
+        """What happens in a range from now on: first the revision that "now" is, then changes
+        in their order, those of one revision together.
+
+        Ends with StreamBroken, also when `avoid` moved us away from its endpoint. What happened
+        until the next watch is to be read.
+        """
+        endpoint, metadata = await self._for_stream()
+        call = endpoint.watch(metadata=metadata)
+        moved = self._moved
+        guard = asyncio.ensure_future(moved.wait())
+        guard.add_done_callback(lambda _: call.cancel())
+        request = rpc.WatchCreateRequest(key=start, range_end=end)
+        try:
+            async with asyncio.timeout(self._access.timeout_s):
+                await call.write(rpc.WatchRequest(create_request=request))
+                first = await call.read()
+            while True:
+                answer = first or await call.read()
+                if answer is grpc.aio.EOF:
+                    raise StreamBroken("etcd ended the watch")
+                if answer.canceled:
+                    raise self._cancelled(answer, metadata)
+                if first:
+                    first = None
+                    yield int(answer.header.revision)
+                if answer.events:
+                    yield tuple(map(_change, answer.events))
+        except TimeoutError as error:
+            self.avoid(endpoint)
+            raise StreamBroken("no answer to a watch") from error
+        except grpc.aio.AioRpcError as error:
+            self._failed_stream(endpoint, error, metadata)
+        except asyncio.CancelledError:
+            if not moved.is_set():
+                raise
+            raise StreamBroken("moved to another endpoint") from None
+        finally:
+            guard.cancel()
+            call.cancel()
+
+    def _cancelled(self, answer: Any, metadata: Any) -> StreamBroken:
+        if "auth" in answer.cancel_reason or "permission" in answer.cancel_reason:
+            self._forget_token(metadata)
+        return StreamBroken(
+            f"etcd cancelled the watch: {answer.cancel_reason or 'its revision is compacted'}"
+        )
+
+    async def _for_stream(self) -> tuple[_Endpoint, Any]:
+        metadata = await self._metadata() or ()
+        # A member that lost the others ends the stream instead of keeping silent.
+        return self._endpoints[self._current], (*metadata, ("hasleader", "true"))
+
+    def _failed_stream(self, endpoint: _Endpoint, error: Any, metadata: Any) -> None:
+        if _is_token_refused(error):
+            self._forget_token(metadata)
+        else:
+            self.avoid(endpoint)
+        raise StreamBroken(f"{error.code().name}: {error.details()}") from error
+
+    # Endpoints and tokens
+
+    def avoid(self, endpoint: _Endpoint) -> None:
+        """Use another endpoint from now on, for streams, too."""
+        if self._endpoints[self._current] is not endpoint or len(self._endpoints) == 1:
+            return
+        self._current = (self._current + 1) % len(self._endpoints)
+        self._moved.set()
+        self._moved = asyncio.Event()
+
+    async def _call(self, method: str, request: Any) -> Any:
+        deadline = time.monotonic() + self._access.timeout_s
+        failures = 0
+        while True:
+            endpoint = self._endpoints[self._current]
+            left = deadline - time.monotonic()
+            metadata = await self._metadata() if self._access.user else None
+            try:
+                return await endpoint.methods[method](
+                    request, timeout=min(left, self._try_s), metadata=metadata
+                )
+            except grpc.aio.AioRpcError as error:
+                failures += 1
+                if _is_token_refused(error) and metadata and failures <= 3:
+                    self._forget_token(metadata)
+                elif error.code() in _ELSEWHERE:
+                    self.avoid(endpoint)
+                else:
+                    raise _told(error, endpoint) from error
+                pause = self._pause(failures)
+                if time.monotonic() + pause >= deadline - _PAUSE_S:
+                    raise _told(error, endpoint) from error
+                await asyncio.sleep(pause)
+
+    def _pause(self, failures: int) -> float:
+        """None before the other endpoints were tried, then longer and longer ones."""
+        rounds = failures // len(self._endpoints)
+        if failures % len(self._endpoints):
+            return 0.0
+        return min(_PAUSE_S * float(2 ** (rounds - 1)), _LONGEST_PAUSE_S)
+
+    async def _metadata(self) -> tuple[tuple[str, str], ...] | None:
+        if not self._access.user:
+            return None
+        if self._token is None:
+            async with self._authenticating:
+                if self._token is None:
+                    self._token = await self._authenticate()
+        return (("token", self._token),)
+
+    async def _authenticate(self) -> str:
+        request = rpc.AuthenticateRequest(name=self._access.user, password=self._access.password)
+        error: Any = None
+        for _ in range(1 + len(self._endpoints)):
+            endpoint = self._endpoints[self._current]
+            try:
+                timeout = self._access.timeout_s / (1 + len(self._endpoints))
+                answer = await endpoint.methods["authenticate"](request, timeout=timeout)
+            except grpc.aio.AioRpcError as refused:
+                error = refused
+                if refused.code() not in _ELSEWHERE:
+                    break
+                self.avoid(endpoint)
+            else:
+                return str(answer.token)
+        raise _told(error, endpoint) from error
+
+    def _forget_token(self, used: Any) -> None:
+        """Of many calls that were refused, one fetches the new token."""
+        if used and used[0] == ("token", self._token):
+            self._token = None
+
+
+class KeepAlives:
+    """Renewals on one stream; answers come in the order of what was sent."""
+
+    def __init__(self, client: EtcdClient, endpoint: _Endpoint, call: Any) -> None:
+        self._client = client
+        self._endpoint = endpoint
+        self._call = call
+
+    async def send(self, lease: int) -> None:
+        try:
+            await self._call.write(rpc.LeaseKeepAliveRequest(ID=lease))
+        except (grpc.aio.AioRpcError, asyncio.InvalidStateError) as error:
+            await self._broken(error)
+
+    async def receive(self) -> tuple[int, int]:
+        """(lease, seconds that it now has): 0 if it is gone."""
+        try:
+            answer = await self._call.read()
+        except grpc.aio.AioRpcError as error:
+            await self._broken(error)
+        if answer is grpc.aio.EOF:
+            await self._broken(None)
+        return int(answer.ID), int(answer.TTL)
+
+    def give_up(self) -> None:
+        """It does not answer: the next stream goes elsewhere."""
+        self._client.avoid(self._endpoint)
+
+    async def _broken(self, error: Exception | None) -> None:
+        if not isinstance(error, grpc.aio.AioRpcError):
+            raise StreamBroken("etcd ended the stream") from error
+        if _is_token_refused(error):
+            self._client._token = None
+        else:
+            self.give_up()
+        raise StreamBroken(f"{error.code().name}: {error.details()}") from error
+
+
+_CODES = grpc.StatusCode
+# Another endpoint, or the same one a little later, may answer.
+_ELSEWHERE = (_CODES.UNAVAILABLE, _CODES.DEADLINE_EXCEEDED, _CODES.CANCELLED, _CODES.UNKNOWN)
+
+
+def _is_token_refused(error: Any) -> bool:
+    # Users or roles were changed since the token was given: it is refused as an argument.
+    return error.code() is _CODES.UNAUTHENTICATED or "revision of auth store" in error.details()
+
+
+def _told(error: Any, endpoint: _Endpoint) -> Exception:
+    """What an error of a call means to us."""
+    code, details = error.code(), error.details() or ""
+    if code is _CODES.NOT_FOUND and "lease" in details:
+        return LeaseMissing(details)
+    if code is _CODES.FAILED_PRECONDITION and "lease" in details:
+        return LeaseExists(details)
+    if code is _CODES.INVALID_ARGUMENT and "too large" in details:
+        return InvalidSpec(
+            "the plan names more segments than fit into one lock",
+            expected="less than 1 MB of names",
+            remedy="Split the operation into several",
+        )
+    if code in (_CODES.PERMISSION_DENIED, _CODES.UNAUTHENTICATED, _CODES.INVALID_ARGUMENT):
+        remedy = "Check the user, the password or the certificate, and the user's roles"
+    elif code is _CODES.RESOURCE_EXHAUSTED:
+        remedy = "Check etcd's alarms and quota"
+    else:
+        remedy = "Nothing is lost; the operation goes on when etcd answers"
+    return LocksUnavailable(
+        "etcd does not do its part",
+        resource=endpoint.address,
+        found=f"{code.name}: {details}"[:300],
+        remedy=remedy,
+    )
+
+
+def _credentials(access: Access) -> Any:
+    def content(path: Path | None) -> bytes | None:
+        return None if path is None else path.read_bytes()
+
+    return grpc.ssl_channel_credentials(
+        root_certificates=content(access.authority),
+        private_key=content(access.key),
+        certificate_chain=content(access.certificate),
+    )
+
+
+def _key_value(kv: Any) -> KeyValue:
+    return KeyValue(kv.key, kv.value, kv.create_revision, kv.mod_revision, kv.lease)
+
+
+def _change(event: Any) -> Change:
+    deleted = event.type == rpc.Event.DELETE
+    return Change(event.kv.key, event.kv.mod_revision, None if deleted else _key_value(event.kv))

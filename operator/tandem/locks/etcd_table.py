@@ -1,0 +1,527 @@
+"""The locks of one table in etcd: decided on the mirror, written by compared transactions.
+
+Requests that come while a transaction is under way are decided together and share the next one,
+so that a busy table costs etcd less, not more. Runs on the store's event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from tandem.errors import InvalidSpec, LocksUnavailable
+from tandem.locks import codec, rules
+from tandem.locks.etcd_client import (
+    KEEP_LEASE,
+    Answer,
+    Change,
+    EtcdClient,
+    LeaseMissing,
+    delete,
+    empty,
+    put,
+    read,
+    unchanged,
+)
+from tandem.locks.etcd_leases import Lease, LeaseName, Leases
+from tandem.locks.etcd_mirror import Mirror, Record
+from tandem.locks.model import (
+    CommitLease,
+    Entry,
+    EntryState,
+    Granted,
+    LockRequest,
+    Resource,
+    Waiting,
+)
+
+# etcd takes 128 compares and 128 puts in a transaction, and 1.5 MB, unless told otherwise.
+_MOST_COMPARES = 120
+_MOST_BYTES = 1_000_000
+MOST_REVOKED = 60
+_TRIES_S = 5.0
+
+Answers = Granted | Waiting
+
+
+@dataclass(slots=True, eq=False)
+class _Ask:
+    """A request in the queue. Without `request` it wants to know the table as it is now."""
+
+    operation: str
+    owner: str
+    answer: asyncio.Future[Any]
+    request: LockRequest | None = None
+    more: tuple[Resource, ...] = ()
+    lease: Lease | None = None
+
+
+@dataclass(slots=True)
+class _Plan:
+    """What one transaction shall do, and the answers if it does."""
+
+    work: dict[str, Entry]
+    head: int
+    belief: int
+    reads_all: bool
+    records: dict[str, Record | None] = field(default_factory=dict)
+    """What is relied on, and compared."""
+    puts: dict[str, int] = field(default_factory=dict)
+    """operation → lease"""
+    deletes: set[str] = field(default_factory=set)
+    waits: dict[_Ask, rules.Blockers] = field(default_factory=dict)
+    grants: list[_Ask] = field(default_factory=list)
+    again: list[_Ask] = field(default_factory=list)
+    reads: list[_Ask] = field(default_factory=list)
+
+    def place(self, operation: str) -> int:
+        entry, record = self.work[operation], self.records.get(operation)
+        if entry.order >= rules.LAST:
+            return entry.order - rules.LAST
+        return record.place if record is not None else 0
+
+    def written(self, operation: str, revision: int) -> Record:
+        """What was put at `revision`."""
+        entry, lease, place = self.work[operation], self.puts[operation], self.place(operation)
+        record = self.records.get(operation)
+        created = record.created if record is not None else revision
+        if entry.order >= rules.LAST:
+            entry = replace(entry, order=codec.order(created, place))
+        if entry.state is not EntryState.WAITING and not entry.token:
+            entry = replace(entry, token=revision)
+        if lease == KEEP_LEASE:
+            lease = record.lease if record is not None else 0
+        return Record(entry, created, revision, place, lease)
+
+    def left_leases(self) -> list[int]:
+        """Leases that a take-over left without an entry."""
+        records = ((self.records.get(o), lease) for o, lease in self.puts.items())
+        return [
+            record.lease
+            for record, lease in records
+            if record is not None and lease not in (KEEP_LEASE, record.lease) and record.lease
+        ]
+
+
+class Table:
+    """One table. `revoke` ends a lease without anybody waiting for it."""
+
+    def __init__(
+        self,
+        name: str,
+        keys: codec.TableKeys,
+        client: EtcdClient,
+        leases: Leases,
+        revoke: Callable[[int], None],
+    ) -> None:
+        self.name = name
+        self.used_at = time.monotonic()
+        self._keys = keys
+        self._client = client
+        self._leases = leases
+        self._revoke = revoke
+        self.mirror = Mirror(keys)
+        self._queue: deque[_Ask] = deque()
+        self._worker: asyncio.Task[None] | None = None
+        self._watchers: dict[int, tuple[str, Callable[[], None]]] = {}
+        self._blockers: dict[int, tuple[Entry, Entry]] = {}
+        self._numbers = itertools.count()
+        self._looking = False
+
+    # What the store asks for
+
+    async def acquire(self, request: LockRequest) -> Answers:
+        name = (request.table, request.operation, request.owner)
+        for _ in range(3):
+            lease = await self._leases.ensure(name)
+            try:
+                answer: Answers = await self._ask(
+                    _Ask(request.operation, request.owner, _future(), request, lease=lease)
+                )
+            except LeaseMissing:
+                self._leases.forget(lease)
+                continue
+            return answer
+        raise LocksUnavailable("leases expire as soon as they are granted", resource=self.name)
+
+    async def extend(self, operation: str, owner: str, resources: tuple[Resource, ...]) -> Answers:
+        lease = self._leases.get((self.name, operation, owner))
+        if lease is None or lease.lost or lease.released:
+            return Waiting(())
+        ask = _Ask(operation, owner, _future(), more=resources, lease=lease)
+        try:
+            answer: Answers = await self._ask(ask)
+        except LeaseMissing:
+            return Waiting(())
+        return answer
+
+    async def entries(self) -> tuple[Entry, ...]:
+        await self._ask(_Ask("", "", _future()))
+        return tuple(sorted(self.mirror.entries.values(), key=lambda entry: entry.order))
+
+    async def enter_commit(self, operation: str, owner: str) -> CommitLease:
+        lease = self._leases.get((self.name, operation, owner))
+        if lease is None or lease.lost or lease.released:
+            return CommitLease.LOST
+        answer = await self._change_state(operation, owner, EntryState.COMMITTING)
+        return CommitLease.LOST if lease.lost else answer
+
+    async def leave_commit(self, operation: str, owner: str) -> None:
+        lease = self._leases.get((self.name, operation, owner))
+        if lease is not None and not lease.lost and not lease.released:
+            await self._change_state(operation, owner, EntryState.HELD)
+
+    async def release(self, operation: str, owner: str) -> None:
+        lease = self._leases.get((self.name, operation, owner))
+        record = self.mirror.record(operation)
+        if lease is None:
+            # Perhaps an earlier process of the same owner.
+            record = await self._read_record(operation)
+            if record is None or record.entry.request.owner != owner:
+                return
+            await self._client.revoke(record.lease)
+        else:
+            self._leases.stop(lease)
+            await self._client.revoke(lease.id)
+            self._leases.forget(lease)
+            if record is None or record.lease != lease.id:
+                return
+        self.mirror.removed(operation, record)
+        self.look()
+
+    def watch(self, operation: str, wake: Callable[[], None]) -> int:
+        number = next(self._numbers)
+        self._watchers[number] = (operation, wake)
+        if self.mirror.current:
+            self.look()
+        else:
+            self.refresh()
+        return number
+
+    def end_watch(self, number: int) -> None:
+        self._watchers.pop(number, None)
+        self._blockers.pop(number, None)
+
+    @property
+    def watched(self) -> bool:
+        return bool(self._watchers)
+
+    @property
+    def busy(self) -> bool:
+        return self._worker is not None
+
+    def idle(self, since: float) -> bool:
+        """Has nobody used it since this time (`time.monotonic()`), or waits for it?"""
+        return self.used_at <= since and not self.busy and not self.watched
+
+    async def close(self) -> None:
+        """To be called when no more requests come."""
+        if self._worker is not None:
+            self._worker.cancel()
+            await asyncio.gather(self._worker, return_exceptions=True)
+
+    # What the watch tells
+
+    def watch_began(self, revision: int) -> None:
+        self.mirror.watch_began(revision)
+        if self._watchers:
+            self.refresh()
+
+    def tell(self, changes: list[Change]) -> None:
+        if self.mirror.tell(changes):
+            self.look()
+
+    def lost(self, name: LeaseName) -> None:
+        """A lease was lost in use: whoever watches it is to know, also while etcd is away."""
+        for operation, wake in list(self._watchers.values()):
+            if operation == name[1]:
+                _call_soon(wake)
+
+    def refresh(self) -> None:
+        """Read the table, for those who watch. If that fails, the store tries again."""
+        answer = _future()
+        answer.add_done_callback(lambda done: done.cancelled() or done.exception())
+        self._put_in_queue(_Ask("", "", answer))
+
+    def look(self) -> None:
+        """Wake those whose way is free, once all that happens now has happened."""
+        if self._watchers and not self._looking:
+            self._looking = True
+            asyncio.get_running_loop().call_soon(self._look)
+
+    def _look(self) -> None:
+        self._looking = False
+        if not self.mirror.current:
+            return
+        entries = self.mirror.entries
+        for number, (operation, wake) in list(self._watchers.items()):
+            mine = entries.get(operation)
+            seen = self._blockers.get(number)
+            if seen and mine is seen[0] and entries.get(seen[1].request.operation) is seen[1]:
+                continue
+            blockers = rules.blockers_of(mine, entries.values(), MOST_REVOKED)
+            if blockers and mine is not None:
+                self._blockers[number] = (mine, blockers[0][0])
+            else:
+                self._blockers.pop(number, None)
+                _call_soon(wake)
+
+    async def remove_head(self) -> None:
+        """Leave nothing behind where there are no entries. Raises: LocksUnavailable."""
+        head, belief = self.mirror.head, self.mirror.belief
+        done = await self._client.transact(
+            [empty(self._keys.operations, self._keys.operations_end)],
+            [delete(self._keys.head)],
+            [],
+        )
+        if done.succeeded:
+            self.mirror.head_removed(belief, head)
+
+    # The queue
+
+    async def _ask(self, ask: _Ask) -> Any:
+        self._put_in_queue(ask)
+        return await ask.answer
+
+    def _put_in_queue(self, ask: _Ask) -> None:
+        self.used_at = time.monotonic()
+        self._queue.append(ask)
+        if self._worker is None:
+            self._worker = asyncio.ensure_future(self._work())
+
+    async def _work(self) -> None:
+        alone = 0
+        batch: list[_Ask] = []
+        try:
+            while self._queue:
+                batch = self._take(1 if alone else _MOST_COMPARES)
+                alone = max(alone - 1, 0)
+                try:
+                    await self._settle(batch)
+                except (LeaseMissing, InvalidSpec) as error:
+                    # One of the leases is gone, or one of the plans too large: which?
+                    if len(batch) == 1:
+                        _fail(batch, error)
+                    else:
+                        alone = len(batch)
+                        self._queue.extendleft(reversed(batch))
+                except LocksUnavailable as error:
+                    # The others would find it out one after the other.
+                    _fail([*batch, *self._queue], error)
+                    self._queue.clear()
+        except BaseException as error:
+            _fail([*batch, *self._queue], error)
+            self._queue.clear()
+            raise
+        finally:
+            self._worker = None
+
+    def _take(self, most: int) -> list[_Ask]:
+        """The next requests, of different operations."""
+        batch: list[_Ask] = []
+        operations: set[str] = set()
+        size = 0
+        while self._queue and len(batch) < most:
+            ask = self._queue[0]
+            size += _size(ask)
+            if batch and (ask.operation in operations or size > _MOST_BYTES):
+                break
+            if ask.operation:
+                operations.add(ask.operation)
+            batch.append(self._queue.popleft())
+        return batch
+
+    async def _settle(self, batch: list[_Ask]) -> None:
+        """Decide and write until it succeeds. Each failure means that somebody else was
+        quicker, and brings the table as it is."""
+        ends = time.monotonic() + _TRIES_S
+        while time.monotonic() < ends:
+            plan = self._decide(batch)
+            self.mirror.reading()
+            try:
+                done = await self._transact(plan)
+            except BaseException:
+                self.mirror.not_read()
+                raise
+            if done.succeeded:
+                self._apply(plan, done)
+                return
+            self.mirror.read(done.found, done.revision)
+            self.look()
+        raise LocksUnavailable("others change the locks all the time", resource=self.name)
+
+    def _decide(self, batch: list[_Ask]) -> _Plan:
+        mirror = self.mirror
+        reads = [ask for ask in batch if ask.lease is None]
+        plan = _Plan(dict(mirror.entries), mirror.head, mirror.belief, bool(reads), reads=reads)
+        for place, ask in enumerate(batch):
+            if ask.lease is None:
+                continue
+            if len(plan.records) + 1 + MOST_REVOKED > _MOST_COMPARES:
+                plan.again.append(ask)
+            else:
+                self._decide_one(plan, ask, ask.lease, place)
+        # Nothing tells us what else happens, so that the next request would fail: look now.
+        plan.reads_all |= bool(plan.puts) and not mirror.current
+        return plan
+
+    def _decide_one(self, plan: _Plan, ask: _Ask, lease: Lease, place: int) -> None:
+        mine = plan.work.get(ask.operation)
+        plan.records[ask.operation] = record = self.mirror.record(ask.operation)
+        if ask.request is None:
+            extended = rules.extend(mine, ask.owner, ask.more, plan.work.values())
+            if extended is None:
+                plan.waits[ask] = ()
+                return
+            outcome = extended
+        elif mine is not None and mine.revoked_by:
+            # A new place in the queue is a new key, and no transaction puts what it deletes.
+            plan.deletes.add(ask.operation)
+            del plan.work[ask.operation]
+            plan.again.append(ask)
+            return
+        else:
+            outcome = rules.acquire(ask.request, mine, plan.work.values(), MOST_REVOKED)
+        entry = outcome.entry
+        if entry is None and record is not None and record.lease != lease.id:
+            entry = plan.work[ask.operation]
+        if entry is not None:
+            if entry.order == rules.LAST:
+                entry = replace(entry, order=rules.LAST + place)
+            plan.work[ask.operation] = entry
+            plan.puts[ask.operation] = lease.id
+        for revoked in outcome.revoke:
+            plan.work[revoked] = replace(plan.work[revoked], revoked_by=ask.operation)
+            plan.records.setdefault(revoked, self.mirror.record(revoked))
+            plan.puts.setdefault(revoked, KEEP_LEASE)
+        if outcome.granted:
+            plan.grants.append(ask)
+            return
+        plan.waits[ask] = outcome.blockers
+        # That this one is there proves that we have to wait, whatever else has changed.
+        blocker = outcome.blockers[0][0].request.operation
+        if blocker not in plan.puts:
+            plan.records[blocker] = self.mirror.record(blocker)
+
+    async def _transact(self, plan: _Plan) -> Answer:
+        everything = read(self._keys.start, self._keys.end)
+        compares = [
+            unchanged(self._keys.of(operation), record.modified if record else 0)
+            for operation, record in plan.records.items()
+        ]
+        success: list[Any] = [delete(self._keys.of(operation)) for operation in plan.deletes]
+        if plan.puts:
+            compares.append(unchanged(self._keys.head, plan.head))
+            success.append(put(self._keys.head, codec.head(self.name)))
+        for operation, lease in plan.puts.items():
+            value = codec.encode(plan.work[operation], plan.place(operation))
+            success.append(put(self._keys.of(operation), value, lease))
+        if plan.reads_all:
+            success.append(everything)
+        return await self._client.transact(compares, success, [everything])
+
+    def _apply(self, plan: _Plan, done: Answer) -> None:
+        written = {o: plan.written(o, done.revision) for o in plan.puts}
+        if plan.reads_all:
+            self.mirror.read(done.found, done.revision)
+        else:
+            self.mirror.not_read()
+            for operation in plan.deletes:
+                self.mirror.removed(operation, plan.records[operation])
+            if plan.puts:
+                self.mirror.wrote(plan.belief, written, done.revision)
+        for lease in plan.left_leases():
+            self._revoke(lease)
+        self._queue.extendleft(reversed(plan.again))
+        for ask in plan.reads:
+            _answer(ask, None)
+        for ask, blockers in plan.waits.items():
+            if ask.request is not None and ask.lease is not None:
+                self._leases.use(ask.lease)
+            _answer(ask, rules.waiting(blockers))
+        for ask in plan.grants:
+            if ask.lease is not None:
+                self._leases.use(ask.lease)
+            record = written.get(ask.operation)
+            entry = record.entry if record is not None else plan.work[ask.operation]
+            _answer(ask, Granted(entry.token))
+        self.look()
+
+    # One entry by itself
+
+    async def _change_state(self, operation: str, owner: str, state: EntryState) -> CommitLease:
+        """Held to committing or back, without the head: it changes nobody's grant, and who
+        would revoke the entry compares it."""
+        key = self._keys.of(operation)
+        record, fresh = self.mirror.record(operation), False
+        ends = time.monotonic() + _TRIES_S
+        while time.monotonic() < ends:
+            answer = rules.may_commit(record.entry if record else None, owner)
+            if record is None or answer is not CommitLease.ENTERED:
+                if fresh:
+                    return answer
+                record, fresh = await self._read_record(operation), True
+                continue
+            if state is EntryState.HELD and record.entry.state is state:
+                return answer
+            entry = replace(record.entry, state=state)
+            done = await self._client.transact(
+                [unchanged(key, record.modified)],
+                [put(key, codec.encode(entry, record.place), KEEP_LEASE)],
+                [read(key)],
+            )
+            if done.succeeded:
+                self.mirror.changed(operation, replace(record, entry=entry, modified=done.revision))
+                self.look()
+                return answer
+            record, fresh = _only(done.found), True
+        raise LocksUnavailable("others change the lock all the time", resource=self.name)
+
+    async def _read_record(self, operation: str) -> Record | None:
+        key = self._keys.of(operation)
+        return _only(await self._client.read(key, b""))
+
+
+def _only(found: Any) -> Record | None:
+    if not found:
+        return None
+    kv = found[0]
+    entry, place = codec.decode(kv.value, created=kv.created, modified=kv.modified)
+    return Record(entry, kv.created, kv.modified, place, kv.lease)
+
+
+def _future() -> asyncio.Future[Any]:
+    return asyncio.get_running_loop().create_future()
+
+
+def _answer(ask: _Ask, answer: Answers | None) -> None:
+    if not ask.answer.done():
+        ask.answer.set_result(answer)
+
+
+def _size(ask: _Ask) -> int:
+    """About so many bytes; that names are of like length is checked by etcd."""
+    resources = ask.request.resources if ask.request is not None else ask.more
+    if not resources:
+        return 0
+    one = resources[0]
+    each = len(one.segment) + len(one.interval.start) + len(one.interval.end) + 16
+    return each * len(resources)
+
+
+def _fail(batch: list[_Ask], error: BaseException) -> None:
+    if not isinstance(error, Exception):
+        error = LocksUnavailable("the lock store is closed")
+    for ask in batch:
+        if not ask.answer.done():
+            ask.answer.set_exception(error)
+
+
+def _call_soon(wake: Callable[[], None]) -> None:
+    """By the loop, so that an error in it is told and ends nothing of ours."""
+    asyncio.get_running_loop().call_soon(wake)
