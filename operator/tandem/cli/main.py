@@ -13,7 +13,8 @@ import typer
 
 import tandem
 from tandem.cli.engine import DEFAULT_PARALLEL
-from tandem.cli.exits import Exit, errors_to_exit, say
+from tandem.cli.exits import errors_to_exit
+from tandem.cli.operator_options import operator
 from tandem.cli.output import Output
 from tandem.cli.scan_output import ScanOutput
 
@@ -255,15 +256,7 @@ def clean(
         raise typer.Exit(clean_command.clean(target, output=output, dry_run=dry_run))
 
 
-def _not_built(command: str, what: str) -> None:
-    say(f"`tandem {command}` ({what}) is not built yet: it comes with the operator.")
-    raise typer.Exit(Exit.WRONG_INPUT)
-
-
-@app.command()
-def operator() -> None:
-    """Run the operator in a cluster (not built yet)."""
-    _not_built("operator", "the Kubernetes operator")
+app.command("operator")(operator)
 
 
 @app.command()

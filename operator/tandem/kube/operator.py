@@ -17,6 +17,7 @@ import structlog
 
 from tandem.kube import handlers, health
 from tandem.kube.api import Api, ApiError
+from tandem.kube.automatic import Automatic
 from tandem.kube.context import Context, RunnerOf
 from tandem.kube.finished import Finished
 from tandem.kube.jobs import ApplicationCache, ApplicationRunner
@@ -28,7 +29,7 @@ from tandem.kube.slots import Slots
 from tandem.locks.memory import InProcessLocks
 from tandem.locks.port import LockStore
 from tandem.operations.performer import Around, plainly
-from tandem.operations.ports import SystemClock, SystemNonces
+from tandem.operations.ports import Clock, SystemClock, SystemNonces
 from tandem.operations.work import Table
 from tandem.spark.application import ApplicationBuilder, KubeflowApplications, Owner, label_value
 from tandem.spark.port import JobRunner
@@ -49,6 +50,7 @@ async def run_operator(
     stop: asyncio.Event | None = None,
     ready: asyncio.Event | None = None,
     runner_of: RunnerOf | None = None,
+    clock: Clock | None = None,
 ) -> None:
     """Run until `stop` is set or, in the main thread, until SIGTERM or SIGINT. Jobs go on; the
     next operator takes them over.
@@ -57,13 +59,14 @@ async def run_operator(
         around: sees every effect of every operation (tests stand here).
         ready: set once it leads and works.
         runner_of: runs jobs otherwise than as SparkApplications.
+        clock: the time, if not the machine's.
 
     Raises: LeadershipLost.
     """
     stop = stop or asyncio.Event()
     ready = ready or asyncio.Event()
     loop = asyncio.get_running_loop()
-    clock, nonces = SystemClock(), SystemNonces()
+    clock, nonces = clock or SystemClock(), SystemNonces()
     pool = ThreadPoolExecutor(settings.workers, thread_name_prefix="tandem")
     # Elections must not wait for a thread that works on a table.
     office = ThreadPoolExecutor(2, thread_name_prefix="tandem-office")
@@ -91,6 +94,7 @@ async def run_operator(
                 around=around,
                 may_write=lambda: leadership.leads,
             )
+            context.tend = Automatic(context)
             finished = Finished(api, registry, clock, context.may_write)
 
             def facts() -> dict[str, object]:

@@ -21,7 +21,7 @@ _LONGEST_PAUSE_S = 60.0
 _RETRY_S = 5.0
 _NOTEWORTHY = (
     *("phase", "attempt", "startTime", "observedGeneration", "observedRetry"),
-    *("version", "runningOperations", "heldLocks", "lastOperations"),
+    *("version", "runningOperations", "heldLocks", "lastOperations", "nextCompaction"),
 )
 
 
