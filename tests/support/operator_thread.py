@@ -27,6 +27,7 @@ from tandem.kube.kinds import FINALIZER, plural
 from tandem.kube.operator import run_operator
 from tandem.kube.settings import OperatorSettings
 from tandem.operations.performer import Around, plainly
+from tandem.operations.ports import Clock
 from tandem.spark.port import JobPhase, JobRequest, JobStatus
 
 if TYPE_CHECKING:
@@ -225,8 +226,15 @@ def reason_of(status: Json) -> str:
 class Operator:
     """One operator in a thread."""
 
-    def __init__(self, settings: OperatorSettings, jobs: HeldJobs, around: Around) -> None:
+    def __init__(
+        self,
+        settings: OperatorSettings,
+        jobs: HeldJobs,
+        around: Around,
+        clock: Clock | None = None,
+    ) -> None:
         self.settings = settings
+        self._clock = clock
         self._jobs = jobs
         self._around = around
         self._loop = asyncio.new_event_loop()
@@ -270,6 +278,7 @@ class Operator:
                 stop=self._stop,
                 ready=ready,
                 runner_of=lambda *_: self._jobs,
+                clock=self._clock,
             )
         finally:
             saying.cancel()
@@ -295,10 +304,13 @@ def quick_settings(cluster: Cluster, *namespaces: str, **changes: Any) -> Operat
 
 @contextmanager
 def operating(
-    settings: OperatorSettings, jobs: HeldJobs, around: Around = plainly
+    settings: OperatorSettings,
+    jobs: HeldJobs,
+    around: Around = plainly,
+    clock: Clock | None = None,
 ) -> Iterator[Operator]:
     """An operator for the length of the block."""
-    operator = Operator(settings, jobs, around).start()
+    operator = Operator(settings, jobs, around, clock).start()
     try:
         yield operator
     finally:

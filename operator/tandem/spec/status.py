@@ -187,7 +187,9 @@ class NextRun(StatusModel):
     id: str
     """Digest of the schedule; label `tandem.dev/automatic` of its compactions."""
     cron: str
+    """As in the spec."""
     type: str
+    """The type of its compactions."""
     since: str
     """Up to when its times have been dealt with."""
     next_time: str | None = None

@@ -1,0 +1,309 @@
+"""Automatic compaction in a cluster: gathers facts, asks what to do, and does it.
+
+What to do is decided in `tandem.planning.automatic`. Nothing is listed: children are those that
+the registry knows of anyway. Nothing is planned as long as neither the table's version, its
+policy or its children have changed nor the time has come that the last decision named.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Final
+from weakref import WeakKeyDictionary
+
+import structlog
+
+from tandem.delta.snapshot import Snapshot
+from tandem.errors import TandemError
+from tandem.kube.api import ApiError, Conflict, NotFound
+from tandem.kube.context import Context
+from tandem.kube.kinds import TABLE_KIND, Body, path, status_of
+from tandem.kube.registry import Summary
+from tandem.kube.tables import TableContext
+from tandem.operations.times import time_column
+from tandem.planning.automatic import decide
+from tandem.planning.children import Child, TableId
+from tandem.planning.decision import ChildFact, Decision, TableFacts
+from tandem.planning.moments import spelled
+from tandem.spark.application import MANAGED_BY, label_value
+from tandem.spec.compaction import TableCompaction
+from tandem.spec.resources import API_VERSION
+from tandem.spec.status import NextCompaction, NextRun
+from tandem.spec.table import AutomaticCompaction, LakeTable
+from tandem.timeline.segments import segments
+
+_log = structlog.get_logger("tandem.kube.automatic")
+
+LINE: Final = "tandem.dev/automatic"
+"""Label: `minor`, or the digest of a schedule."""
+SCHEDULED: Final = "tandem.dev/scheduled"
+"""Label: the minute (since 1970) at which it was due."""
+RETRIES: Final = "tandem.dev/retries"
+"""Label: how many of its line failed in a row before it."""
+
+_UNSEEN_MS = 10_000
+"""How long a child that was just created may take to appear among the watched ones."""
+_REFUSED_MS = 60_000
+
+
+@dataclass(slots=True)
+class _Memory:
+    """What is remembered of one table between two calls.
+
+    Attributes:
+        since: up to when each schedule has been dealt with.
+        made: children that exist although the registry does not know them yet.
+        key, wake_ms, status: what was decided last on, until when it holds, and what it said.
+    """
+
+    since: dict[str, int]
+    made: dict[str, ChildFact] = field(default_factory=dict)
+    key: object = None
+    wake_ms: int | None = None
+    status: dict[str, Any] = field(default_factory=dict)
+
+
+class Automatic:
+    """The `Tend` of an operator."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._memories: WeakKeyDictionary[TableContext, _Memory] = WeakKeyDictionary()
+
+    async def __call__(
+        self, table: TableContext, children: Sequence[Summary]
+    ) -> tuple[dict[str, Any], float]:
+        """Decide and act for one table; what to add to its status, and in how many seconds to
+        come back although nothing has changed. Raises nothing that a cluster or a table does."""
+        resource, snapshot = table.resource, table.snapshot
+        policy = resource.spec.compaction if resource is not None else None
+        if resource is None or snapshot is None or policy is None:
+            self._memories.pop(table, None)
+            return {}, math.inf
+        memory = self._memory(table)
+        now_ms = self._context.clock.now_ms()
+        facts = self._facts(table.uid, memory, children, now_ms)
+        key = (snapshot.metadata.id, snapshot.version, resource.spec, facts)
+        if key != memory.key or (memory.wake_ms is not None and now_ms >= memory.wake_ms):
+            await self._decide(table.uid, resource, policy, snapshot, memory, facts, now_ms)
+            memory.key = key
+        return memory.status, _seconds(memory.wake_ms, now_ms)
+
+    def _memory(self, table: TableContext) -> _Memory:
+        memory = self._memories.get(table)
+        if memory is None:
+            body = self._context.registry.body(table.uid)
+            memory = self._memories[table] = _Memory(remembered(body or {}))
+        return memory
+
+    def _facts(
+        self, uid: str, memory: _Memory, children: Iterable[Summary], now_ms: int
+    ) -> tuple[ChildFact, ...]:
+        found = {
+            summary.name: child_fact(summary, self._context.registry.body(summary.uid))
+            for summary in children
+            if summary.owner == uid and LINE in dict(summary.labels)
+        }
+        for name, fact in list(memory.made.items()):
+            if name in found or now_ms - fact.created_ms > _UNSEEN_MS:
+                del memory.made[name]
+            else:
+                found[name] = fact
+        return tuple(found[name] for name in sorted(found))
+
+    async def _decide(
+        self,
+        uid: str,
+        resource: LakeTable,
+        policy: AutomaticCompaction,
+        snapshot: Snapshot,
+        memory: _Memory,
+        facts: tuple[ChildFact, ...],
+        now_ms: int,
+    ) -> None:
+        since = dict(memory.since)
+
+        def plan() -> Decision:
+            time = time_column(resource, snapshot)
+            live = segments(snapshot.adds(), time)
+            granularity = time.granularity if time is not None else None
+            table = TableFacts(TableId(resource.name, uid), live, granularity)
+            return decide(policy, table, facts, now_ms, since)
+
+        try:
+            decision = await self._context.threads(plan)
+        except TandemError as error:
+            memory.status = _status(NextCompaction(why=str(error)))
+            memory.wake_ms = None
+            return
+        memory.since = {state.line: state.since_ms for state in decision.schedules}
+        memory.wake_ms = decision.wake_ms
+        why = decision.why
+        for child in decision.create:
+            why = await self._create(child, resource, uid, memory, now_ms)
+        if memory.made:
+            # Whoever vanishes before it was ever seen must not be waited for.
+            memory.wake_ms = min(memory.wake_ms or now_ms + _UNSEEN_MS, now_ms + _UNSEEN_MS)
+        for name in decision.delete:
+            await self._delete(name, resource)
+        memory.status = _status(next_compaction(decision, why))
+
+    async def _create(
+        self, child: Child, resource: LakeTable, uid: str, memory: _Memory, now_ms: int
+    ) -> str:
+        """Why it could not be created, or ""."""
+        api = self._context.api
+        collection = path(TableCompaction.kind_name, resource.namespace)
+        display = f"TableCompaction/{child.name}"
+        try:
+            await api.create(collection, manifest(child, resource, uid))
+            _log.info("automatic compaction", table=resource.id, child=child.name, what=child.what)
+        except Conflict:
+            # Somebody decided the same, perhaps we before a restart. Or it is something else.
+            if not await self._is_ours(child.name, resource.namespace, uid):
+                memory.wake_ms = now_ms + _REFUSED_MS
+                return f"{display} exists already, and is not this table's: delete or rename it."
+        except ApiError as error:
+            memory.wake_ms = now_ms + _REFUSED_MS
+            _log.warning("not created", table=resource.id, child=child.name, problem=str(error))
+            return f"{display} could not be created: {error.message}"
+        memory.made[child.name] = ChildFact(
+            child.name,
+            child.line,
+            "",
+            created_ms=now_ms,
+            scheduled_ms=child.scheduled_ms,
+            retries=child.retries,
+        )
+        return f"{display} was started."
+
+    async def _is_ours(self, name: str, namespace: str, uid: str) -> bool:
+        try:
+            found = await self._context.api.get(path(TableCompaction.kind_name, namespace, name))
+        except ApiError:
+            return True  # gone again, or not to be had: the next decision will see
+        owners = found["metadata"].get("ownerReferences") or ()
+        return any(owner.get("uid") == uid for owner in owners)
+
+    async def _delete(self, name: str, resource: LakeTable) -> None:
+        """Delete a finished child, if it still is as we saw it."""
+        key = (TableCompaction.kind_name, resource.namespace, name)
+        summary = self._context.registry.get(key)
+        if summary is None:
+            return
+        try:
+            await self._context.api.delete(
+                path(*key), uid=summary.uid, resource_version=summary.resource_version
+            )
+        except (NotFound, Conflict):
+            return  # gone, or changed: it comes up again if it must
+        except ApiError as error:
+            _log.warning("not deleted", child=name, problem=str(error))
+
+
+def manifest(child: Child, resource: LakeTable, uid: str) -> dict[str, Any]:
+    """The TableCompaction to create, owned by its LakeTable. Pure."""
+    labels = {
+        MANAGED_BY[0]: MANAGED_BY[1],
+        "tandem.dev/table": label_value(resource.name),
+        LINE: child.line,
+    }
+    if child.scheduled_ms is not None:
+        labels[SCHEDULED] = str(child.scheduled_ms // 60_000)
+    if child.retries:
+        labels[RETRIES] = str(child.retries)
+    return {
+        "apiVersion": API_VERSION,
+        "kind": TableCompaction.kind_name,
+        "metadata": {
+            "name": child.name,
+            "namespace": resource.namespace,
+            "labels": labels,
+            "ownerReferences": [
+                {
+                    "apiVersion": API_VERSION,
+                    "kind": TABLE_KIND,
+                    "name": resource.name,
+                    "uid": uid,
+                    "controller": True,
+                }
+            ],
+        },
+        "spec": dict(child.spec),
+    }
+
+
+def child_fact(summary: Summary, body: Body | None) -> ChildFact:
+    """A child as a decision needs it; `body` of one that has not ended. Pure."""
+    labels = dict(summary.labels)
+    scheduled, retries = labels.get(SCHEDULED, ""), labels.get(RETRIES, "")
+    plan = status_of(body).get("plan") if body is not None else None
+    return ChildFact(
+        name=summary.name,
+        line=labels.get(LINE, ""),
+        phase=summary.phase,
+        created_ms=_ms(summary.created) or 0,
+        ended=summary.ended,
+        ended_ms=_ms(summary.completed) if summary.ended else None,
+        segments=frozenset(map(str, plan.get("segments") or ())) if plan is not None else None,
+        # Anybody can write labels: what is no number says nothing.
+        scheduled_ms=int(scheduled) * 60_000 if _is_number(scheduled) else None,
+        retries=int(retries) if _is_number(retries) else 0,
+        message=summary.message,
+        deleting=summary.deleting,
+    )
+
+
+def next_compaction(decision: Decision, why: str) -> NextCompaction:
+    """What the LakeTable's status says. Pure."""
+    return NextCompaction(
+        what=decision.next_what,
+        next_time=spelled(decision.next_ms) if decision.next_ms is not None else None,
+        why=why,
+        schedules=tuple(
+            NextRun(
+                id=state.line,
+                cron=state.cron,
+                type=state.type,
+                since=spelled(state.since_ms),
+                next_time=spelled(state.next_ms) if state.next_ms is not None else None,
+            )
+            for state in decision.schedules
+        )
+        or None,
+    )
+
+
+def remembered(body: Body) -> dict[str, int]:
+    """Up to when each schedule has been dealt with, as a LakeTable's status says it. Pure."""
+    found: dict[str, int] = {}
+    said = status_of(body).get("nextCompaction")
+    runs = said.get("schedules") if isinstance(said, Mapping) else None
+    for run in runs or ():
+        since_ms = _ms(str(run.get("since", "")))
+        if since_ms is not None:
+            found[str(run.get("id", ""))] = since_ms
+    return found
+
+
+def _status(found: NextCompaction) -> dict[str, Any]:
+    return {"nextCompaction": found.manifest()}
+
+
+def _seconds(wake_ms: int | None, now_ms: int) -> float:
+    return math.inf if wake_ms is None else max(wake_ms - now_ms, 0) / 1000
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) < 12
+
+
+def _ms(text: str) -> int | None:
+    """A time as the API server writes it; None for none."""
+    try:
+        return int(datetime.fromisoformat(text).timestamp() * 1000)
+    except ValueError:
+        return None
