@@ -249,11 +249,17 @@ class Api:
                     await self._log_in_again(session)
                 raise await _error_of(answer)
             rest = b""
-            async for block in answer.content.iter_any():
-                *lines, rest = (rest + block).split(b"\n")
-                for line in lines:
-                    if line.strip():
-                        yield _event(json.loads(line))
+            try:
+                async for block in answer.content.iter_any():
+                    *lines, rest = (rest + block).split(b"\n")
+                    for line in lines:
+                        if line.strip():
+                            yield _event(json.loads(line))
+            finally:
+                # A stream that has not ended: TLS would take leave of the server, for which
+                # nobody waits, and the loop may end before.
+                if answer.connection is not None and answer.connection.transport is not None:
+                    answer.connection.transport.abort()
 
     async def request(
         self,

@@ -1,0 +1,339 @@
+"""`tandem dev` against the real API server: states, words, deletion, restarts, secrets."""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import logging
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import write_deltalake
+
+from support.api_proxy import ApiProxy
+from support.applications import SETTINGS, Applications, ToldJobs, eventually
+from support.cluster import Cluster
+from support.jobfiles import control, input_files, snapshot_of
+from tandem.errors import AccessDenied, Reason, SparkMissing
+from tandem.spark.application import Owner, build, classify
+from tandem.spark.job import Bin, RewriteJob
+from tandem.spark.port import JobPhase, JobRequest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+GOOD = ["", "SUBMITTED", "RUNNING", "SUCCEEDING", "COMPLETED"]
+
+
+@pytest.fixture
+def space(cluster: Cluster) -> Applications:
+    return Applications(cluster)
+
+
+@pytest.fixture
+def owner(space: Applications) -> Owner:
+    return space.owner()
+
+
+@pytest.fixture
+def jobs() -> ToldJobs:
+    return ToldJobs()
+
+
+@contextmanager
+def running(space: Applications, owner: Owner, jobs: ToldJobs, **spec: Any) -> Iterator[None]:
+    """`tandem dev`, and one application, `a`, whose job runs."""
+    with space.dev(jobs), space.watched():
+        space.create(space.body("a", owner, **spec))
+        space.await_state("a", "RUNNING")
+        yield
+
+
+def test_a_job_that_ends_well(space: Applications, owner: Owner, jobs: ToldJobs) -> None:
+    with running(space, owner, jobs):
+        jobs.end()
+        body = space.await_state("a", "COMPLETED")
+        eventually(lambda: space.states["a"][-1] == "COMPLETED", lambda: space.states)
+    assert space.states["a"] == GOOD
+    assert body is not None
+    status = body["status"]
+    assert status["driverInfo"] == {"podName": "a-driver"}
+    assert (status["executionAttempts"], status["submissionAttempts"]) == (1, 1)
+    assert {"submissionID", "sparkApplicationId", "lastSubmissionAttemptTime"} < status.keys()
+    assert status["lastSubmissionAttemptTime"] <= status["terminationTime"]
+    assert classify(body, None).phase is JobPhase.ENDED
+    [request] = jobs.requests
+    assert (request.app, request.location, request.spec_path) == (
+        "rewrite",
+        "memory:///lake",
+        "job.json",
+    )
+    assert (request.operation_id, request.attempt, request.memory_bytes) == ("op", 1, 1 << 30)
+
+
+@pytest.mark.parametrize(
+    ("message", "code"),
+    [
+        ("spark-submit ended with exit code 3: no such column", 3),
+        ("spark-submit was killed by signal 9", 137),
+        ("it is dead", 1),
+    ],
+)
+def test_a_job_that_fails(
+    space: Applications, owner: Owner, jobs: ToldJobs, message: str, code: int
+) -> None:
+    with running(space, owner, jobs):
+        jobs.end(JobPhase.FAILED, message)
+        body = space.await_state("a", "FAILED")
+        eventually(lambda: space.states["a"][-1] == "FAILED", lambda: space.states)
+    assert space.states["a"] == ["", "SUBMITTED", "RUNNING", "FAILING", "FAILED"]
+    status = classify(body, None)
+    assert (status.phase, status.reason) == (JobPhase.FAILED, Reason.JOB_FAILED)
+    assert status.message == f"driver container failed with ExitCode: {code}, Reason: Error"
+    assert status.log == f"/logs/{jobs.requests[0].name}.log"
+
+
+@pytest.mark.parametrize(
+    ("spec", "told"),
+    [
+        ({"mainApplicationFile": "local:///opt/pi.py"}, "none of Tandem's applications"),
+        ({"mainApplicationFile": "local:///rewrite.py/../pi.jar"}, "none of Tandem's"),
+        ({"type": "Scala", "mainClass": "Pi"}, "none of Tandem's applications"),
+        ({"arguments": ["--location", "x"]}, "--spec"),
+        ({"arguments": ["--location", "x", "--spec", "y", "--shell", "z"]}, "--shell"),
+        ({"arguments": ["--location", "x", "--spec", "y", "--option", "z"]}, "KEY=VALUE"),
+    ],
+)
+def test_what_is_none_of_ours_is_not_run(
+    space: Applications, owner: Owner, jobs: ToldJobs, spec: dict[str, Any], told: str
+) -> None:
+    with space.dev(jobs), space.watched():
+        space.create(space.body("a", owner, **spec))
+        body = space.await_state("a", "FAILED")
+        eventually(lambda: space.states["a"][-1] == "FAILED", lambda: space.states)
+    assert space.states["a"] == ["", "SUBMISSION_FAILED", "FAILED"]
+    status = classify(body, None)
+    assert status.reason is Reason.SUBMISSION_FAILED
+    assert told in status.message
+    assert not jobs.requests
+
+
+def test_others_applications_are_left_alone(
+    space: Applications, owner: Owner, jobs: ToldJobs
+) -> None:
+    other = space.body("other", owner)
+    del other["metadata"]["labels"]
+    space.create(other)
+    with running(space, owner, jobs):
+        jobs.end()
+        space.await_state("a", "COMPLETED")
+        assert space.state("other") == ""
+    with space.dev(jobs, every=True):
+        eventually(lambda: len(jobs.requests) == 2, lambda: jobs.requests)
+
+
+def test_deletion_kills_the_job(space: Applications, owner: Owner, jobs: ToldJobs) -> None:
+    with running(space, owner, jobs):
+        space.delete("a")
+        eventually(lambda: jobs.stopped == [jobs.requests[0].name], lambda: jobs.stopped)
+        # Another object of that name is another job.
+        space.create(space.body("a", owner))
+        space.await_state("a", "RUNNING")
+        assert len({request.name for request in jobs.requests}) == 2
+
+
+def test_suspended_and_resumed(space: Applications, owner: Owner, jobs: ToldJobs) -> None:
+    with running(space, owner, jobs):
+        space.patch("a", {"spec": {"suspend": True}})
+        body = space.await_state("a", "SUSPENDED")
+        assert jobs.stopped == [jobs.requests[0].name]
+        assert classify(body, None).phase is JobPhase.STARTING
+        space.patch("a", {"spec": {"suspend": False}})
+        space.await_state("a", "RUNNING")
+        jobs.end()
+        body = space.await_state("a", "COMPLETED")
+        eventually(lambda: space.states["a"][-1] == "COMPLETED", lambda: space.states)
+    middle = ["SUSPENDING", "SUSPENDED", "RESUMING"]
+    assert space.states["a"] == ["", "SUBMITTED", "RUNNING", *middle, *GOOD[1:]]
+    assert body is not None
+    assert body["status"]["executionAttempts"] == 2
+    assert len({request.name for request in jobs.requests}) == 2
+
+
+def test_what_ran_when_it_died_has_lost_its_driver(
+    space: Applications, owner: Owner, jobs: ToldJobs
+) -> None:
+    with running(space, owner, jobs):
+        pass
+    assert jobs.stopped == [jobs.requests[0].name]
+    assert space.state("a") == "RUNNING"
+    with space.dev(jobs):
+        body = space.await_state("a", "FAILED")
+        # What nobody had begun is begun.
+        space.create(space.body("b", owner))
+        space.await_state("b", "RUNNING")
+    status = classify(body, None)
+    assert (status.phase, status.reason) == (JobPhase.FAILED, Reason.JOB_VANISHED)
+    assert status.message == "driver pod not found"
+    assert len(jobs.requests) == 2
+
+
+def test_time_to_live(space: Applications, owner: Owner, jobs: ToldJobs) -> None:
+    with space.dev(jobs):
+        space.create(space.body("short", owner, timeToLiveSeconds=0))
+        space.create(space.body("long", owner, timeToLiveSeconds=3600))
+        space.create(space.body("endless", owner))
+        eventually(lambda: len(jobs.requests) == 3, lambda: jobs.requests)
+        jobs.end()
+        space.await_state("short", "gone")
+        space.await_state("long", "COMPLETED")
+        space.await_state("endless", "COMPLETED")
+    # Also what ended while nobody served.
+    space.patch("long", {"spec": {"timeToLiveSeconds": 0}})
+    with space.dev(jobs):
+        space.await_state("long", "gone")
+        assert space.state("endless") == "COMPLETED"
+
+
+def test_no_more_jobs_than_allowed(space: Applications, owner: Owner, jobs: ToldJobs) -> None:
+    with space.dev(jobs, max_jobs=1), space.watched():
+        space.create(space.body("a", owner))
+        space.await_state("a", "RUNNING")
+        space.create(space.body("b", owner))
+        space.await_state("b", "SUBMITTED")
+        assert len(jobs.requests) == 1
+        jobs.end()
+        space.await_state("a", "COMPLETED")
+        space.await_state("b", "RUNNING")
+
+
+def secret(space: Applications, name: str, **data: str) -> None:
+    encoded = {key: base64.b64encode(value.encode()).decode() for key, value in data.items()}
+    space.cluster.request(
+        "POST",
+        f"/api/v1/namespaces/{space.namespace}/secrets",
+        {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}, "data": encoded},
+    )
+
+
+def test_secrets_reach_the_environment_alone(
+    space: Applications, owner: Owner, jobs: ToldJobs, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    secret(space, "lake", AWS_ACCESS_KEY_ID="AKIA", AWS_SECRET_ACCESS_KEY="hush", LD_PRELOAD="x.so")
+    request = JobRequest("a", "rewrite", "s3://lake/t", "job.json")
+    body = build(
+        request, settings=SETTINGS, owner=owner, namespace=space.namespace, secret_name="lake"
+    )
+    with space.dev(jobs):
+        space.create(body)
+        found = space.await_state("a", "RUNNING")
+    [started] = jobs.requests
+    assert dict(started.environ) == {"AWS_ACCESS_KEY_ID": "AKIA", "AWS_SECRET_ACCESS_KEY": "hush"}
+    for text in (caplog.text, str(found), repr(started), " ".join(started.arguments())):
+        assert "hush" not in text
+
+
+def test_a_secret_that_is_missing(space: Applications, owner: Owner, jobs: ToldJobs) -> None:
+    driver = space.body("a", owner)["spec"]["driver"]
+    missing = [{"secretRef": {"name": "nowhere"}}]
+    with space.dev(jobs):
+        space.create(space.body("a", owner, driver={**driver, "envFrom": missing}))
+        body = space.await_state("a", "FAILED")
+    assert 'secrets "nowhere" not found' in classify(body, None).message
+    assert not jobs.requests
+
+
+def test_jobs_go_on_while_the_api_server_is_away(
+    space: Applications, owner: Owner, jobs: ToldJobs, tmp_path: Path
+) -> None:
+    with (
+        ApiProxy(space.cluster.dev_kubeconfig) as proxy,
+        space.dev(jobs, kubeconfig=proxy.kubeconfig(tmp_path)),
+        space.watched(),
+    ):
+        for name in ("a", "b"):
+            space.create(space.body(name, owner))
+            space.await_state(name, "RUNNING")
+        proxy.close_door()
+        jobs.end(only="a")
+        space.delete("b")
+        # The end is noticed, and cannot be told; the deletion is not noticed.
+        eventually(lambda: jobs.stopped == [jobs.requests[0].name], lambda: jobs.stopped)
+        assert space.state("a") == "RUNNING"
+        proxy.open_door()
+        space.await_state("a", "COMPLETED")
+        eventually(lambda: len(jobs.stopped) == 2, lambda: jobs.stopped)
+        space.create(space.body("c", owner))
+        space.await_state("c", "RUNNING")
+    assert space.states["a"] == GOOD
+    assert set(jobs.stopped) == {request.name for request in jobs.requests}
+
+
+def test_without_rights(space: Applications, jobs: ToldJobs, tmp_path: Path) -> None:
+    access = dataclasses.replace(space.cluster.dev, token="nobody")
+    kubeconfig = access.write(tmp_path / "nobody.kubeconfig")
+    with pytest.raises(AccessDenied, match="tandem-dev"), space.dev(jobs, kubeconfig=kubeconfig):
+        pass
+
+
+def test_without_the_spark_operators_crds(
+    space: Applications, jobs: ToldJobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tandem.kube import dev
+    from tandem.kube.api import ResourcePath
+
+    monkeypatch.setattr(dev, "_PATH", ResourcePath("sparkoperator.k8s.io", "v9", "nothing"))
+    with (
+        pytest.raises(SparkMissing, match="CRDs"),
+        space.dev(jobs, kubeconfig=space.cluster.kubeconfig),
+    ):
+        pass
+
+
+def test_the_command_runs_a_true_job(space: Applications, owner: Owner, tmp_path: Path) -> None:
+    lake = tmp_path / "lake"
+    for number in range(2):
+        write_deltalake(lake, pa.table({"id": [number, number + 10]}), mode="append")
+    store, snapshot = snapshot_of(lake)
+    job = control(
+        store,
+        snapshot,
+        RewriteJob(
+            inputs=input_files(store, snapshot),
+            bins=(Bin(inputs=(0, 1)),),
+            target_file_size=1 << 20,
+        ),
+    )
+    request = JobRequest("true", "rewrite", store.location, job.path("job.json"), input_bytes=100)
+    body = build(request, settings=SETTINGS, owner=owner, namespace=space.namespace)
+    process = subprocess.Popen(
+        [
+            *(sys.executable, "-m", "tandem.cli.main", "dev"),
+            *("--kubeconfig", str(space.cluster.dev_kubeconfig), "-n", space.namespace),
+        ],
+        env={**os.environ, "PYTHONPATH": str(ROOT / "operator")},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stderr is not None
+        assert f"in {space.namespace}" in process.stderr.readline()
+        space.create(body)
+        found = space.await_state("true", "COMPLETED", limit_s=120)
+        assert store.head(job.round_path(0, "result.json")).size > 0
+        assert found is not None
+        assert Path(found["metadata"]["annotations"]["tandem.dev/log"]).is_file()
+        process.send_signal(signal.SIGINT)
+        assert process.wait(20) == 0
+        assert process.stderr.read() == ""
+    finally:
+        process.kill()
+        process.communicate()

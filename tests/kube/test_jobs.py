@@ -1,0 +1,451 @@
+"""SparkApplications through the real API server: created once, adopted, read, deleted whole."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from support.api_proxy import ApiProxy, Refuse
+from support.applications import SETTINGS, Applications, eventually
+from support.cluster import ApiRefused, Cluster
+from tandem.errors import (
+    AlreadyRunning,
+    ClusterUnavailable,
+    InvalidSpec,
+    JobFailed,
+    Reason,
+    SparkMissing,
+)
+from tandem.kube.api import Api
+from tandem.kube.jobs import ApplicationCache, ApplicationRunner, trimmed
+from tandem.spark.application import KubeflowApplications, Owner, build
+from tandem.spark.application_sizes import GIB
+from tandem.spark.port import JobPhase, JobRequest
+
+Json = dict[str, Any]
+
+REQUEST = JobRequest(
+    name="tandem-0123456789abcdef-1",
+    app="rewrite",
+    location="s3://lake/flights",
+    spec_path="_tandem/operations/0123456789abcdef/attempts/1/job.json",
+    storage_options=(("region", "eu-central-1"),),
+    operation_id="0123456789abcdef",
+    attempt=1,
+)
+NAME = REQUEST.name
+
+
+@pytest.fixture(scope="module")
+def space(cluster: Cluster) -> Applications:
+    return Applications(cluster)
+
+
+@pytest.fixture(scope="module")
+def loop() -> Iterator[asyncio.AbstractEventLoop]:
+    """The operator's loop, in a thread of its own."""
+    made = asyncio.new_event_loop()
+    thread = threading.Thread(target=made.run_forever, daemon=True)
+    thread.start()
+    yield made
+    made.call_soon_threadsafe(made.stop)
+    thread.join()
+    made.close()
+
+
+Make = Callable[..., ApplicationRunner]
+
+
+@pytest.fixture
+def make(cluster: Cluster, loop: asyncio.AbstractEventLoop) -> Iterator[Make]:
+    """Makes runners as the operator does, with the rights that it has."""
+    apis: list[Api] = []
+
+    def runner(
+        space: Applications, owner: Owner, kubeconfig: Path | None = None, **more: Any
+    ) -> ApplicationRunner:
+        api = Api.from_kubeconfig(kubeconfig or cluster.operator_kubeconfig, patience_s=1.0)
+        apis.append(api)
+        arguments = {
+            "builder": KubeflowApplications(SETTINGS),
+            "namespace": space.namespace,
+            "applications": ApplicationCache(),
+            "stop_s": 20.0,
+            **more,
+        }
+        return ApplicationRunner(api=api, loop=loop, owner=owner, **arguments)
+
+    yield runner
+    for api in apis:
+        asyncio.run_coroutine_threadsafe(api.close(), loop).result(10)
+
+
+@pytest.fixture
+def fresh(cluster: Cluster) -> Applications:
+    return Applications(cluster)
+
+
+# What we build is what the Spark operator's CRD takes
+
+
+def accepted(space: Applications, body: Json) -> Json:
+    """Validated by the API server, unknown fields refused; nothing is stored."""
+    query = "dryRun=All&fieldValidation=Strict"
+    found: Json = space.cluster.request("POST", f"{space.base}?{query}", body)
+    return found
+
+
+OWNER = Owner("tandem.dev/v1alpha1", "TableCompaction", "nightly", "1-2-3")
+
+
+@pytest.mark.parametrize("input_bytes", [0, 300 * GIB])
+@pytest.mark.parametrize("secret_name", [None, "lake"])
+def test_the_crd_takes_what_we_build(
+    space: Applications, input_bytes: int, secret_name: str | None
+) -> None:
+    body = build(
+        replace(REQUEST, input_bytes=input_bytes),
+        settings=SETTINGS,
+        owner=OWNER,
+        namespace=space.namespace,
+        secret_name=secret_name,
+    )
+    # Nothing was pruned: what is stored is what was built.
+    assert accepted(space, body)["spec"] == body["spec"]
+
+
+def pods(kind: str) -> st.SearchStrategy[Json]:
+    cores = {"cores": st.integers(1, 64), "memory": st.sampled_from(["512m", "4g"])}
+    return st.fixed_dictionaries(
+        {},
+        optional={
+            **cores,
+            **({"instances": st.integers(1, 99)} if kind == "executor" else {}),
+            "memoryOverhead": st.just("1g"),
+            "coreLimit": st.sampled_from(["1", "1200m"]),
+            "nodeSelector": st.just({"disk": "ssd"}),
+            "tolerations": st.just([{"key": "spot", "operator": "Exists"}]),
+            "labels": st.dictionaries(st.sampled_from("abc"), st.sampled_from("xyz")),
+            "envFrom": st.just([{"configMapRef": {"name": "proxies"}}]),
+            "env": st.just([{"name": "A", "value": "1"}]),
+            "volumeMounts": st.just([{"name": "scratch", "mountPath": "/scratch"}]),
+            "securityContext": st.one_of(st.none(), st.just({"runAsUser": None})),
+            "serviceAccount": st.just("lake-reader"),
+            "template": st.sampled_from(
+                [
+                    None,
+                    {"metadata": {"labels": {"a": "b"}}},
+                    {"spec": {"containers": [{"name": "sidecar", "image": "x"}]}},
+                    {"spec": {"priorityClassName": "batch", "containers": []}},
+                ]
+            ),
+        },
+    )
+
+
+TEMPLATES = st.fixed_dictionaries(
+    {},
+    optional={
+        "metadata": st.just({"labels": {"team": "lake"}, "annotations": {"cost": "7"}}),
+        "spec": st.fixed_dictionaries(
+            {},
+            optional={
+                "image": st.sampled_from(["x:1", None]),
+                "imagePullSecrets": st.just(["registry"]),
+                "driver": pods("driver"),
+                "executor": pods("executor"),
+                "volumes": st.just([{"name": "scratch", "emptyDir": {}}]),
+                "dynamicAllocation": st.just({"enabled": True, "maxExecutors": 4}),
+                "sparkConf": st.dictionaries(
+                    st.sampled_from(["spark.executor.instances", "spark.ui.enabled", "spark.x"]),
+                    st.one_of(st.integers(1, 9), st.booleans(), st.just("y")),
+                ),
+                "hadoopConf": st.just({"fs.s3a.threads.max": 20}),
+                "timeToLiveSeconds": st.one_of(st.none(), st.integers(0, 10)),
+                "batchScheduler": st.just("volcano"),
+                "monitoring": st.just(
+                    {"exposeDriverMetrics": True, "exposeExecutorMetrics": False}
+                ),
+            },
+        ),
+    },
+)
+
+
+@settings(
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(operators=TEMPLATES, resources=TEMPLATES, input_bytes=st.sampled_from([0, 7 * GIB]))
+def test_the_crd_takes_what_templates_make_of_it(
+    space: Applications, operators: Json, resources: Json, input_bytes: int
+) -> None:
+    body = build(
+        replace(REQUEST, input_bytes=input_bytes),
+        settings=replace(SETTINGS, template=operators),
+        owner=OWNER,
+        namespace=space.namespace,
+        template=resources,
+        secret_name="lake",
+    )
+    found = accepted(space, body)["spec"]
+    assert found == body["spec"]
+    # Whatever a template says, this stays.
+    assert (found["type"], found["mode"], found["restartPolicy"]) == (
+        "Python",
+        "cluster",
+        {"type": "Never"},
+    )
+    assert found["arguments"] == REQUEST.arguments()
+    for part in ("driver", "executor"):
+        assert {"secretRef": {"name": "lake"}} in found[part]["envFrom"]
+
+
+# Starting
+
+
+def test_created_once(fresh: Applications, make: Make) -> None:
+    runner = make(fresh, fresh.owner(), labels={"tandem.dev/table": "flights"})
+    runner.start(REQUEST)
+    first = fresh.get(NAME)
+    assert first is not None
+    assert first["metadata"]["labels"]["tandem.dev/table"] == "flights"
+    assert runner.status(NAME).phase is JobPhase.STARTING
+    # Again, as by an operator that died in between, with other sizes even.
+    runner.start(replace(REQUEST, input_bytes=7 * GIB))
+    again = fresh.get(NAME)
+    assert again is not None
+    assert again["metadata"]["resourceVersion"] == first["metadata"]["resourceVersion"]
+
+
+def test_what_belongs_to_another_is_neither_adopted_nor_deleted(
+    fresh: Applications, make: Make
+) -> None:
+    make(fresh, fresh.owner("first")).start(REQUEST)
+    other = make(fresh, fresh.owner("second"))
+    with pytest.raises(AlreadyRunning, match="ConfigMap/first") as raised:
+        other.start(REQUEST)
+    assert raised.value.resource == f"SparkApplication/{NAME}"
+    other.stop(NAME)
+    assert fresh.get(NAME) is not None
+
+
+def test_an_earlier_one_that_is_on_its_way_out_is_waited_for(
+    fresh: Applications, make: Make
+) -> None:
+    make(fresh, fresh.owner("first")).start(REQUEST)
+    fresh.patch(NAME, {"metadata": {"finalizers": ["example.com/slow"]}})
+    fresh.delete(NAME)
+    runner = make(fresh, fresh.owner("second"))
+    starting = threading.Thread(target=runner.start, args=(REQUEST,), daemon=True)
+    starting.start()
+    starting.join(0.3)
+    assert starting.is_alive()
+    fresh.patch(NAME, {"metadata": {"finalizers": None}})
+    starting.join(20)
+    found = fresh.get(NAME)
+    assert found is not None
+    assert found["metadata"]["ownerReferences"][0]["name"] == "second"
+
+
+def test_a_template_that_the_api_server_refuses(fresh: Applications, make: Make) -> None:
+    template = {"spec": {"executor": {"instances": -3}}}
+    runner = make(fresh, fresh.owner(), template=template)
+    with pytest.raises(InvalidSpec, match="instances") as raised:
+        runner.start(REQUEST)
+    assert raised.value.field == "spec.sparkTemplate"
+
+
+def test_what_the_api_server_does_not_allow(
+    fresh: Applications, make: Make, cluster: Cluster
+) -> None:
+    """By rights here; quotas and webhooks answer the same."""
+    runner = make(fresh, fresh.owner(), cluster.dev_kubeconfig)
+    with pytest.raises(JobFailed, match="cannot create resource"):
+        runner.start(REQUEST)
+
+
+def test_a_namespace_that_is_not_there(fresh: Applications, make: Make) -> None:
+    runner = make(fresh, OWNER, namespace="nowhere")
+    with pytest.raises(SparkMissing, match="nowhere"):
+        runner.start(REQUEST)
+
+
+def test_no_answer_is_no_failure(
+    fresh: Applications, make: Make, cluster: Cluster, tmp_path: Path
+) -> None:
+    with ApiProxy(cluster.operator_kubeconfig) as proxy:
+        runner = make(fresh, fresh.owner(), proxy.kubeconfig(tmp_path))
+        with (
+            proxy.while_(Refuse(503), verb="create", resource="sparkapplications"),
+            pytest.raises(ClusterUnavailable),
+        ):
+            runner.start(REQUEST)
+        runner.start(REQUEST)
+        assert fresh.get(NAME) is not None
+
+
+# Reading
+
+
+def test_the_cache_answers_without_a_call(space: Applications, make: Make) -> None:
+    cache = ApplicationCache()
+    runner = make(space, OWNER, applications=cache)
+    body = space.body("unheard-of", OWNER)
+    body["metadata"] |= {"uid": "u1", "resourceVersion": "7"}
+
+    def seen(state: str, version: int, kind: str | None = "MODIFIED") -> JobPhase:
+        metadata = {**body["metadata"], "resourceVersion": str(version)}
+        status = {"applicationState": {"state": state}}
+        cache.observe(kind, {**body, "metadata": metadata, "status": status})
+        return runner.status("unheard-of").phase
+
+    assert seen("RUNNING", 9, None) is JobPhase.RUNNING
+    # The server knows of no such object: all that was said came from the watch.
+    assert space.get("unheard-of") is None
+    assert seen("COMPLETED", 11) is JobPhase.ENDED
+    assert seen("RUNNING", 10) is JobPhase.ENDED  # an event that comes late
+    assert seen("", 12, "DELETED") is JobPhase.UNKNOWN
+    assert len(cache) == 0
+
+
+def test_what_is_kept_of_an_application_is_small(space: Applications) -> None:
+    body = space.body("a", OWNER)
+    body["metadata"] |= {"uid": "u1", "resourceVersion": "7", "managedFields": [{"x": "y" * 5000}]}
+    body["status"] = {"applicationState": {"state": "RUNNING"}, "executorState": {"e": "RUNNING"}}
+    assert len(json.dumps(trimmed(body))) < 600
+
+
+def driver(space: Applications, application: Json, status: Json) -> None:
+    """The pod that the Spark operator's spark-submit would have made."""
+    owner = {
+        "apiVersion": application["apiVersion"],
+        "kind": application["kind"],
+        "name": application["metadata"]["name"],
+        "uid": application["metadata"]["uid"],
+        "controller": True,
+        "blockOwnerDeletion": True,
+    }
+    name = f"{application['metadata']['name']}-driver"
+    path = f"/api/v1/namespaces/{space.namespace}/pods"
+    container = {"name": "spark-kubernetes-driver", "image": "x"}
+    space.cluster.request(
+        "POST",
+        path,
+        {
+            "metadata": {
+                "name": name,
+                "ownerReferences": [owner],
+                "labels": {"sparkoperator.k8s.io/app-name": application["metadata"]["name"]},
+            },
+            "spec": {"containers": [container], "automountServiceAccountToken": False},
+        },
+    )
+    space.cluster.request(
+        "PATCH",
+        f"{path}/{name}/status",
+        {"status": status},
+        content_type="application/merge-patch+json",
+    )
+
+
+def submitted(space: Applications, make: Make, state: str, message: str, pod: Json) -> Any:
+    runner = make(space, space.owner())
+    runner.start(REQUEST)
+    application = space.get(NAME)
+    assert application is not None
+    driver(space, application, pod)
+    said = {"state": state, "errorMessage": message}
+    status = {"applicationState": said, "driverInfo": {"podName": f"{NAME}-driver"}}
+    space.patch(NAME, {"status": status}, "/status")
+    # As after a restart of the operator: nothing is cached.
+    return make(space, Owner("v1", "ConfigMap", "owner", runner._owner.uid)), runner
+
+
+@pytest.fixture
+def service_account(fresh: Applications) -> None:
+    """Pods can be made once the namespace's default account is there."""
+    path = f"/api/v1/namespaces/{fresh.namespace}/serviceaccounts"
+    eventually(lambda: fresh.cluster.request("GET", path)["items"], lambda: "service account")
+
+
+@pytest.mark.usefixtures("service_account")
+def test_a_false_alarm_is_seen_through(fresh: Applications, make: Make) -> None:
+    message = "failed to submit spark application: driver pod already exist"
+    runner, _ = submitted(fresh, make, "FAILED", message, {"phase": "Running"})
+    status = runner.status(NAME)
+    assert status.phase is JobPhase.RUNNING
+    # It runs, so it is not left behind.
+    runner.stop(NAME)
+    assert fresh.get(NAME) is None
+    pods_path = f"/api/v1/namespaces/{fresh.namespace}/pods"
+    assert fresh.cluster.request("GET", pods_path)["items"] == []
+
+
+@pytest.mark.usefixtures("service_account")
+def test_a_failure_keeps_its_log(fresh: Applications, make: Make) -> None:
+    ended = {"exitCode": 137, "reason": "OOMKilled"}
+    container = {
+        "name": "spark-kubernetes-driver",
+        "image": "x",
+        "imageID": "x",
+        "ready": False,
+        "restartCount": 0,
+        "state": {"terminated": ended},
+    }
+    pod = {"phase": "Failed", "containerStatuses": [container]}
+    runner, _ = submitted(fresh, make, "FAILED", "driver container failed", pod)
+    status = runner.status(NAME)
+    assert (status.phase, status.reason) == (JobPhase.FAILED, Reason.OUT_OF_MEMORY)
+    namespace = fresh.namespace
+    assert status.log == (f"kubectl logs -n {namespace} {NAME}-driver -c spark-kubernetes-driver")
+    runner.stop(NAME)
+    # What ended stays, with the pod that has its log.
+    assert fresh.get(NAME) is not None
+    fresh.cluster.request("GET", f"/api/v1/namespaces/{namespace}/pods/{NAME}-driver")
+
+
+# Stopping
+
+
+def test_stopping_deletes_what_has_not_ended(fresh: Applications, make: Make) -> None:
+    runner = make(fresh, fresh.owner())
+    runner.start(REQUEST)
+    runner.stop(NAME)
+    assert fresh.get(NAME) is None
+    assert runner.status(NAME).phase is JobPhase.UNKNOWN
+    runner.stop(NAME)  # once more, as after a crash
+    # Its name is free for another try.
+    runner.start(REQUEST)
+    assert runner.status(NAME).phase is JobPhase.STARTING
+
+
+def test_it_is_deleted_with_its_resource(fresh: Applications, make: Make) -> None:
+    make(fresh, fresh.owner()).start(REQUEST)
+    fresh.cluster.request("DELETE", f"/api/v1/namespaces/{fresh.namespace}/configmaps/owner")
+    fresh.await_state(NAME, "gone")
+
+
+def test_never_patched(fresh: Applications, make: Make) -> None:
+    runner = make(fresh, fresh.owner())
+    runner.start(REQUEST)
+    runner.start(REQUEST)
+    runner.status(NAME)
+    runner.stop(NAME)
+    about = [
+        (entry["verb"], entry.get("objectRef", {}).get("resource"))
+        for entry in fresh.cluster.writes(fresh.namespace)
+        if entry.get("objectRef", {}).get("resource") == "sparkapplications"
+        and "tandem-operator" in str(entry["user"])
+    ]
+    assert set(about) == {("create", "sparkapplications"), ("delete", "sparkapplications")}
+    with pytest.raises(ApiRefused):
+        fresh.cluster.operator.request("PATCH", f"{fresh.base}/{NAME}", {})
