@@ -93,7 +93,7 @@ class Layout(Model):
     )
     @cel(
         "self.strategy == 'BinPack' || (has(self.columns) && size(self.columns) > 0)",
-        "the strategies Sort and ZOrder need columns",
+        "strategy Sort needs columns, and so does ZOrder",
         expression="'strategy ' + self.strategy + ' needs columns'",
         field=".columns",
     )

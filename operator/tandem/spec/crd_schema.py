@@ -198,8 +198,7 @@ def _bound_rule(schema: Schema, extra: Any, bound: Any) -> Rule:
     limit = format_duration(bound)
     return Rule(
         # What is no duration has a rule of its own, and must not fail here with another message.
-        f"!self.matches('^[0-9.]+[nuµμmsh][0-9.nuµμmsh]*$') "
-        f"|| duration(self) {sign} duration('{limit}')",
+        f"!self.matches('^([0-9.]+[nuµμm]?[smh])+$') || duration(self) {sign} duration('{limit}')",
         f"must be {words} {limit if bound else 0}",
     )
 

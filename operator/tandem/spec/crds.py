@@ -156,7 +156,11 @@ def _status(model: type[BaseModel]) -> Schema:
     conditions["x-kubernetes-list-map-keys"] = ["type"]
     condition = conditions["items"]
     condition["required"] = ["type", "status", "reason", "message", "lastTransitionTime"]
-    condition["properties"]["status"]["enum"] = ["True", "False", "Unknown"]
+    condition["properties"]["status"] = {
+        "type": "string",
+        "enum": ["True", "False", "Unknown"],
+        "description": "Whether it is so.",
+    }
     condition["properties"]["lastTransitionTime"]["format"] = "date-time"
     return schema
 

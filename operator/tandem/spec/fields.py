@@ -153,12 +153,17 @@ _UNITS_NS: dict[str, int] = {
     "h": 3600 * 10**9,
 }
 _DURATION_PART = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(ns|us|µs|μs|ms|s|m|h)", re.ASCII)
-_MAX_DURATION_NS = 2**63 - 1  # Go's int64 nanoseconds
+_MAX_DURATION_NS = 876_000 * 3600 * 10**9  # Go's int64 of nanoseconds ends at 292 years
 
 
 @cel(
     r"self.matches('^(0|(([0-9]+([.][0-9]*)?|[.][0-9]+)(ns|us|µs|μs|ms|s|m|h))+)$')",
     "must be a duration such as 10m, 1h30m or 168h",
+)
+# More nanoseconds than 64 bits hold make CEL's function fail; that is an error with this message.
+@cel(
+    "!self.matches('^([0-9.]+[nuµμm]?[smh])+$') || duration(self) <= duration('876000h')",
+    "must be at most 100 years (876000h)",
 )
 def parse_duration(value: object) -> int:
     """Milliseconds of a Go duration (`168h`, `1h30m`, `1.5s`, `0`). Raises `ValueError`."""
@@ -175,7 +180,7 @@ def parse_duration(value: object) -> int:
         total += Decimal(match.group(1)) * _UNITS_NS[match.group(2)]
         position = match.end()
     if total > _MAX_DURATION_NS:
-        raise ValueError("must be at most 292 years")
+        raise ValueError("must be at most 100 years (876000h)")
     return int(total // 10**6)
 
 

@@ -180,6 +180,10 @@ def _explain(
         return ("has the wrong type", f"{shown(value)}", expected, remedy)
     if kind == "too_short":
         return ("has too few entries", shown(value), f"at least {context['min_length']}", "")
+    if kind == "too_long":
+        return ("has too many entries", shown(value), f"at most {context['max_length']}", "")
+    if kind == "string_too_long":
+        return ("is too long", shown(value), f"at most {context['max_length']} characters", "")
     return (details["msg"][0].lower() + details["msg"][1:], shown(value), "", "")
 
 

@@ -54,7 +54,9 @@ class ConditionType(StrEnum):
 
 class Condition(StatusModel):
     type: ConditionType
+    """What it is about."""
     status: Literal["True", "False", "Unknown"]
+    """Whether it is so."""
     reason: str
     """A value of `tandem.errors.Reason`; see `docs/reasons.md`."""
     message: str = ""
@@ -62,14 +64,20 @@ class Condition(StatusModel):
     last_transition_time: str
     """RFC 3339, UTC."""
     observed_generation: int = 1
+    """The generation of the spec that it speaks of."""
 
 
 class Progress(StatusModel):
     percent: int
+    """How much of the bytes is done."""
     files_done: int = 0
+    """Files read."""
     files_total: int = 0
+    """Files to read."""
     bytes_done: int = 0
+    """Bytes read."""
     bytes_total: int = 0
+    """Bytes to read."""
     eta_seconds: int | None = None
     """About how long the job will still take, once it has shown how fast it is."""
     summary: str = ""
@@ -119,8 +127,11 @@ class Plan(StatusModel):
 
 class RowsAffected(StatusModel):
     updated: int = 0
+    """Rows changed."""
     deleted: int = 0
+    """Rows deleted."""
     inserted: int = 0
+    """Rows added."""
 
 
 class Reconciled(StatusModel):
@@ -144,39 +155,57 @@ class OperationResult(StatusModel):
     version: int | None = None
     """The Delta version of the commit."""
     files_added: int | None = None
+    """Files that the commit added."""
     files_removed: int | None = None
+    """Files that the commit removed."""
     bytes_added: int | None = None
+    """Their size."""
     bytes_removed: int | None = None
+    """Their size."""
     rows_affected: RowsAffected | None = None
+    """What a statement or an ingest did to rows."""
     segments: tuple[str, ...] | None = None
     """Names of the segments it made."""
     reconciled: Reconciled | None = None
+    """What others had committed meanwhile, and what became of it."""
 
 
 class OperationStatus(StatusModel):
     observed_generation: int = 1
+    """The generation of the spec that this speaks of; -1 if nobody has looked at it yet."""
     phase: Phase = Phase.PENDING
+    """How far it is, in a word for people; the conditions are for programs."""
     attempt: int = 0
+    """Number of the latest attempt; 0 before the first."""
     operation_id: str | None = None
     """Names the operation below `_tandem/operations/` and in `commitInfo`."""
     start_time: str | None = None
+    """When it began; RFC 3339, UTC."""
     completion_time: str | None = None
+    """When it ended; RFC 3339, UTC."""
     application: str | None = None
     """Name of the attempt's SparkApplication."""
     observed_retry: str | None = None
     """The value of the annotation `tandem.dev/retry` that was answered last."""
     conditions: tuple[Condition, ...] = ()
+    """`Succeeded`, `Reconciling`, `Stalled` and `Ready`, each with a reason."""
     progress: Progress | None = None
+    """How far the job is."""
     plan: Plan | None = None
+    """What it was going to do, and to which version."""
     result: OperationResult | None = None
+    """What came out of it."""
 
 
 class FinishedOperation(StatusModel):
     name: str
     """`TableCompaction/nightly`"""
     phase: Phase
+    """How it ended."""
     reason: str = ""
+    """Why."""
     completion_time: str | None = None
+    """When; RFC 3339, UTC."""
     version: int | None = None
     """The Delta version of its commit."""
 
@@ -211,8 +240,11 @@ class NextCompaction(StatusModel):
 
 class TableStatus(StatusModel):
     observed_generation: int = 1
+    """The generation of the spec that this speaks of; -1 if nobody has looked at it yet."""
     phase: Phase = Phase.PENDING
+    """In a word for people; the conditions are for programs."""
     conditions: tuple[Condition, ...] = ()
+    """`Ready`, `Reconciling` and `Stalled`, each with a reason."""
     version: int | None = None
     """Latest Delta version seen."""
     segments: int | None = None

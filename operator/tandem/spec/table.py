@@ -216,7 +216,7 @@ class AutomaticMinor(Model):
 def _time_zone(value: str) -> str:
     try:
         ZoneInfo(value)
-    except (OSError, ValueError) as error:  # no such file, or no such name
+    except (KeyError, OSError, ValueError) as error:  # as zoneinfo says that there is none
         raise ValueError("must be an IANA time zone such as Europe/Berlin or UTC") from error
     return value
 

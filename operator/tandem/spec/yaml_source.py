@@ -2,8 +2,10 @@
 
 Stricter than YAML where YAML surprises: a key that occurs twice is an error, and scalars are
 those of YAML 1.2's core schema, so that `on:` is a key, `01:00` is text and `2013-02-01` is
-text. Never constructs anything but dictionaries, lists, text, numbers, booleans and nulls;
-the number of values after expanding aliases is limited. Knows nothing of resources.
+text. What kubectl, which reads YAML 1.1, takes for something else (`yes`, `010`, `1_000`) is
+refused unless it is in quotes: a file means the same to both, or is an error. Never constructs
+anything but dictionaries, lists, text, numbers, booleans and nulls; the number of values after
+expanding aliases is limited. Knows nothing of resources.
 """
 
 from __future__ import annotations
@@ -31,6 +33,18 @@ _NULL = re.compile(r"~|null|Null|NULL|")
 _BOOL = re.compile(r"true|True|TRUE|false|False|FALSE")
 _INT = re.compile(r"[-+]?(0|[1-9][0-9]*)|0o[0-7]+|0x[0-9a-fA-F]+")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
+
+# What is text to YAML 1.2 and a boolean or another number to kubectl's YAML 1.1.
+_AMBIGUOUS = re.compile(
+    r"y|Y|yes|Yes|YES|n|N|no|No|NO|on|On|ON|off|Off|OFF"
+    r"|[-+]?0[0-9_]+|[-+]?0b[01_]+|[-+]?0x[0-9a-fA-F_]*_[0-9a-fA-F_]*"
+    r"|[-+]?[0-9][0-9_]*_[0-9_]*(\.[0-9_]*)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)"
+)
+# What kubectl prints differently when it makes a key of it.
+_AMBIGUOUS_KEY = re.compile(
+    r"~|null|Null|NULL||True|TRUE|False|FALSE|[-+]?0[xo].*|\+.*"
+    r"|[-+]?(\.[0-9]+|[0-9]+\.[0-9]*)|[-+]?[0-9.]+[eE].*"
+)
 
 
 class Document:
@@ -104,6 +118,8 @@ def _build(node: yaml.Node | None, path: Path, document: Document, budget: list[
             remedy="Remove the tag",
         )
     if isinstance(node, yaml.ScalarNode):
+        if node.style is None:
+            _unambiguous(node, place, _AMBIGUOUS)
         return _scalar(node)
     if isinstance(node, yaml.SequenceNode):
         return [
@@ -129,6 +145,11 @@ def _mapping(
                 remedy="Write the key as plain text",
             )
         key = str(key_node.value)
+        if key_node.style is None:
+            # `on` is a field of merge, whose model takes what kubectl makes of it.
+            if not (key == "on" and path[-1:] == ("merge",)):
+                _unambiguous(key_node, line, _AMBIGUOUS)
+            _unambiguous(key_node, line, _AMBIGUOUS_KEY)
         if key == "<<" and key_node.style is None:
             raise InvalidSpec(
                 "merge keys (<<) are not supported",
@@ -148,6 +169,18 @@ def _mapping(
         result[key] = _build(value_node, (*path, key), document, budget)
         document.lines[(*path, key)] = line
     return result
+
+
+def _unambiguous(node: yaml.ScalarNode, line: str, ambiguous: re.Pattern[str]) -> None:
+    text = str(node.value)
+    if ambiguous.fullmatch(text):
+        raise InvalidSpec(
+            "means one thing to kubectl, which reads YAML 1.1, and another to YAML 1.2",
+            resource=line,
+            found=text or "nothing",
+            expected=f'text in quotes ("{text}"), true or false, or a plain number',
+            remedy="Write what you mean",
+        )
 
 
 def _scalar(node: yaml.ScalarNode) -> Any:
