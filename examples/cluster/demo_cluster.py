@@ -1,0 +1,214 @@
+"""The main job in Kubernetes: `kubectl apply`, and a table is compacted while its rows change.
+
+    make demo-cluster       (which adds tools/ and examples/flights/ to the module path)
+
+Starts a real API server, controller manager and etcd on this machine, `tandem operator` as its
+own service account with the rights of `rbac.yaml`, and `tandem dev`, which runs the operator's
+SparkApplications with local Spark. Then 365 daily loads by `deltalake`, a compaction, and, while
+its job is running, an update and a delete, all of them applied as files. In the end the rows
+must be those that DuckDB computes from the raw file, one statement after the other.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import data
+from showing import (
+    console,
+    has_the_rows,
+    load_daily,
+    show_outcomes,
+    show_replayed,
+    show_sizes,
+    verdict,
+)
+
+from cluster_access import Access, ApiRefused
+from cluster_parts import ControlPlane, manifests
+from cluster_processes import Part, PartFailed, etcd, free_ports
+from tandem.cli.engine import Outcome
+from tandem.cli.progress import ProgressDisplay
+from tandem.spec import AnyResource, OperationStatus, load
+from tandem.spec.status import ENDED, Phase
+
+FLIGHTS = Path(data.__file__).parent
+WORK = Path(os.environ.get("TANDEM_CACHE", Path.home() / ".cache" / "tandem")) / "demo-cluster"
+TANDEM = str(Path(sys.executable).with_name("tandem"))
+NAMESPACE = "demo"
+FILES = ("table", "compaction", "update", "delete")
+PATIENCE_S = 240
+PLURALS = {"TableCompaction": "tablecompactions", "TableUpdate": "tableupdates"}
+
+
+@contextmanager
+def cluster(folder: Path) -> Iterator[ControlPlane]:
+    """API server, controllers, etcd, the operator and the stand-in for the Spark operator."""
+    folder.mkdir(parents=True)
+    store = etcd(folder)
+    plane = ControlPlane(folder, store.endpoints[0])
+    ours: list[Part] = []
+    try:
+        store.start()
+        plane.start(manifests())
+        tell(f"API server {plane.access.request('GET', '/version')['gitVersion']} and etcd run")
+        health = f"127.0.0.1:{free_ports(1)[0]}"
+        for name, options, is_ready in (
+            (
+                "operator",
+                ["--etcd-endpoint", store.endpoints[0], "--health", health],
+                lambda: answers(f"http://{health}/readyz"),
+            ),
+            ("dev", [], lambda: "SparkApplications" in (folder / "tandem-dev.log").read_text()),
+        ):
+            account = plane.access.of_service_account("tandem-system", f"tandem-{name}")
+            kubeconfig = account.write(folder / f"{name}.kubeconfig")
+            command = [TANDEM, name, "--kubeconfig", str(kubeconfig), *options]
+            part = Part(f"tandem-{name}", command, folder, is_ready)
+            ours.append(part)
+            part.start()
+            tell(f"tandem {name} runs as service account tandem-{name}")
+        yield plane
+    finally:
+        for part in ours:
+            part.terminate()
+        plane.kill()
+        store.kill()
+
+
+def answers(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(url, timeout=2) as answer:
+            return bool(answer.status == 200)
+    except OSError:
+        return False
+
+
+class Watch:
+    """Shows operations while they run, and remembers how they are."""
+
+    def __init__(self, access: Access, operations: list[AnyResource]) -> None:
+        self._access = access
+        self._operations = operations
+        self.statuses: dict[str, OperationStatus] = {}
+
+    def until(self, done: Callable[[Mapping[str, OperationStatus]], bool], display: ProgressDisplay,
+              ) -> bool:  # fmt: skip
+        """Look until then; False if that takes too long."""
+        pause = threading.Event()
+        end = time.monotonic() + PATIENCE_S
+        while time.monotonic() < end:
+            for operation in self._operations:
+                status = self._status(operation)
+                if status is not None and status != self.statuses.get(operation.id):
+                    self.statuses[operation.id] = status
+                    display(operation, status)
+            if done(self.statuses):
+                return True
+            pause.wait(0.3)
+        return False
+
+    def _status(self, operation: AnyResource) -> OperationStatus | None:
+        path = f"/apis/tandem.dev/v1alpha1/namespaces/{NAMESPACE}"
+        try:
+            found: Mapping[str, Any] = self._access.request(
+                "GET", f"{path}/{PLURALS[operation.kind]}/{operation.metadata.name}"
+            )
+        except ApiRefused as error:
+            if error.status == 404:
+                return None  # not applied yet
+            raise
+        status = found.get("status", {})
+        return OperationStatus.model_validate(status) if "phase" in status else None
+
+
+def apply(plane: ControlPlane, name: str, table: Path) -> None:
+    """What a person does with the file, except that the table lies in `table`."""
+    text = (FLIGHTS / f"{name}.yaml").read_text()
+    tell(f"kubectl apply -f {name}.yaml")
+    plane.kubectl(
+        "apply", "-n", NAMESPACE, "-f", "-", text=text.replace(str(data.LOCATION), str(table))
+    )
+
+
+def tell(text: str) -> None:
+    console.print(f"  {text}", highlight=False)
+
+
+def story(plane: ControlPlane, table: Path) -> tuple[bool, list[Outcome]]:
+    """Apply everything and watch: whether all ended, and how."""
+    _, *operations = load([FLIGHTS / f"{name}.yaml" for name in FILES])
+    compaction = operations[0].id
+    watch = Watch(plane.access, operations)
+    plane.kubectl("create", "namespace", NAMESPACE)
+    apply(plane, "table", table)
+    apply(plane, "compaction", table)
+    with ProgressDisplay() as display:
+        going_on = {Phase.RUNNING, Phase.RECONCILING, *ENDED}
+        ended = watch.until(
+            lambda now: compaction in now and now[compaction].phase in going_on, display
+        )
+        for name in ("update", "delete"):
+            apply(plane, name, table)
+        ended &= watch.until(
+            lambda now: all(
+                operation.id in now and now[operation.id].phase in ENDED for operation in operations
+            ),
+            display,
+        )
+    return ended, [
+        Outcome(operation, watch.statuses[operation.id])
+        for operation in operations
+        if operation.id in watch.statuses
+    ]
+
+
+def main() -> int:
+    began = time.monotonic()
+    shutil.rmtree(WORK, ignore_errors=True)
+    original, table = WORK / "flights-before", WORK / "flights"
+    console.rule("The flights of 2013, as 365 daily loads")
+    raw = data.unpack(WORK)
+    rows = load_daily(raw, original)
+    shutil.copytree(original, table)
+    answer = data.expected(raw)
+    console.print(f"{rows:,} rows in {table}")
+
+    console.rule("A cluster")
+    try:
+        with cluster(WORK / "parts") as plane:
+            console.rule("A compaction, and rows change while it runs")
+            ended, outcomes = story(plane, table)
+            for kinds in ("lake", "sparkapplications"):
+                console.rule(f"kubectl get {kinds}")
+                console.out(plane.kubectl("get", kinds, "-n", NAMESPACE), highlight=False)
+    except PartFailed as error:
+        console.print(str(error), style="red", markup=False)
+        return 1
+
+    show_outcomes(outcomes)
+    show_replayed(table)
+    show_sizes(original, table)
+    right = verdict(
+        "every operation succeeded",
+        ended and all(outcome.status.phase is Phase.SUCCEEDED for outcome in outcomes),
+    )
+    right &= has_the_rows(table, answer)
+    console.rule()
+    console.print(f"Took {time.monotonic() - began:.0f} s. Everything has stopped. Look around:")
+    console.print(f"  .venv/bin/tandem history {table}", highlight=False)
+    console.print(f"  less {WORK / 'parts' / 'tandem-operator.log'}", highlight=False)
+    return 0 if right else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
