@@ -5,6 +5,7 @@ Jobs and data files are the simulator's; store, log, locks and engine are the re
 
 from __future__ import annotations
 
+import gc
 import json
 
 import pytest
@@ -16,6 +17,7 @@ from tandem.errors import LocksUnavailable, Reason
 from tandem.locks.memory import InProcessLocks
 from tandem.locks.model import CommitLease, Granted, LockRequest, Mode, Waiting, segment
 from tandem.operations import layout, pins
+from tandem.operations.driver import Drive, open_session
 from tandem.operations.effects import Effect, Point
 from tandem.operations.events import Ask
 from tandem.operations.session import Session
@@ -372,3 +374,60 @@ def test_log_clean_up_during_a_statement_counts_as_a_change() -> None:
     assert ending.result is not None
     assert ending.result.reconciled is not None
     assert ending.result.reconciled.rows_evaluated > 0
+
+
+def twins(single: Single) -> tuple[Session, Session]:
+    """Two sessions of one process, the first of which waits for its job."""
+    ports = single.world.ports()
+    first, second = (
+        open_session(single.resource, single.table, ports, Drive(poll_ms=1, lock_wait_s=0))
+        for _ in range(2)
+    )
+    until(first, Point.POLL_JOB, single)
+    return first, second
+
+
+def test_Z6_a_session_leaves_the_attempt_of_its_live_twin_alone() -> None:
+    single = Single("compaction")
+    first, second = twins(single)
+    ending = single.drive(second)
+    assert ending.reason is Reason.ALREADY_RUNNING
+    assert ending.elsewhere
+    assert "another session" in ending.message
+    assert single.drive(first).attempt == 1
+    assert single.commits == 1
+    assert len(single.world.jobs.drivers) == 1
+
+
+def test_a_session_takes_over_what_its_twin_has_left() -> None:
+    single = Single("compaction")
+    first, second = twins(single)
+    first.close()
+    ending = single.drive(second)
+    assert ending.reason is Reason.COMMITTED
+    assert ending.attempt == 1
+    assert len(single.world.jobs.drivers) == 1
+
+
+def test_a_session_that_was_forgotten_holds_nothing() -> None:
+    single = Single("compaction")
+    first, second = twins(single)
+    del first
+    gc.collect()
+    assert single.drive(second).reason is Reason.COMMITTED
+
+
+def test_Z6_of_two_sessions_that_find_the_same_attempt_one_takes_it_over() -> None:
+    single = Single("compaction")
+    assert single.run(StrikeOnce(Point.RECONCILE, Fault.DIE_BEFORE), jobs_live_on=True) is None
+    ports = single.world.ports()
+    first, second = (
+        open_session(single.resource, single.table, ports, Drive(poll_ms=1, lock_wait_s=0))
+        for _ in range(2)
+    )
+    until(first, Point.ADOPT_ATTEMPT, single)
+    until(second, Point.ADOPT_ATTEMPT, single)
+    first.advance()
+    assert single.drive(second).reason is Reason.ALREADY_RUNNING
+    assert single.drive(first).reason is Reason.COMMITTED
+    assert single.commits == 1

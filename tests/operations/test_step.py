@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from tandem.errors import Reason
 from tandem.operations.effects import Effect, Point
 from tandem.operations.events import (
+    AbandonedBefore,
     AbandonRefused,
     AdoptionRefused,
     Ask,
@@ -209,7 +210,7 @@ def test_a_running_job_is_taken_over_and_its_round_waited_for(round_: int) -> No
         LocksGranted(6),
     ]
     _, effects = play(reconciled)
-    assert points(effects)[-1] is Point.READ_TABLE
+    assert points(effects)[-1] is Point.ENTER_COMMIT
 
 
 def test_a_job_that_was_taken_over_and_fails_counts_as_one_more() -> None:
@@ -302,9 +303,16 @@ def test_I25_a_revoked_holder_publishes_nothing_and_queues_again() -> None:
 
 
 def test_a_lost_lease_stops_the_work_before_its_commit() -> None:
-    _, effects = play([*PUTTING[:-1], CommitRefused(revoked=False), LocksGranted(9)])
-    assert points(effects)[-2:] == [Point.ACQUIRE_LOCKS, Point.READ_TABLE]
+    lost: list[Event] = [*PUTTING[:-1], CommitRefused(revoked=False)]
+    _, effects = play([*lost, LocksGranted(9)])
+    assert points(effects)[-2:] == [Point.ACQUIRE_LOCKS, Point.ENTER_COMMIT]
     assert Point.PUT_COMMIT not in points(effects)
+    # Somebody else had them: the table is looked at before anything else.
+    waited: list[Event] = [*lost, LocksWaiting((("a", "b"),)), Done(Point.AWAIT_LOCKS)]
+    _, effects = play([*waited, LocksGranted(9)])
+    assert points(effects)[-1] is Point.READ_TABLE
+    _, effects = play([*waited, LocksGranted(9), TableRead(8)])
+    assert points(effects)[-1] is Point.RECONCILE
 
 
 def test_a_failed_job_is_tried_again_up_to_the_backoff_limit() -> None:
@@ -432,6 +440,23 @@ def test_an_abandonment_that_meets_a_success_reports_it() -> None:
     assert points(effects)[-1] is Point.FIND_COMMIT
 
 
+@pytest.mark.parametrize(
+    "stopped", [JobLost(Reason.JOB_FAILED, "x"), Asked(Ask.DEADLINE), Asked(Ask.CANCEL)]
+)
+@pytest.mark.parametrize("backoff_limit", [0, 3])
+def test_Z1_whose_attempt_another_has_ended_says_nothing_and_does_nothing_more(
+    stopped: Event, backoff_limit: int
+) -> None:
+    """Neither another attempt, which would kill the other's, nor an end of the operation."""
+    todo = [Point.CLEAN_ATTEMPT, Point.RELEASE_LOCKS]
+    events = [*RUNNING, stopped, Done(Point.STOP_JOB), AbandonedBefore()]
+    limits = Limits(backoff_limit=backoff_limit)
+    state, effects = play([*events, *(Done(point) for point in todo)], limits)
+    assert points(effects)[-2:] == todo
+    assert state.ended is not None
+    assert state.ended.elsewhere
+
+
 def test_an_attempt_that_could_not_be_abandoned_keeps_its_files() -> None:
     abandon = Effect(Point.ABANDON_ATTEMPT, attempt=1)
     failed = EffectFailed(abandon, Reason.ACCESS_DENIED, "read-only")
@@ -555,6 +580,7 @@ _RANDOM_EVENTS = st.one_of(
             AttemptAdopted(PLAN, 0),
             AttemptAdopted(PLAN, 1, awaited=True),
             AdoptionRefused("no"),
+            ClaimLost(),
             LocksGranted(1),
             LocksWaiting((("a", "b"),)),
             JobRunning(),
@@ -567,6 +593,7 @@ _RANDOM_EVENTS = st.one_of(
             CommitLost(),
             CommitUnknown(),
             AbandonRefused(1),
+            AbandonedBefore(),
             *(Asked(ask) for ask in Ask),
         ]
     ),
@@ -576,14 +603,14 @@ _ANSWERS = {
     Point.CHECK_EARLIER_OUTCOME: (EarlierFound,),
     Point.FIND_COMMIT: (CommitFound,),
     Point.PLAN: (PlanMade,),
-    Point.ADOPT_ATTEMPT: (AttemptAdopted, AdoptionRefused),
+    Point.ADOPT_ATTEMPT: (AttemptAdopted, AdoptionRefused, ClaimLost),
     Point.ACQUIRE_LOCKS: (LocksGranted, LocksWaiting),
     Point.POLL_JOB: (JobRunning, JobLost, RoundDone),
     Point.RECONCILE: (Decided,),
     Point.ENTER_COMMIT: (CommitRefused, Done),
     Point.PUT_COMMIT: (CommitPut, CommitLost, CommitUnknown),
     Point.LOOK_UP_COMMIT: (CommitPut, CommitLost),
-    Point.ABANDON_ATTEMPT: (AbandonRefused, Done),
+    Point.ABANDON_ATTEMPT: (AbandonRefused, AbandonedBefore, Done),
 }
 """Which events a point may answer with; others answer `Done`."""
 
@@ -616,6 +643,6 @@ def test_no_answers_lead_to_a_put_that_a_stop_forbids(events: list[Event], rng: 
                 continue
         if isinstance(event, TableRead):
             read = event
-        if effect.point is Point.ABANDON_ATTEMPT and isinstance(event, Done):
+        if effect.point is Point.ABANDON_ATTEMPT and isinstance(event, Done | AbandonedBefore):
             abandoned.add(effect.attempt)
         state, effects = step(state, event)

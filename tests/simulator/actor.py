@@ -7,7 +7,6 @@ from typing import Any
 
 from simulator.world import World
 from support.faults import Call, Fault, ProcessDied, strike
-from tandem.errors import Reason
 from tandem.operations.driver import Drive, open_session
 from tandem.operations.effects import Effect
 from tandem.operations.events import Ending, Event
@@ -73,7 +72,7 @@ class Actor:
         self._advance(self.process)
         if self.process is not None and self.process.session.ending is not None:
             ending = self.process.session.ending
-            if ending.reason not in _ANOTHER_HAS_IT:
+            if not ending.elsewhere:
                 self.ended = ending
             self.world.living.discard(self.process.pid)
             self.world.departed.add(self.process.pid)
@@ -133,8 +132,6 @@ class Actor:
         return strike(fault, effect, call)
 
 
-_ANOTHER_HAS_IT = frozenset({Reason.ABANDONED, Reason.ALREADY_RUNNING})
-"""Ends of a process, not of its operation: it is run again later to hear how that ended."""
 _QUIET = frozenset({"PollJob", "AwaitLocks"})
 
 

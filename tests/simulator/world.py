@@ -15,7 +15,7 @@ from simulator.jobs import SimulatedJobs
 from tandem.delta.actions import CommitInfo, Metadata, Protocol
 from tandem.delta.log import DeltaLog
 from tandem.locks.memory import InProcessLocks
-from tandem.operations.ports import Ports, ProcessId
+from tandem.operations.ports import Hands, Ports, ProcessId
 from tandem.storage.memory import MemoryStore
 
 LOCATION = "file:///simulated"
@@ -76,6 +76,7 @@ class World:
     living: set[int] = field(default_factory=set)
     departed: set[int] = field(default_factory=set)
     trace: list[str] = field(default_factory=list)
+    hands: Hands = field(default_factory=Hands)
     next_rid: int = 0
     next_pid: int = 1
     next_file: int = 0
@@ -113,6 +114,7 @@ class World:
             clock=self.clock,
             processes=SimulatedProcesses(ProcessId("here", pid, "0"), self.living),
             nonces=CountingNonces(f"{pid}-"),
+            hands=self.hands,
         )
 
     def commit(self, actions: list[Any], operation: str, engine: str, **parameters: str) -> int:

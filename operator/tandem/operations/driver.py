@@ -96,8 +96,11 @@ def open_session(
 
 def finish(session: Session, resource: Operation, ports: Ports) -> OperationStatus:
     """Drive a session to its end."""
-    while session.advance():
-        pass
+    try:
+        while session.advance():
+            pass
+    finally:
+        session.close()
     return _status(
         session.state, session.identity, resource, session.started_ms, ports.clock.now_ms()
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable
 
 from tandem.errors import ManifestInvalid, Reason
 from tandem.operations import layout, records
@@ -20,9 +21,15 @@ _FROZEN = frozenset({"plan.json", "job.json"})
 
 
 def find(
-    store: Store, operation_id: str, stops: Stops, processes: Processes, jobs: JobRunner
+    store: Store,
+    operation_id: str,
+    stops: Stops,
+    processes: Processes,
+    jobs: JobRunner,
+    twin: Callable[[int], bool],
 ) -> EarlierFound:
-    """Look at the records of all attempts; one listing, and a read or two per attempt.
+    """Look at the records of all attempts; one listing, and a read or two per attempt. `twin`
+    says whether another session of this process is at work on an attempt.
 
     Raises: ManifestInvalid if a record is damaged, StorageError.
     """
@@ -51,7 +58,10 @@ def find(
         for attempt in claimed
         if attempt <= abandoned and _counts(store, operation_id, attempt, files[attempt])
     )
-    alive = _alive(store, operation_id, last, processes) if last > abandoned else ""
+    alive = ""
+    if last > abandoned:
+        me = f"another session of {processes.me()}"
+        alive = me if twin(last) else _alive(store, operation_id, last, processes)
     frozen = files[last] >= _FROZEN and "ended.json" not in files[last]
     complete = frozen and "rounds/0/result.json" in files[last]
     going_on = frozen and not complete and not alive and last > abandoned

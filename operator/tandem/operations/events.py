@@ -50,7 +50,8 @@ class EarlierFound:
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How an operation ended, for a status."""
+    """How an operation ended, for a status: or, if it is `elsewhere`, only how this session of
+    it ended."""
 
     phase: Phase
     reason: Reason
@@ -58,6 +59,12 @@ class Ending:
     attempt: int = 0
     result: OperationResult | None = None
     plan: Plan | None = None
+
+    @property
+    def elsewhere(self) -> bool:
+        """Another process or session has the operation; how that ends, a later look will show.
+        Nothing is recorded of it."""
+        return self.reason in (Reason.ALREADY_RUNNING, Reason.ABANDONED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +186,11 @@ class AbandonRefused:
 
 
 @dataclass(frozen=True, slots=True)
+class AbandonedBefore:
+    """Our own attempt was declared dead by another session, which goes on instead of us."""
+
+
+@dataclass(frozen=True, slots=True)
 class Done:
     """The effect of this point is done, and there is nothing more to say about it."""
 
@@ -233,6 +245,7 @@ Event = (
     | CommitLost
     | CommitUnknown
     | AbandonRefused
+    | AbandonedBefore
     | Done
     | EffectFailed
     | Asked

@@ -35,6 +35,8 @@ from tandem.spark.port import JobPhase, JobRequest, JobRunner
 from tandem.spec.status import Progress
 from tandem.storage.store import Store
 
+LOOK_EVERY = 20
+"""Of how many polls one looks whether another session has ended the attempt."""
 _LOST = frozenset({JobPhase.ENDED, JobPhase.FAILED, JobPhase.UNKNOWN})
 
 
@@ -120,6 +122,11 @@ def poll(work: Work, runner: JobRunner, attempt: int, round_: int, now_ms: int) 
         where = f" (log: {status.log})" if status.log else ""
         message = status.message or "the job ended without a result"
         return JobLost(status.reason or Reason.JOB_FAILED, f"{message}{where}", status.transient)
+    work.polls += 1
+    if work.polls % LOOK_EVERY == 0 and _exists(store, layout.ended(operation_id, attempt)):
+        # Its result has been cleaned away, or will be, and its driver waits for more rounds.
+        message = f"attempt {attempt} was taken for dead and ended by another session"
+        return JobLost(Reason.ABANDONED, message)
     # Its image may yet be pushed, a node be added: what only waits is not lost.
     hindrance = None if status.reason is None else (status.reason, status.message)
     return JobRunning(_progress(work, attempt, round_, now_ms), hindrance)

@@ -44,7 +44,7 @@ from tandem.operations.events import (
     TableRead,
     Verdict,
 )
-from tandem.operations.ports import Ports
+from tandem.operations.ports import AttemptKey, Ports
 from tandem.operations.publisher import Publisher
 from tandem.operations.records import AttemptRecord, OperationRecord, ResultRecord
 from tandem.operations.state import OperationState
@@ -123,6 +123,13 @@ class Performer:
             Point.MAINTAIN: self._maintain,
         }
 
+    def close(self) -> None:
+        """Nobody will perform anything more: another session may take the attempt over."""
+        self._ports.hands.drop(self)
+
+    def _key(self, attempt: int) -> AttemptKey:
+        return AttemptKey(self._ports.processes.me(), self._table.location, self._id, attempt)
+
     def perform(self, effect: Effect, state: OperationState) -> Event:
         """Do it, and say what came of it. Raises nothing that an operation can cause."""
         try:
@@ -149,7 +156,12 @@ class Performer:
     def _check_earlier_outcome(self, _effect: Effect, _state: OperationState) -> Event:
         stops = commit.stops(self.work.snapshot, self._id)
         self.work.forget_attempt()
-        return earlier.find(self._store, self._id, stops, self._ports.processes, self._ports.jobs)
+        ports = self._ports
+
+        def twin(attempt: int) -> bool:
+            return ports.hands.busy(self._key(attempt), self)
+
+        return earlier.find(self._store, self._id, stops, ports.processes, ports.jobs, twin)
 
     def _find_commit(self, _effect: Effect, _state: OperationState) -> Event:
         if not commit.stops(self.work.snapshot, self._id).succeeded:
@@ -190,12 +202,13 @@ class Performer:
             token=self._token,
             claimed_ms=self._ports.clock.now_ms(),
         )
-        if records.put_once(self._store, path, claim):
-            return Done(effect.point)
-        there = records.load(self._store, path, AttemptRecord)
-        # Ours after all: the answer of the first try was lost.
-        ours = there is not None and there.token == self._token
-        return Done(effect.point) if ours else ClaimLost()
+        if not records.put_once(self._store, path, claim):
+            there = records.load(self._store, path, AttemptRecord)
+            # Ours after all if the answer of the first try was lost.
+            if there is None or there.token != self._token:
+                return ClaimLost()
+        self._ports.hands.take(self._key(effect.attempt), self)
+        return Done(effect.point)
 
     def _put_identity(self) -> None:
         identity = self.work.identity
@@ -212,6 +225,8 @@ class Performer:
 
     def _adopt_attempt(self, effect: Effect, _state: OperationState) -> Event:
         work = self.work
+        if not self._ports.hands.take(self._key(effect.attempt), self):
+            return ClaimLost()
         try:
             work.plan, work.job = earlier.load_frozen(self._store, self._id, effect.attempt)
             last = earlier.load_rounds(self._store, work, effect.attempt)
@@ -353,9 +368,8 @@ class Performer:
 
     def _abandon_attempt(self, effect: Effect, state: OperationState) -> Event:
         assert state.closing is not None
-        return self._publisher.abandon(
-            self.work, effect, state.closing, self._record(state.closing.ending)
-        )
+        record = self._record(state.closing.ending)
+        return self._publisher.abandon(self.work, effect, state, record, self._token)
 
     def _clean_attempt(self, effect: Effect, _state: OperationState) -> Event:
         cleaning.clean_abandoned(self._store, self._id, effect.attempt)

@@ -11,6 +11,7 @@ import secrets
 import socket
 import threading
 import time
+import weakref
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -57,6 +58,50 @@ class Nonces(Protocol):
     def nonce(self) -> str:
         """Text that nobody else has, fit for a file name."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptKey:
+    """An attempt in the hands of a process."""
+
+    process: ProcessId
+    location: str
+    operation_id: str
+    attempt: int
+
+
+class Hands:
+    """Who of this process is at work on which attempts. A claim's process lives as long as any
+    of its threads; whether the one that claimed still cares, only this tells. Thread-safe.
+
+    Held weakly: whoever is forgotten without a word holds nothing any more.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._holders: weakref.WeakValueDictionary[AttemptKey, object] = (
+            weakref.WeakValueDictionary()
+        )
+
+    def take(self, key: AttemptKey, holder: object) -> bool:
+        """Whether it is in the holder's hands now: nobody else's had it."""
+        with self._lock:
+            return self._holders.setdefault(key, holder) is holder
+
+    def busy(self, key: AttemptKey, holder: object) -> bool:
+        """Whether somebody else has it."""
+        with self._lock:
+            return self._holders.get(key, holder) is not holder
+
+    def drop(self, holder: object) -> None:
+        """Let go of everything."""
+        with self._lock:
+            for key in [k for k, v in self._holders.items() if v is holder]:
+                del self._holders[key]
+
+
+THIS_PROCESS = Hands()
+"""What is true of a process is one for all its engines."""
 
 
 class SystemClock:
@@ -125,3 +170,4 @@ class Ports:
     clock: Clock = field(default_factory=SystemClock)
     processes: Processes = field(default_factory=SystemProcesses)
     nonces: Nonces = field(default_factory=SystemNonces)
+    hands: Hands = THIS_PROCESS

@@ -11,6 +11,7 @@ from tandem.errors import AlreadyExists, ObjectNotFound, OutcomeUnknown, Reason
 from tandem.operations import commit, earlier, jobs, layout, records
 from tandem.operations.effects import Effect
 from tandem.operations.events import (
+    AbandonedBefore,
     AbandonRefused,
     CommitLost,
     CommitPut,
@@ -21,7 +22,7 @@ from tandem.operations.events import (
 )
 from tandem.operations.ports import Clock, Nonces
 from tandem.operations.records import EndedRecord, ResultRecord
-from tandem.operations.state import Closing
+from tandem.operations.state import OperationState
 from tandem.operations.work import Table, Work
 from tandem.spec.status import OperationResult
 
@@ -77,31 +78,52 @@ class Publisher:
         # Not there (yet). If it still arrives, the next read shows our own success.
         return CommitLost()
 
-    def abandon(self, work: Work, effect: Effect, closing: Closing, record: ResultRecord) -> Event:
-        """Commit that the attempt is dead (and if it `closes`, that all are), unless a success
-        is visible. Raises: StorageError."""
-        attempt = effect.attempt
+    def abandon(
+        self, work: Work, effect: Effect, state: OperationState, record: ResultRecord, session: str
+    ) -> Event:
+        """Commit that the attempt is dead (and if it closes the operation, that all are), unless
+        a success is visible. Raises: StorageError."""
+        attempt, closing = effect.attempt, state.closing
+        assert closing is not None
         ended = EndedRecord(
             operation_id=self._id,
             attempt=attempt,
             reason=closing.ending.reason,
             message=closing.ending.message,
             counted=closing.counted,
+            token=session,
         )
+        if state.own and not self._is_first(ended):
+            return self._commit_abandonment(work, effect, attempt) or AbandonedBefore()
         records.put_once(self._store, layout.ended(self._id, attempt), ended)
         if closing.closes:
             # How it ends must be known to whoever finds it closed and no result.
             self._store.put(layout.ending(self._id), records.encode(record))
             attempt = max(attempt, earlier.highest_claim(self._store, self._id))
+        refused = self._commit_abandonment(work, effect, attempt, closes=closing.closes)
+        return refused or Done(effect.point)
+
+    def _is_first(self, ended: EndedRecord) -> bool:
+        """Whether this session, and nobody before it, ends the attempt."""
+        path = layout.ended(self._id, ended.attempt)
+        if records.put_once(self._store, path, ended):
+            return True
+        there = records.load(self._store, path, EndedRecord, operation_id=self._id)
+        return there is not None and there.token == ended.token
+
+    def _commit_abandonment(
+        self, work: Work, effect: Effect, attempt: int, *, closes: bool = False
+    ) -> Event | None:
+        """Put until the table shows it; what keeps it from being so, if anything."""
         for _ in range(_TRIES):
             self.refresh(work)
             stops = commit.stops(work.snapshot, self._id)
             if stops.succeeded:
                 return AbandonRefused(stops.succeeded)
-            if stops.closed or (stops.abandoned >= attempt and not closing.closes):
-                return Done(effect.point)
+            if stops.closed or (stops.abandoned >= attempt and not closes):
+                return None
             highest = max(attempt, stops.abandoned)
-            actions = commit.abandonment(work, highest, closes=closing.closes)
+            actions = commit.abandonment(work, highest, closes=closes)
             token = self._new_token(attempt)
             try:
                 self._table.log.put_commit(work.snapshot.version + 1, actions, token=token)

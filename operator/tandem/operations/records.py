@@ -86,13 +86,15 @@ class PlanRecord(Format):
 
 
 class EndedRecord(Format):
-    """ended.json: why an attempt ended without a commit, and whether it counts as a failure."""
+    """ended.json: why an attempt ended without a commit, and whether it counts as a failure.
+    `token` is that of the session that ended it, its own or one that took it for dead."""
 
     operation_id: str
     attempt: int
     reason: str
     message: str
     counted: bool
+    token: str = ""
 
 
 class ResultRecord(Format):

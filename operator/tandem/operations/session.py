@@ -109,6 +109,11 @@ class Session:
         self._step(self._performer.perform(effect, self.state))
         return self.state.ended is None
 
+    def close(self) -> None:
+        """Leave it as it stands: nobody will advance it any more, but perhaps another session of
+        the same operation. To be called by whoever does not drive it to its end."""
+        self._performer.close()
+
     def _listen(self) -> bool:
         if self._deadline is not None and self._clock.now_ms() >= self._deadline:
             self._deadline = None
@@ -124,5 +129,7 @@ class Session:
     def _step(self, event: Event) -> None:
         self.state, effects = step(self.state, event)
         self._effects.extend(effects)
+        if self.state.ended is not None:
+            self.close()
         if self._watch is not None:
             self._watch(self.state)

@@ -47,15 +47,16 @@ class Closing:
 
 @dataclass(frozen=True, slots=True)
 class OperationState:
-    """`attempt` is the one that we claimed or adopted (0: none yet), `earlier` the highest
-    that anybody claimed; `succeeded`, `abandoned`, `closed` are the stops that `version` shows.
-    `persisted`: the attempt's plan is written, so its inputs are frozen. `waited`: locks came
-    late, so the plan may be stale. `unsure` counts puts whose answer did not come, `round` is
-    the last round of evaluation asked for, `adopting` whether the job of an attempt that we took
-    over is at work on that, `waiting` the effect whose answer is awaited, and `blockers` are
-    those for whom we wait, since `waiting_since_ms` (0: we do not). `asked` is what somebody
-    asked for before it could be done; it is done as soon as it can be. `hindrance` is what is in
-    the way and may go away by itself: why, and a sentence."""
+    """`attempt` is the one that we claimed or adopted (0: none yet; if it is not our `own`, an
+    earlier session left it), `earlier` the highest that anybody claimed; `succeeded`,
+    `abandoned`, `closed` are the stops that `version` shows. `persisted`: the attempt's plan is
+    written, so its inputs are frozen. `waited`: locks came late, so the plan may be stale.
+    `lost`: locks were ours until the commit was ready. `unsure` counts puts whose answer did not
+    come, `round` is the last round of evaluation asked for, `adopting` whether the job of an
+    attempt that we took over is at work on that, `waiting` the effect whose answer is awaited,
+    and `blockers` are those for whom we wait, since `waiting_since_ms` (0: we do not). `asked` is
+    what somebody asked for before it could be done; it is done as soon as it can be. `hindrance`
+    is what is in the way and may go away by itself: why, and a sentence."""
 
     limits: Limits = Limits()
     phase: Phase = Phase.PENDING
@@ -67,9 +68,11 @@ class OperationState:
     abandoned: int = 0
     closed: bool = False
     round: int = 0
+    own: bool = False
     adopting: bool = False
     persisted: bool = False
     waited: bool = False
+    lost: bool = False
     retries: int = 0
     unsure: int = 0
     asked: Ask | None = None

@@ -20,6 +20,7 @@ from typing import Any
 from tandem.errors import Reason
 from tandem.operations.effects import Effect, Point
 from tandem.operations.events import (
+    AbandonedBefore,
     AbandonRefused,
     AdoptionRefused,
     Ask,
@@ -164,7 +165,7 @@ def _commit_found(state: OperationState, event: CommitFound) -> Step:
 def _attempt_adopted(state: OperationState, event: AttemptAdopted) -> Step:
     return do(
         state, Point.ACQUIRE_LOCKS, plan=event.plan, round=event.round, persisted=True,
-        adopting=event.awaited, phase=Phase.RUNNING if event.awaited else Phase.PLANNED,
+        own=True, adopting=event.awaited, phase=Phase.RUNNING if event.awaited else Phase.PLANNED,
     )  # fmt: skip
 
 
@@ -204,9 +205,13 @@ def _locks_granted(state: OperationState, event: LocksGranted) -> Step:
     state = state.at(token=event.token, blockers=(), waiting_since_ms=0)
     if state.adopting:
         return do(state, Point.POLL_JOB, adopting=False)
+    if state.lost and not state.waited:
+        # Whatever was committed meanwhile, the put will meet it. To look first would take so
+        # long that two drivers, who take the locks from each other, might never come to it.
+        return do(state, Point.ENTER_COMMIT, lost=False)
     state = state.at(phase=Phase.LOCKED)
     if state.persisted:
-        return do(state, Point.READ_TABLE)
+        return do(state, Point.READ_TABLE, lost=False, waited=False)
     if state.waited:
         # Whoever held them may have changed what we planned on (I-28).
         return do(state, Point.READ_TABLE, waited=False)
@@ -259,7 +264,7 @@ def _commit_refused(state: OperationState, event: CommitRefused) -> Step:
         return give_up(
             state, Phase.FAILED, Reason.WAITING_FOR_LOCK, message, again=True, counted=False
         )
-    return do(state, Point.ACQUIRE_LOCKS)
+    return do(state, Point.ACQUIRE_LOCKS, lost=True, waited=False)
 
 
 def _commit_put(state: OperationState, event: CommitPut) -> Step:
@@ -283,6 +288,13 @@ def _abandon_refused(state: OperationState, event: AbandonRefused) -> Step:
     )
 
 
+def _abandoned_before(state: OperationState, _event: AbandonedBefore) -> Step:
+    # Whatever we meant to say of the operation, or to do next: the other session says and does.
+    message = f"attempt {state.attempt} was taken for dead and abandoned by another session"
+    ending = Ending(Phase.FAILED, Reason.ABANDONED, message, state.attempt, plan=state.plan)
+    return close(state, Closing((Point.CLEAN_ATTEMPT, Point.RELEASE_LOCKS), ending))
+
+
 # Plain answers, failures, requests -----------------------------------------------------------
 
 _NEXT = {
@@ -301,7 +313,7 @@ def _done(state: OperationState, event: Done) -> Step:
     if state.closing is not None:
         return close(state, state.closing)
     if event.point is Point.CLAIM_ATTEMPT and state.waiting is not None:
-        return do(state, Point.ACQUIRE_LOCKS, attempt=state.waiting.attempt)
+        return do(state, Point.ACQUIRE_LOCKS, attempt=state.waiting.attempt, own=True)
     if event.point is Point.START_JOB:
         return do(state, Point.POLL_JOB, phase=Phase.RUNNING, delay_ms=state.limits.poll_ms)
     changes: dict[str, Any] = {}
@@ -422,6 +434,7 @@ _HANDLERS: dict[type[Event], Callable[[OperationState, Any], Step]] = {
     CommitLost: _commit_lost,
     CommitUnknown: _commit_unknown,
     AbandonRefused: _abandon_refused,
+    AbandonedBefore: _abandoned_before,
     Done: _done,
     EffectFailed: _effect_failed,
     Asked: _asked,

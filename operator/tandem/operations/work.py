@@ -151,6 +151,7 @@ class Work:
     token: str = ""
     rounds: int = 0
     pace: Pace | None = None
+    polls: int = 0
 
     def forget_attempt(self) -> None:
         """Another attempt begins: nothing of the last one holds."""
