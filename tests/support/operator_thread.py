@@ -19,7 +19,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from support.quick_jobs import QuickJobs
@@ -64,6 +64,10 @@ class HeldJobs:
         self.fail = 0
         self.started: list[str] = []
         self.stopped: list[str] = []
+
+    def release(self) -> None:
+        """Let go on before the block of `held` ends."""
+        self._open.set()
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -237,38 +241,57 @@ class Operator:
         self._clock = clock
         self._jobs = jobs
         self._around = around
-        self._loop = asyncio.new_event_loop()
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._stop = asyncio.Event()
+        self._launched = threading.Event()
         self._is_ready = threading.Event()
+        self._worked = False
         self.error: BaseException | None = None
         self._thread = threading.Thread(target=self._body, name="operator", daemon=True)
 
-    def start(self) -> Operator:
+    @property
+    def is_ready(self) -> bool:
+        """Whether it leads and works."""
+        return self._worked
+
+    @property
+    def is_alive(self) -> bool:
+        return self._thread.is_alive()
+
+    def launch(self) -> None:
+        """Start it, and do not wait until it leads."""
         self._thread.start()
+        self._launched.wait(LIMIT_S)
+
+    def start(self) -> Operator:
+        """Start it if nobody has, and wait until it leads and works."""
+        if not self._thread.is_alive():
+            self.launch()
         if not self._is_ready.wait(LIMIT_S):
             raise AssertionError(f"the operator is not ready: {self.error}")
         return self
 
     def stop(self) -> None:
         """As SIGTERM does. Raises what it ended with."""
-        if self._thread.is_alive():
-            self._loop.call_soon_threadsafe(self._stop.set)
+        if self._loop is not None and self._thread.is_alive():
+            with suppress(RuntimeError):  # it ends at this very moment
+                self._loop.call_soon_threadsafe(self._stop.set)
         self._thread.join(LIMIT_S)
         assert not self._thread.is_alive(), "the operator does not end"
         if self.error is not None:
             raise self.error
 
     def _body(self) -> None:
-        asyncio.set_event_loop(self._loop)
         try:
-            self._loop.run_until_complete(self._run())
+            asyncio.run(self._run())
         except BaseException as error:  # noqa: BLE001 - shown by whoever waits
             self.error = error
         finally:
             self._is_ready.set()
-            self._loop.close()
 
     async def _run(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._launched.set()
         ready = asyncio.Event()
         saying = asyncio.create_task(self._say(ready))
         try:
@@ -285,6 +308,7 @@ class Operator:
 
     async def _say(self, ready: asyncio.Event) -> None:
         await ready.wait()
+        self._worked = True
         self._is_ready.set()
 
 

@@ -72,6 +72,8 @@ class Life:
         self._signals = Signals(asyncio.Event())
         self._session: Session | None = None
         self._deleted = False
+        self._give_up = False
+        self._inherited = False
         self._told = contextvars.copy_context()
         known = dict(status_of(body))
         self._narrator = Narrator(known)
@@ -108,6 +110,8 @@ class Life:
     async def clean_up(self) -> None:
         """For a resource that was deleted while no operator ran: cancel what it left."""
         self._deleted = True
+        # Its status may say less than what was done.
+        self._inherited = True
         self._context.lives.add(self._uid)
         try:
             with self._context.turn(self._key) as turn:
@@ -181,14 +185,14 @@ class Life:
             if not self._deleted:
                 await self._await_finalizer()
             while not self._signals.leaving and self._context.may_write():
-                if self._deleted and not self._has_begun:
+                if self._deleted and not (self._has_begun or self._inherited):
                     return
                 self._signals.wake.clear()
                 end = await self._turn()
                 if end is not None:
                     await self._end(end)
                     return
-                if self._deleted:
+                if self._give_up:
                     return
         finally:
             for end_watch in ends:
@@ -217,9 +221,16 @@ class Life:
         if hindrance is not None:
             if not self._deleted:
                 await self._hindered(*hindrance)
+            elif hindrance[1] is Reason.PENDING:
+                # Cleaning needs the table, and its first look is under way.
+                await self._wait(_LOOK_AGAIN_S)
+            else:
+                self._give_up = True
             return None
         table = self._context.tables[resource.namespace, resource.spec.table_ref.name].table
         assert table is not None
+        # One try: nobody may be kept for ever by what cannot be cleaned.
+        self._give_up = self._deleted
         try:
             return await self._drive(resource, table)
         except (StorageError, Unreachable) as error:
@@ -235,7 +246,7 @@ class Life:
         if resource.spec.suspend and not begun and not self._deleted:
             return Phase.SUSPENDED, Reason.SUSPENDED, "spec.suspend is true", None
         registry, namespace = self._context.registry, resource.namespace
-        for dependency in resource.spec.depends_on:
+        for dependency in () if self._deleted else resource.spec.depends_on:
             other = registry.get((dependency.kind.value, namespace, dependency.name))
             if other is not None and other.ended and other.phase in _GOOD:
                 continue
@@ -245,12 +256,15 @@ class Life:
             return Phase.PENDING, Reason.WAITING_FOR_DEPENDENCY, message, None
         name = resource.spec.table_ref.name
         context = self._context.tables.get((namespace, name))
-        if context is None:
+        if context is None and registry.get((TABLE_KIND, namespace, name)) is None:
             message = f"waits for LakeTable/{name}, which does not exist"
             return Phase.PENDING, Reason.WAITING_FOR_DEPENDENCY, message, None
-        if context.problem is not None:
-            why = f"waits for LakeTable/{name}: {context.problem[1]}"
-            return Phase.PENDING, Reason.WAITING_FOR_DEPENDENCY, why, None
+        problem = (Reason.PENDING, "not looked at yet") if context is None else context.problem
+        if problem is not None:
+            reason = Reason.WAITING_FOR_DEPENDENCY
+            if self._deleted and problem[0] is Reason.PENDING:
+                reason = Reason.PENDING
+            return Phase.PENDING, reason, f"waits for LakeTable/{name}: {problem[1]}", None
         return None
 
     async def _hindered(
@@ -311,15 +325,15 @@ class Life:
                 return None
         finally:
             self._session = None
+            # Left or ended: the next session may take the attempt over.
+            session.close()
+        ending = session.ending
         status = self._as_of_now(finish(session, resource, ports), retry)
-        reason = status.conditions[0].reason
         if status.phase is Phase.SUSPENDED:
             self._offer(status)
             return None
-        if reason == Reason.ALREADY_RUNNING:
-            await self._hindered(
-                Phase.PENDING, Reason.ALREADY_RUNNING, status.conditions[0].message, _LOOK_AGAIN_S
-            )
+        if ending is not None and ending.elsewhere and not self._deleted:
+            await self._hindered(Phase.PENDING, ending.reason, ending.message, _LOOK_AGAIN_S)
             return None
         return status
 

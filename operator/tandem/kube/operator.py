@@ -106,9 +106,9 @@ async def run_operator(
                 }
 
             async with health.serve(settings.health, facts, lambda: True):
-                if not await _unless(stop, leadership.win()):
-                    return
                 try:
+                    if not await _unless(stop, leadership.win()):
+                        return
                     if not await _unless(stop, _await_kinds(api, spark=runner_of is None)):
                         return
                     resource = builder.resource if runner_of is None else None

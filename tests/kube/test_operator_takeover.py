@@ -1,0 +1,200 @@
+"""Operators come and go: what one leaves, the next one takes up. Locks in a real etcd."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from support import quick_lake
+from support.operator_thread import (
+    HeldJobs,
+    Operator,
+    Resources,
+    await_that,
+    operating,
+    quick_settings,
+    reason_of,
+)
+from tandem.kube.leader import MEMBERS, election
+from tandem.kube.operator import LeadershipLost
+from tandem.kube.settings import OperatorSettings
+from tandem.locks.etcd import EtcdLocks, EtcdSettings
+from tandem.locks.model import WHOLE_TABLE, LockRequest, Mode
+from tandem.operations.effects import Effect, Point
+from tandem.operations.events import Event
+from tandem.operations.performer import plainly
+
+if TYPE_CHECKING:
+    from support.cluster import Cluster
+
+KIND = "TableCompaction"
+
+
+class Stage:
+    def __init__(self, cluster: Cluster, folder: Path) -> None:
+        self.space = Resources(cluster, cluster.namespace("takeover"))
+        self.jobs = HeldJobs()
+        self.etcd = EtcdSettings((cluster.etcd_endpoint,), cluster.lock_prefix(), ttl_s=4)
+        self._settings = quick_settings(cluster, self.space.namespace, etcd=self.etcd)
+        self.lake = quick_lake.make(folder)
+        self.space.table("t", self.lake.location)
+
+    def settings(self, instance: str) -> OperatorSettings:
+        return replace(self._settings, instance=instance)
+
+    @contextmanager
+    def locks(self) -> Iterator[EtcdLocks]:
+        store = EtcdLocks(self.etcd)
+        try:
+            yield store
+        finally:
+            store.close()
+
+
+@pytest.fixture
+def stage(cluster: Cluster, tmp_path: Path) -> Stage:
+    return Stage(cluster, tmp_path)
+
+
+def test_a_running_job_goes_on_and_is_taken_over(stage: Stage) -> None:
+    with stage.jobs.held():
+        with operating(stage.settings("one"), stage.jobs):
+            stage.space.compaction("m", "t")
+            running = stage.space.await_phase(KIND, "m", "Running")
+        # It has ended, the job has not; its status still says that it runs.
+        assert stage.jobs.stopped == []
+        with operating(stage.settings("two"), stage.jobs):
+            stage.space.await_status("LakeTable", "t", lambda s: bool(s.get("heldLocks")))
+            stage.jobs.release()
+            status = stage.space.await_end(KIND, "m")
+    assert (status["phase"], status["attempt"]) == ("Succeeded", 1)
+    assert status["startTime"] == running["startTime"]
+    assert len(stage.jobs.started) == 1
+    stage.lake.assert_clean()
+    with stage.locks() as locks:
+        assert locks.entries(stage.lake.location) == ()
+        assert locks.entries(MEMBERS) == ()
+
+
+def test_what_was_deleted_while_no_operator_ran_is_cleaned_up(stage: Stage) -> None:
+    with stage.jobs.held():
+        with operating(stage.settings("one"), stage.jobs):
+            stage.space.compaction("m", "t")
+            stage.space.await_phase(KIND, "m", "Running")
+        stage.space.delete(KIND, "m")
+        with operating(stage.settings("two"), stage.jobs):
+            stage.space.await_gone(KIND, "m")
+        assert stage.jobs.stopped == stage.jobs.started
+    stage.lake.assert_clean()
+    with stage.locks() as locks:
+        # The lease of the one that is gone is kept by nobody.
+        await_that(lambda: not locks.entries(stage.lake.location), lambda: "still locked")
+
+
+def test_one_leads_and_the_other_follows(stage: Stage) -> None:
+    first = Operator(stage.settings("one"), stage.jobs, plainly).start()
+    second = Operator(stage.settings("two"), stage.jobs, plainly)
+    second.launch()
+    with stage.locks() as locks:
+        await_that(lambda: len(locks.entries(election("tandem"))) == 2, lambda: "no second")
+        assert not second.is_ready
+        first.stop()
+        second.start()
+        (leader,) = locks.entries(election("tandem"))
+        assert leader.request.operation == "two"
+        stage.space.compaction("m", "t")
+        assert stage.space.await_end(KIND, "m")["phase"] == "Succeeded"
+        second.stop()
+        assert locks.entries(election("tandem")) == ()
+
+
+def test_who_waits_to_lead_can_be_stopped(stage: Stage) -> None:
+    with operating(stage.settings("one"), stage.jobs):
+        second = Operator(stage.settings("two"), stage.jobs, plainly)
+        second.launch()
+        with stage.locks() as locks:
+            await_that(lambda: len(locks.entries(election("tandem"))) == 2, lambda: "no second")
+            second.stop()
+            assert len(locks.entries(election("tandem"))) == 1
+
+
+def test_who_leads_no_more_stops(stage: Stage) -> None:
+    """Another process of the same name takes its place, as after a restart of its container
+    that it did not notice."""
+    operator = Operator(stage.settings("one"), stage.jobs, plainly).start()
+    stage.space.await_reason("LakeTable", "t", "Adopted")
+    with stage.locks() as locks, stage.jobs.held():
+        stage.space.compaction("m", "t")
+        stage.space.await_phase(KIND, "m", "Running")
+        request = LockRequest(
+            table=election("tandem"),
+            operation="one",
+            mode=Mode.EXCLUSIVE,
+            resources=(WHOLE_TABLE,),
+            owner="usurper",
+        )
+        locks.acquire(request)
+        await_that(lambda: not operator.is_alive, lambda: "it goes on")
+        with pytest.raises(LeadershipLost):
+            operator.stop()
+        before = stage.space.get(KIND, "m")
+        stage.jobs.release()
+        locks.release(election("tandem"), "one", "usurper")
+        assert stage.space.get(KIND, "m") == before
+    with operating(stage.settings("three"), stage.jobs):
+        assert stage.space.await_end(KIND, "m")["phase"] == "Succeeded"
+    stage.lake.assert_clean()
+
+
+def test_deleted_when_it_is_about_to_commit_it_is_one_or_the_other(stage: Stage) -> None:
+    """The commit is being put when the deletion comes: it stands, and nothing is left."""
+
+    def around(effect: Effect, call: Callable[[], Event]) -> Event:
+        if effect.point is Point.PUT_COMMIT:
+            stage.space.delete(KIND, "m")
+        return call()
+
+    with operating(stage.settings("one"), stage.jobs, around):
+        stage.space.compaction("m", "t")
+        stage.space.await_gone(KIND, "m")
+    assert stage.lake.version == 5
+    stage.lake.assert_clean()
+
+
+def test_deleted_before_it_enters_the_commit_nothing_is_committed(stage: Stage) -> None:
+    def around(effect: Effect, call: Callable[[], Event]) -> Event:
+        if effect.point is Point.READ_RESULT:
+            stage.space.delete(KIND, "m")
+            await_that(lambda: deleting(stage.space), lambda: "not being deleted")
+        return call()
+
+    with operating(stage.settings("one"), stage.jobs, around):
+        stage.space.compaction("m", "t")
+        stage.space.await_gone(KIND, "m")
+        version = stage.lake.version
+        stage.space.compaction("m", "t")
+        # Of the same name, and of the same spec: it is the same operation, and starts anew.
+        stage.space.await_gone(KIND, "m")
+    assert version in (4, 5, 6)
+    stage.lake.assert_clean()
+
+
+def deleting(space: Resources) -> bool:
+    found = space.get(KIND, "m")
+    return found is None or "deletionTimestamp" in found["metadata"]
+
+
+def test_without_etcd_it_waits_and_says_so(stage: Stage, cluster: Cluster) -> None:
+    """Whoever cannot reach etcd does not lead, writes nothing, and can be stopped."""
+    nowhere = EtcdSettings(("127.0.0.1:1",), ttl_s=4, timeout_s=0.3)
+    operator = Operator(replace(stage.settings("one"), etcd=nowhere), stage.jobs, plainly)
+    operator.launch()
+    stage.space.compaction("m", "t")
+    operator.stop()
+    assert not operator.is_ready
+    assert reason_of(stage.space.status(KIND, "m")) == ""
