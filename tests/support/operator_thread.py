@@ -236,8 +236,11 @@ class Operator:
         jobs: HeldJobs,
         around: Around,
         clock: Clock | None = None,
+        *,
+        spark: bool = False,
     ) -> None:
         self.settings = settings
+        self._spark = spark
         self._clock = clock
         self._jobs = jobs
         self._around = around
@@ -300,7 +303,7 @@ class Operator:
                 around=self._around,
                 stop=self._stop,
                 ready=ready,
-                runner_of=lambda *_: self._jobs,
+                runner_of=None if self._spark else lambda *_: self._jobs,
                 clock=self._clock,
             )
         finally:
@@ -332,9 +335,11 @@ def operating(
     jobs: HeldJobs,
     around: Around = plainly,
     clock: Clock | None = None,
+    *,
+    spark: bool = False,
 ) -> Iterator[Operator]:
-    """An operator for the length of the block."""
-    operator = Operator(settings, jobs, around, clock).start()
+    """An operator for the length of the block. With `spark`, its jobs are SparkApplications."""
+    operator = Operator(settings, jobs, around, clock, spark=spark).start()
     try:
         yield operator
     finally:
