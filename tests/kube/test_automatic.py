@@ -27,6 +27,7 @@ from support.operator_thread import (
 )
 from support.quick_lake import QuickLake
 from support.tables import batch, loads
+from tandem.locks.etcd import EtcdSettings
 from tandem.operations.ports import SystemClock
 
 if TYPE_CHECKING:
@@ -283,11 +284,17 @@ def test_finished_children_beyond_the_history_go(stage: Stage) -> None:
 
 def test_A5_two_schedulers_make_one_plan(bare: Stage) -> None:
     cluster = bare.space.cluster
+    etcd = EtcdSettings((cluster.etcd_endpoint,), cluster.lock_prefix())
     with ExitStack() as running:
         for election in ("one", "other"):
-            # Both lead, and neither knows the other's locks.
+            # Both lead: they do not stand for the same election.
             settings = quick_settings(
-                cluster, bare.space.namespace, election_id=election, progress_s=0.3
+                cluster,
+                bare.space.namespace,
+                election_id=election,
+                instance=election,
+                progress_s=0.3,
+                etcd=etcd,
             )
             running.enter_context(operating(settings, bare.jobs, clock=bare.clock))
         table, lake = bare.lake(4, minor={}, schedules=[bare.at_next_hour("Major")])

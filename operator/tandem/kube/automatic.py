@@ -7,6 +7,7 @@ policy or its children have changed nor the time has come that the last decision
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -47,6 +48,9 @@ RETRIES: Final = "tandem.dev/retries"
 _UNSEEN_MS = 10_000
 """How long a child that was just created may take to appear among the watched ones."""
 _REFUSED_MS = 60_000
+_CALM_FACTOR = 10
+"""A table that is written all the time may cost a tenth of a thread, however large it is."""
+_CALM_MOST_S = 60.0
 
 
 @dataclass(slots=True)
@@ -57,11 +61,13 @@ class _Memory:
         since: up to when each schedule has been dealt with.
         made: children that exist although the registry does not know them yet.
         key, wake_ms, status: what was decided last on, until when it holds, and what it said.
+        calm_until_s: by the loop's clock: until then a new version alone is no reason to plan.
     """
 
     since: dict[str, int]
     made: dict[str, ChildFact] = field(default_factory=dict)
-    key: object = None
+    key: tuple[object, ...] = ()
+    calm_until_s: float = 0.0
     wake_ms: int | None = None
     status: dict[str, Any] = field(default_factory=dict)
 
@@ -86,8 +92,12 @@ class Automatic:
         memory = self._memory(table)
         now_ms = self._context.clock.now_ms()
         facts = self._facts(table.uid, memory, children, now_ms)
-        key = (snapshot.metadata.id, snapshot.version, resource.spec, facts)
-        if key != memory.key or (memory.wake_ms is not None and now_ms >= memory.wake_ms):
+        key = (resource.spec, facts, snapshot.metadata.id, snapshot.version)
+        due = memory.wake_ms is not None and now_ms >= memory.wake_ms
+        calm_s = memory.calm_until_s - asyncio.get_running_loop().time()
+        if calm_s > 0 and not due and key != memory.key and key[:2] == memory.key[:2]:
+            return memory.status, calm_s
+        if due or key != memory.key:
             await self._decide(table.uid, resource, policy, snapshot, memory, facts, now_ms)
             memory.key = key
         return memory.status, _seconds(memory.wake_ms, now_ms)
@@ -133,12 +143,17 @@ class Automatic:
             table = TableFacts(TableId(resource.name, uid), live, granularity)
             return decide(policy, table, facts, now_ms, since)
 
+        loop = asyncio.get_running_loop()
+        begun_s = loop.time()
         try:
             decision = await self._context.threads(plan)
         except TandemError as error:
             memory.status = _status(NextCompaction(why=str(error)))
             memory.wake_ms = None
             return
+        finally:
+            now_s = loop.time()
+            memory.calm_until_s = now_s + min((now_s - begun_s) * _CALM_FACTOR, _CALM_MOST_S)
         memory.since = {state.line: state.since_ms for state in decision.schedules}
         memory.wake_ms = decision.wake_ms
         why = decision.why

@@ -1,0 +1,329 @@
+"""What the operator asks of the API server for automatic compaction, and what it does not ask:
+against a server that only answers, and a clock that only moves when it is told to."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from support import quick_lake
+from support.quick_lake import QuickLake
+from support.tables import batch
+from tandem.errors import TandemError
+from tandem.kube import automatic
+from tandem.kube.api import Api, ApiError, Conflict, Forbidden, NotFound, ResourcePath
+from tandem.kube.automatic import Automatic, child_fact, manifest, remembered
+from tandem.kube.context import Context
+from tandem.kube.registry import Registry, summarize
+from tandem.kube.tables import TableContext
+from tandem.planning.children import Child
+from tandem.spec.table import LakeTable
+
+Json = dict[str, Any]
+MINUTE = 60_000
+NOON = 1_781_092_800_000
+POLICY = {"minor": {"thresholds": [2]}}
+
+
+class Server:
+    """Keeps what is created; refuses with `error`, if there is one."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+        self.objects: dict[str, Json] = {}
+        self.error: ApiError | None = None
+
+    async def create(self, at: ResourcePath, body: Mapping[str, Any]) -> Json:
+        name = body["metadata"]["name"]
+        self.calls.append(f"create {at.plural} {name}")
+        if self.error is not None:
+            raise self.error
+        if name in self.objects:
+            raise Conflict(409, "AlreadyExists", f"{name} already exists")
+        made = {**body, "metadata": {**body["metadata"], "uid": f"u{len(self.objects)}",
+                "resourceVersion": "7", "creationTimestamp": "2026-06-10T12:00:00Z"}}  # fmt: skip
+        self.objects[name] = made
+        return made
+
+    async def get(self, at: ResourcePath) -> Json:
+        self.calls.append(f"get {at.plural} {at.name}")
+        if at.name not in self.objects:
+            raise NotFound(404, "NotFound", "")
+        return self.objects[at.name]
+
+    async def delete(self, at: ResourcePath, *, uid: str, resource_version: str) -> None:
+        self.calls.append(f"delete {at.plural} {at.name} {uid} {resource_version}")
+        if self.error is not None:
+            raise self.error
+
+
+@dataclass
+class Clock:
+    ms: int = NOON
+
+    def now_ms(self) -> int:
+        return self.ms
+
+
+@dataclass
+class Stage:
+    """One table with a policy, and the operator's side of its automatic compaction."""
+
+    lake: QuickLake
+    policy: Json | None = field(default_factory=lambda: dict(POLICY))
+    server: Server = field(default_factory=Server)
+    clock: Clock = field(default_factory=Clock)
+    registry: Registry = field(default_factory=Registry)
+    plans: int = 0
+
+    def __post_init__(self) -> None:
+        context = object.__new__(Context)
+        self.context = cast(Any, context)
+        self.context.api = cast(Api, self.server)
+        self.context.registry = self.registry
+        self.context.clock = self.clock
+        self.context.pool = _Counting(self)
+        self.tend = Automatic(context)
+        self.table = TableContext("uid-1", cast(Any, None))
+        self.see()
+
+    def see(self, **spec: Any) -> None:
+        """The table as it is now."""
+        spec |= {"location": self.lake.location, "compaction": self.policy}
+        body = {
+            "apiVersion": "tandem.dev/v1alpha1",
+            "kind": "LakeTable",
+            "metadata": {"name": "flights", "namespace": "lake"},
+            "spec": spec,
+        }
+        self.table.resource = LakeTable.model_validate(body)
+        self.table.snapshot = self.lake.log.snapshot()
+
+    def know(self, status: Json | None = None) -> None:
+        """The watch brings what the server has, with a status for the children."""
+        for body in self.server.objects.values():
+            self.registry.update({**body, "status": status or {}})
+
+    async def look(self) -> tuple[Json, float]:
+        status, seconds = await self.tend(
+            self.table, list(self.registry.of_table("lake", "flights"))
+        )
+        return status.get("nextCompaction", {}), seconds
+
+    @property
+    def creates(self) -> list[str]:
+        return [call for call in self.server.calls if call.startswith("create")]
+
+
+class _Counting:
+    """An executor that counts what it is given, and does it at once."""
+
+    def __init__(self, stage: Stage) -> None:
+        self._stage = stage
+
+    def submit(self, call: Callable[..., Any], *arguments: Any) -> Any:
+        self._stage.plans += 1
+        done: Future[Any] = Future()
+        try:
+            done.set_result(call(*arguments))
+        except TandemError as error:
+            done.set_exception(error)
+        return done
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Stage:
+    return Stage(quick_lake.make(tmp_path, 2))
+
+
+def test_nothing_is_asked_and_nothing_planned_while_nothing_changes(stage: Stage) -> None:
+    async def play() -> None:
+        stage.policy = {"minor": {}, "schedules": [
+            {"cron": "0 15 * * *", "template": {"type": "Major"}}]}  # fmt: skip
+        stage.see()
+        for _ in range(5):
+            said, seconds = await stage.look()
+            assert seconds == 3 * 3600
+        assert (stage.plans, stage.server.calls) == (1, [])
+        assert said["nextTime"] == "2026-06-10T15:00:00Z"
+
+        stage.clock.ms += 3 * 3600 * 1000
+        await stage.look()
+        assert (stage.plans, len(stage.creates)) == (2, 1)
+
+    asyncio.run(play())
+
+
+def test_a_child_is_created_once_although_the_watch_lags(stage: Stage) -> None:
+    async def play() -> None:
+        said, _ = await stage.look()
+        (name,) = stage.server.objects
+        assert said["why"] == f"TableCompaction/{name} was started."
+        said, seconds = await stage.look()
+        assert said["why"] == f"TableCompaction/{name} is at work."
+        assert 0 < seconds <= 10
+        stage.know({"phase": "Running"})
+        said, seconds = await stage.look()
+        assert seconds == float("inf")
+        assert len(stage.creates) == 1
+
+    asyncio.run(play())
+
+
+def test_A5_somebody_else_was_faster(stage: Stage) -> None:
+    async def play() -> None:
+        other = Stage(stage.lake, server=stage.server)
+        await stage.look()
+        said, _ = await other.look()
+
+        assert len(stage.server.objects) == 1
+        assert len(stage.creates) == 2
+        assert said["why"].endswith("was started.")
+
+    asyncio.run(play())
+
+
+def test_a_stranger_of_that_name_is_not_taken_for_a_child(stage: Stage) -> None:
+    async def play() -> None:
+        await stage.look()
+        (name,) = stage.server.objects
+        stage.server.objects[name]["metadata"]["ownerReferences"] = []
+        other = Stage(stage.lake, server=stage.server)
+
+        said, seconds = await other.look()
+
+        assert said["why"].startswith(f"TableCompaction/{name} exists already, and is not this")
+        assert seconds == 60
+
+    asyncio.run(play())
+
+
+def test_what_the_server_refuses_is_said_and_tried_again(stage: Stage) -> None:
+    async def play() -> None:
+        stage.server.error = Forbidden(403, "Forbidden", "exceeded quota")
+        for number in range(1, 4):
+            said, seconds = await stage.look()
+            assert said["why"].endswith("could not be created: exceeded quota")
+            assert (seconds, len(stage.creates)) == (60, number)
+            assert (await stage.look())[1] == 60
+            stage.clock.ms += MINUTE
+        stage.server.error = None
+        await stage.look()
+        assert len(stage.server.objects) == 1
+
+    asyncio.run(play())
+
+
+def test_one_that_vanishes_before_it_was_seen_is_not_waited_for(stage: Stage) -> None:
+    async def play() -> None:
+        await stage.look()
+        stage.server.objects.clear()
+        stage.clock.ms += 11_000
+        await stage.look()
+        assert len(stage.server.objects) == 1
+
+    asyncio.run(play())
+
+
+def test_history_is_deleted_as_it_was_seen(stage: Stage) -> None:
+    async def play() -> None:
+        stage.policy = {**POLICY, "history": {"succeeded": 0, "failed": 0}}
+        stage.see()
+        for ended in ("12:00:00", "13:00:00"):
+            child = Child(f"old-{ended[:2]}", "minor", {"tableRef": {"name": "flights"}}, "")
+            assert stage.table.resource is not None
+            body = manifest(child, stage.table.resource, "uid-1")
+            await stage.server.create(ResourcePath("", "", ""), body)
+            made = stage.server.objects[child.name]
+            completed = {"phase": "Succeeded", "completionTime": f"2026-06-10T{ended}Z"}
+            stage.registry.update({**made, "status": completed})
+        for error in (NotFound(404, "", ""), Conflict(409, "", ""), Forbidden(403, "", "")):
+            stage.server.error = error
+            stage.clock.ms += MINUTE * 60
+            await stage.look()
+        deletes = [call for call in stage.server.calls if call.startswith("delete")]
+        assert deletes == ["delete tablecompactions old-12 u0 7"] * 3
+
+    asyncio.run(play())
+
+
+def test_without_a_policy_nothing_is_said_and_nothing_remembered(stage: Stage) -> None:
+    async def play() -> None:
+        stage.policy = None
+        stage.see()
+        assert await stage.look() == ({}, float("inf"))
+        assert (stage.plans, stage.server.calls) == (0, [])
+
+    asyncio.run(play())
+
+
+def test_a_time_column_that_is_none_is_said(stage: Stage) -> None:
+    async def play() -> None:
+        stage.see(time={"column": "k", "granularity": "Day"})
+        said, _ = await stage.look()
+        assert "this is no time column of the table" in said["why"]
+
+    asyncio.run(play())
+
+
+def test_a_busy_table_is_planned_for_a_tenth_of_the_time(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def play() -> None:
+        stage.policy = {"minor": {"thresholds": [100]}}
+        stage.see()
+        monkeypatch.setattr(automatic, "_CALM_FACTOR", 1e9)
+        await stage.look()
+        stage.lake.append(batch(2))
+        stage.see()
+        _, seconds = await stage.look()
+        assert (stage.plans, 0 < seconds <= 60) == (1, True)
+        # What people change is looked at at once.
+        stage.policy = {"minor": {"thresholds": [3]}}
+        stage.see()
+        await stage.look()
+        assert (stage.plans, len(stage.creates)) == (2, 1)
+
+    asyncio.run(play())
+
+
+def test_what_is_remembered_is_what_the_status_says() -> None:
+    body = {
+        "status": {
+            "nextCompaction": {
+                "schedules": [
+                    {"id": "a", "since": "2026-06-10T12:00:00Z"},
+                    {"id": "b", "since": "never"},
+                    {"id": "c"},
+                ]
+            }
+        }
+    }
+    assert remembered(body) == {"a": NOON}
+    for nothing in ({}, {"status": None}, {"status": {"nextCompaction": "x"}}):
+        assert remembered(nothing) == {}
+
+
+def test_labels_of_any_content_say_nothing_wrong() -> None:
+    body = {
+        "kind": "TableCompaction",
+        "metadata": {
+            "name": "x",
+            "uid": "u",
+            "resourceVersion": "1",
+            "labels": {
+                "tandem.dev/automatic": "minor",
+                "tandem.dev/scheduled": "x" * 63,
+                "tandem.dev/retries": "-1",
+            },
+        },
+        "spec": {"tableRef": {"name": "flights"}},
+    }
+    fact = child_fact(summarize(body), body)
+    assert (fact.scheduled_ms, fact.retries, fact.segments, fact.created_ms) == (None, 0, None, 0)
