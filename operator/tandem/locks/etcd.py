@@ -145,11 +145,14 @@ class EtcdLocks:
             raise RuntimeError("a store was called from `wake`, on its own thread")
         box: queue.SimpleQueue[asyncio.Task[_T] | None] = queue.SimpleQueue()
 
+        async def work() -> _T:
+            return await begin()
+
         def run() -> None:
             if self._stop.is_set():
                 box.put(None)
                 return
-            task = loop.create_task(begin())
+            task = loop.create_task(work())
             self._calls.add(task)
             task.add_done_callback(self._calls.discard)
             task.add_done_callback(box.put)
@@ -169,24 +172,37 @@ class EtcdLocks:
                 if self._closed:
                     raise _closed()
                 if self._loop is None:
-                    ready = threading.Event()
-                    self._loop = asyncio.new_event_loop()
+                    ready: queue.SimpleQueue[Exception | None] = queue.SimpleQueue()
+                    loop = asyncio.new_event_loop()
                     self._thread = threading.Thread(
-                        target=self._run, args=(self._loop, ready), name="locks", daemon=True
+                        target=self._run, args=(loop, ready), name="locks", daemon=True
                     )
                     self._thread.start()
-                    ready.wait()
+                    error = ready.get()
+                    if error is not None:
+                        self._thread.join()
+                        raise error
+                    self._loop = loop
         return self._loop
 
-    def _run(self, loop: asyncio.AbstractEventLoop, ready: threading.Event) -> None:
+    def _run(
+        self, loop: asyncio.AbstractEventLoop, ready: queue.SimpleQueue[Exception | None]
+    ) -> None:
         asyncio.set_event_loop(loop)
         try:
-            loop.run_until_complete(self._serve(ready))
+            try:
+                loop.run_until_complete(self._prepare())
+            except (OSError, ValueError) as error:
+                # A certificate that is not there, for example.
+                ready.put(error)
+                return
+            ready.put(None)
+            loop.run_until_complete(self._serve())
         finally:
             loop.run_until_complete(loop.shutdown_asyncgens())
             loop.close()
 
-    async def _serve(self, ready: threading.Event) -> None:
+    async def _prepare(self) -> None:
         settings = self._settings
         self._stop = asyncio.Event()
         self._calls: set[asyncio.Task[Any]] = set()
@@ -203,7 +219,8 @@ class EtcdLocks:
         )
         self._leases = Leases(self._client, settings.ttl_s, self._lost)
         self._watched_from: int | None = None
-        ready.set()
+
+    async def _serve(self) -> None:
         tasks = [
             asyncio.ensure_future(work)
             for work in (self._follow(), self._leases.keep(), self._tend())

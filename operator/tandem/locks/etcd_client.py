@@ -284,6 +284,7 @@ class EtcdClient:
         finally:
             guard.cancel()
             call.cancel()
+            await asyncio.gather(guard, return_exceptions=True)
 
     def _cancelled(self, answer: Any, metadata: Any) -> StreamBroken:
         if "auth" in answer.cancel_reason or "permission" in answer.cancel_reason:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
 
@@ -163,19 +164,16 @@ class Leases:
         """Ends only by StreamBroken."""
         sent: dict[int, float] = {}
         reader = asyncio.ensure_future(self._read(stream, sent))
+        reader.add_done_callback(lambda _: self._changed.set())
         try:
             while True:
                 self._changed.clear()
                 await self._send_due(stream, sent)
                 self._tell_losses()
                 self._wakes_at = self._next_wake(sent)
-                changed = asyncio.ensure_future(self._changed.wait())
-                await asyncio.wait(
-                    {changed, reader},
-                    timeout=max(self._wakes_at - now(), 0.01),
-                    return_when=asyncio.FIRST_COMPLETED,
-                )
-                changed.cancel()
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(max(self._wakes_at - now(), 0.01)):
+                        await self._changed.wait()
                 if reader.done():
                     await reader
                 if sent and now() - min(sent.values()) >= _ANSWER_WITHIN_S:
