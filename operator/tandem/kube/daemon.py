@@ -86,6 +86,7 @@ class Life:
             pause_s=settings.status_s,
             progress_s=settings.progress_s,
             allowed=context.may_write,
+            on_gone=self._vanished,
         )
         self._last = _status_model(known)
         self._log = _log.bind(kind=self._key[0], namespace=self._key[1], name=self._key[2])
@@ -127,18 +128,23 @@ class Life:
         await stopped.wait()
         reason = stopped.reason
         if reason is not None and DaemonStoppingReason.RESOURCE_DELETED in reason:
-            self._deleted = True
-            if self._session is not None:
-                self._session.ask(Ask.CANCEL)
-            self._signals.wake.set()
+            self._vanished()
         else:
             self._signals.leave()
+
+    def _vanished(self) -> None:
+        """It is being deleted, or somebody took our finalizer off and it is gone."""
+        self._deleted = True
+        if self._session is not None:
+            self._session.ask(Ask.CANCEL)
+        self._signals.wake.set()
 
     def _changed(self) -> None:
         """Something that we watch has changed: the resource, its table, what it depends on."""
         body = self._context.registry.body(self._uid)
         if body is not None:
             self._body = body
+            self._writer.observe(status_of(body), body["metadata"]["resourceVersion"])
         session = self._session
         if session is not None and spec_of(self._body).get("suspend") is True:
             session.ask(Ask.SUSPEND)
@@ -340,8 +346,12 @@ class Life:
     # Reporting
 
     def _hear(self, status: OperationStatus, retry: str) -> None:
-        if self._session is not None and status.phase not in ENDED:
-            self._offer(self._as_of_now(status, retry))
+        if self._session is None or status.phase in ENDED:
+            return
+        if not status.attempt and status_of(self._body).get("phase") in _BEGUN:
+            # It finds out where an earlier process left it, or where another one is with it.
+            return
+        self._offer(self._as_of_now(status, retry))
 
     def _queued(self) -> None:
         limit = self._context.settings.max_jobs

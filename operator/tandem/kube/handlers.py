@@ -8,6 +8,8 @@ They wait, done, until their filter no longer fits (docs/decisions/0046).
 from __future__ import annotations
 
 import asyncio
+import itertools
+from collections.abc import Iterator
 from typing import Any
 
 import kopf
@@ -39,6 +41,7 @@ from tandem.spark.application import MANAGED_BY
 _log = structlog.get_logger("tandem.kube.handlers")
 _RETRY_S = 10.0
 _FORCED_EXIT_S = 5.0
+_LONGEST_PAUSE_S = 10.0
 
 
 def register(
@@ -125,6 +128,15 @@ async def _clean_up(context: Context, body: Body) -> None:
         _log.warning("let go without cleaning up", uid=uid_of(body))
 
 
+class Patience:
+    """Pauses between tries of one API call, without end: where kopf gives up, a watch ends and
+    the operator is blind."""
+
+    def __iter__(self) -> Iterator[float]:
+        yield from (0.3, 0.7, 1.5, 3.0, 5.0)
+        yield from itertools.repeat(_LONGEST_PAUSE_S)
+
+
 def kopf_settings(settings: OperatorSettings) -> kopf.OperatorSettings:
     """How kopf shall behave."""
     found = kopf.OperatorSettings()
@@ -137,6 +149,7 @@ def kopf_settings(settings: OperatorSettings) -> kopf.OperatorSettings:
     found.networking.request_timeout = 30
     found.networking.connect_timeout = 5
     found.networking.enforce_retry_after = True
+    found.networking.error_backoffs = Patience()
     found.watching.connect_timeout = 5
     found.watching.reconnect_backoff = 0.5
     found.watching.chunk_size = 500

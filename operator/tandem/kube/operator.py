@@ -11,6 +11,7 @@ import contextlib
 from collections.abc import AsyncIterator, Awaitable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from typing import Any
 
 import kopf
 import structlog
@@ -37,6 +38,7 @@ from tandem.spec.resources import Operation
 
 _log = structlog.get_logger("tandem.kube.operator")
 _CRDS_S = 2.0
+_LOOK_S = 2.0
 
 
 class LeadershipLost(Exception):
@@ -113,7 +115,8 @@ async def run_operator(
                         return
                     resource = builder.resource if runner_of is None else None
                     kopf_registry = handlers.register(context, finished, applications, resource)
-                    await _work(settings, kopf_registry, leadership, finished, stop, ready)
+                    while await _work(settings, kopf_registry, leadership, finished, stop, ready):
+                        registry.clear()
                 finally:
                     await leadership.resign()
     finally:
@@ -128,8 +131,12 @@ async def _work(
     finished: Finished,
     stop: asyncio.Event,
     ready: asyncio.Event,
-) -> None:
-    """Run kopf until we shall stop or lead no more."""
+) -> bool:
+    """Run kopf until we shall stop or lead no more (False), or until a watch of its has died,
+    which it does not mend (True: begin anew).
+
+    Raises: LeadershipLost.
+    """
     over = asyncio.Event()
     # kopf ends every task that was started after it: ours come first.
     holding = asyncio.create_task(leadership.hold(), name="hold leadership")
@@ -138,8 +145,10 @@ async def _work(
     tidying.add_done_callback(lambda _: over.set())
     stopping = asyncio.create_task(stop.wait(), name="await the stop")
     stopping.add_done_callback(lambda _: over.set())
-    tasks = (holding, tidying, stopping)
-    lost = False
+    watching = asyncio.create_task(_watch_the_watches(), name="watch the watches")
+    watching.add_done_callback(lambda _: over.set())
+    tasks = (holding, tidying, stopping, watching)
+    lost = blind = False
     try:
         await kopf.operator(
             registry=registry,
@@ -151,6 +160,7 @@ async def _work(
             ready_flag=ready,
         )
         lost = holding.done() and not stop.is_set()
+        blind = watching.done()
         if tidying.done():
             tidying.result()
     finally:
@@ -159,6 +169,20 @@ async def _work(
         await asyncio.gather(*tasks, return_exceptions=True)
     if lost:
         raise LeadershipLost("another operator leads now, or the lock store is away")
+    return blind and not stop.is_set()
+
+
+async def _watch_the_watches() -> None:
+    """Returns when one of kopf's watches has died: it would go on blind for that kind."""
+    known: set[asyncio.Task[Any]] = set()
+    while True:
+        await asyncio.sleep(_LOOK_S)
+        known |= {task for task in asyncio.all_tasks() if task.get_name().startswith("watcher for")}
+        for task in [task for task in known if task.done()]:
+            known.discard(task)
+            if not task.cancelled():
+                _log.error("a watch has died; beginning anew", watch=task.get_name())
+                return
 
 
 async def _unless(stop: asyncio.Event, work: Awaitable[None]) -> bool:

@@ -133,6 +133,13 @@ class Registry:
         if summary is not None:
             self._wake(summary)
 
+    def clear(self) -> None:
+        """Everything is about to be listed anew."""
+        self._summaries.clear()
+        self._uids.clear()
+        self._by_table.clear()
+        self._bodies.clear()
+
     def body(self, uid: str) -> Body | None:
         """The whole object, of those on which something is to be done."""
         return self._bodies.get(uid)

@@ -33,6 +33,7 @@ class StatusWriter:
         known: the status as the API server has it.
         uid: of the object meant; one that took its name later is not touched.
         allowed: whether we may still write (we may have lost leadership).
+        on_gone: called when a write finds the object gone.
     """
 
     def __init__(
@@ -46,7 +47,10 @@ class StatusWriter:
         progress_s: float = 5.0,
         first_s: float = 0.2,
         allowed: Callable[[], bool] = lambda: True,
+        on_gone: Callable[[], None] = lambda: None,
     ) -> None:
+        self._on_gone = on_gone
+        self._version = 0
         self._api = api
         self._path = path
         self._uid = uid
@@ -67,6 +71,13 @@ class StatusWriter:
     def known(self) -> Mapping[str, Any]:
         """The status as last seen on the server or written."""
         return self._known
+
+    def observe(self, status: Mapping[str, Any], resource_version: str) -> None:
+        """What a watch says of the object. Ignored if we have written since."""
+        version = _number(resource_version)
+        if version > self._version and not self._busy.locked():
+            self._version = version
+            self._known = dict(status)
 
     def offer(self, status: Mapping[str, Any]) -> None:
         """This is the status now; written soon, unless something newer comes."""
@@ -164,7 +175,9 @@ class StatusWriter:
             except (NotFound, Conflict):
                 # Gone, or another one of the same name.
                 self.gone = True
+                self._on_gone()
                 return
+            self._version = _number(body["metadata"]["resourceVersion"])
             self._known = dict(body.get("status") or {})
             self._last = asyncio.get_running_loop().time()
 
@@ -182,6 +195,11 @@ def carried_over(known: Mapping[str, Any], status: Mapping[str, Any]) -> dict[st
             item = {**item, "message": message[: _LONGEST_MESSAGE - 1] + "…"}
         conditions.append(item)
     return {**status, **({"conditions": conditions} if conditions else {})}
+
+
+def _number(resource_version: str) -> int:
+    # Kubernetes has promised since 1.35 that they can be compared so; etcd's always could.
+    return int(resource_version) if resource_version.isdecimal() else 0
 
 
 def _points(status: Mapping[str, Any]) -> list[tuple[str, str, str]]:

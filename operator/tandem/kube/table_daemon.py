@@ -105,6 +105,7 @@ class TableLife:
         body = self._context.registry.body(self._uid)
         if body is not None:
             self._body = body
+            self._writer.observe(status_of(body), body["metadata"]["resourceVersion"])
         self._wake.set()
 
     async def _live(self) -> None:
