@@ -146,11 +146,14 @@ def validators() -> dict[str, Callable[..., Any]]:
     for kind in KINDS.values():
         for model in models(kind):
             decorators = model.__pydantic_decorators__
-            for decorator in (
-                *decorators.model_validators.values(),
-                *decorators.field_validators.values(),
-            ):
-                found[f"{model.__name__}.{decorator.cls_var_name}"] = decorator.func
+            found |= {
+                f"{model.__name__}.{name}": decorator.func
+                for name, decorator in decorators.model_validators.items()
+            }
+            found |= {
+                f"{model.__name__}.{name}": decorator.func
+                for name, decorator in decorators.field_validators.items()
+            }
             for name, field in model.model_fields.items():
                 for function in functions(field.annotation, tuple(field.metadata)):
                     found[f"{model.__name__}.{name}: {function.__name__}"] = function

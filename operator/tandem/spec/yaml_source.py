@@ -10,6 +10,7 @@ expanding aliases is limited. Knows nothing of resources.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 from typing import Any, Final
@@ -37,7 +38,7 @@ _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 # What is text to YAML 1.2 and a boolean or another number to kubectl's YAML 1.1.
 _AMBIGUOUS = re.compile(
     r"y|Y|yes|Yes|YES|n|N|no|No|NO|on|On|ON|off|Off|OFF"
-    r"|[-+]?0[0-9_]+|[-+]?0b[01_]+|[-+]?0x[0-9a-fA-F_]*_[0-9a-fA-F_]*"
+    r"|[-+]?0[0-9_]+|[-+]?0b[01_]+|[-+]0[xo][0-9a-fA-F]+|[-+]?0x[0-9a-fA-F_]*_[0-9a-fA-F_]*"
     r"|[-+]?[0-9][0-9_]*_[0-9_]*(\.[0-9_]*)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)"
 )
 # What kubectl prints differently when it makes a key of it.
@@ -45,6 +46,17 @@ _AMBIGUOUS_KEY = re.compile(
     r"~|null|Null|NULL||True|TRUE|False|FALSE|[-+]?0[xo].*|\+.*"
     r"|[-+]?(\.[0-9]+|[0-9]+\.[0-9]*)|[-+]?[0-9.]+[eE].*"
 )
+
+
+class _Loader(yaml.SafeLoader):
+    """Composes nodes only. Which plain scalar is what is decided here, not by PyYAML's resolver."""
+
+    def compose_scalar_node(self, anchor: dict[Any, yaml.Node]) -> yaml.ScalarNode:
+        tag = self.peek_event().tag  # type: ignore[no-untyped-call]
+        node = super().compose_scalar_node(anchor)
+        if tag == "tag:yaml.org,2002:str":
+            node.style = "'"  # !!str is as good as quotes
+        return node
 
 
 class Document:
@@ -68,7 +80,7 @@ def documents(text: str, source: str) -> Iterator[Document]:
     """
     budget = [_MAX_VALUES]
     try:
-        for node in yaml.compose_all(text, Loader=yaml.SafeLoader):
+        for node in yaml.compose_all(text, Loader=_Loader):
             document = Document(source)
             document.data = _build(node, (), document, budget)
             if document.data is not None:
@@ -185,8 +197,7 @@ def _unambiguous(node: yaml.ScalarNode, line: str, ambiguous: re.Pattern[str]) -
 
 def _scalar(node: yaml.ScalarNode) -> Any:
     text: str = node.value
-    # Quoted, literal and folded scalars are text; so is what carries the tag !!str.
-    if node.style is not None or node.tag == "tag:yaml.org,2002:str":
+    if node.style is not None:  # quoted, literal or folded
         return text
     if _NULL.fullmatch(text):
         return None
@@ -195,5 +206,6 @@ def _scalar(node: yaml.ScalarNode) -> Any:
     if _INT.fullmatch(text):
         return int(text, 0) if text[:2] in ("0o", "0x") else int(text)
     if _FLOAT.fullmatch(text):
-        return float(text)
+        number = float(text)
+        return number if math.isfinite(number) else text
     return text
