@@ -27,5 +27,6 @@ def configure(*, json: bool, verbose: bool) -> None:
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(level),
-        logger_factory=structlog.PrintLoggerFactory(file=sys.stderr),
+        # What standard error is then: where it is replaced for a while, the old one may be closed.
+        logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),
     )

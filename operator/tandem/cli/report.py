@@ -109,6 +109,13 @@ def _plan_lines(status: Status) -> list[tuple[str, str]]:
              else f"about {human_bytes(plan.cost_bytes)} to read and write"),
             ("locks", ", ".join(_some(plan.locks or ()))),
         ]  # fmt: skip
+    if isinstance(status, TableStatus) and status.next_compaction is not None:
+        coming = status.next_compaction
+        lines += [
+            ("an operator would do", coming.what),
+            ("at", coming.next_time or ""),
+            ("why not now", coming.why),
+        ]
     return [(name, value) for name, value in lines if value]
 
 

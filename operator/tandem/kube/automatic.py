@@ -24,17 +24,15 @@ from tandem.kube.context import Context
 from tandem.kube.kinds import TABLE_KIND, Body, path, status_of
 from tandem.kube.registry import Summary
 from tandem.kube.tables import TableContext
-from tandem.operations.times import time_column
+from tandem.operations.automatic import next_compaction, table_facts
 from tandem.planning.automatic import decide
-from tandem.planning.children import Child, TableId
-from tandem.planning.decision import ChildFact, Decision, TableFacts
-from tandem.planning.moments import spelled
+from tandem.planning.children import Child
+from tandem.planning.decision import ChildFact, Decision
 from tandem.spark.application import MANAGED_BY, label_value
 from tandem.spec.compaction import TableCompaction
 from tandem.spec.resources import API_VERSION
-from tandem.spec.status import NextCompaction, NextRun
+from tandem.spec.status import NextCompaction
 from tandem.spec.table import AutomaticCompaction, LakeTable
-from tandem.timeline.segments import segments
 
 _log = structlog.get_logger("tandem.kube.automatic")
 
@@ -137,10 +135,7 @@ class Automatic:
         since = dict(memory.since)
 
         def plan() -> Decision:
-            time = time_column(resource, snapshot)
-            live = segments(snapshot.adds(), time)
-            granularity = time.granularity if time is not None else None
-            table = TableFacts(TableId(resource.name, uid), live, granularity)
+            table = table_facts(resource, uid, snapshot)
             return decide(policy, table, facts, now_ms, since)
 
         loop = asyncio.get_running_loop()
@@ -269,26 +264,6 @@ def child_fact(summary: Summary, body: Body | None) -> ChildFact:
         retries=int(retries) if _is_number(retries) else 0,
         message=summary.message,
         deleting=summary.deleting,
-    )
-
-
-def next_compaction(decision: Decision, why: str) -> NextCompaction:
-    """What the LakeTable's status says. Pure."""
-    return NextCompaction(
-        what=decision.next_what,
-        next_time=spelled(decision.next_ms) if decision.next_ms is not None else None,
-        why=why,
-        schedules=tuple(
-            NextRun(
-                id=state.line,
-                cron=state.cron,
-                type=state.type,
-                since=spelled(state.since_ms),
-                next_time=spelled(state.next_ms) if state.next_ms is not None else None,
-            )
-            for state in decision.schedules
-        )
-        or None,
     )
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tandem.errors import InvalidSpec, Reason, TandemError
+from tandem.operations import automatic
 from tandem.operations import table as tables
 from tandem.operations.driver import Drive, finish, open_session
 from tandem.operations.events import Ask
@@ -199,7 +200,11 @@ class _Runner:
             self._tables[resource.key] = table
             if adopted.snapshot is None:
                 self._absent.add(resource.key)
-        status = tables.status_of_table(table, adopted, now_ms=ports.clock.now_ms())
+        now_ms = ports.clock.now_ms()
+        status = tables.status_of_table(table, adopted, now_ms=now_ms)
+        if options.plan_only and adopted.snapshot is not None:
+            coming = automatic.foreseen(resource, adopted.snapshot, now_ms)
+            status = status.model_copy(update={"next_compaction": coming})
         self._report(resource, status)
         return Outcome(resource, status)
 
