@@ -91,7 +91,18 @@ class Leadership:
         self._grace_s = grace_s
         self._wake = asyncio.Event()
         self._loop = asyncio.get_running_loop()
-        self.leads = False
+        self._won = False
+        self._seen = float("inf")
+
+    @property
+    def leads(self) -> bool:
+        """Whether we may act as the leader. Who stood still (a stopped process, a machine that
+        slept) for longer than the locks wait may have been replaced, and must look first; so it
+        leads no more, once and for all."""
+        if self._won and self._loop.time() - self._seen > self._grace_s:
+            self._won = False
+            _log.error("leads no more: nothing was heard of the locks for too long")
+        return self._won
 
     async def win(self) -> None:
         """Wait until we lead."""
@@ -111,7 +122,7 @@ class Leadership:
                 await self._call(self._members.join)
                 answer = await self._call(lambda: self._locks.acquire(request))
                 if isinstance(answer, Granted):
-                    self.leads = True
+                    self._won = True
                     _log.info("leads", instance=me.host)
                     return
                 if not told:
@@ -125,7 +136,7 @@ class Leadership:
     async def hold(self) -> None:
         """Returns once we do not lead any more. From then on `leads` is False."""
         me = self._members.me()
-        seen = self._loop.time()
+        self._seen = self._loop.time()
 
         def look() -> bool:
             return any(
@@ -134,24 +145,23 @@ class Leadership:
             )
 
         try:
-            while True:
+            while self.leads:
                 asked = self._loop.time()
                 try:
                     if not await self._call(look):
                         _log.error("leads no more: another operator took over")
                         return
-                    seen = asked
+                    if self.leads:
+                        self._seen = asked
                 except LocksUnavailable as error:
-                    if self._loop.time() - seen > self._grace_s:
-                        _log.error("leads no more: the lock store is away", problem=str(error))
-                        return
+                    _log.warning("the lock store is away", problem=str(error))
                 await asyncio.sleep(_LOOK_S)
         finally:
-            self.leads = False
+            self._won = False
 
     async def resign(self) -> None:
         """Let another one lead, at once."""
-        self.leads = False
+        self._won = False
         me = self._members.me()
         try:
             await self._call(lambda: self._locks.release(self._table, me.host, me.started))

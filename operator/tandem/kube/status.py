@@ -19,6 +19,7 @@ _log = structlog.get_logger("tandem.kube.status")
 _LONGEST_MESSAGE = 4096
 _LONGEST_PAUSE_S = 60.0
 _RETRY_S = 5.0
+_CONFLICT_PAUSES_S = (0.05, 0.2, 0.5)
 _NOTEWORTHY = (
     *("phase", "attempt", "startTime", "observedGeneration", "observedRetry"),
     *("version", "runningOperations", "heldLocks", "lastOperations", "nextCompaction"),
@@ -169,17 +170,39 @@ class StatusWriter:
             patch = self._patch()
             if not patch or self.gone or not self._allowed():
                 return
-            self.writes += 1
             try:
-                body = await self._api.patch_status(self._path, patch, uid=self._uid)
+                body = await self._patch_patiently(patch)
             except (NotFound, Conflict):
-                # Gone, or another one of the same name.
+                if not await self._is_gone():
+                    raise
                 self.gone = True
                 self._on_gone()
                 return
             self._version = _number(body["metadata"]["resourceVersion"])
             self._known = dict(body.get("status") or {})
             self._last = asyncio.get_running_loop().time()
+
+    async def _patch_patiently(self, patch: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Besides another uid, a conflict may mean that others wrote again and again while the
+        server tried to apply ours."""
+        for pause_s in _CONFLICT_PAUSES_S:
+            self.writes += 1
+            try:
+                return await self._api.patch_status(self._path, patch, uid=self._uid)
+            except Conflict:
+                if await self._is_gone():
+                    raise
+                await asyncio.sleep(pause_s)
+        self.writes += 1
+        return await self._api.patch_status(self._path, patch, uid=self._uid)
+
+    async def _is_gone(self) -> bool:
+        """Whether there is no such object any more, or another one took its name."""
+        try:
+            body = await self._api.get(self._path)
+        except NotFound:
+            return True
+        return str(body["metadata"]["uid"]) != self._uid
 
 
 def carried_over(known: Mapping[str, Any], status: Mapping[str, Any]) -> dict[str, Any]:
