@@ -18,14 +18,13 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Coroutine
-from contextlib import aclosing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
 from tandem.errors import LocksUnavailable
 from tandem.locks import codec
-from tandem.locks.etcd_client import Access, Change, EtcdClient, StreamBroken
+from tandem.locks.etcd_client import Access, EtcdClient
 from tandem.locks.etcd_leases import LeaseName, Leases
 from tandem.locks.etcd_table import Table
 from tandem.locks.model import CommitLease, Entry, Granted, LockRequest, Resource, Waiting
@@ -35,10 +34,10 @@ _T = TypeVar("_T")
 
 _TEND_EVERY_S = 0.25
 _HEAD_STAYS_S = 0.5
+_WATCH_STAYS_S = 10.0
 _MIRROR_STAYS_S = 60.0
 _LOOK_AGAIN_S = 30.0
 _SWEEP_EVERY_S = 600.0
-_RECONNECT_S = 0.2
 _GOODBYE_S = 2.0
 
 
@@ -218,13 +217,9 @@ class EtcdLocks:
             )
         )
         self._leases = Leases(self._client, settings.ttl_s, self._lost)
-        self._watched_from: int | None = None
 
     async def _serve(self) -> None:
-        tasks = [
-            asyncio.ensure_future(work)
-            for work in (self._follow(), self._leases.keep(), self._tend())
-        ]
+        tasks = [asyncio.ensure_future(work) for work in (self._leases.keep(), self._tend())]
         stopped = asyncio.ensure_future(self._stop.wait())
         await asyncio.wait([stopped, *tasks], return_when=asyncio.FIRST_COMPLETED)
         self._stop.set()
@@ -252,8 +247,6 @@ class EtcdLocks:
         if table is None:
             keys = self._keys.by_id(identifier)
             table = Table(name, keys, self._client, self._leases, self._revoke)
-            if self._watched_from is not None:
-                table.watch_began(self._watched_from)
             self._tables[identifier] = table
         table.used_at = time.monotonic()
         return table
@@ -276,34 +269,6 @@ class EtcdLocks:
         self._calls.add(task)
         task.add_done_callback(self._calls.discard)
 
-    async def _follow(self) -> None:
-        """Tell the tables what happens. Whenever the watch begins anew, whether its stream
-        broke, its endpoint was left, or its revision was compacted, they read anew."""
-        while True:
-            try:
-                async with aclosing(self._client.watch(self._keys.start, self._keys.end)) as watch:
-                    async for told in watch:
-                        if isinstance(told, int):
-                            self._watched_from = told
-                            for table in list(self._tables.values()):
-                                table.watch_began(told)
-                        else:
-                            self._tell(told)
-            except (StreamBroken, LocksUnavailable):
-                self._watched_from = None
-                for table in self._tables.values():
-                    table.mirror.watch_ended()
-                await asyncio.sleep(_RECONNECT_S)
-
-    def _tell(self, changes: tuple[Change, ...]) -> None:
-        by_table: dict[bytes, list[Change]] = {}
-        for change in changes:
-            by_table.setdefault(self._keys.id_of(change.key), []).append(change)
-        for identifier, its in by_table.items():
-            table = self._tables.get(identifier)
-            if table is not None:
-                table.tell(its)
-
     async def _tend(self) -> None:
         """What nobody waits for: heads without entries, tables that nobody uses, and a look at
         those that somebody waits for, should a watch ever have been silent."""
@@ -313,10 +278,9 @@ class EtcdLocks:
             await asyncio.sleep(_TEND_EVERY_S)
             now = time.monotonic()
             for table in self._tables.values():
-                if not table.watched or table.busy or self._watched_from is None:
-                    continue
-                if now >= look_at or not table.mirror.current:
-                    table.refresh()
+                table.look_again(doubt=now >= look_at)
+                if table.idle(now - _WATCH_STAYS_S):
+                    table.rest()
             if now >= look_at:
                 look_at = now + _LOOK_AGAIN_S
             try:
@@ -334,7 +298,7 @@ class EtcdLocks:
         before = time.monotonic() - stayed_s
         for table in list(self._tables.values()):
             mirror = table.mirror
-            if mirror.head and not mirror.entries and table.idle(before):
+            if mirror.head and mirror.empty and table.idle(before):
                 await table.remove_head()
 
     async def _sweep(self) -> None:

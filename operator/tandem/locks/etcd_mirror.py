@@ -3,6 +3,7 @@
 The belief is always the state at some revision, perhaps an old one. That is enough to be safe:
 a transaction that relies on it compares the head, which every grant and every new waiter bumps,
 and those entries that it waits for or revokes. It fails where they changed, and reads the truth.
+It begins as the state before anything was: no head, no entries.
 
 The belief is *current* while a watch feeds it: it was read no earlier than the watch began, and
 has taken every change since. Only then may it tell a waiter to go.
@@ -13,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from tandem.errors import LocksUnavailable
 from tandem.locks import codec
 from tandem.locks.codec import TableKeys
 from tandem.locks.etcd_client import Change, KeyValue
@@ -37,6 +37,8 @@ class Mirror:
     def __init__(self, keys: TableKeys) -> None:
         self._keys = keys
         self._records: dict[str, Record] = {}
+        # Not looked at yet. Most of what a watch tells we wrote ourselves.
+        self._raw: dict[str, KeyValue] = {}
         self._entries: dict[str, Entry] = {}
         self._head = 0
         # Up to here everything is known; beyond it, what our own calls told of single keys.
@@ -66,10 +68,25 @@ class Mirror:
         return self._current
 
     @property
+    def watched(self) -> bool:
+        return self._watched_from is not None
+
+    @property
+    def empty(self) -> bool:
+        return not self._records and not self._raw
+
+    @property
     def entries(self) -> Mapping[str, Entry]:
+        """By operation. Raises: LocksUnavailable, if one of them cannot be read."""
+        for operation in list(self._raw):
+            self.record(operation)
         return self._entries
 
     def record(self, operation: str) -> Record | None:
+        """Raises: LocksUnavailable, if it cannot be read."""
+        kv = self._raw.get(operation)
+        if kv is not None:
+            self._set(operation, record_of(kv))
         return self._records.get(operation)
 
     # A watch begins, tells, and ends
@@ -77,7 +94,7 @@ class Mirror:
     def watch_began(self, revision: int) -> None:
         """Every change after `revision` will be told: what was believed is not built upon."""
         self._watched_from = revision
-        self._forget()
+        self.forget()
 
     def watch_ended(self) -> None:
         self._watched_from = None
@@ -87,14 +104,7 @@ class Mirror:
         """Changes of this table, in order. Did they concern the belief?"""
         if self._since_reading is not None:
             self._since_reading.extend(changes)
-        if not self._current:
-            return False
-        try:
-            return self._take(changes)
-        except LocksUnavailable:
-            # Whoever asks next reads the table, and is told why it cannot be read.
-            self._forget()
-            return False
+        return self._current and self._take(changes)
 
     # Reading and writing
 
@@ -103,20 +113,15 @@ class Mirror:
         self._since_reading = []
 
     def read(self, found: Iterable[KeyValue], revision: int) -> None:
-        """The whole table as it was at `revision`. Raises: LocksUnavailable, if an entry cannot
-        be read."""
+        """The whole table as it was at `revision`."""
         told, self._since_reading = self._since_reading or (), None
-        self._forget()
+        self.forget()
         self._floor = revision
-        try:
-            for kv in found:
-                self._put(kv)
-            if self._watched_from is not None and revision >= self._watched_from:
-                self._current = True
-                self._take(told)
-        except LocksUnavailable:
-            self._forget()
-            raise
+        for kv in found:
+            self._put(kv)
+        if self._watched_from is not None and revision >= self._watched_from:
+            self._current = True
+            self._take(told)
 
     def not_read(self) -> None:
         """What `reading` announced brought nothing."""
@@ -129,15 +134,18 @@ class Mirror:
             return
         for operation, record in records.items():
             key = self._keys.of(operation)
+            raw = self._raw.get(operation)
             if self._is_news(key, revision):
                 self._seen[key] = revision
+                self._set(operation, record)
+            elif raw is not None and raw.modified == revision:
                 self._set(operation, record)
         if self._is_news(self._keys.head, revision):
             self._seen[self._keys.head] = self._head = revision
 
     def changed(self, operation: str, record: Record) -> None:
         """We put an entry that was there again, without the head."""
-        old = self._records.get(operation)
+        old = self._raw.get(operation) or self._records.get(operation)
         key = self._keys.of(operation)
         if old is None or old.created != record.created:
             return
@@ -147,12 +155,15 @@ class Mirror:
 
     def removed(self, operation: str, record: Record | None) -> None:
         """We deleted the key that `record` tells of, perhaps with its lease."""
-        old = self._records.get(operation)
+        old = self._raw.get(operation) or self._records.get(operation)
         if old is None or record is None or old.created != record.created:
             return
-        self._buried[self._keys.of(operation)] = old.created
-        self._records.pop(operation)
-        self._entries.pop(operation)
+        key = self._keys.of(operation)
+        if self._watched_from is not None:
+            self._buried[key] = old.created
+        else:
+            self._seen.pop(key, None)
+        self._remove(operation)
 
     def head_removed(self, belief: int, head: int) -> None:
         """We deleted the head that was put at revision `head`."""
@@ -162,8 +173,9 @@ class Mirror:
 
     # Details
 
-    def _forget(self) -> None:
-        self._records, self._entries = {}, {}
+    def forget(self) -> None:
+        """Believe in the beginning again."""
+        self._records, self._raw, self._entries = {}, {}, {}
         self._seen, self._buried = {}, {}
         self._head = self._floor = 0
         self._current = False
@@ -197,17 +209,27 @@ class Mirror:
             if kv.key == self._keys.head:
                 self._head = kv.modified
             return
-        entry, place = codec.decode(kv.value, created=kv.created, modified=kv.modified)
-        self._set(operation, Record(entry, kv.created, kv.modified, place, kv.lease))
+        self._raw[operation] = kv
 
     def _set(self, operation: str, record: Record) -> None:
+        self._raw.pop(operation, None)
         self._records[operation] = record
         self._entries[operation] = record.entry
 
     def _drop(self, key: bytes) -> None:
         operation = self._keys.operation(key)
         if operation is not None:
-            self._records.pop(operation, None)
-            self._entries.pop(operation, None)
+            self._remove(operation)
         elif key == self._keys.head:
             self._head = 0
+
+    def _remove(self, operation: str) -> None:
+        self._raw.pop(operation, None)
+        self._records.pop(operation, None)
+        self._entries.pop(operation, None)
+
+
+def record_of(kv: KeyValue) -> Record:
+    """Raises: LocksUnavailable, if it cannot be read."""
+    entry, place = codec.decode(kv.value, created=kv.created, modified=kv.modified)
+    return Record(entry, kv.created, kv.modified, place, kv.lease)

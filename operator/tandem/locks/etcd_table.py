@@ -1,7 +1,9 @@
 """The locks of one table in etcd: decided on the mirror, written by compared transactions.
 
-Requests that come while a transaction is under way are decided together and share the next one,
-so that a busy table costs etcd less, not more. Runs on the store's event loop.
+A table is watched only while somebody waits: else nobody but who uses it needs to know, and what
+others did meanwhile is noticed, and read, by the transaction that meets it. Requests that come
+while a transaction is under way are decided together and share the next one, so that a busy
+table costs etcd less, not more. Runs on the store's event loop.
 """
 
 from __future__ import annotations
@@ -10,7 +12,8 @@ import asyncio
 import itertools
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -19,9 +22,10 @@ from tandem.locks import codec, rules
 from tandem.locks.etcd_client import (
     KEEP_LEASE,
     Answer,
-    Change,
     EtcdClient,
+    KeyValue,
     LeaseMissing,
+    StreamBroken,
     delete,
     empty,
     put,
@@ -29,7 +33,7 @@ from tandem.locks.etcd_client import (
     unchanged,
 )
 from tandem.locks.etcd_leases import Lease, LeaseName, Leases
-from tandem.locks.etcd_mirror import Mirror, Record
+from tandem.locks.etcd_mirror import Mirror, Record, record_of
 from tandem.locks.model import (
     CommitLease,
     Entry,
@@ -45,6 +49,7 @@ _MOST_COMPARES = 120
 _MOST_BYTES = 1_000_000
 MOST_REVOKED = 60
 _TRIES_S = 5.0
+_RECONNECT_S = 0.2
 
 Answers = Granted | Waiting
 
@@ -132,6 +137,7 @@ class Table:
         self._blockers: dict[int, tuple[Entry, Entry]] = {}
         self._numbers = itertools.count()
         self._looking = False
+        self._following: asyncio.Task[None] | None = None
 
     # What the store asks for
 
@@ -197,44 +203,73 @@ class Table:
     def watch(self, operation: str, wake: Callable[[], None]) -> int:
         number = next(self._numbers)
         self._watchers[number] = (operation, wake)
-        if self.mirror.current:
+        self.used_at = time.monotonic()
+        if self._following is None:
+            self._following = asyncio.ensure_future(self._follow())
+        elif self.mirror.current:
             self.look()
-        else:
-            self.refresh()
         return number
 
     def end_watch(self, number: int) -> None:
+        self.used_at = time.monotonic()
         self._watchers.pop(number, None)
         self._blockers.pop(number, None)
 
-    @property
-    def watched(self) -> bool:
-        return bool(self._watchers)
-
-    @property
-    def busy(self) -> bool:
-        return self._worker is not None
+    # What the store does now and then
 
     def idle(self, since: float) -> bool:
         """Has nobody used it since this time (`time.monotonic()`), or waits for it?"""
-        return self.used_at <= since and not self.busy and not self.watched
+        return self.used_at <= since and self._worker is None and not self._watchers
+
+    def rest(self) -> None:
+        """Nobody has waited for a while: watch no more."""
+        if self._following is not None and not self._watchers:
+            self._following.cancel()
+            self._following = None
+            self.mirror.watch_ended()
+
+    def look_again(self, *, doubt: bool) -> None:
+        """Read the table for those who wait, where that has failed, or in doubt of the watch."""
+        waiting = self._watchers and self.mirror.watched and self._worker is None
+        if waiting and (doubt or not self.mirror.current):
+            self.refresh()
 
     async def close(self) -> None:
         """To be called when no more requests come."""
-        if self._worker is not None:
-            self._worker.cancel()
-            await asyncio.gather(self._worker, return_exceptions=True)
+        tasks = [task for task in (self._worker, self._following) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
-    # What the watch tells
+    async def remove_head(self) -> None:
+        """Leave nothing behind where there are no entries. Raises: LocksUnavailable."""
+        head, belief = self.mirror.head, self.mirror.belief
+        done = await self._client.transact(
+            [empty(self._keys.operations, self._keys.operations_end)],
+            [delete(self._keys.head)],
+            [],
+        )
+        if done.succeeded:
+            self.mirror.head_removed(belief, head)
 
-    def watch_began(self, revision: int) -> None:
-        self.mirror.watch_began(revision)
-        if self._watchers:
-            self.refresh()
+    # Watching
 
-    def tell(self, changes: list[Change]) -> None:
-        if self.mirror.tell(changes):
-            self.look()
+    async def _follow(self) -> None:
+        """Whenever the watch begins anew, whether its stream broke, its endpoint was left, or
+        its revision was compacted, the table is read anew."""
+        mirror = self.mirror
+        while True:
+            try:
+                async with aclosing(self._client.watch(self._keys.start, self._keys.end)) as watch:
+                    async for told in watch:
+                        if isinstance(told, int):
+                            mirror.watch_began(told)
+                            self.refresh()
+                        elif mirror.tell(told):
+                            self.look()
+            except (StreamBroken, LocksUnavailable):
+                mirror.watch_ended()
+                await asyncio.sleep(_RECONNECT_S)
 
     def lost(self, name: LeaseName) -> None:
         """A lease was lost in use: whoever watches it is to know, also while etcd is away."""
@@ -258,7 +293,11 @@ class Table:
         self._looking = False
         if not self.mirror.current:
             return
-        entries = self.mirror.entries
+        try:
+            entries = self.mirror.entries
+        except LocksUnavailable:
+            # Whoever asks for a lock is told what cannot be read.
+            return
         for number, (operation, wake) in list(self._watchers.items()):
             mine = entries.get(operation)
             seen = self._blockers.get(number)
@@ -270,17 +309,6 @@ class Table:
             else:
                 self._blockers.pop(number, None)
                 _call_soon(wake)
-
-    async def remove_head(self) -> None:
-        """Leave nothing behind where there are no entries. Raises: LocksUnavailable."""
-        head, belief = self.mirror.head, self.mirror.belief
-        done = await self._client.transact(
-            [empty(self._keys.operations, self._keys.operations_end)],
-            [delete(self._keys.head)],
-            [],
-        )
-        if done.succeeded:
-            self.mirror.head_removed(belief, head)
 
     # The queue
 
@@ -311,7 +339,9 @@ class Table:
                         alone = len(batch)
                         self._queue.extendleft(reversed(batch))
                 except LocksUnavailable as error:
-                    # The others would find it out one after the other.
+                    # What is believed may be what cannot be read. And the others in the queue
+                    # would find it out one after the other.
+                    self.mirror.forget()
                     _fail([*batch, *self._queue], error)
                     self._queue.clear()
         except BaseException as error:
@@ -366,8 +396,8 @@ class Table:
                 plan.again.append(ask)
             else:
                 self._decide_one(plan, ask, ask.lease, place)
-        # Nothing tells us what else happens, so that the next request would fail: look now.
-        plan.reads_all |= bool(plan.puts) and not mirror.current
+        # Others wait here, but what they do was not told yet: read it with what we do.
+        plan.reads_all |= bool(plan.puts) and mirror.watched and not mirror.current
         return plan
 
     def _decide_one(self, plan: _Plan, ask: _Ask, lease: Lease, place: int) -> None:
@@ -487,12 +517,8 @@ class Table:
         return _only(await self._client.read(key, b""))
 
 
-def _only(found: Any) -> Record | None:
-    if not found:
-        return None
-    kv = found[0]
-    entry, place = codec.decode(kv.value, created=kv.created, modified=kv.modified)
-    return Record(entry, kv.created, kv.modified, place, kv.lease)
+def _only(found: Sequence[KeyValue]) -> Record | None:
+    return record_of(found[0]) if found else None
 
 
 def _future() -> asyncio.Future[Any]:

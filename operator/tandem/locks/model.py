@@ -23,8 +23,7 @@ class EntryState(StrEnum):
     COMMITTING = "committing"
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Interval:
+class Interval(NamedTuple):
     """Half-open `[start, end)` of comparable text (an ISO instant); "" leaves a side open."""
 
     start: str = ""
@@ -39,8 +38,7 @@ class Interval:
 EVERYTHING = Interval()
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Resource:
+class Resource(NamedTuple):
     """A segment, or (without a name) an interval of the table.
 
     A segment whose interval is not known lies, for all we know, anywhere: it overlaps every
@@ -100,8 +98,11 @@ class LockRequest:
     def span(self) -> Span:
         """Computed once."""
         if self._span is None:
-            names = frozenset([r.segment for r in self.resources if r.segment])
-            wide = tuple(r for r in self.resources if not r.segment)
+            names = frozenset([r.segment for r in self.resources])
+            wide: tuple[Resource, ...] = ()
+            if "" in names:
+                names -= {""}
+                wide = tuple(r for r in self.resources if not r.segment)
             found = Span(names, min(names, default=""), max(names, default=""), wide)
             object.__setattr__(self, "_span", found)
             return found
