@@ -18,6 +18,7 @@ from dataclasses import replace
 from typing import Any
 
 from tandem.errors import Reason
+from tandem.operations.asks import asked, stop
 from tandem.operations.effects import Effect, Point
 from tandem.operations.events import (
     AbandonedBefore,
@@ -103,7 +104,7 @@ def _table_read(state: OperationState, event: TableRead) -> Step:
         todo = (Point.STOP_JOB, Point.CLEAN_ATTEMPT, Point.RELEASE_LOCKS)
         return close(state, Closing(todo, ending))
     if state.asked is not None:
-        return _stop(state, state.asked)
+        return stop(state, state.asked)
     if state.persisted:
         return do(state, Point.RECONCILE, phase=Phase.RECONCILING)
     return do(state, Point.PLAN)
@@ -129,7 +130,7 @@ def _earlier_found(state: OperationState, event: EarlierFound) -> Step:
         state = state.at(attempt=event.attempt)
         if state.asked is not None:
             # Its job may be at work, and its files are there.
-            return _stop(state.at(persisted=True), state.asked)
+            return stop(state.at(persisted=True), state.asked)
         if event.complete or event.running:
             return do(state, Point.ADOPT_ATTEMPT)
         return _abandon_earlier(state, f"attempt {event.attempt} ended without a result")
@@ -142,14 +143,14 @@ def _earlier_found(state: OperationState, event: EarlierFound) -> Step:
         todo = (Point.ABANDON_ATTEMPT, Point.CLEAN_ATTEMPT, Point.RECORD_RESULT)
         return close(state.at(attempt=event.attempt), Closing(todo, ending, closes=True))
     if state.asked is not None:
-        return _stop(state, state.asked)
+        return stop(state, state.asked)
     # The cleaning after an abandonment may itself have been cut short. None of these attempts
     # is ours, so the effect says by itself which they are.
     return perform(state, Effect(Point.CLEAN_ATTEMPT, state.abandoned))
 
 
 def _plan_unless_asked(state: OperationState) -> Step:
-    return do(state, Point.PLAN) if state.asked is None else _stop(state, state.asked)
+    return do(state, Point.PLAN) if state.asked is None else stop(state, state.asked)
 
 
 def _abandon_earlier(state: OperationState, why: str) -> Step:
@@ -364,56 +365,6 @@ def _closing_failed(state: OperationState, closing: Closing, event: EffectFailed
     return close(state, Closing((Point.RELEASE_LOCKS,), ending))
 
 
-_ASKED = {
-    Ask.INTERRUPT: (Phase.FAILED, Reason.INTERRUPTED, "interrupted; nothing was committed"),
-    Ask.CANCEL: (
-        Phase.FAILED,
-        Reason.CANCELLED,
-        "the resource was deleted; nothing was committed",
-    ),
-    Ask.SUSPEND: (Phase.SUSPENDED, Reason.SUSPENDED, "suspended; nothing was committed"),
-    Ask.DEADLINE: (
-        Phase.FAILED,
-        Reason.DEADLINE_EXCEEDED,
-        "activeDeadlineSeconds passed before the commit",
-    ),
-}
-
-
-_FINDING_OUT = frozenset({Point.READ_TABLE, Point.CHECK_EARLIER_OUTCOME})
-
-
-def _asked(state: OperationState, event: Asked) -> Step:
-    if state.succeeded or (state.closing is not None and not state.closing.again):
-        # Too late: what is visible is reported, and what ends, ends.
-        return _again(state)
-    if state.closing is not None or _must_look_first(state, event.what):
-        return _again(state.at(asked=event.what))
-    return _stop(state, event.what)
-
-
-def _must_look_first(state: OperationState, what: Ask) -> bool:
-    point = state.waiting.point if state.waiting is not None else None
-    if point is Point.LOOK_UP_COMMIT:
-        return True  # perhaps it has committed
-    # Whether it has, and what is still at work, is not known yet. Who interrupts will not wait
-    # for it, and the next run finds it out.
-    return what is not Ask.INTERRUPT and not state.attempt and point in _FINDING_OUT
-
-
-def _again(state: OperationState) -> Step:
-    """The effect under way once more, which the request came before; and no longer wait."""
-    if state.waiting is None:
-        return state, ()
-    effect = replace(state.waiting, delay_ms=0 if state.asked else state.waiting.delay_ms)
-    return state.at(waiting=effect), (effect,)
-
-
-def _stop(state: OperationState, what: Ask) -> Step:
-    phase, reason, message = _ASKED[what]
-    return give_up(state.at(asked=None), phase, reason, message, counted=what is Ask.DEADLINE)
-
-
 _HANDLERS: dict[type[Event], Callable[[OperationState, Any], Step]] = {
     Started: _started,
     TableRead: _table_read,
@@ -437,5 +388,5 @@ _HANDLERS: dict[type[Event], Callable[[OperationState, Any], Step]] = {
     AbandonedBefore: _abandoned_before,
     Done: _done,
     EffectFailed: _effect_failed,
-    Asked: _asked,
+    Asked: asked,
 }
