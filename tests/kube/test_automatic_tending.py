@@ -51,6 +51,12 @@ class Server:
         self.objects[name] = made
         return made
 
+    async def list(self, at: ResourcePath, *, labels: str) -> Json:
+        self.calls.append(f"list {at.plural} {labels}")
+        if self.error is not None:
+            raise self.error
+        return {"items": list(self.objects.values())}
+
     async def get(self, at: ResourcePath) -> Json:
         self.calls.append(f"get {at.plural} {at.name}")
         if at.name not in self.objects:
@@ -150,7 +156,8 @@ def test_nothing_is_asked_and_nothing_planned_while_nothing_changes(stage: Stage
         for _ in range(5):
             said, seconds = await stage.look()
             assert seconds == 3 * 3600
-        assert (stage.plans, stage.server.calls) == (1, [])
+        listed = ["list tablecompactions tandem.dev/automatic,tandem.dev/table=flights"]
+        assert (stage.plans, stage.server.calls) == (1, listed)
         assert said["nextTime"] == "2026-06-10T15:00:00Z"
 
         stage.clock.ms += 3 * 3600 * 1000
@@ -179,7 +186,12 @@ def test_a_child_is_created_once_although_the_watch_lags(stage: Stage) -> None:
 def test_A5_somebody_else_was_faster(stage: Stage) -> None:
     async def play() -> None:
         other = Stage(stage.lake, server=stage.server)
+        other.policy = {"minor": {"thresholds": [9]}}
+        other.see()
+        await other.look()
         await stage.look()
+        other.policy = POLICY
+        other.see()
         said, _ = await other.look()
 
         assert len(stage.server.objects) == 1
@@ -206,6 +218,11 @@ def test_a_stranger_of_that_name_is_not_taken_for_a_child(stage: Stage) -> None:
 
 def test_what_the_server_refuses_is_said_and_tried_again(stage: Stage) -> None:
     async def play() -> None:
+        stage.policy = {"minor": {"thresholds": [9]}}
+        stage.see()
+        await stage.look()
+        stage.policy = POLICY
+        stage.see()
         stage.server.error = Forbidden(403, "Forbidden", "exceeded quota")
         for number in range(1, 4):
             said, seconds = await stage.look()
@@ -216,6 +233,40 @@ def test_what_the_server_refuses_is_said_and_tried_again(stage: Stage) -> None:
         stage.server.error = None
         await stage.look()
         assert len(stage.server.objects) == 1
+
+    asyncio.run(play())
+
+
+def test_A5_an_operator_that_starts_waits_until_it_has_seen_all_children(stage: Stage) -> None:
+    async def play() -> None:
+        await stage.look()
+        (name,) = stage.server.objects
+        said = {"nextCompaction": {"why": "as it was"}}
+        other = Stage(stage.lake, server=stage.server)
+        other.registry.update(
+            {
+                "kind": "LakeTable",
+                "metadata": {
+                    "name": "flights",
+                    "namespace": "lake",
+                    "uid": "uid-1",
+                    "resourceVersion": "1",
+                },
+                "status": said,
+            }
+        )
+        for _ in range(3):
+            assert await other.look() == (said["nextCompaction"], 1.0)
+        other.know({"phase": "Running", "plan": {"segments": ["0"]}})
+        status, _ = await other.look()
+        assert status["why"] == f"TableCompaction/{name} is at work."
+        assert [call.split()[0] for call in stage.server.calls] == ["list", "create", "list"]
+
+        # Without an answer nothing is decided either.
+        third = Stage(stage.lake, server=stage.server)
+        stage.server.error = Forbidden(403, "Forbidden", "")
+        assert await third.look() == ({}, 1.0)
+        assert third.plans == 0
 
     asyncio.run(play())
 
@@ -243,12 +294,12 @@ def test_history_is_deleted_as_it_was_seen(stage: Stage) -> None:
             made = stage.server.objects[child.name]
             completed = {"phase": "Succeeded", "completionTime": f"2026-06-10T{ended}Z"}
             stage.registry.update({**made, "status": completed})
-        for error in (NotFound(404, "", ""), Conflict(409, "", ""), Forbidden(403, "", "")):
+        for error in (None, NotFound(404, "", ""), Conflict(409, "", ""), Forbidden(403, "", "")):
             stage.server.error = error
             stage.clock.ms += MINUTE * 60
             await stage.look()
         deletes = [call for call in stage.server.calls if call.startswith("delete")]
-        assert deletes == ["delete tablecompactions old-12 u0 7"] * 3
+        assert deletes == ["delete tablecompactions old-12 u0 7"] * 4
 
     asyncio.run(play())
 

@@ -1,8 +1,9 @@
 """Automatic compaction in a cluster: gathers facts, asks what to do, and does it.
 
-What to do is decided in `tandem.planning.automatic`. Nothing is listed: children are those that
-the registry knows of anyway. Nothing is planned as long as neither the table's version, its
-policy or its children have changed nor the time has come that the last decision named.
+What to do is decided in `tandem.planning.automatic`. Children are those that the registry knows
+of; they are listed once, at the start, to know when the registry knows them all. Nothing is
+planned as long as neither the table's version, its policy or its children have changed nor the
+time has come that the last decision named.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from tandem.delta.snapshot import Snapshot
 from tandem.errors import TandemError
 from tandem.kube.api import ApiError, Conflict, NotFound
 from tandem.kube.context import Context
-from tandem.kube.kinds import TABLE_KIND, Body, path, status_of
+from tandem.kube.kinds import TABLE_KIND, Body, is_deleting, path, status_of
 from tandem.kube.registry import Summary
 from tandem.kube.tables import TableContext
 from tandem.operations.automatic import next_compaction, table_facts
@@ -43,8 +44,10 @@ SCHEDULED: Final = "tandem.dev/scheduled"
 RETRIES: Final = "tandem.dev/retries"
 """Label: how many of its line failed in a row before it."""
 
+_TABLE: Final = "tandem.dev/table"
 _UNSEEN_MS = 10_000
-"""How long a child that was just created may take to appear among the watched ones."""
+"""How long a child that exists may take to appear among the watched ones."""
+_LOOK_AGAIN_S = 1.0
 _REFUSED_MS = 60_000
 _CALM_FACTOR = 10
 """A table that is written all the time may cost a tenth of a thread, however large it is."""
@@ -57,12 +60,17 @@ class _Memory:
 
     Attributes:
         since: up to when each schedule has been dealt with.
+        unseen: children that there were at the start and that the registry has not seen yet;
+            None before they were listed.
+        unseen_until_s: by the loop's clock: until then they are waited for.
         made: children that exist although the registry does not know them yet.
         key, wake_ms, status: what was decided last on, until when it holds, and what it said.
         calm_until_s: by the loop's clock: until then a new version alone is no reason to plan.
     """
 
     since: dict[str, int]
+    unseen: set[str] | None = None
+    unseen_until_s: float = 0.0
     made: dict[str, ChildFact] = field(default_factory=dict)
     key: tuple[object, ...] = ()
     calm_until_s: float = 0.0
@@ -88,6 +96,8 @@ class Automatic:
             self._memories.pop(table, None)
             return {}, math.inf
         memory = self._memory(table)
+        if not await self._knows_all(table.uid, resource, memory, children):
+            return memory.status, _LOOK_AGAIN_S
         now_ms = self._context.clock.now_ms()
         facts = self._facts(table.uid, memory, children, now_ms)
         key = (resource.spec, facts, snapshot.metadata.id, snapshot.version)
@@ -103,9 +113,36 @@ class Automatic:
     def _memory(self, table: TableContext) -> _Memory:
         memory = self._memories.get(table)
         if memory is None:
-            body = self._context.registry.body(table.uid)
-            memory = self._memories[table] = _Memory(remembered(body or {}))
+            body = self._context.registry.body(table.uid) or {}
+            memory = self._memories[table] = _Memory(remembered(body))
+            if "nextCompaction" in status_of(body):
+                memory.status = {"nextCompaction": status_of(body)["nextCompaction"]}
         return memory
+
+    async def _knows_all(
+        self, uid: str, resource: LakeTable, memory: _Memory, children: Iterable[Summary]
+    ) -> bool:
+        """Whether the registry has seen all children that there were when we began: what an
+        operator decides that has just started must not depend on the order of events."""
+        loop = asyncio.get_running_loop()
+        if memory.unseen is None:
+            collection = path(TableCompaction.kind_name, resource.namespace)
+            table = label_value(resource.name)
+            try:
+                found = await self._context.api.list(collection, labels=f"{LINE},{_TABLE}={table}")
+            except ApiError as error:
+                _log.warning("children not listed", table=resource.id, problem=str(error))
+                return False
+            memory.unseen = {
+                item["metadata"]["name"]
+                for item in found["items"]
+                if _is_owned(item, uid) and not is_deleting(item)
+            }
+            memory.unseen_until_s = loop.time() + _UNSEEN_MS / 1000
+        memory.unseen -= {summary.name for summary in children}
+        if memory.unseen and loop.time() >= memory.unseen_until_s:
+            memory.unseen = set()  # deleted since
+        return not memory.unseen
 
     def _facts(
         self, uid: str, memory: _Memory, children: Iterable[Summary], now_ms: int
@@ -195,8 +232,7 @@ class Automatic:
             found = await self._context.api.get(path(TableCompaction.kind_name, namespace, name))
         except ApiError:
             return True  # gone again, or not to be had: the next decision will see
-        owners = found["metadata"].get("ownerReferences") or ()
-        return any(owner.get("uid") == uid for owner in owners)
+        return _is_owned(found, uid)
 
     async def _delete(self, name: str, resource: LakeTable) -> None:
         """Delete a finished child, if it still is as we saw it."""
@@ -218,7 +254,7 @@ def manifest(child: Child, resource: LakeTable, uid: str) -> dict[str, Any]:
     """The TableCompaction to create, owned by its LakeTable. Pure."""
     labels = {
         MANAGED_BY[0]: MANAGED_BY[1],
-        "tandem.dev/table": label_value(resource.name),
+        _TABLE: label_value(resource.name),
         LINE: child.line,
     }
     if child.scheduled_ms is not None:
@@ -277,6 +313,10 @@ def remembered(body: Body) -> dict[str, int]:
         if since_ms is not None:
             found[str(run.get("id", ""))] = since_ms
     return found
+
+
+def _is_owned(body: Body, uid: str) -> bool:
+    return any(o.get("uid") == uid for o in body["metadata"].get("ownerReferences") or ())
 
 
 def _status(found: NextCompaction) -> dict[str, Any]:

@@ -177,6 +177,9 @@ class TableLife:
         manifest = status.manifest()
         if tended is not None:
             manifest.update(tended[0])
+        elif "nextCompaction" in self._writer.known:
+            # It is also the memory of what the schedules have done.
+            manifest["nextCompaction"] = self._writer.known["nextCompaction"]
         self._writer.offer(manifest)
         first = self._table.conditions[0]
         told = (first.status, str(first.reason))
