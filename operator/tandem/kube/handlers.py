@@ -128,6 +128,20 @@ async def _clean_up(context: Context, body: Body) -> None:
         _log.warning("let go without cleaning up", uid=uid_of(body))
 
 
+class NoDifferences(kopf.DiffBaseStorage):
+    """kopf shall not remember what it handled last, nor look for what differs: our handlers go
+    by what is there. It would copy every object for that, twice."""
+
+    def build(self, *, body: Any, extra_fields: Any = None) -> Any:  # noqa: ARG002 - kopf's
+        return {}
+
+    def fetch(self, *, body: Any) -> Any:  # noqa: ARG002 - kopf's
+        return None
+
+    def store(self, *, body: Any, patch: Any, essence: Any) -> None:
+        """Nothing is stored."""
+
+
 class Patience:
     """Pauses between tries of one API call, without end: where kopf gives up, a watch ends and
     the operator is blind."""
@@ -142,7 +156,7 @@ def kopf_settings(settings: OperatorSettings) -> kopf.OperatorSettings:
     found = kopf.OperatorSettings()
     found.persistence.finalizer = FINALIZER
     found.persistence.progress_storage = kopf.AnnotationsProgressStorage(prefix=GROUP)
-    found.persistence.diffbase_storage = kopf.AnnotationsDiffBaseStorage(prefix=GROUP)
+    found.persistence.diffbase_storage = NoDifferences()
     found.posting.reporting_component = "tandem-operator"
     found.posting.reporting_instance = settings.instance
     found.posting.event_name_prefix = "tandem-"
@@ -152,7 +166,8 @@ def kopf_settings(settings: OperatorSettings) -> kopf.OperatorSettings:
     found.networking.error_backoffs = Patience()
     found.watching.connect_timeout = 5
     found.watching.reconnect_backoff = 0.5
-    found.watching.chunk_size = 500
+    found.watching.chunk_size = 200
+    found.queueing.idle_timeout = 0.5
     found.watching.label_selectors["sparkoperator.k8s.io", "sparkapplications"] = "=".join(
         MANAGED_BY
     )

@@ -24,6 +24,7 @@ from tandem.kube.finished import Finished
 from tandem.kube.jobs import ApplicationCache, ApplicationRunner
 from tandem.kube.kinds import GROUP, KINDS, VERSION, Body, plural, uid_of
 from tandem.kube.leader import Leadership, LockMembers
+from tandem.kube.memories import FrugalMemories
 from tandem.kube.registry import Registry
 from tandem.kube.settings import OperatorSettings
 from tandem.kube.slots import Slots
@@ -153,6 +154,7 @@ async def _work(
         await kopf.operator(
             registry=registry,
             settings=handlers.kopf_settings(settings),
+            memories=FrugalMemories(),
             standalone=True,
             clusterwide=not settings.namespaces,
             namespaces=settings.namespaces,
