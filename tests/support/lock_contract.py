@@ -1,11 +1,17 @@
 """What every `LockStore` must do. A test class for each store inherits `LockContract`.
 
 Times never decide a test: waiting is checked by `wait` returning at once or not at all.
+Which modes may stand beside each other is checked against a table copied by hand.
 """
 
 from __future__ import annotations
 
+import itertools
+import random
 import threading
+from collections.abc import Callable, Iterable
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from dataclasses import replace
 
 import pytest
 
@@ -14,6 +20,7 @@ from tandem.locks.model import (
     CommitLease,
     EntryState,
     Granted,
+    Interval,
     LockRequest,
     Mode,
     Resource,
@@ -24,6 +31,15 @@ from tandem.locks.port import LockStore
 
 TABLE = "file:///table"
 LONG_S = 20.0
+
+# Copied by hand from design.md, section 3, "Locks in etcd": requested → held that it may join.
+MAY_STAND_BESIDE: dict[Mode, set[Mode]] = {
+    Mode.APPEND: {Mode.APPEND, Mode.UPDATE, Mode.REWRITE, Mode.REPLACE},
+    Mode.UPDATE: {Mode.APPEND, Mode.UPDATE, Mode.REWRITE},
+    Mode.REWRITE: {Mode.APPEND, Mode.UPDATE},
+    Mode.REPLACE: {Mode.APPEND, Mode.REWRITE},
+    Mode.EXCLUSIVE: set(),
+}
 
 
 def request(
@@ -46,8 +62,46 @@ def request(
     )
 
 
+def asked(operation: str, mode: Mode, *resources: Resource) -> LockRequest:
+    return replace(request(operation, mode), resources=resources)
+
+
 def owner(operation: str) -> str:
     return f"process of {operation}"
+
+
+def in_threads(*work: Callable[[], None]) -> None:
+    """Run all of them at once. An error in one is the test's."""
+    with ThreadPoolExecutor(len(work)) as pool:
+        done, _ = wait([pool.submit(one) for one in work], LONG_S, FIRST_EXCEPTION)
+        errors = [error for future in done if (error := future.exception()) is not None]
+        if errors or len(done) < len(work):
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise errors[0] if errors else TimeoutError("threads wait for each other")
+
+
+def get(locks: LockStore, asked: LockRequest) -> int:
+    """Wait until it is granted."""
+    while not isinstance(answer := locks.acquire(asked), Granted):
+        locks.wait(asked.table, asked.operation, LONG_S)
+    return answer.token
+
+
+def excluded(holders: Iterable[tuple[int, LockRequest]]) -> list[tuple[str, str]]:
+    """Pairs of (token, holder) that may not hold together, the later one beside the earlier:
+    slow and obvious. Who was granted in the same instant may have been in either order."""
+
+    def may(earlier: LockRequest, later: LockRequest) -> bool:
+        return earlier.mode in MAY_STAND_BESIDE[later.mode]
+
+    return [
+        (one.operation, other.operation)
+        for (first, one), (second, other) in itertools.combinations(holders, 2)
+        if one.table == other.table
+        and set(one.resources) & set(other.resources)
+        and not (first <= second and may(one, other))
+        and not (second <= first and may(other, one))
+    ]
 
 
 class LockContract:
@@ -226,4 +280,224 @@ class LockContract:
         for thread in threads:
             thread.join(LONG_S)
         assert most == [1] * 32
+        assert locks.entries(TABLE) == ()
+
+    def test_C10_of_two_compactions_with_a_common_input_one_waits_and_then_may_plan_anew(
+        self, locks: LockStore
+    ) -> None:
+        locks.acquire(request("a", Mode.REWRITE, "0", "1", "2", "3"))
+        late = request("b", Mode.REWRITE, "2", "3", "4", "5")
+        assert locks.acquire(late) == Waiting((("TableCompaction/a", "segment 2"),))
+        # It waits with its first plan, and asks with the next one: what is left after "a".
+        self.release(locks, "a")
+        assert isinstance(locks.acquire(request("b", Mode.REWRITE, "0.1", "4", "5")), Granted)
+        assert isinstance(locks.acquire(request("c", Mode.REWRITE, "2", "3")), Granted)
+
+    def test_a_plan_of_a_thousand_segments_is_all_or_nothing(self, locks: LockStore) -> None:
+        many = [str(number) for number in range(1000)]
+        assert isinstance(locks.acquire(request("a", Mode.REWRITE, *many)), Granted)
+        late = locks.acquire(request("b", Mode.REWRITE, "other", "999"))
+        assert late == Waiting((("TableCompaction/a", "segment 999"),))
+        beside = [str(number) for number in range(1000, 2000)]
+        assert isinstance(locks.acquire(request("c", Mode.REWRITE, *beside)), Granted)
+        held = [e.request for e in locks.entries(TABLE) if e.state is EntryState.HELD]
+        assert [len(r.resources) for r in held] == [1000, 1000]
+        assert [r.segment for r in held[0].resources] == many
+
+    def test_S29_intervals_overlap_and_a_segment_of_unknown_interval_overlaps_all(
+        self, locks: LockStore
+    ) -> None:
+        day = Resource(interval=Interval("2013-02-01", "2013-02-02"))
+        hour = Resource(interval=Interval("2013-02-01T05", "2013-02-01T06"))
+        later = Resource(interval=Interval("2013-02-02", "2013-02-03"))
+        assert isinstance(locks.acquire(asked("a", Mode.REPLACE, day)), Granted)
+        waits = locks.acquire(asked("b", Mode.REPLACE, hour))
+        assert waits == Waiting((("TableCompaction/a", "interval 2013-02-01/2013-02-02"),))
+        assert isinstance(locks.acquire(asked("c", Mode.REPLACE, later)), Granted)
+        assert isinstance(locks.acquire(asked("d", Mode.REPLACE, segment("7"))), Waiting)
+
+    def test_S20_an_exclusive_lock_of_higher_priority_revokes_segment_locks(
+        self, locks: LockStore
+    ) -> None:
+        locks.acquire(request("a", Mode.REWRITE, "0"))
+        locks.acquire(request("b", Mode.APPEND))
+        assert isinstance(locks.acquire(request("c", Mode.EXCLUSIVE, priority=1)), Granted)
+        for operation in ("a", "b"):
+            assert locks.enter_commit(TABLE, operation, owner(operation)) is CommitLease.REVOKED
+
+    def test_S25_the_name_of_an_output_is_nobodys_lock(self, locks: LockStore) -> None:
+        # It is given out in the commit: who is granted "0.1" meanwhile names a live segment.
+        locks.acquire(request("a", Mode.REWRITE, "0", "1", "2", "3"))
+        assert isinstance(locks.acquire(request("b", Mode.REWRITE, "0.1")), Granted)
+
+    def test_Z16_tokens_are_not_given_twice_when_nobody_is_left(self, locks: LockStore) -> None:
+        first = locks.acquire(request("a", Mode.REWRITE, "0"))
+        self.release(locks, "a")
+        assert locks.entries(TABLE) == ()
+        again = locks.acquire(request("a", Mode.REWRITE, "0"))
+        assert isinstance(first, Granted)
+        assert isinstance(again, Granted)
+        assert again.token > first.token
+
+    def test_I27_a_lock_on_the_same_segments_in_another_mode_is_another_lock(
+        self, locks: LockStore
+    ) -> None:
+        locks.acquire(request("a", Mode.UPDATE, "0"))
+        locks.acquire(request("b", Mode.UPDATE, "0"))
+        assert isinstance(locks.acquire(request("a", Mode.REPLACE, "0")), Waiting)
+
+    def test_I27_a_restarted_waiter_keeps_its_place(self, locks: LockStore) -> None:
+        locks.acquire(request("a", Mode.REWRITE, "0"))
+        locks.acquire(request("b", Mode.REWRITE, "0"))
+        locks.acquire(request("c", Mode.REWRITE, "0"))
+        locks.acquire(request("b", Mode.REWRITE, "0", owner="restarted"))
+        assert [e.request.operation for e in locks.entries(TABLE)] == ["a", "b", "c"]
+        self.release(locks, "a")
+        assert isinstance(locks.acquire(request("c", Mode.REWRITE, "0")), Waiting)
+        restarted = request("b", Mode.REWRITE, "0", owner="restarted")
+        assert isinstance(locks.acquire(restarted), Granted)
+        assert locks.enter_commit(TABLE, "b", "restarted") is CommitLease.ENTERED
+
+    def test_I27_a_take_over_takes_back_the_right_to_commit(self, locks: LockStore) -> None:
+        locks.acquire(request("a", Mode.REWRITE, "0"))
+        locks.enter_commit(TABLE, "a", owner("a"))
+        locks.acquire(request("a", Mode.REWRITE, "0", owner="restarted"))
+        assert [e.state for e in locks.entries(TABLE)] == [EntryState.HELD]
+        locks.leave_commit(TABLE, "a", owner("a"))
+        assert locks.enter_commit(TABLE, "a", "restarted") is CommitLease.ENTERED
+        assert [e.state for e in locks.entries(TABLE)] == [EntryState.COMMITTING]
+
+    def test_S24_extend_says_whom_it_met_and_a_lost_lock_extends_nothing(
+        self, locks: LockStore
+    ) -> None:
+        locks.acquire(request("a", Mode.REWRITE, "0"))
+        locks.acquire(request("b", Mode.REWRITE, "1"))
+        met = locks.extend(TABLE, "a", owner("a"), (segment("2"), segment("1")))
+        assert met == Waiting((("TableCompaction/b", "segment 1"),))
+        assert isinstance(locks.acquire(request("c", Mode.REWRITE, "2")), Granted)
+        self.release(locks, "a")
+        assert locks.extend(TABLE, "a", owner("a"), (segment("3"),)) == Waiting(())
+        assert locks.extend(TABLE, "b", "a zombie", (segment("3"),)) == Waiting(())
+
+    def test_S24_a_stream_takes_locks_one_by_one(self, locks: LockStore) -> None:
+        first = locks.acquire(request("a", Mode.UPDATE, "0"))
+        for number in range(1, 20):
+            assert locks.extend(TABLE, "a", owner("a"), (segment(str(number)),)) == first
+        (entry,) = locks.entries(TABLE)
+        assert [r.segment for r in entry.request.resources] == [str(n) for n in range(20)]
+        assert isinstance(locks.acquire(request("b", Mode.REPLACE, "19")), Waiting)
+        self.release(locks, "a")
+        assert isinstance(locks.acquire(request("b", Mode.REPLACE, "19")), Granted)
+
+    def test_a_watch_tells_a_waiter_to_go_and_no_other(self, locks: LockStore) -> None:
+        for operation in ("a", "b", "c"):
+            locks.acquire(request(operation, Mode.REWRITE, "0"))
+        woken = {operation: threading.Event() for operation in ("b", "c")}
+        ends = [locks.watch(TABLE, operation, event.set) for operation, event in woken.items()]
+        assert not woken["b"].is_set()
+        self.release(locks, "a")
+        assert woken["b"].wait(LONG_S)
+        assert isinstance(locks.acquire(request("b", Mode.REWRITE, "0")), Granted)
+        assert not woken["c"].is_set()
+        self.release(locks, "b")
+        assert woken["c"].wait(LONG_S)
+        for end in ends:
+            end()
+
+    def test_a_watch_calls_at_once_where_nothing_is_to_be_waited_for(
+        self, locks: LockStore
+    ) -> None:
+        for asked_for in (None, request("a", Mode.REWRITE, "0")):
+            if asked_for is not None:
+                locks.acquire(asked_for)
+            woken = threading.Event()
+            end = locks.watch(TABLE, "a", woken.set)
+            assert woken.wait(LONG_S)
+            end()
+
+    def test_a_watch_tells_a_holder_of_its_loss(self, locks: LockStore) -> None:
+        locks.acquire(request("a", Mode.REWRITE, "0"))
+        told: list[tuple[EntryState, str]] = []
+        changed = threading.Event()
+        end = locks.watch(TABLE, "a", changed.set)
+        locks.acquire(request("b", Mode.REWRITE, "0", priority=1))
+        while not any(revoked for _, revoked in told):
+            assert changed.wait(LONG_S)
+            changed.clear()
+            told += [(e.state, e.revoked_by) for e in locks.entries(TABLE)]
+        end()
+        assert locks.enter_commit(TABLE, "a", owner("a")) is CommitLease.REVOKED
+
+    def test_a_watch_that_was_ended_is_silent(self, locks: LockStore) -> None:
+        locks.acquire(request("a", Mode.REWRITE, "0"))
+        locks.acquire(request("b", Mode.REWRITE, "0"))
+        silent, woken = threading.Event(), threading.Event()
+        locks.watch(TABLE, "b", silent.set)()
+        end = locks.watch(TABLE, "b", woken.set)
+        self.release(locks, "a")
+        assert woken.wait(LONG_S)
+        end()
+        assert not silent.is_set()
+
+    @pytest.mark.parametrize("seed", range(2))
+    def test_no_two_excluded_holders_ever(self, locks: LockStore, seed: int) -> None:
+        """Many threads, few segments, all modes: who holds is kept beside the store, and every
+        grant is checked against all others."""
+        mutex = threading.Lock()
+        holding: dict[str, tuple[int, LockRequest]] = {}
+
+        def work(name: str) -> None:
+            chance = random.Random(f"{seed}{name}")
+            for number in range(4):
+                asked_for = request(
+                    f"{name}.{number}",
+                    chance.choice(list(Mode)),
+                    *chance.sample("01234567", chance.randint(1, 3)),
+                    table=chance.choice(("file:///one", "file:///other")),
+                )
+                token = get(locks, asked_for)
+                with mutex:
+                    holding[asked_for.operation] = (token, asked_for)
+                    assert not excluded(holding.values())
+                lease = locks.enter_commit(asked_for.table, asked_for.operation, asked_for.owner)
+                assert lease is CommitLease.ENTERED
+                with mutex:
+                    assert not excluded(holding.values())
+                    del holding[asked_for.operation]
+                locks.release(asked_for.table, asked_for.operation, asked_for.owner)
+
+        in_threads(*(lambda n=n: work(f"op{n}") for n in range(16)))
+        assert not holding
+        for table in ("file:///one", "file:///other"):
+            assert locks.entries(table) == ()
+
+    def test_I24_no_two_excluded_operations_are_inside_their_commits(
+        self, locks: LockStore
+    ) -> None:
+        """With priorities, holders are revoked: not they count, but who entered its commit."""
+        mutex = threading.Lock()
+        inside: dict[str, tuple[int, LockRequest]] = {}
+        committed: list[str] = []
+
+        def work(name: str) -> None:
+            chance = random.Random(name)
+            asked_for = replace(
+                request(name, chance.choice(list(Mode)), *chance.sample("012", 2)),
+                priority=chance.randint(0, 3),
+            )
+            while True:
+                token = get(locks, asked_for)
+                if locks.enter_commit(TABLE, name, asked_for.owner) is CommitLease.ENTERED:
+                    break
+            with mutex:
+                inside[name] = (token, asked_for)
+                assert not excluded(inside.values())
+            with mutex:
+                del inside[name]
+                committed.append(name)
+            locks.leave_commit(TABLE, name, asked_for.owner)
+            locks.release(TABLE, name, asked_for.owner)
+
+        in_threads(*(lambda n=n: work(f"op{n}") for n in range(24)))
+        assert len(committed) == 24
         assert locks.entries(TABLE) == ()
