@@ -17,7 +17,7 @@ import sys
 import threading
 import time
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -45,6 +45,7 @@ FLIGHTS = Path(data.__file__).parent
 WORK = Path(os.environ.get("TANDEM_CACHE", Path.home() / ".cache" / "tandem")) / "demo-cluster"
 TANDEM = str(Path(sys.executable).with_name("tandem"))
 NAMESPACE = "demo"
+PATH = f"/apis/tandem.dev/v1alpha1/namespaces/{NAMESPACE}"
 FILES = ("table", "compaction", "update", "delete")
 PATIENCE_S = 240
 PLURALS = {"TableCompaction": "tablecompactions", "TableUpdate": "tableupdates"}
@@ -101,8 +102,7 @@ class Watch:
         self._operations = operations
         self.statuses: dict[str, OperationStatus] = {}
 
-    def until(self, done: Callable[[Mapping[str, OperationStatus]], bool], display: ProgressDisplay,
-              ) -> bool:  # fmt: skip
+    def until(self, done: Callable[[], bool], display: ProgressDisplay) -> bool:
         """Look until then; False if that takes too long."""
         pause = threading.Event()
         end = time.monotonic() + PATIENCE_S
@@ -112,16 +112,20 @@ class Watch:
                 if status is not None and status != self.statuses.get(operation.id):
                     self.statuses[operation.id] = status
                     display(operation, status)
-            if done(self.statuses):
+            if done():
                 return True
             pause.wait(0.3)
         return False
 
+    def table_version(self) -> int:
+        """The version that the LakeTable tells of."""
+        found = self._access.request("GET", f"{PATH}/laketables/flights")
+        return int(found.get("status", {}).get("version", -1))
+
     def _status(self, operation: AnyResource) -> OperationStatus | None:
-        path = f"/apis/tandem.dev/v1alpha1/namespaces/{NAMESPACE}"
         try:
             found: Mapping[str, Any] = self._access.request(
-                "GET", f"{path}/{PLURALS[operation.kind]}/{operation.metadata.name}"
+                "GET", f"{PATH}/{PLURALS[operation.kind]}/{operation.metadata.name}"
             )
         except ApiRefused as error:
             if error.status == 404:
@@ -144,27 +148,39 @@ def tell(text: str) -> None:
     console.print(f"  {text}", highlight=False)
 
 
+def get(plane: ControlPlane, kinds: str) -> None:
+    console.rule(f"kubectl get {kinds}")
+    console.print(plane.kubectl("get", kinds, "-n", NAMESPACE), highlight=False, markup=False)
+
+
 def story(plane: ControlPlane, table: Path) -> tuple[bool, list[Outcome]]:
     """Apply everything and watch: whether all ended, and how."""
     _, *operations = load([FLIGHTS / f"{name}.yaml" for name in FILES])
-    compaction = operations[0].id
+    everything = [operation.id for operation in operations]
+    compaction = everything[0]
     watch = Watch(plane.access, operations)
     plane.kubectl("create", "namespace", NAMESPACE)
     apply(plane, "table", table)
     apply(plane, "compaction", table)
-    with ProgressDisplay() as display:
-        going_on = {Phase.RUNNING, Phase.RECONCILING, *ENDED}
-        ended = watch.until(
-            lambda now: compaction in now and now[compaction].phase in going_on, display
+
+    def are(names: Collection[str], phases: Collection[Phase]) -> Callable[[], bool]:
+        return lambda: all(
+            name in watch.statuses and watch.statuses[name].phase in phases for name in names
         )
+
+    with ProgressDisplay() as display:
+        at_work = {Phase.RUNNING, Phase.RECONCILING, *ENDED}
+        ended = watch.until(are([compaction], at_work), display)
         for name in ("update", "delete"):
             apply(plane, name, table)
-        ended &= watch.until(
-            lambda now: all(
-                operation.id in now and now[operation.id].phase in ENDED for operation in operations
-            ),
-            display,
-        )
+        ended &= watch.until(are(everything, at_work), display)
+        get(plane, "sparkapplications")
+        ended &= watch.until(are(everything, ENDED), display)
+        # The table's own status follows its log, within `--table-poll` seconds.
+        newest = max((each.result.version or 0 for each in watch.statuses.values() if each.result),
+                     default=0)  # fmt: skip
+        watch.until(lambda: watch.table_version() >= newest, display)
+    get(plane, "lake")
     return ended, [
         Outcome(operation, watch.statuses[operation.id])
         for operation in operations
@@ -188,9 +204,6 @@ def main() -> int:
         with cluster(WORK / "parts") as plane:
             console.rule("A compaction, and rows change while it runs")
             ended, outcomes = story(plane, table)
-            for kinds in ("lake", "sparkapplications"):
-                console.rule(f"kubectl get {kinds}")
-                console.out(plane.kubectl("get", kinds, "-n", NAMESPACE), highlight=False)
     except PartFailed as error:
         console.print(str(error), style="red", markup=False)
         return 1
