@@ -12,10 +12,12 @@ from typing import Any
 
 import structlog
 
+from tandem.errors import Reason
 from tandem.kube.api import Api, ApiError, Conflict, Invalid, NotFound, ResourcePath
 from tandem.kube.merge import difference
 
 _log = structlog.get_logger("tandem.kube.status")
+_PASSING = frozenset({Reason.PENDING, Reason.PLANNED})
 _LONGEST_MESSAGE = 4096
 _LONGEST_PAUSE_S = 60.0
 _RETRY_S = 5.0
@@ -157,9 +159,13 @@ class StatusWriter:
                         self._next_progress_s = min(longer, _LONGEST_PAUSE_S)
 
     def _is_noteworthy(self, patch: Mapping[str, Any]) -> bool:
+        wanted = self._wanted or {}
+        if self._known.get("phase") and all(c[2] in _PASSING for c in _points(wanted)):
+            # What soon gives way to something better is written if it does not.
+            return False
         if any(key in patch for key in _NOTEWORTHY):
             return True
-        return _points(self._known) != _points(self._wanted or {})
+        return _points(self._known) != _points(wanted)
 
     async def _write(self) -> None:
         # Once begun, a write is not abandoned: nobody would know what the server has.

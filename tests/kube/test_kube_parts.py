@@ -1,0 +1,154 @@
+"""The small parts of the operator, by themselves: slots, registry, what there is to do."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from tandem.errors import Reason
+from tandem.kube.kinds import is_active, retry_asked
+from tandem.kube.registry import Registry, summarize
+from tandem.kube.slots import Slots
+from tandem.kube.table_status import compose, held_lock, hindered, ready
+from tandem.locks.model import (
+    WHOLE_TABLE,
+    Entry,
+    EntryState,
+    Interval,
+    LockRequest,
+    Mode,
+    Resource,
+    segment,
+)
+from tandem.spec.status import Phase
+
+Json = dict[str, Any]
+
+
+def body(name: str = "m", uid: str = "u1", kind: str = "TableCompaction", **more: Any) -> Json:
+    metadata = {"name": name, "namespace": "n", "uid": uid, "resourceVersion": "1", "generation": 2}
+    return {
+        "kind": kind,
+        "metadata": {**metadata, **more.get("metadata", {})},
+        "spec": {"tableRef": {"name": "t"}, **more.get("spec", {})},
+        "status": more.get("status", {}),
+    }
+
+
+def test_slots_are_given_in_order() -> None:
+    async def test() -> list[int]:
+        slots, order = Slots(2), list[int]()
+
+        async def work(number: int) -> None:
+            await slots.take()
+            order.append(number)
+            await asyncio.sleep(0)
+            slots.give_back()
+
+        await asyncio.gather(*(work(number) for number in range(10)))
+        assert slots.taken == 0
+        return order
+
+    assert asyncio.run(test()) == list(range(10))
+
+
+def test_a_slot_that_nobody_waits_for_any_more_is_not_lost() -> None:
+    async def test() -> None:
+        slots = Slots(1)
+        await slots.take()
+        waiting = asyncio.create_task(slots.take())
+        await asyncio.sleep(0)
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+        slots.give_back()
+        assert slots.try_take()
+        late = asyncio.create_task(slots.take())
+        await asyncio.sleep(0)
+        slots.give_back()  # given to the one that is cancelled in the same moment
+        late.cancel()
+        await asyncio.gather(late, return_exceptions=True)
+        assert slots.taken == 0
+        slots.force()
+        slots.force()
+        assert slots.taken == 2
+        assert not slots.try_take()
+
+    asyncio.run(test())
+
+
+def test_no_limit_is_no_limit() -> None:
+    slots = Slots(0)
+    assert all(slots.try_take() for _ in range(1000))
+
+
+def test_what_is_active() -> None:
+    assert is_active(body())
+    assert is_active(body(status={"phase": "Suspended"}))
+    assert not is_active(body(status={"phase": "Succeeded"}))
+    assert not is_active(body(status={"phase": "Failed"}))
+    asked = {"annotations": {"tandem.dev/retry": "7"}}
+    assert is_active(body(status={"phase": "Failed"}, metadata=asked))
+    answered = body(status={"phase": "Failed", "observedRetry": "7"}, metadata=asked)
+    assert not is_active(answered)
+    assert retry_asked(answered) == ""
+    assert not is_active(body(status={"phase": "Succeeded"}, metadata=asked))
+
+
+def test_whatever_is_in_an_object_a_summary_is_made() -> None:
+    odd = {"kind": "TableUpdate", "metadata": {"name": "x", "uid": "u", "resourceVersion": "1"}}
+    assert summarize({**odd, "spec": None, "status": None}).table == ""
+    assert summarize({**odd, "spec": [], "status": "no"}).phase == ""
+
+
+def test_the_registry_knows_the_latest_of_a_name() -> None:
+    registry = Registry()
+    registry.update(body(uid="old"))
+    registry.update(body(uid="new", status={"phase": "Succeeded"}))
+    registry.remove("old")
+    found = registry.get(("TableCompaction", "n", "m"))
+    assert found is not None
+    assert found.uid == "new"
+    assert [s.uid for s in registry.of_table("n", "t")] == ["new"]
+    # Of what has ended only a summary is kept.
+    assert registry.body("new") is None
+    registry.remove("new")
+    assert len(registry) == 0
+    assert list(registry.of_table("n", "t")) == []
+
+
+def test_the_registry_wakes_who_watches_a_resource_or_its_table() -> None:
+    registry, woken = Registry(), list[str]()
+    end = registry.watch(("TableCompaction", "n", "m"), lambda: woken.append("operation"))
+    registry.watch(("LakeTable", "n", "t"), lambda: woken.append("table"))
+    registry.update(body())
+    assert woken == ["operation", "table"]
+    end()
+    registry.update(body("other", "u2"))
+    registry.remove("u1")
+    assert woken == ["operation", "table", "table", "table"]
+
+
+def test_a_table_says_who_holds_what() -> None:
+    def entry(*resources: Resource, state: EntryState = EntryState.HELD) -> Entry:
+        request = LockRequest("s3://t", "id", Mode.REWRITE, resources, display="TableCompaction/m")
+        return Entry(request, state, 1)
+
+    assert held_lock(entry(segment("0.1"), segment("5"))) == "TableCompaction/m: 0.1, 5 (Rewrite)"
+    assert held_lock(entry(WHOLE_TABLE)) == "TableCompaction/m: the whole table (Rewrite)"
+    some = Resource(interval=Interval("2013-01", ""))
+    assert held_lock(entry(some)) == "TableCompaction/m: 2013-01 to … (Rewrite)"
+    many = entry(*(segment(str(number)) for number in range(10)))
+    assert held_lock(many).endswith("6, 7 and 2 more (Rewrite)")
+    waits = entry(segment("1"), state=EntryState.WAITING)
+    status = compose(None, ready(Reason.ADOPTED, "", 1, 0), 1, [], [waits])
+    assert status.held_locks == ()
+
+
+def test_a_table_is_stalled_by_what_lasts_and_reconciling_by_what_passes() -> None:
+    lasting = compose(None, hindered(Reason.TABLE_NOT_FOUND, "no", 3, 0), 3, [], [])
+    passing = compose(None, hindered(Reason.STORAGE_ERROR, "away", 3, 0), 3, [], [])
+    assert (lasting.phase, passing.phase) == (Phase.FAILED, Phase.PENDING)
+    truths = [[str(c.status) for c in s.conditions] for s in (lasting, passing)]
+    # Ready, Reconciling, Stalled
+    assert truths == [["False", "False", "True"], ["False", "True", "False"]]
+    assert {c.observed_generation for c in lasting.conditions} == {3}

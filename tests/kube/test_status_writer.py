@@ -1,0 +1,220 @@
+"""How often a status is written, and that the last word gets through."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any
+
+import pytest
+
+from tandem.kube.api import Conflict, Invalid, NotFound, Unavailable
+from tandem.kube.kinds import path
+from tandem.kube.merge import difference
+from tandem.kube.status import StatusWriter, carried_over
+
+Json = dict[str, Any]
+PATH = path("TableCompaction", "default", "m")
+
+
+class Server:
+    """Applies merge patches, as the API server does, and counts them."""
+
+    def __init__(self) -> None:
+        self.status: Json = {"observedGeneration": -1}
+        self.patches: list[Json] = []
+        self.refusals: list[Exception] = []
+        self.now = "u"
+
+    async def patch_status(self, where: object, patch: Json, *, uid: str) -> Json:
+        assert where is PATH
+        assert uid == "u"
+        if self.refusals:
+            raise self.refusals.pop(0)
+        self.patches.append(patch)
+        self.status = merged(self.status, patch)
+        version = str(len(self.patches))
+        return {"metadata": {"resourceVersion": version}, "status": self.status}
+
+    async def get(self, where: object) -> Json:
+        assert where is PATH
+        if self.now == "":
+            raise NotFound(404, "NotFound", "")
+        return {"metadata": {"uid": self.now}}
+
+    def writer(self, **options: Any) -> StatusWriter:
+        known = {"observedGeneration": -1}
+        given = {"pause_s": 0.0, "progress_s": 0.0, "first_s": 0.0, **options}
+        return StatusWriter(self, PATH, "u", known, **given)  # type: ignore[arg-type]
+
+
+def merged(old: Mapping[str, Any], patch: Mapping[str, Any]) -> Json:
+    """RFC 7386."""
+    new = dict(old)
+    for key, value in patch.items():
+        if value is None:
+            new.pop(key, None)
+        elif isinstance(value, dict):
+            before = new.get(key)
+            new[key] = merged(before if isinstance(before, dict) else {}, value)
+        else:
+            new[key] = value
+    return new
+
+
+def status(phase: str, reason: str, truth: str = "Unknown", when: str = "t1", **more: Any) -> Json:
+    condition = {"type": "Succeeded", "status": truth, "reason": reason, "message": ""}
+    return {"phase": phase, "conditions": [{**condition, "lastTransitionTime": when}], **more}
+
+
+def run(test: Callable[[Server], Coroutine[Any, Any, None]]) -> Server:
+    server = Server()
+    asyncio.run(test(server))
+    return server
+
+
+async def until(test: Callable[[], bool]) -> None:
+    async with asyncio.timeout(5):
+        while not test():  # noqa: ASYNC110 - what is tested sets no event
+            await asyncio.sleep(0.001)
+
+
+def test_the_difference_makes_one_of_the_other() -> None:
+    old = {"a": 1, "gone": {"x": 1}, "deep": {"b": 1, "c": 2}, "list": [1]}
+    new = {"a": 1, "deep": {"b": 1, "d": {}}, "list": [2], "new": {"y": None}}
+    patch = difference(old, new)
+    assert patch == {
+        "gone": None,
+        "deep": {"c": None, "d": {}},
+        "list": [2],
+        "new": {"y": None},
+    }
+    assert difference(new, new) == {}
+
+
+def test_what_comes_quickly_is_written_once() -> None:
+    async def test(server: Server) -> None:
+        writer = server.writer(pause_s=0.05, first_s=0.05)
+        for number in range(20):
+            writer.offer(status("Running", "Running", attempt=number))
+        await until(lambda: len(server.patches) == 1)
+        assert server.status["attempt"] == 19
+        await writer.close()
+
+    run(test)
+
+
+def test_the_same_again_is_not_written() -> None:
+    async def test(server: Server) -> None:
+        writer = server.writer()
+        writer.offer(status("Running", "Running", when="t1"))
+        await until(lambda: len(server.patches) == 1)
+        writer.offer(status("Running", "Running", when="t2"))
+        await writer.finish(status("Running", "Running", when="t3"))
+
+    assert len(run(test).patches) == 1
+
+
+def test_a_condition_keeps_its_time_until_its_truth_changes() -> None:
+    known = status("Running", "Running", when="t1")
+    kept = carried_over(known, status("Running", "Reconciling", when="t2"))
+    assert kept["conditions"][0]["lastTransitionTime"] == "t1"
+    assert kept["conditions"][0]["reason"] == "Reconciling"
+    new = carried_over(known, status("Succeeded", "Committed", "True", when="t2"))
+    assert new["conditions"][0]["lastTransitionTime"] == "t2"
+
+
+def test_progress_is_written_more_seldom_than_turns() -> None:
+    async def test(server: Server) -> None:
+        writer = server.writer(progress_s=60.0)
+        writer.offer(status("Running", "Running"))
+        await until(lambda: len(server.patches) == 1)
+        writer.offer(status("Running", "Running", progress={"percent": 10}))
+        writer.offer(status("Reconciling", "Reconciling", progress={"percent": 90}))
+        await until(lambda: len(server.patches) == 2)
+        assert server.status["progress"] == {"percent": 90}
+        await writer.close()
+
+    run(test)
+
+
+def test_what_no_longer_applies_is_removed() -> None:
+    async def test(server: Server) -> None:
+        writer = server.writer()
+        await writer.finish(status("Failed", "JobFailed", "False", completionTime="t", attempt=1))
+        again = server.writer()
+        again.observe(server.status, "9")
+        await again.finish(status("Succeeded", "Committed", "True"))
+
+    server = run(test)
+    assert "attempt" not in server.status
+    assert "completionTime" not in server.status
+
+
+@pytest.mark.parametrize(
+    ("refusal", "now"),
+    [(NotFound(404, "NotFound", ""), ""), (Conflict(409, "Conflict", ""), "another")],
+)
+def test_an_object_that_is_gone_or_another_ends_the_writing(refusal: Exception, now: str) -> None:
+    told: list[bool] = []
+
+    async def test(server: Server) -> None:
+        server.refusals, server.now = [refusal], now
+        writer = server.writer(on_gone=lambda: told.append(True))
+        await writer.finish(status("Succeeded", "Committed", "True"))
+        await writer.finish(status("Failed", "JobFailed", "False"))
+
+    assert run(test).patches == []
+    assert told == [True]
+
+
+def test_a_conflict_with_other_writers_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tandem.kube.status._CONFLICT_PAUSES_S", (0.0, 0.0))
+
+    async def test(server: Server) -> None:
+        server.refusals = [Conflict(409, "Conflict", "")] * 2
+        await server.writer().finish(status("Succeeded", "Committed", "True"))
+
+    assert run(test).status["phase"] == "Succeeded"
+
+
+def test_the_last_word_gets_through(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tandem.kube.status._RETRY_S", 0.001)
+
+    async def test(server: Server) -> None:
+        server.refusals = [Unavailable(0, "", "away"), Unavailable(503, "", "busy")]
+        await server.writer().finish(status("Succeeded", "Committed", "True"))
+
+    assert run(test).status["phase"] == "Succeeded"
+
+
+def test_what_a_schema_refuses_is_cut_to_the_bone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tandem.kube.status._RETRY_S", 0.001)
+
+    async def test(server: Server) -> None:
+        server.refusals = [Invalid(422, "Invalid", "result.x")]
+        await server.writer().finish(status("Succeeded", "Committed", "True", result={"x": 1}))
+
+    found = run(test).status
+    assert found["phase"] == "Succeeded"
+    assert "result" not in found
+
+
+def test_who_may_not_write_does_not() -> None:
+    async def test(server: Server) -> None:
+        writer = server.writer(allowed=lambda: False)
+        writer.offer(status("Running", "Running"))
+        await writer.finish(status("Succeeded", "Committed", "True"))
+
+    assert run(test).patches == []
+
+
+def test_what_a_watch_says_late_is_not_believed() -> None:
+    async def test(server: Server) -> None:
+        writer = server.writer()
+        writer.offer(status("Running", "Running"))
+        await until(lambda: len(server.patches) == 1)
+        writer.observe({"observedGeneration": -1}, "0")
+        await writer.finish(status("Running", "Running"))
+
+    assert len(run(test).patches) == 1
