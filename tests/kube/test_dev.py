@@ -167,6 +167,20 @@ def test_suspended_and_resumed(space: Applications, owner: Owner, jobs: ToldJobs
     assert len({request.name for request in jobs.requests}) == 2
 
 
+def test_who_changes_what_runs_gets_it_run_again(
+    space: Applications, owner: Owner, jobs: ToldJobs
+) -> None:
+    with running(space, owner, jobs):
+        space.patch("a", {"spec": {"timeToLiveSeconds": 3600}})
+        space.patch("a", {"spec": {"image": "another:2"}})
+        eventually(lambda: len(jobs.requests) == 2, lambda: space.states)
+        assert jobs.stopped == [jobs.requests[0].name]
+        space.await_state("a", "RUNNING")
+        eventually(lambda: space.states["a"][-1] == "RUNNING", lambda: space.states)
+    again = ["INVALIDATING", "PENDING_RERUN", "SUBMITTED", "RUNNING"]
+    assert space.states["a"] == ["", "SUBMITTED", "RUNNING", *again]
+
+
 def test_what_ran_when_it_died_has_lost_its_driver(
     space: Applications, owner: Owner, jobs: ToldJobs
 ) -> None:

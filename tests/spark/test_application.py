@@ -129,6 +129,16 @@ def test_credentials_come_from_the_secret_alone() -> None:
     assert "envFrom" not in spec()["driver"]
 
 
+def test_the_tables_service_account_stands_in_for_a_secret() -> None:
+    def account(**more: Any) -> Any:
+        said = spec(service_account="lake-reader", **more)
+        assert said["driver"]["serviceAccount"] == said["executor"]["serviceAccount"]
+        return said["driver"]["serviceAccount"]
+
+    assert account() == "lake-reader"
+    assert account(secret_name="lake") == "tandem-spark"
+
+
 def test_a_templates_sources_of_the_environment_stay_and_the_tables_come_last() -> None:
     own = {"configMapRef": {"name": "proxies"}}
     driver = spec({"spec": {"driver": {"envFrom": [own]}}}, secret_name="lake")["driver"]

@@ -33,6 +33,8 @@ import yaml
 from aiohttp import web
 from yarl import URL
 
+from tandem.kube.api import Sockets
+
 LIMIT_S = 60.0
 WRITES = frozenset({"create", "update", "patch", "delete", "deletecollection"})
 _HOP = frozenset(
@@ -162,6 +164,7 @@ class ApiProxy:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="proxy", daemon=True)
         self._session: aiohttp.ClientSession | None = None
+        self._sockets = Sockets()
         self._runner: web.ServerRunner | None = None
 
     def __enter__(self) -> ApiProxy:
@@ -254,7 +257,9 @@ class ApiProxy:
     # Serving
 
     async def _start(self) -> None:
-        connector = aiohttp.TCPConnector(ssl=self._tls or True, limit=0)
+        connector = aiohttp.TCPConnector(
+            ssl=self._tls or True, limit=0, socket_factory=self._sockets.make
+        )
         self._session = aiohttp.ClientSession(
             connector=connector,
             auto_decompress=False,
@@ -281,6 +286,7 @@ class ApiProxy:
         await self._close()
         assert self._session is not None
         await self._session.close()
+        await self._sockets.closed()
 
     async def _serve(self, request: web.BaseRequest) -> web.StreamResponse:
         body = await request.read()

@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import socket
+import weakref
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -95,6 +97,30 @@ class ResourcePath:
         return "/".join(parts)
 
 
+class Sockets:
+    """The sockets of a connector, so that somebody can wait until they are closed.
+
+    TLS takes leave of the server where a connection is cut off in the middle of an answer; a
+    session's `close` does not wait for that, and the loop may end before.
+    """
+
+    def __init__(self) -> None:
+        self._made: weakref.WeakSet[socket.socket] = weakref.WeakSet()
+
+    def make(self, address: Sequence[Any]) -> socket.socket:
+        """To be the connector's `socket_factory`."""
+        made = socket.socket(*address[:3])
+        self._made.add(made)
+        return made
+
+    async def closed(self) -> None:
+        """Wait until all are, at most a second."""
+        for _ in range(200):
+            if all(item.fileno() < 0 for item in self._made):
+                return
+            await asyncio.sleep(0.005)
+
+
 class Api:
     """Calls of one API server. Every call tries for at most `patience_s` seconds, and each try
     takes at most `timeout_s`.
@@ -119,6 +145,7 @@ class Api:
         self._server = ""
         self._lock = asyncio.Lock()
         self._old: list[aiohttp.ClientSession] = []
+        self._sockets = Sockets()
 
     @classmethod
     def from_kubeconfig(cls, path: Path | None, **options: Any) -> Api:
@@ -137,6 +164,7 @@ class Api:
         self._old, self._session = [], None
         for session in sessions:
             await session.close()
+        await self._sockets.closed()
 
     async def get(self, path: ResourcePath) -> Json:
         return await self.request("GET", path.url())
@@ -249,17 +277,11 @@ class Api:
                     await self._log_in_again(session)
                 raise await _error_of(answer)
             rest = b""
-            try:
-                async for block in answer.content.iter_any():
-                    *lines, rest = (rest + block).split(b"\n")
-                    for line in lines:
-                        if line.strip():
-                            yield _event(json.loads(line))
-            finally:
-                # A stream that has not ended: TLS would take leave of the server, for which
-                # nobody waits, and the loop may end before.
-                if answer.connection is not None and answer.connection.transport is not None:
-                    answer.connection.transport.abort()
+            async for block in answer.content.iter_any():
+                *lines, rest = (rest + block).split(b"\n")
+                for line in lines:
+                    if line.strip():
+                        yield _event(json.loads(line))
 
     async def request(
         self,
@@ -323,7 +345,9 @@ class Api:
                 context = await asyncio.to_thread(info.as_ssl_context)
                 self._server = info.server.rstrip("/")
                 self._session = aiohttp.ClientSession(
-                    connector=aiohttp.TCPConnector(limit=64, ssl=context),
+                    connector=aiohttp.TCPConnector(
+                        limit=64, ssl=context, socket_factory=self._sockets.make
+                    ),
                     headers={**info.as_http_headers(), "User-Agent": self._agent},
                     timeout=aiohttp.ClientTimeout(total=None, sock_connect=5),
                     proxy=info.proxy_url,

@@ -213,6 +213,7 @@ class _Application:
         self._started = ""
         self._slot = False
         self._seen = _version(body)
+        self._submitted: Json | None = None
 
     @property
     def key(self) -> str:
@@ -269,6 +270,9 @@ class _Application:
         while state in steps:
             if self._suspended() and state not in (states.SUSPENDING, states.SUSPENDED):
                 state = await self._write(states.SUSPENDING)
+            elif self._changed_spec() and state in (states.SUBMITTED, states.RUNNING):
+                # Whoever changes what runs gets it run again.
+                state = await self._write(states.INVALIDATING)
             state = await steps[state]()
             LOG.info("SparkApplication %s: %s", self._name, state)
         await self._expire()
@@ -277,6 +281,7 @@ class _Application:
 
     async def _submit(self) -> str:
         self._submissions += 1
+        self._submitted = _essence(self._body)
         said: Json = {
             "submissionID": str(uuid.uuid4()),
             "lastSubmissionAttemptTime": _now_text(),
@@ -299,7 +304,7 @@ class _Application:
         """As a pod that waits for a node, pulls its image and starts."""
         await self._dev.slots.acquire()
         self._slot = True
-        if self._suspended():
+        if self._suspended() or self._changed_spec():
             return states.SUBMITTED
         try:
             environ = await secrets_of(self._dev.api, self._body)
@@ -321,7 +326,7 @@ class _Application:
         )
 
     async def _watch_job(self) -> str:
-        while not self._suspended():
+        while not (self._suspended() or self._changed_spec()):
             status = await self._dev.blocking(self._dev.runner.status, self.key)
             if status.phase is JobPhase.ENDED:
                 await self._end_job()
@@ -375,6 +380,9 @@ class _Application:
 
     def _suspended(self) -> bool:
         return bool((self._body.get("spec") or {}).get("suspend"))
+
+    def _changed_spec(self) -> bool:
+        return self._submitted is not None and self._submitted != _essence(self._body)
 
     async def _end_job(self) -> None:
         """Kill the process if there is one, and let another one have its place."""
@@ -463,6 +471,13 @@ def _version(body: Mapping[str, Any]) -> int:
     """Numbers that grow, in every API server there is (KEP-5504 makes that a promise)."""
     text = str(body["metadata"].get("resourceVersion", ""))
     return int(text) if text.isdecimal() else 0
+
+
+def _essence(body: Mapping[str, Any]) -> Json:
+    """What of a spec must not change while it runs."""
+    spec = body.get("spec") or {}
+    free = ("suspend", "timeToLiveSeconds")
+    return {key: value for key, value in spec.items() if key not in free}
 
 
 def _ttl_s(body: Mapping[str, Any]) -> int | None:

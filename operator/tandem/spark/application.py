@@ -252,7 +252,8 @@ def build(
         template: the resource's `sparkTemplate`; `settings.template` lies below it.
         secret_name: a Secret whose keys become environment variables of driver and executors.
             Credentials never stand in arguments or anywhere else in the object.
-        service_account: of the table's storage, instead of the settings'.
+        service_account: of the table's storage, instead of the settings'; not used beside a
+            Secret.
         labels: more labels of ours; names of resources are shortened by `label_value`.
 
     Raises: InvalidSpec naming the path that a template must not set, or for a name that is no
@@ -274,7 +275,9 @@ def build(
         max_executors=settings.max_executors,
         distributed=distributed,
     )
-    defaults = _defaults(request, settings, size, service_account or settings.service_account)
+    # Where a table has both, the secret is used.
+    account = "" if secret_name else service_account
+    defaults = _defaults(request, settings, size, account or settings.service_account)
     for (part, key), setting in _SIZE_KEYS.items():
         if setting in conf:
             # The field would win over what the user says in the other place.
