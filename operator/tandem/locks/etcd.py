@@ -1,8 +1,8 @@
 """A `LockStore` in etcd: for operators in a cluster, whose locks must outlive a process.
 
 One leased key per operation with all its resources, and a head key per table that every grant
-compares and bumps (docs/decisions/0050). This module is the door: it owns the thread and the
-event loop on which everything else of the store runs, and turns blocking calls into tasks there.
+compares and bumps (docs/decisions/0050). This module is the door: it starts the thread
+and the event loop on which everything else runs, and turns blocking calls into tasks there.
 
     codec          keys and values
     etcd_client    etcd's calls, endpoints, TLS, tokens, deadlines
@@ -72,7 +72,6 @@ class EtcdLocks:
         self._keys = codec.Keys(settings.prefix)
         self._tables: dict[bytes, Table] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread: threading.Thread | None = None
         self._starting = threading.Lock()
         self._closed = False
 
@@ -99,7 +98,7 @@ class EtcdLocks:
                 wake()
 
         def begin() -> None:
-            if not ended.is_set():
+            if not ended.is_set() and not self._closed:
                 found = self._table(table)
                 watched.append((found, found.watch(operation, wake_unless_ended)))
 
@@ -109,9 +108,9 @@ class EtcdLocks:
 
         def finish() -> None:
             ended.set()
-            _on_loop(loop, end)
+            loop.call_soon_threadsafe(end)
 
-        _on_loop(loop, begin)
+        loop.call_soon_threadsafe(begin)
         return finish
 
     def enter_commit(self, table: str, operation: str, owner: str) -> CommitLease:
@@ -132,23 +131,22 @@ class EtcdLocks:
             if self._closed:
                 return
             self._closed = True
-        if self._loop is not None and self._thread is not None:
-            self._loop.call_soon_threadsafe(self._stop.set)
-            self._thread.join()
+        if self._loop is not None:
+            asyncio.run_coroutine_threadsafe(self._end(), self._loop).result()
 
     # The thread
 
     def _call(self, begin: Callable[[], Coroutine[Any, Any, _T]]) -> _T:
         loop = self._started()
-        if threading.current_thread() is self._thread:
-            raise RuntimeError("a store was called from `wake`, on its own thread")
+        if threading.current_thread().name == _THREAD:
+            raise RuntimeError("a store was called from `wake`, on the thread of the locks")
         box: queue.SimpleQueue[asyncio.Task[_T] | None] = queue.SimpleQueue()
 
         async def work() -> _T:
             return await begin()
 
         def run() -> None:
-            if self._stop.is_set():
+            if self._closed:
                 box.put(None)
                 return
             task = loop.create_task(work())
@@ -156,10 +154,7 @@ class EtcdLocks:
             task.add_done_callback(self._calls.discard)
             task.add_done_callback(box.put)
 
-        try:
-            loop.call_soon_threadsafe(run)
-        except RuntimeError as error:
-            raise _closed() from error
+        loop.call_soon_threadsafe(run)
         task = box.get()
         if task is None or task.cancelled():
             raise _closed()
@@ -171,39 +166,14 @@ class EtcdLocks:
                 if self._closed:
                     raise _closed()
                 if self._loop is None:
-                    ready: queue.SimpleQueue[Exception | None] = queue.SimpleQueue()
-                    loop = asyncio.new_event_loop()
-                    self._thread = threading.Thread(
-                        target=self._run, args=(loop, ready), name="locks", daemon=True
-                    )
-                    self._thread.start()
-                    error = ready.get()
-                    if error is not None:
-                        self._thread.join()
-                        raise error
+                    loop = _shared_loop()
+                    asyncio.run_coroutine_threadsafe(self._begin(), loop).result()
                     self._loop = loop
         return self._loop
 
-    def _run(
-        self, loop: asyncio.AbstractEventLoop, ready: queue.SimpleQueue[Exception | None]
-    ) -> None:
-        asyncio.set_event_loop(loop)
-        try:
-            try:
-                loop.run_until_complete(self._prepare())
-            except (OSError, ValueError) as error:
-                # A certificate that is not there, for example.
-                ready.put(error)
-                return
-            ready.put(None)
-            loop.run_until_complete(self._serve())
-        finally:
-            loop.run_until_complete(loop.shutdown_asyncgens())
-            loop.close()
-
-    async def _prepare(self) -> None:
+    async def _begin(self) -> None:
+        """Raises: OSError, for a certificate that is not there."""
         settings = self._settings
-        self._stop = asyncio.Event()
         self._calls: set[asyncio.Task[Any]] = set()
         self._client = EtcdClient(
             Access(
@@ -216,16 +186,14 @@ class EtcdLocks:
                 settings.timeout_s,
             )
         )
-        self._leases = Leases(self._client, settings.ttl_s, self._lost)
+        self._leases = Leases(self._client, settings.prefix, settings.ttl_s, self._lost)
 
-    async def _serve(self) -> None:
-        tasks = [asyncio.ensure_future(work) for work in (self._leases.keep(), self._tend())]
-        stopped = asyncio.ensure_future(self._stop.wait())
-        await asyncio.wait([stopped, *tasks], return_when=asyncio.FIRST_COMPLETED)
-        self._stop.set()
-        for task in (*tasks, *self._calls):
+        self._tasks = [asyncio.ensure_future(work) for work in (self._leases.keep(), self._tend())]
+
+    async def _end(self) -> None:
+        for task in (*self._tasks, *self._calls):
             task.cancel()
-        results = await asyncio.gather(*tasks, *self._calls, return_exceptions=True)
+        results = await asyncio.gather(*self._tasks, *self._calls, return_exceptions=True)
         for table in self._tables.values():
             await table.close()
         try:
@@ -235,7 +203,7 @@ class EtcdLocks:
             # The next store that sweeps removes them.
             pass
         await self._client.close()
-        for result in results[: len(tasks)]:
+        for result in results[: len(self._tasks)]:
             if isinstance(result, Exception):
                 raise result
 
@@ -297,8 +265,7 @@ class EtcdLocks:
     async def _remove_heads(self, stayed_s: float) -> None:
         before = time.monotonic() - stayed_s
         for table in list(self._tables.values()):
-            mirror = table.mirror
-            if mirror.head and mirror.empty and table.idle(before):
+            if table.may_be_empty and table.idle(before):
                 await table.remove_head()
 
     async def _sweep(self) -> None:
@@ -315,12 +282,20 @@ class EtcdLocks:
                 await Table("", keys, self._client, self._leases, self._revoke).remove_head()
 
 
-def _on_loop(loop: asyncio.AbstractEventLoop, work: Callable[[], None]) -> None:
-    try:
-        loop.call_soon_threadsafe(work)
-    except RuntimeError:
-        # Closed meanwhile: there is nothing to watch.
-        return
+_THREAD = "locks"
+_loops: list[asyncio.AbstractEventLoop] = []
+_loops_mutex = threading.Lock()
+
+
+def _shared_loop() -> asyncio.AbstractEventLoop:
+    """The loop of all stores of this process: gRPC's asyncio has one queue of events for all
+    loops, and drops what is for a loop that was closed. It runs as long as the process."""
+    with _loops_mutex:
+        if not _loops:
+            loop = asyncio.new_event_loop()
+            threading.Thread(target=loop.run_forever, name=_THREAD, daemon=True).start()
+            _loops.append(loop)
+        return _loops[0]
 
 
 def _closed() -> LocksUnavailable:

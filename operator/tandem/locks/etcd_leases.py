@@ -40,9 +40,10 @@ def now() -> float:
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
-def lease_id(name: LeaseName, number: int) -> int:
-    """A positive int64 from a hash: a grant that is repeated meets its own first try."""
-    text = "\0".join((*name, str(number)))
+def lease_id(prefix: str, name: LeaseName, number: int) -> int:
+    """A positive int64 from a hash: a grant that is repeated meets its own first try, and
+    nobody else's below another prefix of the same etcd."""
+    text = "\0".join((prefix, *name, str(number)))
     return int.from_bytes(sha256(text.encode()).digest()[:8]) >> 1 or 1
 
 
@@ -79,9 +80,14 @@ class Leases:
     """All leases of a store. `on_lost` is called with the name of one that was lost in use."""
 
     def __init__(
-        self, client: EtcdClient, ttl_s: int, on_lost: Callable[[LeaseName], None]
+        self,
+        client: EtcdClient,
+        prefix: str,
+        ttl_s: int,
+        on_lost: Callable[[LeaseName], None],
     ) -> None:
         self._client = client
+        self._prefix = prefix
         self._ttl_s = ttl_s
         self._on_lost = on_lost
         self._leases: dict[LeaseName, Lease] = {}
@@ -143,7 +149,7 @@ class Leases:
             self._discarded += 1
 
     async def _grant(self, name: LeaseName) -> Lease:
-        identifier = lease_id(name, self._discarded)
+        identifier = lease_id(self._prefix, name, self._discarded)
         while True:
             sent = now()
             try:

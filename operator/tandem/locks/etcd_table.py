@@ -138,6 +138,8 @@ class Table:
         self._numbers = itertools.count()
         self._looking = False
         self._following: asyncio.Task[None] | None = None
+        # Was an entry removed, so that the head may stand alone now?
+        self._left = False
 
     # What the store asks for
 
@@ -191,10 +193,12 @@ class Table:
             if record is None or record.entry.request.owner != owner:
                 return
             await self._client.revoke(record.lease)
+            self._left = True
         else:
             self._leases.stop(lease)
             await self._client.revoke(lease.id)
             self._leases.forget(lease)
+            self._left = True
             if record is None or record.lease != lease.id:
                 return
         self.mirror.removed(operation, record)
@@ -241,6 +245,11 @@ class Table:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
+    @property
+    def may_be_empty(self) -> bool:
+        mirror = self.mirror
+        return self._left or (mirror.head > 0 and mirror.empty)
+
     async def remove_head(self) -> None:
         """Leave nothing behind where there are no entries. Raises: LocksUnavailable."""
         head, belief = self.mirror.head, self.mirror.belief
@@ -249,8 +258,11 @@ class Table:
             [delete(self._keys.head)],
             [],
         )
+        self._left = False
         if done.succeeded:
             self.mirror.head_removed(belief, head)
+        elif not self.mirror.current:
+            self.mirror.forget()
 
     # Watching
 
