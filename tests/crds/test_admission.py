@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import http.client
-import json
 import re
-import ssl
-from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import pytest
 import yaml
 
 from support.broken_fields import Broken, broken_fields, example
 from support.cluster import Cluster, KubectlFailed
+from support.dry_run import Sender
 from support.wrong_resources import (
     ONLY_THE_VALIDATOR,
     RIGHT,
@@ -30,13 +25,7 @@ from tandem.spec.problems import InvalidSpecs
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-_CONNECTIONS = 6
 OURS = f"apiVersion: {crds.GROUP}/"
-
-
-@pytest.fixture(scope="session")
-def space(cluster: Cluster) -> str:
-    return cluster.namespace("crds")
 
 
 def schema_of(kind: str) -> dict[str, Any]:
@@ -49,57 +38,6 @@ def fields_of(kind: str) -> dict[str, Any]:
     """The fields of its spec, with their schemas."""
     fields: dict[str, Any] = schema_of(kind)["properties"]["spec"]["properties"]
     return fields
-
-
-class Sender:
-    """Many small requests at once, over few connections."""
-
-    def __init__(self, cluster: Cluster, namespace: str) -> None:
-        self._access = cluster.admin
-        self._namespace = namespace
-        self._trusted = ssl.create_default_context(cadata=self._access.authority)
-
-    def dry_run(self, resources: Sequence[dict[str, Any]]) -> list[str]:
-        """What the API server says to each; "" if it would take it."""
-        shares = [resources[first::_CONNECTIONS] for first in range(_CONNECTIONS)]
-        answers = [""] * len(resources)
-        with ThreadPoolExecutor(_CONNECTIONS) as pool:
-            for first, share in enumerate(pool.map(self._send_all, shares)):
-                answers[first::_CONNECTIONS] = share
-        return answers
-
-    def _send_all(self, resources: Sequence[dict[str, Any]]) -> list[str]:
-        connection = http.client.HTTPSConnection(
-            urlsplit(self._access.server).netloc, timeout=30, context=self._trusted
-        )
-        with closing(connection):
-            return [self._send(connection, resource) for resource in resources]
-
-    def _send(self, connection: http.client.HTTPConnection, resource: dict[str, Any]) -> str:
-        path = (
-            f"/apis/{crds.GROUP}/{crds.VERSION}/namespaces/{self._namespace}/"
-            f"{crds.plural(resource['kind'])}"
-        )
-        method = "POST"
-        if "resourceVersion" in resource["metadata"]:
-            method, path = "PUT", f"{path}/{resource['metadata']['name']}"
-        connection.request(
-            method,
-            f"{path}?dryRun=All&fieldValidation=Strict",
-            body=json.dumps(resource),
-            headers={
-                "Authorization": f"Bearer {self._access.token}",
-                "Content-Type": "application/json",
-            },
-        )
-        answer = connection.getresponse()
-        text = answer.read()
-        return "" if answer.status < 300 else str(json.loads(text)["message"])
-
-
-@pytest.fixture(scope="session")
-def sender(cluster: Cluster, space: str) -> Sender:
-    return Sender(cluster, space)
 
 
 def samples() -> list[tuple[str, str]]:

@@ -55,7 +55,7 @@ class SemiMajor(Model):
 
 
 class Major(Model):
-    target_segment_size: Annotated[Bytes, Field(gt=0)] = _GIB
+    target_segment_size: Bytes = _GIB
     """Consecutive segments are merged up to this size."""
 
 
@@ -121,7 +121,7 @@ class CompactionTemplate(Model):
     """Required with type `Custom`, not allowed otherwise."""
     layout: Layout = Layout()
     """In which order the rows are written."""
-    target_file_size: Annotated[Bytes, Field(gt=0)] = DEFAULT_TARGET_FILE_SIZE
+    target_file_size: Bytes = DEFAULT_TARGET_FILE_SIZE
     """Size that output files aim at."""
     skip_offset_from_latest: Milliseconds | None = None
     """Leave chunks alone that end less than this before the newest one ends; without a time

@@ -31,6 +31,7 @@ _UNITS: Final = {
     "size": "A Kubernetes quantity in bytes, such as 128Mi or 1G.",
     "duration": "A Go duration, such as 10m, 1h30m or 168h.",
 }
+_MAX_SIZE_LENGTH: Final = 32
 _MAX_DURATION_LENGTH: Final = 64
 
 
@@ -110,7 +111,7 @@ def _type_schema(annotation: Any, extras: list[Any], defaults: bool) -> Schema:
     origin, arguments = get_origin(annotation), get_args(annotation)
     marker = _marker(extras)
     if marker == "size":
-        return {_INT_OR_STRING: True}
+        return {_INT_OR_STRING: True, "maxLength": _MAX_SIZE_LENGTH}
     if marker == "duration":
         return {"type": "string", "maxLength": _MAX_DURATION_LENGTH}
     if annotation is Any or origin in (Union, types.UnionType):
@@ -165,8 +166,12 @@ def _constrain(schema: Schema, extra: Any) -> None:
                 schema["minimum" if below else "maximum"] = bound
                 if isinstance(extra, at.Gt | at.Lt):
                     schema["exclusiveMinimum" if below else "exclusiveMaximum"] = True
+            elif _INT_OR_STRING in schema and isinstance(extra, at.Gt) and bound == 0:
+                pass  # the type's own rule says so: another one would cost too much
+            elif _INT_OR_STRING in schema:
+                raise TypeError(f"cannot say {extra!r} of a size")
             else:
-                _add_rules(schema, [_bound_rule(schema, extra, bound)])
+                _add_rules(schema, [_duration_rule(extra, bound)])
         case ListType(name, key):
             schema["x-kubernetes-list-type"] = name
             if key:
@@ -179,27 +184,22 @@ def _constrain(schema: Schema, extra: Any) -> None:
             raise TypeError(f"cannot say {extra!r} in a structural schema")
 
 
-def _bound_rule(schema: Schema, extra: Any, bound: Any) -> Rule:
-    """A bound on a size or a duration, which are text to the API server."""
-    words, compare = {
-        at.Gt: ("greater than", "{}.isGreaterThan({})"),
-        at.Ge: ("greater than or equal to", "!{}.isLessThan({})"),
-        at.Lt: ("less than", "{}.isLessThan({})"),
-        at.Le: ("less than or equal to", "!{}.isGreaterThan({})"),
+def _duration_rule(extra: Any, bound: Any) -> Rule:
+    """A bound on a duration, which is text to the API server."""
+    words = {
+        at.Gt: "greater than",
+        at.Ge: "greater than or equal to",
+        at.Lt: "less than",
+        at.Le: "less than or equal to",
     }[type(extra)]
-    if _INT_OR_STRING in schema:
-        sign = {at.Gt: ">", at.Ge: ">=", at.Lt: "<", at.Le: "<="}[type(extra)]
-        compared = compare.format("quantity(self)", f"quantity('{bound}')")
-        return Rule(
-            f"type(self) == int ? self {sign} {bound} : !isQuantity(self) || {compared}",
-            f"must be {words} {format_quantity(bound) if bound else 0}",
-        )
-    sign = {at.Gt: ">", at.Ge: ">=", at.Lt: "<", at.Le: "<="}[type(extra)]
-    limit = format_duration(bound)
+    # The model counts whole milliseconds, and leaves out what is less.
+    sign = ">=" if isinstance(extra, at.Gt | at.Ge) else "<"
+    limit = format_duration(bound + isinstance(extra, at.Gt | at.Le))
     return Rule(
         # What is no duration has a rule of its own, and must not fail here with another message.
-        f"!self.matches('^([0-9.]+[nuµμm]?[smh])+$') || duration(self) {sign} duration('{limit}')",
-        f"must be {words} {limit if bound else 0}",
+        f"!self.matches('^(0|([0-9.]+[nuµμm]?[smh])+)$') "
+        f"|| duration(self) {sign} duration('{limit}')",
+        f"must be {words} {format_duration(bound) if bound else 0}",
     )
 
 

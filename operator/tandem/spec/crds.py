@@ -76,7 +76,7 @@ def definition(kind: str) -> dict[str, Any]:
 
 def manifest(kind: str) -> str:
     """The file of a kind in `crds/`."""
-    return _NOTE + yaml.safe_dump(definition(kind), sort_keys=False, width=100, allow_unicode=True)
+    return _NOTE + yaml.safe_dump(definition(kind), sort_keys=False, width=120, allow_unicode=True)
 
 
 def _schema(model: type[AnyResource]) -> Schema:

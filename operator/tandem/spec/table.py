@@ -209,7 +209,7 @@ class AutomaticMinor(Model):
     """The newest so many segments are left alone."""
     max_segment_size: Bytes | None = None
     """Segments of at least this size are left alone; no limit by default."""
-    target_file_size: Annotated[Bytes, Field(gt=0)] = DEFAULT_TARGET_FILE_SIZE
+    target_file_size: Bytes = DEFAULT_TARGET_FILE_SIZE
     """Size that output files aim at."""
 
 
@@ -300,7 +300,7 @@ class AutomaticCompaction(Model):
 
     minor: AutomaticMinor | None = None
     """Compact by level thresholds as segments arrive; off unless given."""
-    schedules: Annotated[tuple[Schedule, ...], Field(max_length=8)] = ()
+    schedules: Annotated[tuple[Schedule, ...], Field(max_length=6)] = ()
     """Compactions at fixed times."""
     skip_offset_from_latest: Milliseconds = 0
     """Leave chunks alone that end less than this before the newest one ends; without a time

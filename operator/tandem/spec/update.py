@@ -213,7 +213,7 @@ class TableUpdateSpec(OperationSpec):
     `Serializable`: the statement takes effect at its commit."""
     conflict: ConflictPolicy = ConflictPolicy()
     """When to give up."""
-    target_file_size: Annotated[Bytes, Field(gt=0)] = 128 * _MIB
+    target_file_size: Bytes = 128 * _MIB
     """Size that output files aim at."""
 
     @model_validator(mode="after")
@@ -255,7 +255,7 @@ class TableUpdate(Resource):
 class TableIngestSpec(OperationSpec):
     source: Source
     """What to append, as one new segment."""
-    target_file_size: Annotated[Bytes, Field(gt=0)] = 128 * _MIB
+    target_file_size: Bytes = 128 * _MIB
     """Size that output files aim at."""
 
 

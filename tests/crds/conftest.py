@@ -1,0 +1,18 @@
+"""What the tests of the custom resource definitions share."""
+
+from __future__ import annotations
+
+import pytest
+
+from support.cluster import Cluster
+from support.dry_run import Sender
+
+
+@pytest.fixture(scope="session")
+def space(cluster: Cluster) -> str:
+    return cluster.namespace("crds")
+
+
+@pytest.fixture(scope="session")
+def sender(cluster: Cluster, space: str) -> Sender:
+    return Sender(cluster, space)
