@@ -117,6 +117,11 @@ class Watch:
             pause.wait(0.3)
         return False
 
+    def jobs(self) -> int:
+        """How many SparkApplications are taken up."""
+        path = f"/apis/sparkoperator.k8s.io/v1beta2/namespaces/{NAMESPACE}/sparkapplications"
+        return sum("status" in each for each in self._access.request("GET", path)["items"])
+
     def table_version(self) -> int:
         """The version that the LakeTable tells of."""
         found = self._access.request("GET", f"{PATH}/laketables/flights")
@@ -173,7 +178,10 @@ def story(plane: ControlPlane, table: Path) -> tuple[bool, list[Outcome]]:
         ended = watch.until(are([compaction], at_work), display)
         for name in ("update", "delete"):
             apply(plane, name, table)
-        ended &= watch.until(are(everything, at_work), display)
+        # A job is deleted when its operation has ended.
+        ended &= watch.until(
+            lambda: watch.jobs() == len(everything) or are([compaction], ENDED)(), display
+        )
         get(plane, "sparkapplications")
         ended &= watch.until(are(everything, ENDED), display)
         # The table's own status follows its log, within `--table-poll` seconds.
