@@ -1,0 +1,279 @@
+"""The store in etcd while etcd is hurt: killed, stopped, wiped, compacted; with TLS and users."""
+
+from __future__ import annotations
+
+import secrets
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from cluster_processes import etcd as make_etcd
+from cluster_processes import free_ports
+from support.etcd import Etcd, start_etcd
+from support.etcd_gateway import Gateway
+from support.lock_contract import LONG_S, TABLE, get, owner, request
+from tandem.errors import LocksUnavailable
+from tandem.locks.etcd import EtcdLocks, EtcdSettings
+from tandem.locks.model import CommitLease, Granted, Mode, Waiting
+
+PROMPTLY_S = 5.0
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Etcd]:
+    """One member that tests kill and restart, each of them leaving it well."""
+    with start_etcd() as etcd:
+        yield etcd
+
+
+@contextmanager
+def store(settings: EtcdSettings) -> Iterator[EtcdLocks]:
+    made = EtcdLocks(settings)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def settings_of(etcd: Etcd, ttl_s: int = 60, timeout_s: float = 4.0) -> EtcdSettings:
+    prefix = f"/test/{secrets.token_hex(4)}"
+    return EtcdSettings(etcd.endpoints, prefix, ttl_s, timeout_s=timeout_s)
+
+
+def eventually(call: Callable[[], object]) -> None:
+    """The call comes through in the end; until then it says that etcd does not answer."""
+    ends = time.monotonic() + LONG_S
+    while True:
+        try:
+            call()
+        except LocksUnavailable:
+            assert time.monotonic() < ends
+        else:
+            return
+
+
+def take_and_release(locks: EtcdLocks, operation: str) -> None:
+    asked = request(operation, Mode.REWRITE, operation)
+    assert isinstance(locks.acquire(asked), Granted)
+    assert locks.enter_commit(TABLE, operation, owner(operation)) is CommitLease.ENTERED
+    locks.release(TABLE, operation, owner(operation))
+
+
+def test_nothing_listens() -> None:
+    (port,) = free_ports(1)
+    with store(EtcdSettings((f"127.0.0.1:{port}",), timeout_s=1.0)) as locks:
+        started = time.monotonic()
+        with pytest.raises(LocksUnavailable, match=str(port)):
+            locks.acquire(request("a"))
+        with pytest.raises(LocksUnavailable):
+            locks.entries(TABLE)
+        assert time.monotonic() - started < PROMPTLY_S
+        woken = threading.Event()
+        locks.watch(TABLE, "a", woken.set)()
+
+
+def test_etcd_is_away_and_comes_back(shared: Etcd) -> None:
+    (member,) = shared.members
+    settings = settings_of(shared, timeout_s=1.0)
+    with store(settings) as locks, store(settings) as other:
+        locks.acquire(request("a", Mode.REWRITE, "0"))
+        other.acquire(request("b", Mode.REWRITE, "0"))
+        woken = threading.Event()
+        end = other.watch(TABLE, "b", woken.set)
+        member.kill()
+        started = time.monotonic()
+        for call in (
+            lambda: locks.acquire(request("c", Mode.REWRITE, "1")),
+            lambda: locks.enter_commit(TABLE, "a", owner("a")),
+            lambda: locks.release(TABLE, "a", owner("a")),
+        ):
+            with pytest.raises(LocksUnavailable):
+                call()
+        assert time.monotonic() - started < 3 * PROMPTLY_S
+        assert not woken.is_set()
+        member.start()
+        # What was asked for while nobody answered may be asked for again.
+        eventually(lambda: locks.release(TABLE, "a", owner("a")))
+        assert woken.wait(LONG_S)
+        end()
+        assert isinstance(other.acquire(request("b", Mode.REWRITE, "0")), Granted)
+        assert isinstance(locks.acquire(request("c", Mode.REWRITE, "1")), Granted)
+        assert locks.enter_commit(TABLE, "c", owner("c")) is CommitLease.ENTERED
+
+
+def test_what_a_watch_missed_is_read_although_it_was_compacted(shared: Etcd) -> None:
+    (member,) = shared.members
+    gateway = Gateway(member.endpoint)
+    settings = settings_of(shared)
+    with store(settings) as locks, store(settings) as other:
+        locks.acquire(request("a", Mode.REWRITE, "0"))
+        locks.acquire(request("b", Mode.REWRITE, "0"))
+        woken = threading.Event()
+        end = locks.watch(TABLE, "b", woken.set)
+        (key,) = [key for key in gateway.keys(settings.prefix) if key.endswith("/a")]
+        member.restart()
+        gateway.delete(key)
+        for number in range(20):
+            take_and_release(other, f"other{number}")
+        gateway.compact()
+        assert woken.wait(LONG_S)
+        end()
+        assert isinstance(locks.acquire(request("b", Mode.REWRITE, "0")), Granted)
+        assert locks.enter_commit(TABLE, "a", owner("a")) is CommitLease.LOST
+
+
+def test_all_data_is_gone(shared: Etcd) -> None:
+    (member,) = shared.members
+    settings = settings_of(shared)
+    with store(settings) as locks, store(settings) as other:
+        for number in range(20):
+            take_and_release(locks, f"before{number}")
+        locks.acquire(request("a", Mode.REWRITE, "0"))
+        other.acquire(request("b", Mode.REWRITE, "0"))
+        woken = threading.Event()
+        end = other.watch(TABLE, "b", woken.set)
+        member.wipe()
+        member.start()
+        assert woken.wait(LONG_S)
+        end()
+        get(other, request("b", Mode.REWRITE, "0"))
+        assert locks.enter_commit(TABLE, "a", owner("a")) is CommitLease.LOST
+        assert isinstance(locks.acquire(request("a", Mode.REWRITE, "0")), Waiting)
+        other.release(TABLE, "b", owner("b"))
+        get(locks, request("a", Mode.REWRITE, "0"))
+        assert locks.enter_commit(TABLE, "a", owner("a")) is CommitLease.ENTERED
+
+
+def test_Z1_who_cannot_renew_knows_of_the_loss_without_asking(shared: Etcd) -> None:
+    (member,) = shared.members
+    with store(settings_of(shared, ttl_s=2, timeout_s=1.0)) as locks:
+        locks.acquire(request("a", Mode.REWRITE, "0"))
+        # It holds: the watch calls at once; then at its loss.
+        calls = threading.Semaphore(0)
+        end = locks.watch(TABLE, "a", calls.release)
+        assert calls.acquire(timeout=LONG_S)
+
+        def until_lost() -> None:
+            while calls.acquire(timeout=LONG_S):
+                with suppress(LocksUnavailable):
+                    if locks.enter_commit(TABLE, "a", owner("a")) is CommitLease.LOST:
+                        return
+            raise AssertionError("nobody told of the loss")
+
+        member.stop()
+        try:
+            until_lost()
+        finally:
+            member.resume()
+        end()
+        eventually(lambda: locks.acquire(request("a", Mode.REWRITE, "0")))
+        assert locks.enter_commit(TABLE, "a", owner("a")) is CommitLease.ENTERED
+
+
+def test_members_of_three_are_killed_and_stopped() -> None:
+    """The leader, another, one that hangs: what was held stays held, who waits is woken."""
+    with start_etcd(members=3) as etcd:
+        settings = settings_of(etcd, ttl_s=20)
+        backwards = replace(settings, endpoints=etcd.endpoints[::-1])
+        with store(settings) as locks, store(backwards) as other:
+            locks.acquire(request("a", Mode.REWRITE, "0"))
+            other.acquire(request("b", Mode.REWRITE, "0"))
+            woken = threading.Event()
+            end = other.watch(TABLE, "b", woken.set)
+            leader = next(m for m in etcd.members if Gateway(m.endpoint).is_leader())
+            for number, member in enumerate((leader, etcd.members[0], etcd.members[2])):
+                member.kill()
+                eventually(partial(take_and_release, locks, f"killed{number}"))
+                eventually(partial(take_and_release, other, f"too{number}"))
+                member.restart()
+            # Alive, but silent: its connections stay open.
+            for number, member in enumerate(etcd.members):
+                member.stop()
+                try:
+                    eventually(partial(take_and_release, locks, f"hung{number}"))
+                finally:
+                    member.resume()
+            assert not woken.is_set()
+            assert locks.enter_commit(TABLE, "a", owner("a")) is CommitLease.ENTERED
+            locks.release(TABLE, "a", owner("a"))
+            assert woken.wait(LONG_S)
+            end()
+            assert isinstance(other.acquire(request("b", Mode.REWRITE, "0")), Granted)
+
+
+def test_a_token_that_etcd_forgot_is_fetched_anew() -> None:
+    with start_etcd() as etcd:
+        (member,) = etcd.members
+        Gateway(member.endpoint).ask_for_passwords("tandem", "right")
+        settings = replace(settings_of(etcd, timeout_s=2.0), user="tandem", password="right")
+        with store(settings) as locks:
+            locks.acquire(request("a", Mode.REWRITE, "0"))
+            locks.acquire(request("b", Mode.REWRITE, "0"))
+            woken = threading.Event()
+            end = locks.watch(TABLE, "b", woken.set)
+            member.restart()  # tokens live in its memory
+            take_and_release(locks, "c")
+            locks.release(TABLE, "a", owner("a"))
+            assert woken.wait(LONG_S)
+            end()
+        for wrong in (replace(settings, password="wrong"), replace(settings, user="")):
+            with store(wrong) as locks, pytest.raises(LocksUnavailable, match="the user"):
+                locks.acquire(request("a", Mode.REWRITE, "0"))
+
+
+def test_etcd_asks_for_certificates(tmp_path: Path) -> None:
+    authority, certificate, key = _certificates(tmp_path)
+    (port,) = free_ports(1)
+    etcd = make_etcd(tmp_path, 1)
+    (member,) = etcd.members
+    # Without TLS, too, for who looks whether it is ready.
+    member._command += [
+        f"--listen-client-urls=http://{member.endpoint},https://127.0.0.1:{port}",
+        f"--cert-file={certificate}",
+        f"--key-file={key}",
+        f"--trusted-ca-file={authority}",
+        "--client-cert-auth",
+    ]
+    settings = EtcdSettings(
+        (f"https://127.0.0.1:{port}",),
+        ca=authority,
+        certificate=certificate,
+        key=key,
+        timeout_s=2.0,
+    )
+    nobody = replace(settings, certificate=None, key=None, timeout_s=0.5)
+    etcd.start()
+    try:
+        with store(settings) as locks:
+            take_and_release(locks, "a")
+        with store(nobody) as locks, pytest.raises(LocksUnavailable):
+            locks.acquire(request("a"))
+    finally:
+        etcd.kill()
+    with pytest.raises(FileNotFoundError):
+        EtcdLocks(replace(settings, ca=tmp_path / "missing")).entries(TABLE)
+
+
+def _certificates(folder: Path) -> tuple[Path, Path, Path]:
+    """(authority, certificate, key): one for the server and its clients, by one authority."""
+
+    def openssl(*arguments: str) -> None:
+        subprocess.run(["openssl", *arguments], cwd=folder, check=True, capture_output=True)
+
+    new = ("req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes")
+    openssl(*new, "-keyout", "ca.key", "-out", "ca.pem", "-subj", "/CN=authority", "-days", "1")
+    openssl(
+        *new,
+        *("-CA", "ca.pem", "-CAkey", "ca.key", "-keyout", "key.pem", "-out", "cert.pem"),
+        *("-subj", "/CN=tandem", "-days", "1"),
+        *("-addext", "subjectAltName=IP:127.0.0.1", "-addext", "basicConstraints=CA:FALSE"),
+        *("-addext", "extendedKeyUsage=serverAuth,clientAuth"),
+    )
+    return folder / "ca.pem", folder / "cert.pem", folder / "key.pem"
