@@ -2,7 +2,7 @@
 
 Pure: knows the API of Kubeflow's Spark operator (`sparkoperator.k8s.io/v1beta2`, v2.5.1), and no
 client. `ApplicationBuilder` is the seam behind which another operator's resources can stand
-(`docs/decisions/0050-the-seam-to-spark-operators.md`).
+(`docs/decisions/0023-spark-operators-behind-a-seam.md`).
 
 An application is written once: the Spark operator runs it again after nearly every change of
 its spec, so nothing here makes a patch.

@@ -1,0 +1,78 @@
+"""What a runner tells of a job, as the engine hears it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from tandem.delta.log import DeltaLog
+from tandem.errors import Reason
+from tandem.operations import jobs, layout
+from tandem.operations.events import JobLost, JobRunning
+from tandem.operations.work import Identity, Table, Work
+from tandem.spark.job import JobFailure
+from tandem.spark.port import JobPhase, JobRequest, JobStatus
+from tandem.storage.memory import MemoryStore
+
+LOG = "kubectl logs -n lake x-driver"
+
+
+@dataclass
+class Says:
+    """A `JobRunner` that knows one answer."""
+
+    answer: JobStatus
+
+    def start(self, request: JobRequest) -> None:
+        raise AssertionError(request)
+
+    def status(self, name: str) -> JobStatus:
+        assert name == "tandem-0f-1"
+        return self.answer
+
+    def stop(self, name: str) -> None:
+        raise AssertionError(name)
+
+
+def work() -> Work:
+    store = MemoryStore()
+    identity = Identity("0f", "TableCompaction", "lake", "nightly", "h", {})
+    return Work(identity, Table(store, DeltaLog(store), "LakeTable/flights"))
+
+
+def poll(answer: JobStatus, at: Work | None = None) -> Any:
+    return jobs.poll(at or work(), Says(answer), 1, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("reason", "transient", "told"),
+    [
+        (Reason.OUT_OF_MEMORY, True, Reason.OUT_OF_MEMORY),
+        (Reason.IMAGE_PULL_FAILED, False, Reason.IMAGE_PULL_FAILED),
+        (None, True, Reason.JOB_FAILED),
+    ],
+)
+def test_a_failure_that_the_runner_tells_apart(
+    reason: Reason | None, transient: bool, told: Reason
+) -> None:
+    lost = poll(JobStatus(JobPhase.FAILED, "it died", LOG, reason, transient))
+    assert lost == JobLost(told, f"it died (log: {LOG})", transient)
+
+
+def test_what_the_job_said_itself_comes_first() -> None:
+    at = work()
+    failure = JobFailure(
+        operation_id="0f", attempt=1, reason="StatementFailed", message="1 / 0", transient=False
+    )
+    path = layout.round_file("0f", 1, 0, "failure.json")
+    at.table.store.put(path, failure.model_dump_json(by_alias=True).encode())
+    lost = poll(JobStatus(JobPhase.FAILED, "exit code 1", reason=Reason.JOB_FAILED), at)
+    assert lost == JobLost(Reason.STATEMENT_FAILED, "TableCompaction/nightly: 1 / 0", False)
+
+
+def test_what_holds_a_driver_up_is_told() -> None:
+    waits = JobStatus(JobPhase.STARTING, "no node: 0/3", LOG, Reason.UNSCHEDULABLE)
+    assert poll(waits) == JobRunning(None, (Reason.UNSCHEDULABLE, "no node: 0/3"))
+    assert poll(JobStatus(JobPhase.RUNNING, "late")) == JobRunning(None)

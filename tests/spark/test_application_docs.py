@@ -1,0 +1,108 @@
+"""The tables of `docs/spark-applications.md` are those of the code."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import yaml
+
+from tandem.errors import Reason
+from tandem.spark.application import (
+    ApplicationSettings,
+    KubeflowApplications,
+    Owner,
+    Patience,
+)
+from tandem.spark.application_sizes import (
+    BYTES_PER_SLOT,
+    DRIVER_ALONE_BYTES,
+    EXECUTOR_CORES,
+    GIB,
+    LARGE_BYTES,
+    sizes,
+)
+from tandem.spark.application_status import STATES
+from tandem.spark.application_template import OURS
+from tandem.spark.port import JobRequest
+from tandem.spark.session import session_conf
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "spark-applications.md"
+
+
+def table(heading: str) -> list[list[str]]:
+    """The rows of the first table below a heading, without its head."""
+    section = PAGE.read_text().split(f"\n## {heading}\n")[1].split("\n## ")[0]
+    rows = [line for line in section.splitlines() if line.startswith("|")]
+    return [[cell.strip().strip("`") for cell in row.strip("|").split("|")] for row in rows[2:]]
+
+
+def test_states() -> None:
+    written = {
+        state.replace("(none)", ""): (job, told) for state, job, told in table("What a state means")
+    }
+    assert written == {state: (str(phase), told) for state, (phase, told) in STATES.items()}
+
+
+def test_paths_that_are_ours() -> None:
+    pinned = {f"spec.sparkConf.{key}" for key in session_conf()}
+    written = [path for path, _ in table("What a template may say")]
+    assert written == [path for path in OURS if path not in pinned] + ["spec.sparkConf.<pinned>"]
+
+
+def test_sizes() -> None:
+    rows = table("Sizes")
+    edges = [0, DRIVER_ALONE_BYTES, LARGE_BYTES]
+    assert (edges[1], edges[2]) == (GIB, 100 * GIB)
+    for (_, driver, _), input_bytes in zip(rows, edges, strict=True):
+        pod = sizes(input_bytes).driver
+        cores, heap, beside = map(int, re.findall(r"\d+", driver)[:3])
+        assert (cores, heap * GIB, beside * GIB) == (pod.cores, pod.heap, pod.beside)
+    executor = sizes(GIB).executor
+    said = re.search(r"An executor has (\d) cores, (\d) GiB heap and (\d) GiB", PAGE.read_text())
+    assert said is not None
+    assert [int(n) for n in said.groups()] == [
+        executor.cores,
+        executor.heap // GIB,
+        executor.beside // GIB,
+    ]
+    assert BYTES_PER_SLOT * EXECUTOR_CORES == GIB  # "one per GiB"
+    assert f"at most {ApplicationSettings().max_executors} " in rows[1][2]
+    assert sizes(LARGE_BYTES - 1).executors == ApplicationSettings().max_executors
+
+
+def test_reasons_and_patience() -> None:
+    rows = table("Why a job failed")
+    assert {reason for reason, *_ in rows} == {
+        Reason.IMAGE_PULL_FAILED,
+        Reason.JOB_NOT_STARTED,
+        Reason.UNSCHEDULABLE,
+        Reason.SUBMISSION_FAILED,
+        Reason.OUT_OF_MEMORY,
+        Reason.DRIVER_EVICTED,
+        Reason.JOB_VANISHED,
+        Reason.JOB_FAILED,
+    }
+    waited = {reason: after for reason, _, after, _ in rows if after.endswith(" s")}
+    patience = Patience()
+    assert waited == {
+        Reason.IMAGE_PULL_FAILED: f"{patience.image_pull_s} s",
+        Reason.JOB_NOT_STARTED: f"{patience.container_s} s",
+        Reason.UNSCHEDULABLE: f"{patience.unschedulable_s} s",
+    }
+
+
+def test_the_example_is_a_template() -> None:
+    [block] = re.findall(r"```yaml\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    _, compaction = yaml.safe_load_all(block)
+    template = compaction["spec"]["sparkTemplate"]
+    applications = KubeflowApplications()
+    applications.check(template)
+    built = applications.build(
+        JobRequest("tandem-x-1", "rewrite", "s3://lake/t", "job.json"),
+        owner=Owner("tandem.dev/v1alpha1", "TableCompaction", "nightly", "u"),
+        namespace="lake",
+        template=template,
+    )
+    assert built["spec"]["executor"]["instances"] == 4
+    assert built["spec"]["sparkConf"]["spark.local.dir"] == "/spill"
