@@ -218,16 +218,29 @@ class Api:
         return await self.request("PATCH", path.url(), body=patch, content_type=kind)
 
     async def patch_status(
-        self, path: ResourcePath, status: Mapping[str, Any], *, uid: str = ""
+        self, path: ResourcePath, fields: Mapping[str, Any], *, uid: str
     ) -> Json:
-        """Merge `status` into the status; None removes a field.
+        """Set whole fields of the status; None removes one.
 
-        Raises: Conflict if the object is not the one with this `uid`.
+        A JSON patch, since it can say which object is meant: the API server ignores a uid in
+        a merge patch of a status. Raises: Conflict if the object is not the one with this uid.
         """
-        body: Json = {"status": status}
-        if uid:
-            body["metadata"] = {"uid": uid}
-        return await self.request("PATCH", path.url("status"), body=body, content_type=_MERGE)
+        patch: list[Json] = [{"op": "test", "path": "/metadata/uid", "value": uid}]
+        for key, value in fields.items():
+            where = "/status/" + key.replace("~", "~0").replace("/", "~1")
+            patch.append({"op": "add", "path": where, "value": value})
+            if value is None:
+                # What is not there cannot be removed.
+                patch.append({"op": "remove", "path": where})
+        try:
+            return await self.request(
+                "PATCH", path.url("status"), body=patch, content_type=_JSON_PATCH
+            )
+        except Invalid:
+            there = await self.get(path)
+            if there["metadata"]["uid"] != uid:
+                raise Conflict(409, "Conflict", "another object has this name now") from None
+            raise
 
     async def delete(
         self,

@@ -26,7 +26,7 @@ async def serve(address: str, facts: Facts, is_ready: Callable[[], bool]) -> Asy
     app = web.Application()
     app.router.add_get("/healthz", healthz)
     app.router.add_get("/readyz", readyz)
-    runner = web.AppRunner(app, access_log=None)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=1)
     await runner.setup()
     host, _, port = address.rpartition(":")
     site = web.TCPSite(runner, host or "0.0.0.0", int(port))

@@ -14,7 +14,6 @@ import structlog
 
 from tandem.errors import Reason
 from tandem.kube.api import Api, ApiError, Conflict, Invalid, NotFound, ResourcePath
-from tandem.kube.merge import difference
 
 _log = structlog.get_logger("tandem.kube.status")
 _PASSING = frozenset({Reason.PENDING, Reason.PLANNED})
@@ -103,7 +102,7 @@ class StatusWriter:
             except Invalid as error:
                 _log.error("status refused", resource=self._path.url(), problem=error.message)
                 status = _least(status)
-                if not difference(self._known, carried_over(self._known, status)):
+                if not changed_fields(self._known, carried_over(self._known, status)):
                     return
                 await asyncio.sleep(_RETRY_S)
             except ApiError as error:
@@ -121,7 +120,11 @@ class StatusWriter:
                 await task
 
     def _patch(self) -> dict[str, Any]:
-        return {} if self._wanted is None else difference(self._known, self._wanted)
+        """The fields to set, None for those to remove."""
+        wanted = self._wanted
+        if wanted is None:
+            return {}
+        return {key: wanted.get(key) for key in changed_fields(self._known, wanted)}
 
     async def _write_on(self) -> None:
         loop = asyncio.get_running_loop()
@@ -224,6 +227,12 @@ def carried_over(known: Mapping[str, Any], status: Mapping[str, Any]) -> dict[st
             item = {**item, "message": message[: _LONGEST_MESSAGE - 1] + "…"}
         conditions.append(item)
     return {**status, **({"conditions": conditions} if conditions else {})}
+
+
+def changed_fields(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    """The fields in which two statuses differ."""
+    fields = [*old, *(key for key in new if key not in old)]
+    return [key for key in fields if old.get(key) != new.get(key)]
 
 
 def _number(resource_version: str) -> int:

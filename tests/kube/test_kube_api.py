@@ -1,0 +1,354 @@
+"""Our client of the Kubernetes API: against a server that misbehaves as told, and a real one."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import kopf
+import pytest
+import yaml
+from aiohttp import web
+
+from tandem.errors import AccessDenied, InvalidSpec
+from tandem.kube import credentials
+from tandem.kube.api import (
+    Api,
+    ApiError,
+    Conflict,
+    Forbidden,
+    Gone,
+    Invalid,
+    NotFound,
+    ResourcePath,
+    Unavailable,
+)
+from tandem.kube.kinds import path
+from tandem.kube.watching import SYNCED, follow
+
+if TYPE_CHECKING:
+    from support.cluster import Cluster
+
+Json = dict[str, Any]
+THINGS = ResourcePath("tandem.dev", "v1alpha1", "laketables", "default")
+THING = THINGS.at("default", "t")
+Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+def refused(status: int, reason: str = "", **headers: str) -> Answer:
+    async def answer(_request: web.Request) -> web.Response:
+        body = {"kind": "Status", "code": status, "reason": reason, "message": f"told {status}"}
+        return web.json_response(body, status=status, headers=headers)
+
+    return answer
+
+
+def says(body: Json) -> Answer:
+    async def answer(_request: web.Request) -> web.Response:
+        return web.json_response(body)
+
+    return answer
+
+
+def streams(*events: Json) -> Answer:
+    async def answer(request: web.Request) -> web.StreamResponse:
+        stream = web.StreamResponse()
+        await stream.prepare(request)
+        for event in events:
+            await stream.write(json.dumps(event).encode() + b"\n")
+        return stream
+
+    return answer
+
+
+async def cut(request: web.Request) -> web.Response:
+    assert request.transport is not None
+    request.transport.abort()
+    return web.Response()
+
+
+class Server:
+    """Answers requests as told, one after the other, and remembers them."""
+
+    def __init__(self, *answers: Answer) -> None:
+        self.answers = list(answers)
+        self.requests: list[tuple[str, str, Json]] = []
+        self.tokens: list[str] = []
+        self.logins = 0
+
+    async def handle(self, request: web.Request) -> web.StreamResponse:
+        text = await request.text()
+        self.requests.append((request.method, request.path_qs, json.loads(text) if text else {}))
+        self.tokens.append(request.headers.get("Authorization", ""))
+        return await self.answers.pop(0)(request)
+
+    def run(self, test: Callable[[Api], Awaitable[None]], **options: Any) -> None:
+        async def body() -> None:
+            app = web.Application()
+            app.router.add_route("*", "/{tail:.*}", self.handle)
+            runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
+            await runner.setup()
+            site = web.TCPSite(runner, "127.0.0.1", 0)
+            await site.start()
+            port = runner.addresses[0][1]
+
+            def login() -> kopf.ConnectionInfo:
+                self.logins += 1
+                return kopf.ConnectionInfo(
+                    server=f"http://127.0.0.1:{port}", token=f"token{self.logins}"
+                )
+
+            try:
+                async with Api(login, **{"patience_s": 20.0, **options}) as api:
+                    await test(api)
+            finally:
+                await runner.cleanup()
+
+        asyncio.run(body())
+
+
+def test_paths() -> None:
+    assert THINGS.url() == "/apis/tandem.dev/v1alpha1/namespaces/default/laketables"
+    assert THING.url("status").endswith("/laketables/t/status")
+    assert ResourcePath("", "v1", "secrets", "n", "s").url() == "/api/v1/namespaces/n/secrets/s"
+    assert ResourcePath("", "v1", "pods").url() == "/api/v1/pods"
+
+
+def test_what_passes_is_tried_again() -> None:
+    server = Server(refused(503), cut, refused(429, "TooManyRequests"), says({"kind": "x"}))
+
+    async def test(api: Api) -> None:
+        assert await api.get(THING) == {"kind": "x"}
+
+    server.run(test)
+    assert len(server.requests) == 4
+
+
+def test_as_long_as_it_is_told_to_wait_it_waits() -> None:
+    server = Server(refused(429, "TooManyRequests", **{"Retry-After": "1"}), says({}))
+
+    async def test(api: Api) -> None:
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        await api.get(THING)
+        assert loop.time() - began >= 1
+
+    server.run(test)
+
+
+def test_patience_ends() -> None:
+    server = Server(*[refused(500, "InternalError")] * 50)
+
+    async def test(api: Api) -> None:
+        with pytest.raises(Unavailable) as caught:
+            await api.get(THING)
+        assert (caught.value.status, caught.value.reason) == (500, "InternalError")
+
+    server.run(test, patience_s=0.5)
+
+
+def test_a_server_that_does_not_answer_is_not_waited_for() -> None:
+    async def never(_request: web.Request) -> web.Response:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    server = Server(never, says({"kind": "x"}))
+
+    async def test(api: Api) -> None:
+        assert await api.get(THING) == {"kind": "x"}
+
+    server.run(test, timeout_s=0.2)
+
+
+@pytest.mark.parametrize(
+    ("status", "error"),
+    [
+        (400, Invalid),
+        (403, Forbidden),
+        (404, NotFound),
+        (409, Conflict),
+        (410, Gone),
+        (422, Invalid),
+        (418, ApiError),
+    ],
+)
+def test_what_lasts_has_a_type(status: int, error: type[ApiError]) -> None:
+    server = Server(refused(status, "Why"))
+
+    async def test(api: Api) -> None:
+        with pytest.raises(error) as caught:
+            await api.patch(THING, {"spec": {}})
+        assert caught.value.status == status
+        assert caught.value.message == f"told {status}"
+
+    server.run(test)
+    assert len(server.requests) == 1
+
+
+def test_refused_credentials_are_read_again_once() -> None:
+    server = Server(refused(401), says({}), refused(401), refused(401))
+
+    async def test(api: Api) -> None:
+        await api.get(THING)
+        with pytest.raises(Forbidden):
+            await api.get(THING)
+
+    server.run(test)
+    assert server.tokens == ["Bearer token1", "Bearer token2", "Bearer token2", "Bearer token3"]
+
+
+def test_a_list_is_read_in_chunks_and_begun_again_when_it_expires() -> None:
+    def page(*names: str, more: str = "") -> Answer:
+        items = [{"metadata": {"name": name}} for name in names]
+        return says({"items": items, "metadata": {"resourceVersion": "7", "continue": more}})
+
+    server = Server(page("a", more="x"), refused(410, "Expired"), page("a", more="y"), page("b"))
+
+    async def test(api: Api) -> None:
+        found = await api.list(THINGS, labels="a=b", chunk=1)
+        assert [item["metadata"]["name"] for item in found["items"]] == ["a", "b"]
+
+    server.run(test)
+    assert "continue=y" in server.requests[-1][1]
+    assert "labelSelector=a%3Db" in server.requests[-1][1]
+
+
+def thing(uid: str, version: str, kind: str = "MODIFIED") -> Json:
+    return {"type": kind, "object": {"metadata": {"uid": uid, "resourceVersion": version}}}
+
+
+def listing(version: str, *uids: str) -> Answer:
+    items = [{"metadata": {"uid": uid, "resourceVersion": version}} for uid in uids]
+    body = {"apiVersion": "tandem.dev/v1alpha1", "kind": "LakeTableList", "items": items}
+    return says({**body, "metadata": {"resourceVersion": version}})
+
+
+def test_following_lists_anew_after_a_gap_and_misses_no_deletion() -> None:
+    gone = {"type": "ERROR", "object": {"kind": "Status", "code": 410, "reason": "Expired"}}
+    server = Server(
+        listing("5", "a", "b"),
+        streams(thing("c", "6", "ADDED"), thing("", "7", "BOOKMARK"), thing("a", "8")),
+        streams(gone),
+        listing("9", "a", "c"),
+        *[cut] * 2,  # aiohttp tries by itself once again
+        listing("10", "c"),
+        *[streams()] * 50,
+    )
+    seen: list[tuple[str, str]] = []
+
+    async def test(api: Api) -> None:
+        syncs = 0
+        async for kind, item in follow(api, THINGS):
+            seen.append((kind, item.get("metadata", {}).get("uid", "")))
+            syncs += kind == SYNCED
+            if syncs == 3:
+                return
+
+    server.run(test)
+    assert [event for event in seen if event[0] == "DELETED"] == [
+        ("DELETED", "b"),
+        ("DELETED", "a"),
+    ]
+    assert seen[:5] == [
+        ("ADDED", "a"),
+        ("ADDED", "b"),
+        (SYNCED, ""),
+        ("ADDED", "c"),
+        ("MODIFIED", "a"),
+    ]
+    # It went on where it had been, by the bookmark and what followed it.
+    assert "resourceVersion=8" in server.requests[2][1]
+
+
+def test_only_the_object_that_was_meant_is_touched(cluster: Cluster) -> None:
+    """The API server itself sees to it, by the uid."""
+    namespace = cluster.namespace("api")
+    body = {
+        "apiVersion": "tandem.dev/v1alpha1",
+        "kind": "LakeTable",
+        "metadata": {"name": "t"},
+        "spec": {"location": "file:///t"},
+    }
+
+    async def test() -> None:
+        async with Api.from_kubeconfig(cluster.kubeconfig) as api:
+            there = path("LakeTable", namespace)
+            made = await api.create(there, body)
+            with pytest.raises(Conflict):
+                await api.create(there, body)
+            uid, here = made["metadata"]["uid"], path("LakeTable", namespace, "t")
+            changed = await api.patch_status(here, {"version": 3}, uid=uid)
+            assert changed["status"]["version"] == 3
+            changed = await api.patch_status(here, {"version": None}, uid=uid)
+            assert "version" not in changed["status"]
+            other = "00000000-0000-0000-0000-000000000000"
+            with pytest.raises(Conflict):
+                await api.patch_status(here, {"version": 4}, uid=other)
+            with pytest.raises(Conflict):
+                await api.delete(here, uid=other)
+            with pytest.raises(Conflict):
+                await api.delete(here, uid=uid, resource_version="1")
+            version = changed["metadata"]["resourceVersion"]
+            await api.delete(here, uid=uid, resource_version=version)
+            with pytest.raises(NotFound):
+                await api.delete(here)
+            with pytest.raises(Gone):
+                async for _ in api.watch(there, resource_version="1"):
+                    pass
+
+    asyncio.run(test())
+
+
+# Credentials ---------------------------------------------------------------------------------
+
+
+def kubeconfig(folder: Path, user: Json, **cluster: Any) -> Path:
+    file = folder / "config"
+    body = {
+        "current-context": "c",
+        "contexts": [{"name": "c", "context": {"cluster": "k", "user": "u", "namespace": "n"}}],
+        "clusters": [{"name": "k", "cluster": {"server": "https://api:6443", **cluster}}],
+        "users": [{"name": "u", "user": user}],
+    }
+    file.write_text(yaml.safe_dump(body))
+    return file
+
+
+def test_files_are_relative_to_the_kubeconfig(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("secret\n")
+    file = kubeconfig(tmp_path, {"tokenFile": "token"}, **{"certificate-authority": "ca.crt"})
+    info = credentials.load(file)
+    assert (info.server, info.token) == ("https://api:6443", "secret")
+    assert info.ca_path == str(tmp_path / "ca.crt")
+    assert info.default_namespace == "n"
+
+
+def test_a_certificate_may_stand_in_it(tmp_path: Path) -> None:
+    data = base64.b64encode(b"PEM").decode()
+    user = {"client-certificate-data": data, "client-key-data": data}
+    info = credentials.load(kubeconfig(tmp_path, user))
+    assert (info.certificate_data, info.private_key_data) == (data, data)
+
+
+def test_a_clouds_own_command_gives_a_token(tmp_path: Path) -> None:
+    plugin = tmp_path / "plugin"
+    answer = json.dumps({"kind": "ExecCredential", "status": {"token": "from the cloud"}})
+    plugin.write_text(f"#!/bin/sh\ntest -n \"$KUBERNETES_EXEC_INFO\" && echo '{answer}'\n")
+    plugin.chmod(0o755)
+    user = {"exec": {"apiVersion": "client.authentication.k8s.io/v1", "command": str(plugin)}}
+    assert credentials.load(kubeconfig(tmp_path, user)).token == "from the cloud"
+    plugin.write_text("#!/bin/sh\necho hush >&2; exit 3\n")
+    with pytest.raises(AccessDenied, match="plugin") as caught:
+        credentials.load(kubeconfig(tmp_path, user))
+    assert "hush" not in str(caught.value)
+
+
+def test_a_context_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InvalidSpec, match="contexts"):
+        credentials.load(kubeconfig(tmp_path, {}), "other")
+    with pytest.raises(InvalidSpec, match="--kubeconfig"):
+        credentials.load(tmp_path / "none")
