@@ -66,8 +66,8 @@ def reasons() -> str:
         Reason.ACCESS_DENIED: "The store refuses access.",
         Reason.STORAGE_FULL: "The store is full.",
         Reason.STORAGE_ERROR: "The store failed in another way.",
-        Reason.LOCKS_UNAVAILABLE: "etcd, which keeps the locks, cannot be reached. Nothing is lost; "
-        "the operation waits.",
+        Reason.LOCKS_UNAVAILABLE: "etcd, which keeps the locks, cannot be reached. Nothing is "
+        "lost; the operation waits.",
         Reason.CLUSTER_UNAVAILABLE: "The Kubernetes API cannot be reached. Nothing is lost; the "
         "operation waits.",
         Reason.SPARK_MISSING: "There is no Java or no Spark to run jobs.",
@@ -129,16 +129,32 @@ def _groups() -> Iterator[tuple[str, list[Reason]]]:
     yield heading, members
 
 
+_RESOURCES = """`apiVersion: tandem.dev/v1alpha1`. The same files work under `tandem run -f` and,
+with the operator, under `kubectl apply -f`: both refuse the same mistakes with the same words.
+Unknown fields are refused; a field that is null counts as absent. Sizes are Kubernetes quantities
+(`128Mi`, `1G`, bytes as a number), more than 0 and less than 8Ei; durations are Go durations
+(`10m`, `1h30m`; no days), at most 100 years. Fields in **bold** are required.
+
+**What may change.** In a cluster an operation keeps its spec: only `suspend`, `priority` and
+`ttlSecondsAfterFinished` may change, and whoever wants something else creates a new operation.
+A `LakeTable` keeps its `location`; everything else of it may change.
+
+**Quotes.** kubectl reads YAML 1.1, in which `yes`, `no`, `on`, `off`, `y` and `n` are true or
+false, `010` is 8 and `1_000` is 1000. `tandem run` refuses such words outside of quotes, so that
+a file means the same to both. Names of segments (`"0.1"`, `"7"`) are text and need quotes, so do
+columns of these names (`set: {"no": …}`), texts in `options` (`header: "true"`) and a cron
+expression that begins with a star (`"*/5 * * * *"`). `1Gi`, `4h`, `01:00`, `2013-02` and
+`0 3 * * *` need none, nor does the `on` of a merge: the API server takes the `true` that kubectl
+makes of it for what it is.
+
+**What is not built yet** is admitted all the same, so that a file need not change when it is:
+`tandem run` refuses it before anything starts, and the operator says so in the conditions.
+"""
+
+
 def resources() -> str:
     """All fields of all kinds, with types, defaults and meaning."""
-    text = (
-        "# Resources\n\n"
-        + NOTE
-        + "`apiVersion: tandem.dev/v1alpha1`. The same files work under `tandem run -f` and, once "
-        "there is\nthe operator, under `kubectl apply -f`. Unknown fields are refused. Sizes are "
-        "Kubernetes\nquantities (`128Mi`, `1G`, bytes as a number); durations are Go durations "
-        "(`10m`, `1h30m`).\nFields in **bold** are required.\n"
-    )
+    text = "# Resources\n\n" + NOTE + _RESOURCES
     for name, model in KINDS.items():
         text += f"\n## {name}\n\n{_first_paragraph(model)} Short name: `{model.short_name}`.\n\n"
         text += _table(model.model_fields["spec"].annotation, "spec")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 import yaml
 
 from support.broken_fields import Broken, broken_fields, example
-from support.cluster import Cluster, KubectlFailed
+from support.cluster import ApiRefused, Cluster, KubectlFailed
 from support.dry_run import Sender
 from support.wrong_resources import (
     ONLY_THE_VALIDATOR,
@@ -56,7 +57,7 @@ def samples() -> list[tuple[str, str]]:
 CONTRACT = (Path(__file__).parent / "contract.yaml").read_text()
 
 
-def test_every_sample_applies(cluster: Cluster, space: str, tmp_path: Path) -> None:
+def test_every_sample_applies(cluster: Cluster, tmp_path: Path) -> None:
     """As a user does it, with one `kubectl apply` for all files."""
     found = [*samples(), ("contract.yaml", CONTRACT)]
     assert len(found) > 5
@@ -65,7 +66,12 @@ def test_every_sample_applies(cluster: Cluster, space: str, tmp_path: Path) -> N
         ours = [document for document in re.split(r"^---$", text, flags=re.M) if OURS in document]
         count += len(ours)
         (tmp_path / f"{number}.yaml").write_text(f"# {name}\n" + "---\n".join(ours))
-    printed = cluster.kubectl("-n", space, "apply", "--dry-run=server", "-f", str(tmp_path))
+        for document in yaml.safe_load_all("---\n".join(ours)):
+            namespace = document["metadata"].get("namespace", "default")
+            body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}
+            with suppress(ApiRefused):  # it is there already
+                cluster.request("POST", "/api/v1/namespaces", body)
+    printed = cluster.kubectl("apply", "--dry-run=server", "-f", str(tmp_path))
     assert printed.count("(server dry run)") == count
 
 
