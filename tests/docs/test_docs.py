@@ -199,7 +199,8 @@ def test_the_product_imports_what_it_requires_and_no_more() -> None:
     """A package that is only needed by tests must not be installed with the product."""
     import ast
 
-    names = {"pyyaml": "yaml"}
+    names = {"pyyaml": "yaml", "grpcio": "grpc"}
+    data = {"tzdata"}
     required = {
         names.get(name, name)
         for name in (
@@ -216,5 +217,5 @@ def test_the_product_imports_what_it_requires_and_no_more() -> None:
             elif isinstance(node, ast.ImportFrom) and node.module:
                 imported.add(node.module.split(".")[0])
     ours = set(sys.stdlib_module_names) | {"tandem"}
-    # pydantic_core is a part of pydantic; py4j one of pyspark.
-    assert imported - ours - {"pydantic_core", "py4j"} == required
+    # pydantic_core and annotated_types are parts of pydantic; py4j one of pyspark.
+    assert imported - ours - {"pydantic_core", "annotated_types", "py4j"} == required - data
