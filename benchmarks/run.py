@@ -19,12 +19,12 @@ from pathlib import Path
 if __name__ == "__main__":
     # As a script, Python puts this folder first, where our modules would hide others'.
     TREE = Path(__file__).resolve().parent.parent
-    sys.path[:1] = [str(TREE), str(TREE / "operator"), str(TREE / "tests")]
+    sys.path[:1] = [str(TREE), str(TREE / "operator"), str(TREE / "tests"), str(TREE / "tools")]
 
 from benchmarks import machine, report
 from benchmarks.harness import ROOT, Report
 
-NAMES = ("snapshot", "replay", "compaction", "goodput")
+NAMES = ("snapshot", "replay", "compaction", "goodput", "locks")
 
 
 def run_one(name: str, size: str, work: Path) -> Report:
