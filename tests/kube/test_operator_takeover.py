@@ -198,3 +198,15 @@ def test_without_etcd_it_waits_and_says_so(stage: Stage, cluster: Cluster) -> No
     operator.stop()
     assert not operator.is_ready
     assert reason_of(stage.space.status(KIND, "m")) == ""
+
+
+def test_what_was_deleted_together_with_its_table_is_cleaned_up(stage: Stage) -> None:
+    with stage.jobs.held():
+        with operating(stage.settings("one"), stage.jobs):
+            stage.space.compaction("m", "t")
+            stage.space.await_phase(KIND, "m", "Running")
+        stage.space.delete(KIND, "m")
+        stage.space.delete("LakeTable", "t")
+        with operating(stage.settings("two"), stage.jobs):
+            stage.space.await_gone(KIND, "m")
+            stage.space.await_gone("LakeTable", "t")

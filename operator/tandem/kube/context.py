@@ -15,7 +15,7 @@ from tandem.kube.kinds import TABLE_KIND, Body, Key
 from tandem.kube.registry import Registry, Summary
 from tandem.kube.settings import OperatorSettings
 from tandem.kube.slots import Slots
-from tandem.kube.tables import TableContext
+from tandem.kube.tables import Means, TableContext
 from tandem.locks.port import LockStore
 from tandem.operations.performer import Around, plainly
 from tandem.operations.ports import Clock, Nonces, Processes
@@ -65,6 +65,18 @@ class Context:
     def threads(self, call: Callable[[], _T]) -> Awaitable[_T]:
         """Run it in the pool of worker threads."""
         return asyncio.get_running_loop().run_in_executor(self.pool, call)
+
+    def new_table(self, uid: str, *, adopted: bool) -> TableContext:
+        """A table that nobody has looked at yet."""
+        means = Means(
+            self.api,
+            self.threads,
+            self.locks,
+            self.clock,
+            self.nonces,
+            self.settings.allowed_locations,
+        )
+        return TableContext(uid, means, adopted=adopted)
 
     def table_changed(self, namespace: str, name: str) -> None:
         """A table has become ready, or is not any more: wake who waits for it."""

@@ -22,6 +22,7 @@ from tandem.errors import InvalidSpec, Reason, StorageError, TandemError, Unreac
 from tandem.kube.context import Context
 from tandem.kube.drive import Driver, Signals
 from tandem.kube.events import Narrator
+from tandem.kube.hindrances import hindrance, table_for_cleaning
 from tandem.kube.kinds import (
     TABLE_KIND,
     Body,
@@ -49,7 +50,6 @@ _log = structlog.get_logger("tandem.kube.daemon")
 _FINALIZER_S = 15.0
 _LOOK_AGAIN_S = 5.0
 _BEGUN = frozenset({Phase.PLANNED, Phase.LOCKED, Phase.RUNNING, Phase.RECONCILING})
-_GOOD = frozenset({Phase.SUCCEEDED, Phase.SUPERSEDED})
 
 
 class Stopped(Protocol):
@@ -223,18 +223,18 @@ class Life:
             require_built([resource])
         except InvalidSpec as error:
             return self._status(Phase.FAILED, Reason.INVALID_SPEC, str(error))
-        hindrance = self._hindrance(resource)
-        if hindrance is not None:
-            if not self._deleted:
-                await self._hindered(*hindrance)
-            elif hindrance[1] is Reason.PENDING:
-                # Cleaning needs the table, and its first look is under way.
-                await self._wait(_LOOK_AGAIN_S)
-            else:
+        if self._deleted:
+            table = await table_for_cleaning(self._context, resource)
+            if table is None:
                 self._give_up = True
-            return None
-        table = self._context.tables[resource.namespace, resource.spec.table_ref.name].table
-        assert table is not None
+                return None
+        else:
+            found = hindrance(self._context, resource, begun=self._last.phase in _BEGUN)
+            if found is not None:
+                await self._hindered(found.phase, found.reason, found.message)
+                return None
+            table = self._context.tables[resource.namespace, resource.spec.table_ref.name].table
+            assert table is not None
         # One try: nobody may be kept for ever by what cannot be cleaned.
         self._give_up = self._deleted
         try:
@@ -246,36 +246,10 @@ class Life:
         except TandemError as error:
             return self._status(Phase.FAILED, error.reason, str(error))
 
-    def _hindrance(self, resource: Operation) -> tuple[Phase, Reason, str, float | None] | None:
-        """Why nothing can be done now, and when to look again at the latest."""
-        begun = self._last.phase in _BEGUN
-        if resource.spec.suspend and not begun and not self._deleted:
-            return Phase.SUSPENDED, Reason.SUSPENDED, "spec.suspend is true", None
-        registry, namespace = self._context.registry, resource.namespace
-        for dependency in () if self._deleted else resource.spec.depends_on:
-            other = registry.get((dependency.kind.value, namespace, dependency.name))
-            if other is not None and other.ended and other.phase in _GOOD:
-                continue
-            what = f"{dependency.kind.value}/{dependency.name}"
-            state = "does not exist" if other is None else f"is {other.phase or 'new'}"
-            message = f"waits for {what}, which {state}"
-            return Phase.PENDING, Reason.WAITING_FOR_DEPENDENCY, message, None
-        name = resource.spec.table_ref.name
-        context = self._context.tables.get((namespace, name))
-        if context is None and registry.get((TABLE_KIND, namespace, name)) is None:
-            message = f"waits for LakeTable/{name}, which does not exist"
-            return Phase.PENDING, Reason.WAITING_FOR_DEPENDENCY, message, None
-        problem = (Reason.PENDING, "not looked at yet") if context is None else context.problem
-        if problem is not None:
-            reason = Reason.WAITING_FOR_DEPENDENCY
-            if self._deleted and problem[0] is Reason.PENDING:
-                reason = Reason.PENDING
-            return Phase.PENDING, reason, f"waits for LakeTable/{name}: {problem[1]}", None
-        return None
-
     async def _hindered(
-        self, phase: Phase, reason: Reason, message: str, seconds: float | None
+        self, phase: Phase, reason: Reason, message: str, seconds: float | None = None
     ) -> None:
+        """Say so, and wait until something changes, at most so long."""
         self._offer(self._status(phase, reason, message))
         await self._wait(seconds)
 

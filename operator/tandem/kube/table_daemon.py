@@ -28,7 +28,6 @@ from tandem.kube.kinds import (
 )
 from tandem.kube.status import StatusWriter
 from tandem.kube.table_status import compose
-from tandem.kube.tables import Means, TableContext
 from tandem.spec.loader import parse
 from tandem.spec.status import TableStatus
 from tandem.spec.table import LakeTable
@@ -64,16 +63,8 @@ class TableLife:
             allowed=context.may_write,
         )
         self._reported = (ready.get("status", ""), ready.get("reason", ""))
-        self._table = TableContext(
+        self._table = context.new_table(
             self._uid,
-            Means(
-                context.api,
-                context.threads,
-                context.locks,
-                context.clock,
-                context.nonces,
-                settings.allowed_locations,
-            ),
             adopted=ready.get("status") == "True"
             and ready.get("observedGeneration") == generation_of(body),
         )

@@ -152,6 +152,15 @@ class TableContext:
         self.table = self._opened
         self.conditions = table_status.ready(self._reason, self._changed, generation, now)
 
+    async def open_only(self, resource: LakeTable) -> Table:
+        """The table as it is, neither adopted nor created: to clean up on it.
+
+        Raises: TandemError, ApiError.
+        """
+        await self._open(resource)
+        assert self._opened is not None
+        return self._opened
+
     def look_soon(self) -> None:
         """Somebody knows of a new version: the next refresh is due now."""
         self.due = True
