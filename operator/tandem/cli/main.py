@@ -276,7 +276,7 @@ def dev(
     """Stand in for a Spark operator: run SparkApplications with local Spark.
 
     Needs the Spark operator's CRDs, and nothing else of it. Serves Tandem's own applications
-    alone; jobs end with this command.
+    alone; jobs end with this command. `tandem -v dev` tells of every state.
     """
     with errors_to_exit():
         from tandem.cli import dev_command

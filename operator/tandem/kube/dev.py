@@ -14,7 +14,6 @@ Must not know operations or tables: what it is told is in the application.
 from __future__ import annotations
 
 import asyncio
-import logging
 import re
 import uuid
 from collections.abc import Callable, Mapping
@@ -24,6 +23,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
+
+import structlog
 
 from tandem.errors import AccessDenied, ClusterUnavailable, SparkMissing, TandemError
 from tandem.kube.api import (
@@ -47,7 +48,7 @@ from tandem.spark.port import JobPhase, JobRunner, JobStatus
 
 T = TypeVar("T")
 
-LOG = logging.getLogger(__name__)
+_log = structlog.get_logger("tandem.kube.dev")
 _PATH = ResourcePath("sparkoperator.k8s.io", "v1beta2", "sparkapplications")
 _MERGE = "application/merge-patch+json"
 _PAUSE_S = 1.0
@@ -206,7 +207,7 @@ class _Application:
         metadata = body["metadata"]
         self._uid: str = metadata["uid"]
         self._path = _PATH.at(metadata["namespace"], metadata["name"])
-        self._name = f"{metadata['namespace']}/{metadata['name']}"
+        self._log = _log.bind(application=f"{metadata['namespace']}/{metadata['name']}")
         self._attempts = int((body.get("status") or {}).get("executionAttempts") or 0)
         self._submissions = int((body.get("status") or {}).get("submissionAttempts") or 0)
         self._start: asyncio.Future[None] | None = None
@@ -232,10 +233,10 @@ class _Application:
         try:
             await self._serve()
         except _Gone:
-            LOG.info("SparkApplication %s is gone", self._name)
+            self._log.info("gone")
             await self._wait_for_deletion()
         except ApiError as error:
-            LOG.error("SparkApplication %s cannot be served: %s", self._name, error)
+            self._log.error("cannot be served", problem=str(error))
         finally:
             # Also when we are cancelled: nothing must run on.
             await asyncio.shield(self._end_job())
@@ -274,7 +275,7 @@ class _Application:
                 # Whoever changes what runs gets it run again.
                 state = await self._write(states.INVALIDATING)
             state = await steps[state]()
-            LOG.info("SparkApplication %s: %s", self._name, state)
+            self._log.info("state", state=state)
         await self._expire()
 
     # One method per state; each answers the next state
@@ -314,7 +315,7 @@ class _Application:
             await asyncio.shield(self._start)
         except (Unfit, TandemError) as error:
             # The words of the Spark operator for a driver that never came to be.
-            LOG.warning("SparkApplication %s: %s", self._name, error)
+            self._log.warning("driver did not start", problem=str(error))
             return await self._write(
                 states.FAILING, f"driver container failed: {error}", terminationTime=_now_text()
             )
@@ -332,7 +333,7 @@ class _Application:
                 await self._end_job()
                 return await self._write(states.SUCCEEDING, terminationTime=_now_text())
             if status.phase in (JobPhase.FAILED, JobPhase.UNKNOWN):
-                LOG.warning("SparkApplication %s: %s %s", self._name, status.message, status.log)
+                self._log.warning("driver failed", problem=status.message, log=status.log)
                 await self._end_job()
                 return await self._write(
                     states.FAILING, exit_message(status), terminationTime=_now_text()
@@ -441,7 +442,7 @@ class _Application:
             try:
                 return await call()
             except Unavailable as error:
-                LOG.warning("SparkApplication %s waits: %s", self._name, error)
+                self._log.warning("waits for the API server", problem=str(error))
                 await asyncio.sleep(_PAUSE_S)
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import base64
-import logging
 import os
 import re
 from collections.abc import Mapping
@@ -18,11 +17,13 @@ from pathlib import PurePosixPath
 from typing import Any, NoReturn
 from urllib.parse import urlsplit
 
+import structlog
+
 from tandem.kube.api import Api, ApiError, Json, ResourcePath
 from tandem.spark.application import INPUT_BYTES_ANNOTATION
 from tandem.spark.port import JobRequest
 
-LOG = logging.getLogger(__name__)
+_log = structlog.get_logger("tandem.kube.dev")
 
 APPS = frozenset({"rewrite", "statement", "ingest"})
 """The applications of `spark_apps/`; others are not run on anybody's machine."""
@@ -88,7 +89,7 @@ async def secrets_of(api: Api, body: Mapping[str, Any]) -> dict[str, str]:
     for source in driver.get("envFrom") or ():
         reference = source.get("secretRef")
         if reference is None:
-            LOG.warning("envFrom: only Secrets are read here, not %s", ", ".join(source))
+            _log.warning("envFrom: only Secrets are read here", found=sorted(source))
             continue
         path = ResourcePath("", "v1", "secrets", namespace, str(reference.get("name")))
         try:
@@ -105,9 +106,7 @@ async def secrets_of(api: Api, body: Mapping[str, Any]) -> dict[str, str]:
             found[variable["name"]] = str(variable["value"])
     kept = {key: value for key, value in found.items() if not _DANGEROUS.fullmatch(key)}
     if len(kept) < len(found):
-        LOG.warning(
-            "Variables that are not handed on: %s", ", ".join(sorted(set(found) - set(kept)))
-        )
+        _log.warning("variables that are not handed on", names=sorted(found.keys() - kept.keys()))
     return kept
 
 

@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-import logging
 import threading
 import time
 from collections.abc import Coroutine, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
+
+import structlog
 
 from tandem.errors import (
     AlreadyRunning,
@@ -42,7 +43,7 @@ from tandem.spark.port import JobPhase, JobRequest, JobStatus
 
 T = TypeVar("T")
 
-LOG = logging.getLogger(__name__)
+_log = structlog.get_logger("tandem.kube.jobs")
 CALL_S = 180.0
 """Longer than a call's own patience: whoever waits in a thread is never forgotten there."""
 STOP_S = 60.0
@@ -301,12 +302,11 @@ class ApplicationRunner:
             if not rest and (there is None or there["metadata"]["uid"] != uid):
                 return
             await asyncio.sleep(pause)
-        LOG.warning(
-            "SparkApplication %s/%s is not gone after %g s; pods: %s",
-            self._namespace,
-            name,
-            self._stop_s,
-            ", ".join(rest) or "none",
+        _log.warning(
+            "not gone in time",
+            application=f"{self._namespace}/{name}",
+            seconds=self._stop_s,
+            pods=rest,
         )
 
     async def _live_pods(self, name: str) -> list[str]:
