@@ -26,6 +26,11 @@ demo-cluster: setup ## The main job by kubectl apply: real API server and etcd (
 	@tools/build-kubernetes.sh >/dev/null
 	@PYTHONPATH=tools:examples/flights $(BIN)/python examples/cluster/demo_cluster.py
 
+.PHONY: cluster
+cluster: setup ## The same parts to play with, until Ctrl-C: API server, etcd, operator, tandem dev
+	@tools/build-kubernetes.sh >/dev/null
+	@PYTHONPATH=tools:examples/flights $(BIN)/python examples/cluster/demo_cluster.py --stay
+
 .PHONY: setup
 setup: .venv/.installed ## Only set up: leaves .venv/bin/tandem
 	@tools/setup-java.sh

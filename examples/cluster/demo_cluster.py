@@ -1,6 +1,7 @@
 """The main job in Kubernetes: `kubectl apply`, and a table is compacted while its rows change.
 
     make demo-cluster       (which adds tools/ and examples/flights/ to the module path)
+    make cluster            only the parts, to play with, until Ctrl-C
 
 Starts a real API server, controller manager and etcd on this machine, `tandem operator` as its
 own service account with the rights of `rbac.yaml`, and `tandem dev`, which runs the operator's
@@ -35,7 +36,7 @@ from showing import (
 
 from cluster_access import Access, ApiRefused
 from cluster_parts import ControlPlane, manifests
-from cluster_processes import Part, PartFailed, etcd, free_ports
+from cluster_processes import Part, PartFailed, built, etcd, free_ports
 from tandem.cli.engine import Outcome
 from tandem.cli.progress import ProgressDisplay
 from tandem.spec import AnyResource, OperationStatus, load
@@ -196,7 +197,30 @@ def story(plane: ControlPlane, table: Path) -> tuple[bool, list[Outcome]]:
     ]
 
 
+def stay() -> int:
+    """The parts alone, for as long as somebody wants to play with them."""
+    folder = WORK.with_name("cluster")
+    shutil.rmtree(folder, ignore_errors=True)
+    try:
+        with cluster(folder) as plane:
+            console.rule("In another terminal")
+            binaries = built("kubernetes") / "bin"
+            for line in (f"export KUBECONFIG={plane.kubeconfig}", f"export PATH={binaries}:$PATH"):
+                console.print(f"  {line}", highlight=False, soft_wrap=True)
+            console.print("  kubectl get lake -A        # nothing yet")
+            console.rule("Ctrl-C ends it")
+            threading.Event().wait()
+    except PartFailed as error:
+        console.print(str(error), style="red", markup=False)
+        return 1
+    except KeyboardInterrupt:
+        console.print("  Everything has stopped.")
+    return 0
+
+
 def main() -> int:
+    if "--stay" in sys.argv[1:]:
+        return stay()
     began = time.monotonic()
     shutil.rmtree(WORK, ignore_errors=True)
     original, table = WORK / "flights-before", WORK / "flights"

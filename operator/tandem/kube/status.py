@@ -14,6 +14,7 @@ import structlog
 
 from tandem.errors import Reason
 from tandem.kube.api import Api, ApiError, Conflict, Invalid, NotFound, ResourcePath
+from tandem.kube.shorten import shortened
 
 _log = structlog.get_logger("tandem.kube.status")
 _PASSING = frozenset({Reason.PENDING, Reason.PLANNED})
@@ -83,7 +84,7 @@ class StatusWriter:
 
     def offer(self, status: Mapping[str, Any]) -> None:
         """This is the status now; written soon, unless something newer comes."""
-        self._wanted = carried_over(self._known, status)
+        self._wanted = carried_over(self._known, shortened(status))
         if self._patch():
             self._changed.set()
             if self._task is None:
@@ -94,7 +95,7 @@ class StatusWriter:
         we may not write any more; until then it tries for ever."""
         await self.close()
         while not self.gone and self._allowed():
-            self._wanted = carried_over(self._known, status)
+            self._wanted = carried_over(self._known, shortened(status))
             if not self._patch():
                 return
             try:
@@ -102,7 +103,7 @@ class StatusWriter:
             except Invalid as error:
                 _log.error("status refused", resource=self._path.url(), problem=error.message)
                 status = _least(status)
-                if not changed_fields(self._known, carried_over(self._known, status)):
+                if not changed_fields(self._known, carried_over(self._known, shortened(status))):
                     return
                 await asyncio.sleep(_RETRY_S)
             except ApiError as error:

@@ -1,0 +1,36 @@
+"""A status stays small however large its plan is."""
+
+from __future__ import annotations
+
+import json
+
+from tandem.kube.shorten import LONGEST_LIST, shortened
+from tandem.spec.status import OperationResult, OperationStatus, Phase, Plan, Reconciled
+
+
+def test_a_plan_of_ten_thousand_segments_fits_into_a_few_kilobytes() -> None:
+    names = tuple(f"f-{number:012x}" for number in range(10_000))
+    status = OperationStatus(
+        phase=Phase.SUCCEEDED,
+        plan=Plan(
+            read_version=1, inputs=10_000, input_bytes=1, segments=names, outputs=names,
+            steps=names, locks=names,
+        ),
+        result=OperationResult(
+            version=2, segments=names,
+            reconciled=Reconciled(by_segment={name: at for at, name in enumerate(names)}),
+        ),
+    )  # fmt: skip
+    short = shortened(status.manifest())
+    assert len(json.dumps(short)) < 8_000
+    assert short["plan"]["segments"][:2] == list(names[:2])
+    assert short["plan"]["segments"][-1] == f"… and {10_000 - LONGEST_LIST} more"
+    assert short["plan"]["inputs"] == 10_000
+    assert short["result"]["reconciled"]["bySegment"][names[-1]] == 9_999
+    assert len(short["result"]["reconciled"]["bySegment"]) == LONGEST_LIST
+
+
+def test_what_is_short_stays_as_it_is() -> None:
+    plan = Plan(read_version=41, inputs=4, input_bytes=10, segments=("0", "1"), outputs=("0.1",))
+    status = OperationStatus(phase=Phase.RUNNING, plan=plan).manifest()
+    assert shortened(status) == status
