@@ -10,46 +10,36 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import contextvars
 from datetime import datetime
 from typing import Protocol
 
-import structlog
 from kopf import DaemonStoppingReason
-from pydantic import ValidationError
 
 from tandem.errors import InvalidSpec, Reason, StorageError, TandemError, Unreachable
 from tandem.kube.context import Context
 from tandem.kube.drive import Driver, Signals
-from tandem.kube.events import Narrator
 from tandem.kube.hindrances import hindrance, table_for_cleaning
 from tandem.kube.kinds import (
     TABLE_KIND,
     Body,
-    generation_of,
     has_finalizer,
     key_of,
-    path,
     retry_asked,
     spec_of,
-    status_of,
     uid_of,
 )
-from tandem.kube.status import StatusWriter
+from tandem.kube.reporting import BEGUN, Reporter
 from tandem.operations.driver import Drive, finish, open_session
 from tandem.operations.events import Ask
 from tandem.operations.ports import Ports
 from tandem.operations.session import Session
-from tandem.operations.statuses import conditions, rfc3339
 from tandem.operations.work import Table
 from tandem.spec.loader import parse
 from tandem.spec.resources import LakeTable, Operation, require_built
 from tandem.spec.status import ENDED, OperationStatus, Phase
 
-_log = structlog.get_logger("tandem.kube.daemon")
 _FINALIZER_S = 15.0
 _LOOK_AGAIN_S = 5.0
-_BEGUN = frozenset({Phase.PLANNED, Phase.LOCKED, Phase.RUNNING, Phase.RECONCILING})
 
 
 class Stopped(Protocol):
@@ -68,28 +58,24 @@ class Life:
         self._context = context
         self._uid = uid_of(body)
         self._key = key_of(body)
-        self._body = body
         self._signals = Signals(asyncio.Event())
         self._session: Session | None = None
         self._deleted = False
         self._give_up = False
         self._inherited = False
-        self._told = contextvars.copy_context()
-        known = dict(status_of(body))
-        self._narrator = Narrator(known)
-        settings = context.settings
-        self._writer = StatusWriter(
-            context.api,
-            path(*self._key),
-            self._uid,
-            known,
-            pause_s=settings.status_s,
-            progress_s=settings.progress_s,
-            allowed=context.may_write,
-            on_gone=self._vanished,
-        )
-        self._last = _status_model(known)
-        self._log = _log.bind(kind=self._key[0], namespace=self._key[1], name=self._key[2])
+        self._reporter = Reporter(context, body, self._vanished)
+
+    @property
+    def _body(self) -> Body:
+        return self._reporter.body
+
+    @property
+    def _last(self) -> OperationStatus:
+        return self._reporter.last
+
+    @property
+    def _table_name(self) -> str:
+        return str((spec_of(self._body).get("tableRef") or {}).get("name", ""))
 
     async def run(self, stopped: Stopped) -> None:
         """Live until it has ended, was deleted, or the operator stops."""
@@ -105,7 +91,7 @@ class Life:
                         turn.release()
         finally:
             minding.cancel()
-            await self._writer.close()
+            await self._reporter.close()
             context.lives.discard(self._uid)
 
     async def clean_up(self) -> None:
@@ -119,7 +105,7 @@ class Life:
                 async with turn:
                     await self._live()
         finally:
-            await self._writer.close()
+            await self._reporter.close()
             self._context.lives.discard(self._uid)
 
     # Being told
@@ -143,8 +129,7 @@ class Life:
         """Something that we watch has changed: the resource, its table, what it depends on."""
         body = self._context.registry.body(self._uid)
         if body is not None:
-            self._body = body
-            self._writer.observe(status_of(body), body["metadata"]["resourceVersion"])
+            self._reporter.observe(body)
         session = self._session
         if session is not None and spec_of(self._body).get("suspend") is True:
             session.ask(Ask.SUSPEND)
@@ -182,8 +167,7 @@ class Life:
     async def _live(self) -> None:
         registry = self._context.registry
         namespace = self._key[1]
-        table = str((spec_of(self._body).get("tableRef") or {}).get("name", ""))
-        watched = [self._key, (TABLE_KIND, namespace, table)]
+        watched = [self._key, (TABLE_KIND, namespace, self._table_name)]
         for dependency in spec_of(self._body).get("dependsOn") or ():
             watched.append((str(dependency.get("kind")), namespace, str(dependency.get("name"))))
         ends = [registry.watch(key, self._changed) for key in watched]
@@ -222,14 +206,14 @@ class Life:
             assert not isinstance(resource, LakeTable)
             require_built([resource])
         except InvalidSpec as error:
-            return self._status(Phase.FAILED, Reason.INVALID_SPEC, str(error))
+            return self._reporter.changed(Phase.FAILED, Reason.INVALID_SPEC, str(error))
         if self._deleted:
             table = await table_for_cleaning(self._context, resource)
             if table is None:
                 self._give_up = True
                 return None
         else:
-            found = hindrance(self._context, resource, begun=self._last.phase in _BEGUN)
+            found = hindrance(self._context, resource, begun=self._last.phase in BEGUN)
             if found is not None:
                 await self._hindered(found.phase, found.reason, found.message)
                 return None
@@ -244,13 +228,13 @@ class Life:
                 await self._hindered(Phase.PENDING, error.reason, str(error), _LOOK_AGAIN_S)
             return None
         except TandemError as error:
-            return self._status(Phase.FAILED, error.reason, str(error))
+            return self._reporter.changed(Phase.FAILED, error.reason, str(error))
 
     async def _hindered(
         self, phase: Phase, reason: Reason, message: str, seconds: float | None = None
     ) -> None:
         """Say so, and wait until something changes, at most so long."""
-        self._offer(self._status(phase, reason, message))
+        self._reporter.waiting(phase, reason, message)
         await self._wait(seconds)
 
     async def _drive(self, resource: Operation, table: Table) -> OperationStatus | None:
@@ -273,9 +257,9 @@ class Life:
         loop = asyncio.get_running_loop()
 
         def report(status: OperationStatus) -> None:
-            # From a thread; events need the context of kopf's handler.
+            # From a thread, and perhaps when the loop has ended.
             with contextlib.suppress(RuntimeError):
-                loop.call_soon_threadsafe(self._hear, status, retry, context=self._told)
+                loop.call_soon_threadsafe(self._hear, status, retry)
 
         session = await context.threads(
             lambda: open_session(
@@ -308,84 +292,33 @@ class Life:
             # Left or ended: the next session may take the attempt over.
             session.close()
         ending = session.ending
-        status = self._as_of_now(finish(session, resource, ports), retry)
+        status = self._reporter.as_of_now(finish(session, resource, ports), retry)
         if status.phase is Phase.SUSPENDED:
-            self._offer(status)
+            self._reporter.offer(status)
             return None
         if ending is not None and ending.elsewhere and not self._deleted:
-            await self._hindered(Phase.PENDING, ending.reason, ending.message, _LOOK_AGAIN_S)
+            if self._reporter.has_begun_before:
+                # Whoever works on it reports. Once that one is dead, it is our turn.
+                await self._wait(_LOOK_AGAIN_S)
+            else:
+                await self._hindered(Phase.PENDING, ending.reason, ending.message, _LOOK_AGAIN_S)
             return None
         return status
 
-    # Reporting
-
     def _hear(self, status: OperationStatus, retry: str) -> None:
-        if self._session is None or status.phase in ENDED:
-            return
-        if not status.attempt and status_of(self._body).get("phase") in _BEGUN:
-            # It finds out where an earlier process left it, or where another one is with it.
-            return
-        self._offer(self._as_of_now(status, retry))
+        if self._session is not None:
+            self._reporter.hear(status, retry)
 
     def _queued(self) -> None:
         limit = self._context.settings.max_jobs
         message = f"waits until fewer than {limit} jobs run"
-        self._offer(self._status(self._last.phase, Reason.PLANNED, message))
-
-    def _offer(self, status: OperationStatus) -> None:
-        self._last = status
-        self._narrator.listen(self._body, status)
-        self._writer.offer(status.manifest())
+        self._reporter.waiting(self._last.phase, Reason.PLANNED, message)
 
     async def _end(self, status: OperationStatus) -> None:
-        self._last = status
-        self._told.run(self._narrator.listen, self._body, status)
-        reason = status.conditions[0].reason
-        self._log.info("ended", phase=status.phase.value, reason=reason)
-        if not self._deleted:
-            await self._writer.finish(status.manifest())
-        table = str((spec_of(self._body).get("tableRef") or {}).get("name", ""))
-        context = self._context.tables.get((self._key[1], table))
+        await self._reporter.finish(status, write=not self._deleted)
+        context = self._context.tables.get((self._key[1], self._table_name))
         if context is not None:
             context.look_soon()
-
-    def _as_of_now(self, status: OperationStatus, retry: str) -> OperationStatus:
-        """With the generation as it is now, and the retry that it answers."""
-        generation = generation_of(self._body)
-        answered = retry if retry and (status.attempt or status.phase in ENDED) else None
-        return status.model_copy(
-            update={
-                "observed_generation": generation,
-                "observed_retry": answered or self._last.observed_retry,
-                "conditions": tuple(
-                    c.model_copy(update={"observed_generation": generation})
-                    for c in status.conditions
-                ),
-            }
-        )
-
-    def _status(self, phase: Phase, reason: Reason, message: str) -> OperationStatus:
-        """The last status, with another phase and reason."""
-        now = self._context.clock.now_ms()
-        generation = generation_of(self._body)
-        ended = phase in ENDED
-        retry = retry_asked(self._body) if ended else ""
-        return self._last.model_copy(
-            update={
-                "observed_generation": generation,
-                "observed_retry": retry or self._last.observed_retry,
-                "phase": phase,
-                "completion_time": rfc3339(now) if ended else None,
-                "conditions": conditions(phase, reason, message, generation, now),
-            }
-        )
-
-
-def _status_model(known: object) -> OperationStatus:
-    try:
-        return OperationStatus.model_validate(known)
-    except ValidationError:
-        return OperationStatus()  # of another version; nothing in it is needed
 
 
 def _ms(time: str | None) -> int | None:

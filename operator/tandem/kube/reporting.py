@@ -1,0 +1,152 @@
+"""What one operation's resource is told to say: its status, its events, its last word.
+
+Knows the resource as it is now, so that the generation in a status is always the latest seen,
+and what was said last, from which a wait differs in phase and reason only.
+"""
+
+from __future__ import annotations
+
+import contextvars
+from collections.abc import Callable
+
+import structlog
+from pydantic import ValidationError
+
+from tandem.errors import Reason
+from tandem.kube.context import Context
+from tandem.kube.events import Narrator
+from tandem.kube.kinds import (
+    Body,
+    generation_of,
+    key_of,
+    path,
+    retry_asked,
+    status_of,
+    uid_of,
+)
+from tandem.kube.status import StatusWriter
+from tandem.operations.statuses import conditions, rfc3339
+from tandem.spec.status import ENDED, OperationStatus, Phase
+
+_log = structlog.get_logger("tandem.kube.operation")
+BEGUN = frozenset({Phase.PLANNED, Phase.LOCKED, Phase.RUNNING, Phase.RECONCILING})
+
+
+class Reporter:
+    """Of one resource, for the event loop.
+
+    Args:
+        on_gone: called when a write finds the object gone.
+
+    Attributes:
+        body: the resource as it was seen last.
+        last: the status that was offered last.
+    """
+
+    def __init__(self, context: Context, body: Body, on_gone: Callable[[], None]) -> None:
+        known = dict(status_of(body))
+        self.body = body
+        self.last = _model(known)
+        self._context = context
+        # kopf's queue of events is found by the context of its handler, in which we are now.
+        self._told = contextvars.copy_context()
+        self._narrator = Narrator(known)
+        settings = context.settings
+        self._writer = StatusWriter(
+            context.api,
+            path(*key_of(body)),
+            uid_of(body),
+            known,
+            pause_s=settings.status_s,
+            progress_s=settings.progress_s,
+            allowed=context.may_write,
+            on_gone=on_gone,
+        )
+
+    @property
+    def has_begun_before(self) -> bool:
+        """Whether the resource says that work on it has begun, by whomever."""
+        return status_of(self.body).get("phase") in BEGUN
+
+    def observe(self, body: Body) -> None:
+        """The resource has changed."""
+        self.body = body
+        self._writer.observe(status_of(body), body["metadata"]["resourceVersion"])
+
+    def hear(self, status: OperationStatus, retry: str) -> None:
+        """What the engine says on its way. `retry`: the annotation that this run answers."""
+        if status.phase in ENDED:
+            return  # the last word is not coalesced, nor lost
+        if not status.attempt and self.has_begun_before:
+            # It finds out where an earlier process left it, or where another one is with it.
+            return
+        self.offer(self.as_of_now(status, retry))
+
+    def waiting(self, phase: Phase, reason: Reason, message: str) -> None:
+        self.offer(self.changed(phase, reason, message))
+
+    def offer(self, status: OperationStatus) -> None:
+        """Written soon, unless something newer comes."""
+        self.last = status
+        self._narrate(status)
+        self._writer.offer(status.manifest())
+
+    async def finish(self, status: OperationStatus, *, write: bool) -> None:
+        """The last word; returns when it is said. Not written where the resource is going."""
+        self.last = status
+        self._narrate(status)
+        kind, namespace, name = key_of(self.body)
+        _log.info(
+            "ended",
+            kind=kind,
+            namespace=namespace,
+            name=name,
+            phase=status.phase.value,
+            reason=status.conditions[0].reason,
+        )
+        if write:
+            await self._writer.finish(status.manifest())
+
+    async def close(self) -> None:
+        await self._writer.close()
+
+    def as_of_now(self, status: OperationStatus, retry: str) -> OperationStatus:
+        """With the generation as it is now, and the retry that it answers."""
+        generation = generation_of(self.body)
+        answered = retry if retry and (status.attempt or status.phase in ENDED) else None
+        return status.model_copy(
+            update={
+                "observed_generation": generation,
+                "observed_retry": answered or self.last.observed_retry,
+                "conditions": tuple(
+                    c.model_copy(update={"observed_generation": generation})
+                    for c in status.conditions
+                ),
+            }
+        )
+
+    def changed(self, phase: Phase, reason: Reason, message: str) -> OperationStatus:
+        """The last status, with another phase and reason."""
+        now = self._context.clock.now_ms()
+        generation = generation_of(self.body)
+        ended = phase in ENDED
+        retry = retry_asked(self.body) if ended else ""
+        return self.last.model_copy(
+            update={
+                "observed_generation": generation,
+                "observed_retry": retry or self.last.observed_retry,
+                "phase": phase,
+                "completion_time": rfc3339(now) if ended else None,
+                "conditions": conditions(phase, reason, message, generation, now),
+            }
+        )
+
+    def _narrate(self, status: OperationStatus) -> None:
+        self._told.copy().run(self._narrator.listen, self.body, status)
+
+
+def _model(known: object) -> OperationStatus:
+    try:
+        return OperationStatus.model_validate(known)
+    except ValidationError:
+        return OperationStatus()  # of another version; nothing in it is needed
