@@ -112,11 +112,9 @@ def encode(entry: Entry, place: int = 0) -> bytes:
         value["place"] = place
     if entry.revoked_by:
         value["revokedBy"] = entry.revoked_by
-    value["resources"] = [
-        r.segment if r.segment and r.interval is EVERYTHING else _resource(r)
-        for r in request.resources
-    ]
-    return _dump(value)
+    # Last, since it may be long: it is put in as text.
+    start = _dump(value)[:-1]
+    return start + b',"resources":' + _resources(request) + b"}"
 
 
 def decode(value: bytes, *, created: int, modified: int) -> tuple[Entry, int]:
@@ -172,11 +170,20 @@ def order(created: int, place: int) -> int:
     return created * PLACES + place
 
 
+def _resources(request: LockRequest) -> bytes:
+    """The list as JSON. Plans name thousands of segments and nothing else: those are quoted all
+    at once, which takes a quarter of the time."""
+    text = "\0".join(request.names)
+    if not request.names or "\\" in text or text.count("\0") + 1 != len(request.names):
+        return _dump([_resource(resource) for resource in request.resources])
+    return b"[" + _dump(text).replace(b"\\u0000", b'","') + b"]"
+
+
 def _resource(resource: Resource) -> str | list[str]:
     if resource.segment and resource.interval == EVERYTHING:
         return resource.segment
     return [resource.segment, resource.interval.start, resource.interval.end]
 
 
-def _dump(value: dict[str, Any]) -> bytes:
+def _dump(value: object) -> bytes:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()

@@ -92,7 +92,7 @@ class Leases:
         self._on_lost = on_lost
         self._leases: dict[LeaseName, Lease] = {}
         self._discarded = 0
-        self._granting: dict[LeaseName, asyncio.Future[Lease]] = {}
+        self._granting: dict[LeaseName, asyncio.Event] = {}
         self._changed = asyncio.Event()
         self._wakes_at = 0.0
 
@@ -101,16 +101,22 @@ class Leases:
 
     async def ensure(self, name: LeaseName) -> Lease:
         """A lease to put an entry under. Raises: LocksUnavailable."""
-        lease = self._leases.get(name)
-        if lease is not None and not lease.lost and not lease.released:
-            return lease
+        while True:
+            lease = self._leases.get(name)
+            if lease is not None and not lease.lost and not lease.released:
+                return lease
+            granting = self._granting.get(name)
+            if granting is None:
+                break
+            await granting.wait()
         if lease is not None:
             self._discard(lease)
-        granting = self._granting.get(name)
-        if granting is None:
-            granting = self._granting[name] = asyncio.ensure_future(self._grant(name))
-            granting.add_done_callback(lambda _: self._granting.pop(name, None))
-        return await asyncio.shield(granting)
+        self._granting[name] = granting = asyncio.Event()
+        try:
+            return await self._grant(name)
+        finally:
+            del self._granting[name]
+            granting.set()
 
     def use(self, lease: Lease) -> None:
         """An entry was put under it: renew it from now on."""

@@ -63,7 +63,7 @@ def segment(name: str, interval: Interval = EVERYTHING) -> Resource:
 
 
 class Span(NamedTuple):
-    """The resources of a request as conflicts are looked for: a plan may name thousands."""
+    """The resources of a request as conflicts are looked for."""
 
     names: frozenset[str]
     first: str
@@ -92,18 +92,27 @@ class LockRequest:
     priority: int = 0
     display: str = ""
     row_concurrency: bool = True
+    _names: list[str] | None = field(default=None, init=False, repr=False, compare=False)
     _span: Span | None = field(default=None, init=False, repr=False, compare=False)
 
     @property
+    def names(self) -> list[str]:
+        """The segments in their order; empty where any resource is not just a segment's name.
+        Computed once, as `span` is: a plan may name thousands."""
+        if self._names is None:
+            names = [name for name, interval in self.resources if name and interval is EVERYTHING]
+            if len(names) < len(self.resources):
+                names = []
+            object.__setattr__(self, "_names", names)
+            return names
+        return self._names
+
+    @property
     def span(self) -> Span:
-        """Computed once."""
         if self._span is None:
-            names = frozenset([r.segment for r in self.resources])
-            wide: tuple[Resource, ...] = ()
-            if "" in names:
-                names -= {""}
-                wide = tuple(r for r in self.resources if not r.segment)
-            found = Span(names, min(names, default=""), max(names, default=""), wide)
+            names = self.names or [r.segment for r in self.resources if r.segment]
+            wide = () if self.names else tuple(r for r in self.resources if not r.segment)
+            found = Span(frozenset(names), min(names, default=""), max(names, default=""), wide)
             object.__setattr__(self, "_span", found)
             return found
         return self._span
