@@ -9,7 +9,7 @@ from itertools import chain
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from support.segments import add_file, loads
@@ -606,7 +606,7 @@ def decided(
 CRONS = ["0 3 * * *", "30 2 * * *", "*/45 * * * *", "15 */5 * * *", "0 1 * * 0", "10 4 1,26 * *"]
 
 
-@settings(deadline=None, max_examples=15)
+@settings(deadline=None, max_examples=15, suppress_health_check=[HealthCheck.too_slow])
 @given(
     chosen=st.lists(st.sampled_from(CRONS), min_size=1, max_size=3, unique=True),
     types=st.lists(st.sampled_from(["SemiMajor", "Major"]), min_size=3, max_size=3),

@@ -7,7 +7,7 @@ from functools import cache
 from zoneinfo import ZoneInfo
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tandem.planning.moments import is_open, latest_run, next_opening, next_run, spelled
@@ -95,7 +95,7 @@ starts = st.sampled_from(
 )
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow])
 @given(cron=crons, zone=st.sampled_from(ZONES), start=starts, offset=st.integers(0, 3 * DAY))
 def test_runs_are_those_that_a_watched_clock_gives(
     cron: str, zone: str, start: str, offset: int
@@ -143,7 +143,7 @@ def test_what_never_comes_ends_the_search() -> None:
     assert latest_run("0 0 */31 * 1L", BERLIN, after_ms=0, until_ms=at("2026-01-01")) is None
 
 
-@settings(deadline=None, max_examples=20)
+@settings(deadline=None, max_examples=20, suppress_health_check=[HealthCheck.too_slow])
 @given(
     start=st.times().map(lambda t: f"{t.hour:02}:{t.minute:02}"),
     minutes=st.integers(1, 24 * 60),
