@@ -1,0 +1,117 @@
+"""The event loop does no work: whatever touches a table or locks does so in a thread. And what
+many resources at once cost."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from support import quick_lake
+from support.operator_thread import HeldJobs, Resources, operating, quick_settings
+from tandem.kube.renewed import RenewedStore
+from tandem.locks.memory import InProcessLocks
+
+if TYPE_CHECKING:
+    from support.cluster import Cluster
+
+_CALLS = ("get", "get_range", "head", "list", "put", "put_if_absent", "delete", "delete_prefix")
+_LOCKS = ("acquire", "extend", "wait", "enter_commit", "leave_commit", "release", "entries")
+
+
+def in_a_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+@pytest.fixture
+def on_the_loop(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Calls of stores and locks that were made in the thread of an event loop."""
+    found: list[str] = []
+
+    def watched(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **options: Any) -> Any:
+            if in_a_loop():
+                found.append(name)
+            return method(*args, **options)
+
+        return call
+
+    for owner, names in ((RenewedStore, _CALLS), (InProcessLocks, _LOCKS)):
+        for name in names:
+            method = watched(f"{owner.__name__}.{name}", getattr(owner, name))
+            monkeypatch.setattr(owner, name, method)
+    return found
+
+
+def test_nothing_blocks_the_loop(cluster: Cluster, tmp_path: Path, on_the_loop: list[str]) -> None:
+    space, jobs = Resources(cluster, cluster.namespace("loop")), HeldJobs()
+    lake = quick_lake.make(tmp_path)
+    with operating(quick_settings(cluster, space.namespace), jobs):
+        space.table("t", lake.location)
+        with jobs.held():
+            space.compaction("m", "t")
+            space.await_phase("TableCompaction", "m", "Running")
+            # Others wait for locks, are suspended, and are deleted meanwhile.
+            space.compaction("waits", "t", targetFileSize="64Mi")
+            space.await_reason("TableCompaction", "waits", "WaitingForLock")
+            space.delete("TableCompaction", "waits")
+            space.await_gone("TableCompaction", "waits")
+        space.update("u", "t", "k = 1", {"v": "v + 1"})
+        assert space.await_end("TableCompaction", "m")["phase"] == "Succeeded"
+        assert space.await_end("TableUpdate", "u")["phase"] == "Succeeded"
+        space.delete("LakeTable", "t")
+        space.await_gone("LakeTable", "t")
+    assert on_the_loop == []
+    lake.assert_clean()
+
+
+def test_no_more_jobs_run_than_may(cluster: Cluster, tmp_path: Path) -> None:
+    """Five updates, two slots, one after the other; who waits for a slot says so."""
+    space, jobs = Resources(cluster, cluster.namespace("slots")), HeldJobs()
+    lake = quick_lake.make(tmp_path)
+    names = [f"u{number}" for number in range(5)]
+    with operating(quick_settings(cluster, space.namespace, max_jobs=2, progress_s=0.3), jobs):
+        space.table("t", lake.location)
+        with jobs.held():
+            for number, name in enumerate(names):
+                space.update(name, "t", f"k = {number}", {"v": "v + 1"})
+            phases = {"Running": 0, "Planned": 0, "Locked": 0}
+            for name in names:
+                status = space.await_status(
+                    "TableUpdate",
+                    name,
+                    lambda s: s.get("phase") == "Running" or "fewer than 2" in str(s),
+                )
+                phases[status["phase"]] += 1
+            assert phases["Running"] == 2
+            assert len(jobs.started) == 2
+        for name in names:
+            assert space.await_end("TableUpdate", name)["phase"] == "Succeeded"
+    lake.assert_clean()
+
+
+def test_a_slow_waiter_may_be_stopped_while_it_waits_for_a_slot(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    space, jobs = Resources(cluster, cluster.namespace("slots")), HeldJobs()
+    lake = quick_lake.make(tmp_path)
+    with operating(quick_settings(cluster, space.namespace, max_jobs=1, progress_s=0.3), jobs):
+        space.table("t", lake.location)
+        with jobs.held():
+            space.update("runs", "t", "k = 1", {"v": "v + 1"})
+            space.await_phase("TableUpdate", "runs", "Running")
+            space.update("waits", "t", "k = 2", {"v": "v + 1"})
+            space.await_status("TableUpdate", "waits", lambda s: "fewer than 1" in str(s))
+            space.patch("TableUpdate", "waits", {"spec": {"suspend": True}})
+            space.await_phase("TableUpdate", "waits", "Suspended")
+            space.delete("TableUpdate", "waits")
+            space.await_gone("TableUpdate", "waits")
+        assert space.await_end("TableUpdate", "runs")["phase"] == "Succeeded"
+    lake.assert_clean()
