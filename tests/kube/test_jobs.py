@@ -324,6 +324,31 @@ def test_what_is_kept_of_an_application_is_small(space: Applications) -> None:
     assert len(json.dumps(trimmed(body))) < 600
 
 
+def test_of_those_that_ended_the_last_ones_are_kept() -> None:
+    cache = ApplicationCache(ended=2)
+
+    def seen(name: str, state: str, version: int) -> None:
+        metadata = {"name": name, "namespace": "n", "uid": name, "resourceVersion": str(version)}
+        cache.observe(
+            None, {"metadata": metadata, "status": {"applicationState": {"state": state}}}
+        )
+
+    seen("runs", "RUNNING", 1)
+    for number in range(5):
+        seen(f"e{number}", "SUBMITTED", 2)
+        seen(f"e{number}", "COMPLETED", 3)
+        seen(f"e{number}", "COMPLETED", 4)
+    assert cache.get("n", "runs") is not None
+    assert [cache.get("n", f"e{number}") is not None for number in range(5)] == [
+        *(False, False, False),
+        *(True, True),
+    ]
+    cache.forget("n", "e4")
+    seen("e5", "FAILED", 9)
+    assert cache.get("n", "e3") is not None
+    assert len(cache) == 3
+
+
 def driver(space: Applications, application: Json, status: Json) -> None:
     """The pod that the Spark operator's spark-submit would have made."""
     owner = {

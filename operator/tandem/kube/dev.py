@@ -96,12 +96,14 @@ async def run_dev(
         ClusterUnavailable: the API server does not answer at the start; later it is waited for.
     """
     stop = stop or asyncio.Event()
-    local = LocalRunner() if runner is None else None
+    local = None
+    if runner is None:
+        runner = local = LocalRunner()
     async with Api.from_kubeconfig(settings.kubeconfig, user_agent="tandem-dev") as api:
         served = [_PATH.at(name) for name in settings.namespaces] or [_PATH]
         for path in served:
             await _check(api, path)
-        dev = _Dev(settings, api, runner or local or LocalRunner())
+        dev = _Dev(settings, api, runner)
         synced = [asyncio.Event() for _ in served]
         tasks: list[asyncio.Task[Any]] = [
             asyncio.create_task(dev.watch(path, event))

@@ -14,6 +14,7 @@ import asyncio
 import concurrent.futures
 import threading
 import time
+from collections import OrderedDict
 from collections.abc import Coroutine, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
@@ -39,6 +40,7 @@ from tandem.kube.api import (
     Unavailable,
 )
 from tandem.spark.application import LOG_ANNOTATION, ApplicationBuilder, Owner
+from tandem.spark.application_status import FINISHED, state_of
 from tandem.spark.port import JobPhase, JobRequest, JobStatus
 
 T = TypeVar("T")
@@ -55,10 +57,16 @@ _LIVE = frozenset({"Pending", "Running", "Unknown"})
 
 
 class ApplicationCache:
-    """What a watch said last of each application, trimmed. Thread-safe."""
+    """What a watch said last of each application, trimmed. Thread-safe.
 
-    def __init__(self) -> None:
+    Of those that have ended only the last ones are kept: nobody asks for the others, and who
+    does gets them from the API server.
+    """
+
+    def __init__(self, *, ended: int = 1_000) -> None:
         self._known: dict[tuple[str, str], Json] = {}
+        self._ended: OrderedDict[tuple[str, str], None] = OrderedDict()
+        self._keep = ended
         self._lock = threading.Lock()
 
     def observe(self, kind: str | None, body: Mapping[str, Any]) -> None:
@@ -70,9 +78,14 @@ class ApplicationCache:
             if kind == "DELETED":
                 # Of an earlier object of that name it may come late.
                 if known is not None and known["metadata"]["uid"] == metadata["uid"]:
-                    del self._known[key]
+                    self._drop(key)
             elif known is None or _newer(metadata, known["metadata"]):
+                self._drop(key)
                 self._known[key] = trimmed(body)
+                if state_of(body) in FINISHED:
+                    self._ended[key] = None
+                if len(self._ended) > self._keep:
+                    self._drop(next(iter(self._ended)))
 
     def get(self, namespace: str, name: str) -> Json | None:
         with self._lock:
@@ -81,7 +94,11 @@ class ApplicationCache:
     def forget(self, namespace: str, name: str) -> None:
         """It is gone, as a call said before the watch did."""
         with self._lock:
-            self._known.pop((namespace, name), None)
+            self._drop((namespace, name))
+
+    def _drop(self, key: tuple[str, str]) -> None:
+        self._known.pop(key, None)
+        self._ended.pop(key, None)
 
     def __len__(self) -> int:
         return len(self._known)
