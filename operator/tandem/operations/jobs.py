@@ -37,6 +37,8 @@ from tandem.storage.store import Store
 
 LOOK_EVERY = 20
 """Of how many polls one looks whether another session has ended the attempt."""
+_TELLING = 20
+"""A pace is told from the twentieth part of the whole on."""
 _LOST = frozenset({JobPhase.ENDED, JobPhase.FAILED, JobPhase.UNKNOWN})
 
 
@@ -263,8 +265,11 @@ def _progress(work: Work, attempt: int, round_: int, now_ms: int) -> Progress | 
 
 
 def eta_seconds(pace: Pace, done: int, now_ms: int) -> int | None:
-    """How long the rest takes if it goes on as fast; None while that cannot be told."""
+    """How long the rest takes if it goes on as fast; None while that cannot be told.
+
+    The first files come while Python's workers still start, so they tell nothing.
+    """
     gained, elapsed_ms = done - pace.done, now_ms - pace.since_ms
-    if gained <= 0 or elapsed_ms <= 0 or done >= pace.total:
+    if gained * _TELLING < pace.total or elapsed_ms <= 0 or done >= pace.total:
         return None
     return math.ceil((pace.total - done) * elapsed_ms / gained / 1000)
