@@ -121,3 +121,58 @@ def test_both_judges_agree_on_numbers_of_bytes(sender: Sender, size: int) -> Non
     resource = manifest("TableCompaction", {"targetFileSize": size})
     [answer] = sender.dry_run([resource])
     assert bool(answer) == bool(refusal(resource))
+
+
+def test_null_is_absent_to_both(sender: Sender) -> None:
+    """As a template leaves it behind whose value is missing."""
+    null = {"suspend": None, "layout": None, "targetFileSize": None, "sparkTemplate": None}
+    resource = manifest("TableCompaction", {})
+    resource["spec"] |= null
+    assert sender.dry_run([resource]) == [""]
+    assert parse(resource).spec == parse(manifest("TableCompaction", {})).spec
+    resource["spec"]["type"] = None
+    assert "spec.type: Required value" in sender.dry_run([resource])[0]
+    assert "spec.type: required" in refusal(resource)
+
+
+def long_names(count: int) -> list[str]:
+    return [f"Column {number:05} {'x' * 243}" for number in range(count)]
+
+
+LARGEST = {
+    "names of segments": manifest(
+        "TableCompaction",
+        {
+            "type": "Custom",
+            "custom": {"segments": [f"{number:064}" for number in range(10_000)]},
+        },
+    ),
+    "columns to set": manifest(
+        "TableUpdate",
+        {"delete": None, "update": {"set": dict.fromkeys(long_names(256), "a" * 1_000)}},
+    ),
+    "columns to create": table(
+        create={
+            "schema": [{"name": name, "type": "long"} for name in long_names(1_500)],
+            "partitionBy": [name.upper() for name in long_names(1_500)[-8:]],
+        }
+    ),
+    "clauses of a merge": manifest(
+        "TableUpdate",
+        {
+            "delete": None,
+            "merge": {
+                "source": {"format": "Delta", "location": "s3://lake/staging"},
+                "on": "t.id = s.id",
+                "whenMatched": [{"update": {"set": dict.fromkeys(long_names(256), "s.a")}}] * 10,
+            },
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize("what", LARGEST)
+def test_the_most_that_the_bounds_allow_is_admitted(sender: Sender, what: str) -> None:
+    """The API server bounds what rules cost twice: by the schema, and again when they run."""
+    assert refusal(LARGEST[what]) == ""
+    assert sender.dry_run([LARGEST[what]]) == [""]

@@ -135,7 +135,7 @@ class Create(Model):
         ListType("map", "name"),
     ]
     """The columns of a new table."""
-    partition_by: Annotated[tuple[Text, ...], Field(max_length=16)] = ()
+    partition_by: Annotated[tuple[Text, ...], Field(max_length=8)] = ()
     """Partition columns of a new table, outermost first."""
     properties: Options = Field(default_factory=dict)
     """Table properties of a new table (`delta.checkpointInterval`, …)."""
@@ -144,8 +144,8 @@ class Create(Model):
     # with each costs more than the API server spends.
     @model_validator(mode="after")
     @cel(
-        "!has(self.partitionBy) || self.partitionBy.all(name, self.schema.exists(column, "
-        "column.name.lowerAscii() == name.lowerAscii()))",
+        "!has(self.partitionBy) || self.partitionBy.map(name, name.lowerAscii()).all(name, "
+        "self.schema.exists(column, column.name.lowerAscii() == name))",
         "partitionBy names a column which is not in schema",
         field=".partitionBy",
     )
