@@ -26,6 +26,8 @@ from tandem.spec.fields import (
         ("1.5Gi", 3 * 2**29),
         ("0.1", 1),  # rounded up, as Kubernetes does
         ("1e3", 1000),
+        (1e9, 10**9),  # a bare 1e9 in YAML, which kubectl sends as a whole number
+        ("+1Ki", 1024),
         ("2E", 2 * 10**18),
         ("0", 0),
         (1024, 1024),
@@ -35,7 +37,9 @@ def test_quantities_become_bytes(text: str | int, size: int) -> None:
     assert parse_quantity(text) == size
 
 
-@pytest.mark.parametrize("text", ["1GB", "1 Gi", "", "-1Gi", "Gi", "1m", "9Ei", True, None, 1.5])
+@pytest.mark.parametrize(
+    "text", ["1GB", "1 Gi", "", "-1Gi", "Gi", "1m", "9Ei", True, None, 1.5, "1e99999999", "0" * 33]
+)
 def test_what_is_no_size_is_refused(text: object) -> None:
     with pytest.raises(ValueError, match="must be"):
         parse_quantity(text)

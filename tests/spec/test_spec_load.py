@@ -299,6 +299,20 @@ def test_all_problems_of_all_files_are_listed_at_once() -> None:
 
 
 @pytest.mark.parametrize(
+    "scalar", ["yes", "No", "on", "OFF", "y", "010", "-0x1", "1_000", "0b1", ".inf", ".NaN"]
+)
+def test_what_kubectl_reads_otherwise_must_be_in_quotes(scalar: str) -> None:
+    with pytest.raises(InvalidSpec, match="kubectl, which reads YAML") as caught:
+        load_text(f"a: [{scalar}]")
+    assert f'"{scalar}"' in caught.value.expected
+    with pytest.raises(InvalidSpec, match="kubectl, which reads YAML"):
+        load_text(f"set: {{{scalar}: x}}")
+    for quoted in (f'"{scalar}"', f"!!str {scalar}"):
+        with pytest.raises(InvalidSpec, match="expected: one of LakeTable"):
+            load_text(f"a: [{quoted}]")
+
+
+@pytest.mark.parametrize(
     ("text", "words"),
     [
         ("kind: [", "not valid YAML"),

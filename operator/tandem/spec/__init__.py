@@ -1,7 +1,7 @@
 """The resources that people write, and the status that Tandem writes back.
 
 One pydantic model is the source for the command line, the custom resource definitions and
-`docs/resources.md`. Nothing here reads a table, starts anything or knows Kubernetes.
+`docs/resources.md`. Nothing here reads a table, starts anything or talks to Kubernetes.
 """
 
 from tandem.spec.identity import spec_hash
