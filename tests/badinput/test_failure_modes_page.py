@@ -22,7 +22,7 @@ def defined(*folders: str) -> set[str]:
 def test_every_test_that_the_page_names_exists() -> None:
     named = set(re.findall(r"`(test_\w+)`", PAGE))
     assert len(named) > 30
-    assert named <= defined("badinput", "crash")
+    assert named <= defined("badinput", "crash", "kube", "spark")
 
 
 def test_every_reason_that_the_page_names_exists() -> None:

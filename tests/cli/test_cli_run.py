@@ -303,13 +303,6 @@ def test_plan_names_inputs_and_segments(tandem: Tandem, fake: FakeEngine, files:
     assert "0, 1, 2" in result.stdout
 
 
-@pytest.mark.parametrize("command", ["operator"])
-def test_commands_of_later_issues_say_so(tandem: Tandem, command: str) -> None:
-    result = tandem(command)
-    assert result.exit_code == 2
-    assert "not built yet" in result.stderr
-
-
 def test_help_does_not_import_what_is_heavy() -> None:
     code = (
         "import sys\nfrom tandem.cli.main import app\n"

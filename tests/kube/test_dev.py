@@ -304,7 +304,7 @@ def test_without_the_spark_operators_crds(
     from tandem.kube import dev
     from tandem.kube.api import ResourcePath
 
-    monkeypatch.setattr(dev, "_PATH", ResourcePath("sparkoperator.k8s.io", "v9", "nothing"))
+    monkeypatch.setattr(dev, "APPLICATIONS", ResourcePath("sparkoperator.k8s.io", "v9", "nothing"))
     with (
         pytest.raises(SparkMissing, match="CRDs"),
         space.dev(jobs, kubeconfig=space.cluster.kubeconfig),

@@ -1,8 +1,8 @@
 """`tandem dev`: stands in for a Spark operator, on a laptop or in CI.
 
 Watches the same `SparkApplication` objects, runs them by a `JobRunner` (local Spark by default),
-and writes the states that Kubeflow's controller writes, in its order and words (v2.5.1,
-`internal/controller/sparkapplication/controller.go`). Everything else is the real thing.
+and writes the states that Kubeflow's controller writes (`tandem.kube.dev_application`).
+Everything else is the real thing.
 
 There are no pods. A job's process is a child of this one and ends with it; where its log is,
 an annotation says. Only one `tandem dev` may serve a namespace: each takes what runs and is not
@@ -14,48 +14,18 @@ Must not know operations or tables: what it is told is in the application.
 from __future__ import annotations
 
 import asyncio
-import re
-import uuid
-from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-import structlog
-
-from tandem.errors import AccessDenied, ClusterUnavailable, SparkMissing, TandemError
-from tandem.kube.api import (
-    Api,
-    ApiError,
-    Conflict,
-    Forbidden,
-    Invalid,
-    Json,
-    NotFound,
-    ResourcePath,
-    Unavailable,
-)
-from tandem.kube.dev_request import Unfit, request_of, secrets_of
+from tandem.errors import AccessDenied, ClusterUnavailable, SparkMissing
+from tandem.kube.api import Api, Forbidden, Json, NotFound, ResourcePath, Unavailable
+from tandem.kube.dev_application import APPLICATIONS, Application, Machine, ttl_s
 from tandem.kube.watching import SYNCED, follow
-from tandem.spark import application_status as states
-from tandem.spark.application import LOG_ANNOTATION, MANAGED_BY
-from tandem.spark.application_status import driver_pod_name, state_of
+from tandem.spark.application import MANAGED_BY
+from tandem.spark.application_status import FINISHED, state_of
 from tandem.spark.local import LocalRunner
-from tandem.spark.port import JobPhase, JobRunner, JobStatus
-
-T = TypeVar("T")
-
-_log = structlog.get_logger("tandem.kube.dev")
-_PATH = ResourcePath("sparkoperator.k8s.io", "v1beta2", "sparkapplications")
-_MERGE = "application/merge-patch+json"
-_PAUSE_S = 1.0
-"""Between two tries of a write while the API server is away."""
-_START_S = 5.0
-"""How long an application that is deleted while its process starts waits for that."""
-_ORPHANED = frozenset({states.SUBMITTED, states.RUNNING, states.UNKNOWN})
+from tandem.spark.port import JobRunner
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +70,7 @@ async def run_dev(
     if runner is None:
         runner = local = LocalRunner()
     async with Api.from_kubeconfig(settings.kubeconfig, user_agent="tandem-dev") as api:
-        served = [_PATH.at(name) for name in settings.namespaces] or [_PATH]
+        served = [APPLICATIONS.at(name) for name in settings.namespaces] or [APPLICATIONS]
         for path in served:
             await _check(api, path)
         dev = _Dev(settings, api, runner)
@@ -153,17 +123,13 @@ class _Dev:
     """All applications that are served."""
 
     def __init__(self, settings: DevSettings, api: Api, runner: JobRunner) -> None:
-        self.settings = settings
-        self.api = api
-        self.runner = runner
-        self.slots = asyncio.Semaphore(settings.max_jobs)
-        # A runner may block in any of its methods; each job at most in two at once.
-        self._threads = ThreadPoolExecutor(2 * settings.max_jobs + 4, "tandem-dev")
-        self._served: dict[str, tuple[_Application, asyncio.Task[None]]] = {}
+        self._labels = "" if settings.every else "=".join(MANAGED_BY)
+        self._api = api
+        self._machine = Machine(api, runner, settings.max_jobs, settings.poll_s)
+        self._served: dict[str, tuple[Application, asyncio.Task[None]]] = {}
 
     async def watch(self, path: ResourcePath, synced: asyncio.Event) -> None:
-        labels = "" if self.settings.every else "=".join(MANAGED_BY)
-        async for kind, body in follow(self.api, path, labels=labels):
+        async for kind, body in follow(self._api, path, labels=self._labels):
             if kind == SYNCED:
                 synced.set()
             else:
@@ -177,8 +143,8 @@ class _Dev:
                 served[1].cancel()
         elif served is not None:
             served[0].see(body)
-        elif state_of(body) not in states.FINISHED or _ttl_s(body) is not None:
-            application = _Application(self, body)
+        elif state_of(body) not in FINISHED or ttl_s(body) is not None:
+            application = Application(self._machine, body)
             task = asyncio.create_task(application.serve(), name=application.key)
             self._served[uid] = application, task
             task.add_done_callback(lambda _: self._served.pop(uid, None))
@@ -188,305 +154,4 @@ class _Dev:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        self._threads.shutdown(wait=False, cancel_futures=True)
-
-    async def blocking(self, call: Callable[..., T], *arguments: object) -> T:
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._threads, call, *arguments)
-
-
-class _Gone(Exception):
-    """The application was deleted, or another one has its name by now."""
-
-
-class _Application:
-    """One application, from state to state. Cancelled when it is deleted."""
-
-    def __init__(self, dev: _Dev, body: Json) -> None:
-        self._dev = dev
-        self._body = body
-        self._changed = asyncio.Event()
-        metadata = body["metadata"]
-        self._uid: str = metadata["uid"]
-        self._path = _PATH.at(metadata["namespace"], metadata["name"])
-        self._log = _log.bind(application=f"{metadata['namespace']}/{metadata['name']}")
-        self._attempts = int((body.get("status") or {}).get("executionAttempts") or 0)
-        self._submissions = int((body.get("status") or {}).get("submissionAttempts") or 0)
-        self._start: asyncio.Future[None] | None = None
-        self._started = ""
-        self._slot = False
-        self._seen = _version(body)
-        self._submitted: Json | None = None
-
-    @property
-    def key(self) -> str:
-        """The job's name for the runner: another object of this name, or another run of this
-        one, is another job."""
-        return f"{self._path.name}-{self._uid[:8]}-{self._attempts}"
-
-    def see(self, body: Json) -> None:
-        """What the watch says; it comes later than the answers to our own writes."""
-        self._seen = _version(body)
-        if self._seen >= _version(self._body):
-            self._body = body
-        self._changed.set()
-
-    async def serve(self) -> None:
-        try:
-            await self._serve()
-        except _Gone:
-            self._log.info("gone")
-            await self._wait_for_deletion()
-        except ApiError as error:
-            self._log.error("cannot be served", problem=str(error))
-        finally:
-            # Also when we are cancelled: nothing must run on.
-            await asyncio.shield(self._end_job())
-        # Who comes after us for this object must not take an echo of ours for its state.
-        while self._seen < _version(self._body):
-            await self._pause(None)
-
-    async def _wait_for_deletion(self) -> None:
-        """Until the watch says so, too, and we are cancelled."""
-        while True:
-            await self._pause(None)
-
-    async def _serve(self) -> None:
-        steps = {
-            states.NEW: self._submit,
-            states.RESUMING: self._submit,
-            states.PENDING_RERUN: self._submit,
-            states.SUBMITTED: self._launch,
-            states.RUNNING: self._watch_job,
-            states.SUCCEEDING: self._complete,
-            states.FAILING: self._fail,
-            states.SUBMISSION_FAILED: self._fail,
-            states.INVALIDATING: self._rerun,
-            states.SUSPENDING: self._suspend,
-            states.SUSPENDED: self._resume,
-        }
-        state = state_of(self._body)
-        if state in _ORPHANED:
-            state = await self._write(
-                states.FAILING, "driver pod not found", terminationTime=_now_text()
-            )
-        while state in steps:
-            if self._suspended() and state not in (states.SUSPENDING, states.SUSPENDED):
-                state = await self._write(states.SUSPENDING)
-            elif self._changed_spec() and state in (states.SUBMITTED, states.RUNNING):
-                # Whoever changes what runs gets it run again.
-                state = await self._write(states.INVALIDATING)
-            state = await steps[state]()
-            self._log.info("state", state=state)
-        await self._expire()
-
-    # One method per state; each answers the next state
-
-    async def _submit(self) -> str:
-        self._submissions += 1
-        self._submitted = _essence(self._body)
-        said: Json = {
-            "submissionID": str(uuid.uuid4()),
-            "lastSubmissionAttemptTime": _now_text(),
-            "submissionAttempts": self._submissions,
-            "driverInfo": {"podName": f"{self._path.name}-driver"},
-            "terminationTime": None,
-        }
-        try:
-            request_of(self._body, self.key, {})
-        except Unfit as error:
-            return await self._write(
-                states.SUBMISSION_FAILED,
-                f"failed to submit spark application: failed to run spark-submit: {error}",
-                **said,
-            )
-        self._attempts += 1
-        return await self._write(states.SUBMITTED, executionAttempts=self._attempts, **said)
-
-    async def _launch(self) -> str:
-        """As a pod that waits for a node, pulls its image and starts."""
-        await self._dev.slots.acquire()
-        self._slot = True
-        if self._suspended() or self._changed_spec():
-            return states.SUBMITTED
-        try:
-            environ = await secrets_of(self._dev.api, self._body)
-            request = request_of(self._body, self.key, environ)
-            self._started = self.key
-            self._start = asyncio.ensure_future(self._dev.blocking(self._dev.runner.start, request))
-            await asyncio.shield(self._start)
-        except (Unfit, TandemError) as error:
-            # The words of the Spark operator for a driver that never came to be.
-            self._log.warning("driver did not start", problem=str(error))
-            return await self._write(
-                states.FAILING, f"driver container failed: {error}", terminationTime=_now_text()
-            )
-        status = await self._dev.blocking(self._dev.runner.status, self.key)
-        if status.log:
-            await self._annotate(status.log)
-        return await self._write(
-            states.RUNNING, sparkApplicationId=f"spark-{self._uid.replace('-', '')}"
-        )
-
-    async def _watch_job(self) -> str:
-        while not (self._suspended() or self._changed_spec()):
-            status = await self._dev.blocking(self._dev.runner.status, self.key)
-            if status.phase is JobPhase.ENDED:
-                await self._end_job()
-                return await self._write(states.SUCCEEDING, terminationTime=_now_text())
-            if status.phase in (JobPhase.FAILED, JobPhase.UNKNOWN):
-                self._log.warning("driver failed", problem=status.message, log=status.log)
-                await self._end_job()
-                return await self._write(
-                    states.FAILING, exit_message(status), terminationTime=_now_text()
-                )
-            await self._pause(self._dev.settings.poll_s)
-        return states.RUNNING
-
-    async def _complete(self) -> str:
-        return await self._write(states.COMPLETED)
-
-    async def _fail(self) -> str:
-        ended = (self._body.get("status") or {}).get("terminationTime")
-        return await self._write(
-            states.FAILED, keep_message=True, terminationTime=ended or _now_text()
-        )
-
-    async def _rerun(self) -> str:
-        await self._end_job()
-        return await self._write(states.PENDING_RERUN, **_FORGOTTEN)
-
-    async def _suspend(self) -> str:
-        await self._end_job()
-        return await self._write(states.SUSPENDED, **_FORGOTTEN)
-
-    async def _resume(self) -> str:
-        while self._suspended():
-            await self._pause(None)
-        return await self._write(states.RESUMING)
-
-    async def _expire(self) -> None:
-        """Delete what has ended when its time is over."""
-        while (ttl_s := _ttl_s(self._body)) is not None:
-            ended = (self._body.get("status") or {}).get("terminationTime")
-            if not ended:
-                return
-            left_s = ttl_s - (datetime.now(UTC) - datetime.fromisoformat(ended)).total_seconds()
-            if left_s > 0:
-                await self._pause(left_s)
-                continue
-            with suppress(NotFound, Conflict):
-                await self._patiently(lambda: self._dev.api.delete(self._path, uid=self._uid))
-            await self._wait_for_deletion()
-
-    # What they share
-
-    def _suspended(self) -> bool:
-        return bool((self._body.get("spec") or {}).get("suspend"))
-
-    def _changed_spec(self) -> bool:
-        return self._submitted is not None and self._submitted != _essence(self._body)
-
-    async def _end_job(self) -> None:
-        """Kill the process if there is one, and let another one have its place."""
-        started, self._started = self._started, ""
-        if self._start is not None and not self._start.done():
-            # What has not started cannot be stopped.
-            await asyncio.wait([self._start], timeout=_START_S)
-        if started:
-            await self._dev.blocking(self._dev.runner.stop, started)
-        if self._slot:
-            self._slot = False
-            self._dev.slots.release()
-
-    async def _pause(self, seconds: float | None) -> None:
-        """Wait, at most until the application changes."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._changed.wait()
-        self._changed.clear()
-
-    async def _write(
-        self, state: str, message: str = "", *, keep_message: bool = False, **status: Any
-    ) -> str:
-        said: Json = {"state": state}
-        if not keep_message:
-            said["errorMessage"] = message or None
-        pod = {"podName": driver_pod_name(self._body)}
-        body = {"applicationState": said, "driverInfo": pod, **status}
-        await self._patch("status", {"status": body})
-        return state
-
-    async def _annotate(self, log: str) -> None:
-        await self._patch("", {"metadata": {"annotations": {LOG_ANNOTATION: log}}})
-
-    async def _patch(self, subresource: str, patch: Json) -> None:
-        """With the uid, so that it never meets another object of this name."""
-        metadata = {**patch.get("metadata", {}), "uid": self._uid}
-        body = {**patch, "metadata": metadata}
-        try:
-            self._body = await self._patiently(
-                lambda: self._dev.api.request(
-                    "PATCH", self._path.url(subresource), body=body, content_type=_MERGE
-                )
-            )
-        except NotFound as error:
-            raise _Gone from error
-        except (Conflict, Invalid) as error:
-            there = await self._patiently(lambda: self._dev.api.get(self._path))
-            if there["metadata"]["uid"] != self._uid:
-                raise _Gone from error
-            raise
-
-    async def _patiently(self, call: Callable[[], Any]) -> Any:
-        """The API server may be away for as long as it likes: jobs go on meanwhile."""
-        while True:
-            try:
-                return await call()
-            except Unavailable as error:
-                self._log.warning("waits for the API server", problem=str(error))
-                await asyncio.sleep(_PAUSE_S)
-
-
-_FORGOTTEN: Mapping[str, Any] = {
-    "sparkApplicationId": None,
-    "submissionAttempts": 0,
-    "executorState": None,
-    "terminationTime": None,
-}
-"""What the Spark operator resets before it runs an application again."""
-
-_EXIT = re.compile(r"exit code (\d+)")
-_SIGNAL = re.compile(r"signal (\d+)")
-
-
-def exit_message(status: JobStatus) -> str:
-    """A failed job in the Spark operator's words: `driver container failed with ExitCode: 137,
-    Reason: Error`. A process that a signal killed has the code that its container would have."""
-    if status.phase is JobPhase.UNKNOWN:
-        return "driver pod not found"
-    code, signal = _EXIT.search(status.message), _SIGNAL.search(status.message)
-    number = int(code[1]) if code else 128 + int(signal[1]) if signal else 1
-    return f"driver container failed with ExitCode: {number}, Reason: Error"
-
-
-def _version(body: Mapping[str, Any]) -> int:
-    """Numbers that grow, in every API server there is (KEP-5504 makes that a promise)."""
-    text = str(body["metadata"].get("resourceVersion", ""))
-    return int(text) if text.isdecimal() else 0
-
-
-def _essence(body: Mapping[str, Any]) -> Json:
-    """What of a spec must not change while it runs."""
-    spec = body.get("spec") or {}
-    free = ("suspend", "timeToLiveSeconds")
-    return {key: value for key, value in spec.items() if key not in free}
-
-
-def _ttl_s(body: Mapping[str, Any]) -> int | None:
-    ttl_s: int | None = (body.get("spec") or {}).get("timeToLiveSeconds")
-    return ttl_s
-
-
-def _now_text() -> str:
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        self._machine.close()

@@ -1,0 +1,109 @@
+"""The seam to Spark operators: what the rest knows of the resource that starts a job.
+
+Kubeflow's is built (`tandem.spark.application`); another Spark operator's resources are another
+`ApplicationBuilder` (`docs/decisions/0023-spark-operators-behind-a-seam.md`). Pure, no client.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from tandem.spark.application_status import Patience
+from tandem.spark.port import JobRequest, JobStatus
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """The resource for which a job runs: its application is deleted with it."""
+
+    api_version: str
+    kind: str
+    name: str
+    uid: str
+
+    def reference(self) -> Json:
+        return {
+            "apiVersion": self.api_version,
+            "kind": self.kind,
+            "name": self.name,
+            "uid": self.uid,
+            "controller": True,
+            "blockOwnerDeletion": True,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class ApplicationSettings:
+    """What an operator's administrator decides for all jobs.
+
+    `apps_dir` is where the image has `spark_apps/`; `template` lies below those of resources;
+    `ttl_s` is how long an ended application (and with it its driver's log) is kept, None for as
+    long as its resource.
+    """
+
+    image: str = "tandem-spark:latest"
+    spark_version: str = "4.2.0"
+    apps_dir: str = "local:///opt/tandem/spark_apps"
+    service_account: str = "tandem-spark"
+    image_pull_policy: str = "IfNotPresent"
+    ttl_s: int | None = 86_400
+    max_executors: int = 8
+    template: Mapping[str, Any] | None = None
+    patience: Patience = field(default_factory=Patience)
+
+
+class ApplicationBuilder(Protocol):
+    """One Spark operator's resources: what `tandem.kube.jobs` must know of it."""
+
+    @property
+    def resource(self) -> tuple[str, str, str]:
+        """Group, version and plural of the resource."""
+        ...
+
+    def check(self, template: Mapping[str, Any] | None, *, resource: str = "") -> None:
+        """Raises: InvalidSpec if a resource's template sets what is ours."""
+        ...
+
+    def build(
+        self,
+        request: JobRequest,
+        *,
+        owner: Owner,
+        namespace: str,
+        template: Mapping[str, Any] | None = None,
+        secret_name: str | None = None,
+        service_account: str = "",
+        labels: Mapping[str, str] | None = None,
+    ) -> Json:
+        """The whole object to create. Raises: InvalidSpec."""
+        ...
+
+    def classify(
+        self,
+        application: Mapping[str, Any] | None,
+        driver_pod: Mapping[str, Any] | None,
+        *,
+        now_ms: int | None = None,
+    ) -> JobStatus:
+        """What the object and, where it matters, its driver's pod say of the job."""
+        ...
+
+    def needs_pod(self, application: Mapping[str, Any]) -> bool:
+        """Whether the driver's pod may say something that the object does not."""
+        ...
+
+    def finished(self, application: Mapping[str, Any]) -> bool:
+        """Whether its Spark operator will start nothing more for it."""
+        ...
+
+    def driver_pod(self, application: Mapping[str, Any]) -> str:
+        """The name of its driver's pod, there or not."""
+        ...
+
+    def pods(self, name: str) -> str:
+        """A label selector of all pods of the application of that name."""
+        ...
