@@ -9,6 +9,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import partial
 
 import pytest
 
@@ -16,7 +17,7 @@ from support import lock_holder
 from support.etcd import Etcd, start_etcd
 from support.etcd_gateway import Gateway
 from support.lock_contract import LONG_S, TABLE, LockContract, get, in_threads, owner, request
-from tandem.errors import LocksUnavailable
+from tandem.errors import InvalidSpec, LocksUnavailable
 from tandem.locks import etcd_table
 from tandem.locks.etcd import EtcdLocks, EtcdSettings
 from tandem.locks.etcd_client import EtcdClient
@@ -210,6 +211,33 @@ def test_S26_more_holders_than_a_transaction_can_mark_are_waited_for(make: Make)
     end()
     assert isinstance(store.acquire(urgent), Granted)
     assert sum(bool(entry.revoked_by) for entry in store.entries(TABLE)) == count - 1
+
+
+def test_a_plan_that_is_too_large_is_refused_and_no_other(make: Make) -> None:
+    store = make()
+    huge = request("huge", Mode.REWRITE, *(f"segment-{number}" for number in range(120_000)))
+    refused: list[InvalidSpec] = []
+
+    def ask_too_much() -> None:
+        try:
+            store.acquire(huge)
+        except InvalidSpec as error:
+            refused.append(error)
+
+    def get_one(number: int) -> None:
+        get(store, request(f"op{number}", Mode.REWRITE, str(number)))
+
+    in_threads(
+        ask_too_much,
+        *(partial(get_one, number) for number in range(6)),
+    )
+    assert "1 MB" in str(refused[0])
+    assert len(store.entries(TABLE)) == 6
+
+
+def test_an_etcd_must_be_named() -> None:
+    with pytest.raises(InvalidSpec, match="endpoints"):
+        EtcdLocks(EtcdSettings(()))
 
 
 def test_people_can_read_a_lock(etcd: Etcd, prefix: str, locks: EtcdLocks) -> None:

@@ -255,25 +255,39 @@ def test_etcd_asks_for_certificates(tmp_path: Path) -> None:
             take_and_release(locks, "a")
         with store(nobody) as locks, pytest.raises(LocksUnavailable):
             locks.acquire(request("a"))
+        # Certificates expire, and somebody puts new ones into their place.
+        good = certificate.read_bytes(), key.read_bytes()
+        _certificates(tmp_path, "stranger")
+        certificate.write_bytes((tmp_path / "stranger-cert.pem").read_bytes())
+        key.write_bytes((tmp_path / "stranger-key.pem").read_bytes())
+        with store(replace(settings, timeout_s=0.5)) as locks:
+            with pytest.raises(LocksUnavailable):
+                locks.acquire(request("a"))
+            certificate.write_bytes(good[0])
+            key.write_bytes(good[1])
+            eventually(partial(take_and_release, locks, "a"))
     finally:
         etcd.kill()
     with pytest.raises(FileNotFoundError):
         EtcdLocks(replace(settings, ca=tmp_path / "missing")).entries(TABLE)
 
 
-def _certificates(folder: Path) -> tuple[Path, Path, Path]:
+def _certificates(folder: Path, name: str = "") -> tuple[Path, Path, Path]:
     """(authority, certificate, key): one for the server and its clients, by one authority."""
 
     def openssl(*arguments: str) -> None:
         subprocess.run(["openssl", *arguments], cwd=folder, check=True, capture_output=True)
 
+    ca, ca_key, cert, key = (
+        f"{name}-{file}.pem" if name else f"{file}.pem" for file in ("ca", "ca-key", "cert", "key")
+    )
     new = ("req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes")
-    openssl(*new, "-keyout", "ca.key", "-out", "ca.pem", "-subj", "/CN=authority", "-days", "1")
+    openssl(*new, "-keyout", ca_key, "-out", ca, "-subj", "/CN=authority", "-days", "1")
     openssl(
         *new,
-        *("-CA", "ca.pem", "-CAkey", "ca.key", "-keyout", "key.pem", "-out", "cert.pem"),
+        *("-CA", ca, "-CAkey", ca_key, "-keyout", key, "-out", cert),
         *("-subj", "/CN=tandem", "-days", "1"),
         *("-addext", "subjectAltName=IP:127.0.0.1", "-addext", "basicConstraints=CA:FALSE"),
         *("-addext", "extendedKeyUsage=serverAuth,clientAuth"),
     )
-    return folder / "ca.pem", folder / "cert.pem", folder / "key.pem"
+    return folder / ca, folder / cert, folder / key

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tandem.errors import LocksUnavailable
+from tandem.errors import InvalidSpec, LocksUnavailable
 from tandem.locks import codec
 from tandem.locks.etcd_client import Access, EtcdClient
 from tandem.locks.etcd_leases import LeaseName, Leases
@@ -68,6 +68,11 @@ class EtcdLocks:
     call."""
 
     def __init__(self, settings: EtcdSettings) -> None:
+        """Raises: InvalidSpec."""
+        if not settings.endpoints:
+            raise InvalidSpec(
+                "no etcd is named", field="endpoints", expected="at least one host:port"
+            )
         self._settings = settings
         self._keys = codec.Keys(settings.prefix)
         self._tables: dict[bytes, Table] = {}
@@ -189,11 +194,13 @@ class EtcdLocks:
         self._leases = Leases(self._client, settings.prefix, settings.ttl_s, self._lost)
 
         self._tasks = [asyncio.ensure_future(work) for work in (self._leases.keep(), self._tend())]
+        for task in self._tasks:
+            task.add_done_callback(_say_why)
 
     async def _end(self) -> None:
         for task in (*self._tasks, *self._calls):
             task.cancel()
-        results = await asyncio.gather(*self._tasks, *self._calls, return_exceptions=True)
+        await asyncio.gather(*self._tasks, *self._calls, return_exceptions=True)
         for table in self._tables.values():
             await table.close()
         try:
@@ -203,9 +210,6 @@ class EtcdLocks:
             # The next store that sweeps removes them.
             pass
         await self._client.close()
-        for result in results[: len(self._tasks)]:
-            if isinstance(result, Exception):
-                raise result
 
     # On the loop
 
@@ -296,6 +300,14 @@ def _shared_loop() -> asyncio.AbstractEventLoop:
             threading.Thread(target=loop.run_forever, name=_THREAD, daemon=True).start()
             _loops.append(loop)
         return _loops[0]
+
+
+def _say_why(task: asyncio.Future[None]) -> None:
+    """A task that ends by itself is a bug: locks are then lost in time, but not silently."""
+    if not task.cancelled() and task.exception() is not None:
+        task.get_loop().call_exception_handler(
+            {"message": "the lock store stopped working", "exception": task.exception()}
+        )
 
 
 def _closed() -> LocksUnavailable:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -167,18 +167,17 @@ class EtcdClient:
     def __init__(self, access: Access) -> None:
         self._access = access
         self._try_s = access.timeout_s / (2.5 if len(access.endpoints) == 1 else 4)
-        credentials = _credentials(access) if access.tls else None
-        self._endpoints = [
-            _Endpoint(address.split("://", 1)[-1], credentials) for address in access.endpoints
-        ]
+        self._files: tuple[int, ...] = ()
+        self._endpoints: list[_Endpoint] = []
+        self._closing: list[asyncio.Future[None]] = []
+        self._connect()
         self._current = 0
         self._moved = asyncio.Event()
         self._token: str | None = None
         self._authenticating = asyncio.Lock()
 
     async def close(self) -> None:
-        for endpoint in self._endpoints:
-            await endpoint.channel.close()
+        await asyncio.gather(*(e.channel.close() for e in self._endpoints), *self._closing)
 
     # Keys
 
@@ -278,7 +277,8 @@ class EtcdClient:
         except grpc.aio.AioRpcError as error:
             self._failed_stream(endpoint, error, metadata)
         except asyncio.CancelledError:
-            if not moved.is_set():
+            task = asyncio.current_task()
+            if not moved.is_set() or (task is not None and task.cancelling()):
                 raise
             raise StreamBroken("moved to another endpoint") from None
         finally:
@@ -307,8 +307,27 @@ class EtcdClient:
 
     # Endpoints and tokens
 
+    def _connect(self) -> None:
+        """Make the channels, anew if certificates were replaced since: they expire."""
+        access = self._access
+        paths = (access.authority, access.certificate, access.key)
+        files = tuple(path.stat().st_mtime_ns for path in paths if path is not None)
+        if self._endpoints and files == self._files:
+            return
+        credentials = _credentials(access) if access.tls else None
+        self._files = files
+        self._closing = [task for task in self._closing if not task.done()]
+        self._closing += [asyncio.ensure_future(e.channel.close(5)) for e in self._endpoints]
+        self._endpoints = [
+            _Endpoint(address.split("://", 1)[-1], credentials) for address in access.endpoints
+        ]
+
     def avoid(self, endpoint: _Endpoint) -> None:
         """Use another endpoint from now on, for streams, too."""
+        if self._access.tls:
+            # A file that is being replaced is looked at again after the next error.
+            with suppress(OSError):
+                self._connect()
         if self._endpoints[self._current] is not endpoint or len(self._endpoints) == 1:
             return
         self._current = (self._current + 1) % len(self._endpoints)
