@@ -11,9 +11,7 @@ import contextlib
 from collections.abc import AsyncIterator, Awaitable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from typing import Any
 
-import kopf
 import structlog
 
 from tandem.kube import handlers, health
@@ -24,8 +22,8 @@ from tandem.kube.finished import Finished
 from tandem.kube.jobs import ApplicationCache, ApplicationRunner
 from tandem.kube.kinds import GROUP, KINDS, VERSION, Body, plural, uid_of
 from tandem.kube.leader import Leadership, LockMembers
-from tandem.kube.memories import FrugalMemories
 from tandem.kube.registry import Registry
+from tandem.kube.running import LeadershipLost, work
 from tandem.kube.settings import OperatorSettings
 from tandem.kube.slots import Slots
 from tandem.locks.memory import InProcessLocks
@@ -37,13 +35,10 @@ from tandem.spark.application import ApplicationBuilder, KubeflowApplications, O
 from tandem.spark.port import JobRunner
 from tandem.spec.resources import Operation
 
+__all__ = ["LeadershipLost", "run_operator"]
+
 _log = structlog.get_logger("tandem.kube.operator")
 _CRDS_S = 2.0
-_LOOK_S = 2.0
-
-
-class LeadershipLost(Exception):
-    """Another operator leads now, or may: this process has stopped working."""
 
 
 async def run_operator(
@@ -116,75 +111,13 @@ async def run_operator(
                         return
                     resource = builder.resource if runner_of is None else None
                     kopf_registry = handlers.register(context, finished, applications, resource)
-                    while await _work(settings, kopf_registry, leadership, finished, stop, ready):
+                    while await work(settings, kopf_registry, leadership, finished, stop, ready):
                         registry.clear()
                 finally:
                     await leadership.resign()
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
         office.shutdown(wait=False, cancel_futures=True)
-
-
-async def _work(
-    settings: OperatorSettings,
-    registry: kopf.OperatorRegistry,
-    leadership: Leadership,
-    finished: Finished,
-    stop: asyncio.Event,
-    ready: asyncio.Event,
-) -> bool:
-    """Run kopf until we shall stop or lead no more (False), or until a watch of its has died,
-    which it does not mend (True: begin anew).
-
-    Raises: LeadershipLost.
-    """
-    over = asyncio.Event()
-    # kopf ends every task that was started after it: ours come first.
-    holding = asyncio.create_task(leadership.hold(), name="hold leadership")
-    holding.add_done_callback(lambda _: over.set())
-    tidying = asyncio.create_task(finished.run(), name="tend the finished")
-    tidying.add_done_callback(lambda _: over.set())
-    stopping = asyncio.create_task(stop.wait(), name="await the stop")
-    stopping.add_done_callback(lambda _: over.set())
-    watching = asyncio.create_task(_watch_the_watches(), name="watch the watches")
-    watching.add_done_callback(lambda _: over.set())
-    tasks = (holding, tidying, stopping, watching)
-    lost = blind = False
-    try:
-        await kopf.operator(
-            registry=registry,
-            settings=handlers.kopf_settings(settings),
-            memories=FrugalMemories(),
-            standalone=True,
-            clusterwide=not settings.namespaces,
-            namespaces=settings.namespaces,
-            stop_flag=over,
-            ready_flag=ready,
-        )
-        lost = holding.done() and not stop.is_set()
-        blind = watching.done()
-        if tidying.done():
-            tidying.result()
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-    if lost:
-        raise LeadershipLost("another operator leads now, or the lock store is away")
-    return blind and not stop.is_set()
-
-
-async def _watch_the_watches() -> None:
-    """Returns when one of kopf's watches has died: it would go on blind for that kind."""
-    known: set[asyncio.Task[Any]] = set()
-    while True:
-        await asyncio.sleep(_LOOK_S)
-        known |= {task for task in asyncio.all_tasks() if task.get_name().startswith("watcher for")}
-        for task in [task for task in known if task.done()]:
-            known.discard(task)
-            if not task.cancelled():
-                _log.error("a watch has died; beginning anew", watch=task.get_name())
-                return
 
 
 async def _unless(stop: asyncio.Event, work: Awaitable[None]) -> bool:

@@ -1,0 +1,114 @@
+"""Runs kopf inside our process: ends it when we shall stop or lead no more, and begins anew where
+it would go on blind."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import threading
+from typing import Any
+
+import kopf
+import structlog
+
+from tandem.kube import handlers
+from tandem.kube.finished import Finished
+from tandem.kube.leader import Leadership
+from tandem.kube.memories import FrugalMemories
+from tandem.kube.settings import OperatorSettings
+
+_log = structlog.get_logger("tandem.kube.running")
+_LOOK_S = 0.5
+
+
+class LeadershipLost(Exception):
+    """Another operator leads now, or may: this process has stopped working."""
+
+
+async def work(
+    settings: OperatorSettings,
+    registry: kopf.OperatorRegistry,
+    leadership: Leadership,
+    finished: Finished,
+    stop: asyncio.Event,
+    ready: asyncio.Event,
+) -> bool:
+    """Run kopf until we shall stop or lead no more (False), or until a watch of its has died,
+    which it does not mend (True: begin anew).
+
+    Raises: LeadershipLost.
+    """
+    over = asyncio.Event()
+    # kopf ends every task that was started after it: ours come first.
+    holding = asyncio.create_task(leadership.hold(), name="hold leadership")
+    holding.add_done_callback(lambda _: over.set())
+    tidying = asyncio.create_task(finished.run(), name="tend the finished")
+    tidying.add_done_callback(lambda _: over.set())
+    stopping = asyncio.create_task(stop.wait(), name="await the stop")
+    stopping.add_done_callback(lambda _: over.set())
+    watches = _Watches()
+    watching = asyncio.create_task(watches.watch(), name="watch the watches")
+    watching.add_done_callback(lambda _: over.set())
+    up = asyncio.Event()
+    starting = asyncio.create_task(_when_up(up, stop, ready), name="await the start")
+    tasks = (holding, tidying, stopping, watching, starting)
+    lost = blind = False
+    try:
+        await kopf.operator(
+            registry=registry,
+            settings=handlers.kopf_settings(settings),
+            memories=FrugalMemories(),
+            standalone=True,
+            clusterwide=not settings.namespaces,
+            namespaces=settings.namespaces,
+            stop_flag=over,
+            ready_flag=up,
+        )
+        lost = holding.done() and not stop.is_set()
+        blind = watching.done()
+        if tidying.done():
+            tidying.result()
+    except Exception as error:
+        # An answer that it does not expect (410 to a watch) ends kopf as a whole.
+        if not watches.has_one_died():
+            raise
+        _log.error("a watch has died; beginning anew", problem=repr(error))
+        blind = True
+        await asyncio.sleep(_LOOK_S)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    if lost:
+        raise LeadershipLost("another operator leads now, or the lock store is away")
+    return blind and not stop.is_set()
+
+
+async def _when_up(up: asyncio.Event, stop: asyncio.Event, ready: asyncio.Event) -> None:
+    await up.wait()
+    if threading.current_thread() is threading.main_thread():
+        # kopf takes these signals, and then waits five seconds for a task of its own.
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stop.set)
+    ready.set()
+
+
+class _Watches:
+    """kopf's watches. When one dies, kopf dies or goes on blind for that kind."""
+
+    def __init__(self) -> None:
+        self._known: set[asyncio.Task[Any]] = set()
+
+    async def watch(self) -> None:
+        """Returns when one has died."""
+        while True:
+            if self.has_one_died():
+                return
+            await asyncio.sleep(_LOOK_S)
+
+    def has_one_died(self) -> bool:
+        """Whether one has ended other than by being told to."""
+        named = (task for task in asyncio.all_tasks() if task.get_name().startswith("watcher for"))
+        self._known.update(named)
+        return any(task.done() and not task.cancelled() for task in self._known)
