@@ -91,8 +91,9 @@ def head(table: str) -> bytes:
     return _dump({"version": VERSION, "table": table})
 
 
-def encode(entry: Entry, place: int = 0) -> bytes:
-    """`place` is the entry's own among those that were created in the same revision."""
+def encode(entry: Entry, place: int = 0, resources: bytes | None = None) -> bytes:
+    """`place` is the entry's own among those that were created in the same revision;
+    `resources` is what `encode_resources` made of its request, if that was done before."""
     request = entry.request
     value: dict[str, Any] = {
         "version": VERSION,
@@ -114,7 +115,16 @@ def encode(entry: Entry, place: int = 0) -> bytes:
         value["revokedBy"] = entry.revoked_by
     # Last, since it may be long: it is put in as text.
     start = _dump(value)[:-1]
-    return start + b',"resources":' + _resources(request) + b"}"
+    return start + b',"resources":' + (resources or encode_resources(request)) + b"}"
+
+
+def encode_resources(request: LockRequest) -> bytes:
+    """The resources as JSON. Plans name thousands of segments and nothing else: those are quoted
+    all at once, which is quicker."""
+    text = "\0".join(request.names)
+    if not request.names or "\\" in text or text.count("\0") + 1 != len(request.names):
+        return _dump([_resource(resource) for resource in request.resources])
+    return b"[" + _dump(text).replace(b"\\u0000", b'","') + b"]"
 
 
 def decode(value: bytes, *, created: int, modified: int) -> tuple[Entry, int]:
@@ -168,15 +178,6 @@ def _entry(found: dict[str, Any], created: int, modified: int) -> tuple[Entry, i
 def order(created: int, place: int) -> int:
     """Place in the queue, from the revision that created a key and the place in it."""
     return created * PLACES + place
-
-
-def _resources(request: LockRequest) -> bytes:
-    """The list as JSON. Plans name thousands of segments and nothing else: those are quoted all
-    at once, which takes a quarter of the time."""
-    text = "\0".join(request.names)
-    if not request.names or "\\" in text or text.count("\0") + 1 != len(request.names):
-        return _dump([_resource(resource) for resource in request.resources])
-    return b"[" + _dump(text).replace(b"\\u0000", b'","') + b"]"
 
 
 def _resource(resource: Resource) -> str | list[str]:

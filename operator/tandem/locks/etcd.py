@@ -83,7 +83,10 @@ class EtcdLocks:
     # The port
 
     def acquire(self, request: LockRequest) -> Granted | Waiting:
-        return self._call(lambda: self._table(request.table).acquire(request))
+        # Here, since what is done on the loop keeps others waiting.
+        text = codec.encode_resources(request)
+        _ = request.span
+        return self._call(lambda: self._table(request.table).acquire(request, text))
 
     def extend(
         self, table: str, operation: str, owner: str, resources: tuple[Resource, ...]

@@ -44,9 +44,10 @@ from tandem.locks.model import (
     Waiting,
 )
 
-# etcd takes 128 compares and 128 puts in a transaction, and 1.5 MB, unless told otherwise.
+# etcd takes 128 compares and 128 puts in a transaction, and 1.5 MB, unless told otherwise. Large
+# plans are better written a few at a time: while etcd does so, the next ones get ready.
 _MOST_COMPARES = 120
-_MOST_BYTES = 1_000_000
+_MOST_BYTES = 100_000
 MOST_REVOKED = 60
 _TRIES_S = 5.0
 _RECONNECT_S = 0.2
@@ -64,6 +65,8 @@ class _Ask:
     request: LockRequest | None = None
     more: tuple[Resource, ...] = ()
     lease: Lease | None = None
+    text: bytes | None = None
+    """The request's resources as they are written."""
 
 
 @dataclass(slots=True)
@@ -78,6 +81,7 @@ class _Plan:
     """What is relied on, and compared."""
     puts: dict[str, int] = field(default_factory=dict)
     """operation → lease"""
+    texts: dict[str, bytes | None] = field(default_factory=dict)
     deletes: set[str] = field(default_factory=set)
     waits: dict[_Ask, rules.Blockers] = field(default_factory=dict)
     grants: list[_Ask] = field(default_factory=list)
@@ -143,13 +147,14 @@ class Table:
 
     # What the store asks for
 
-    async def acquire(self, request: LockRequest) -> Answers:
+    async def acquire(self, request: LockRequest, text: bytes) -> Answers:
+        """`text` is what `codec.encode_resources` makes of the request."""
         name = (request.table, request.operation, request.owner)
         for _ in range(3):
             lease = await self._leases.ensure(name)
             try:
                 answer: Answers = await self._ask(
-                    _Ask(request.operation, request.owner, _future(), request, lease=lease)
+                    _Ask(request.operation, request.owner, _future(), request, (), lease, text)
                 )
             except LeaseMissing:
                 self._leases.forget(lease)
@@ -437,6 +442,7 @@ class Table:
                 entry = replace(entry, order=rules.LAST + place)
             plan.work[ask.operation] = entry
             plan.puts[ask.operation] = lease.id
+            plan.texts[ask.operation] = ask.text
         for revoked in outcome.revoke:
             plan.work[revoked] = replace(plan.work[revoked], revoked_by=ask.operation)
             plan.records.setdefault(revoked, self.mirror.record(revoked))
@@ -461,7 +467,8 @@ class Table:
             compares.append(unchanged(self._keys.head, plan.head))
             success.append(put(self._keys.head, codec.head(self.name)))
         for operation, lease in plan.puts.items():
-            value = codec.encode(plan.work[operation], plan.place(operation))
+            text = plan.texts.get(operation)
+            value = codec.encode(plan.work[operation], plan.place(operation), text)
             success.append(put(self._keys.of(operation), value, lease))
         if plan.reads_all:
             success.append(everything)
@@ -543,13 +550,8 @@ def _answer(ask: _Ask, answer: Answers | None) -> None:
 
 
 def _size(ask: _Ask) -> int:
-    """About so many bytes; that names are of like length is checked by etcd."""
-    resources = ask.request.resources if ask.request is not None else ask.more
-    if not resources:
-        return 0
-    one = resources[0]
-    each = len(one.segment) + len(one.interval.start) + len(one.interval.end) + 16
-    return each * len(resources)
+    """About so many bytes are written; what an extension extends is not counted."""
+    return len(ask.text or b"")
 
 
 def _fail(batch: list[_Ask], error: BaseException) -> None:
