@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from pyspark.sql import SparkSession
 
-from support.inline_runner import InlineRunner
+from support.inline_runner import DriverDied, InlineRunner
 from support.quick_jobs import Hook, QuickJobs, unwatched
 from tandem.operations.effects import Effect, Point
 from tandem.operations.events import Event
@@ -43,6 +43,10 @@ class Gate:
         return self.request
 
     @property
+    def is_reached(self) -> bool:
+        return self._arrived.is_set()
+
+    @property
     def is_open(self) -> bool:
         return self._open.is_set()
 
@@ -66,7 +70,7 @@ class Gate:
         """In the job's thread."""
         assert self._open.wait(LIMIT_S), f"nobody let {self.request} go on"
         if self._dies:
-            raise SystemExit(137)
+            raise DriverDied(str(self.request))
 
 
 class _Gates:

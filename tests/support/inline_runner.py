@@ -11,6 +11,11 @@ from tandem.spark import control, ingest, rewrite, statement
 from tandem.spark.control import Control
 from tandem.spark.port import JobPhase, JobRequest, JobStatus
 
+
+class DriverDied(BaseException):
+    """What a SIGKILL is to a driver that is a thread: nothing after it is done or said."""
+
+
 Opened = Callable[[JobRequest, Control], Control]
 
 
@@ -50,7 +55,11 @@ class InlineRunner:
             opened = control.open_job(
                 request.location, request.spec_path, dict(request.storage_options)
             )
-            self._codes[request.name] = control.answer(work, self._opened(request, opened))
+            try:
+                code = control.answer(work, self._opened(request, opened))
+            except DriverDied:
+                code = 137
+            self._codes[request.name] = code
 
         thread = threading.Thread(target=body, name=request.name, daemon=True)
         self._threads[request.name] = thread

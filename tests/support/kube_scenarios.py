@@ -29,17 +29,16 @@ import time
 import urllib.request
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from tandem.kube.dev import DevSettings, run_dev
-from tandem.kube.operator import run_operator
-
 from support.api_proxy import read_kubeconfig
 from support.operator_process import Order, operator_settings
 from support.tables import Lake
+from tandem.kube.dev import DevSettings, run_dev
+from tandem.kube.operator import run_operator
 from tandem.operations.performer import Around, plainly
 from tandem.spark.port import JobRunner
 from tandem.spec.resources import Operation
@@ -60,6 +59,8 @@ PLURALS = {
     "SegmentRewrite": "segmentrewrites",
 }
 OPERATIONS = ("TableIngest", "TableCompaction", "TableUpdate")
+_RESTART_S = 0.3
+_GOODBYE_S = 0.1
 _MERGE = "application/merge-patch+json"
 
 
@@ -372,6 +373,8 @@ def in_thread(name: str, main: Main) -> Iterator[None]:
             await main(stop, ready)
         finally:
             telling.cancel()
+            # What was closed last is given the time to be closed.
+            await asyncio.sleep(_GOODBYE_S)
 
     def run() -> None:
         try:
@@ -409,6 +412,7 @@ class World:
     endpoints: tuple[str, ...]
     prefix: str
     made: int = 0
+    restarts: list[str] = field(default_factory=list)
 
     @classmethod
     def make(cls, cluster: Cluster, folder: Path,
@@ -435,12 +439,23 @@ class World:
         return Order(**fields)
 
     @contextmanager
-    def operator(self, around: Around = plainly, **changes: Any) -> Iterator[None]:
-        """An operator in a thread of this process."""
+    def operator(self, around: Around = plainly, *, in_pod: bool = False,
+                 **changes: Any) -> Iterator[None]:  # fmt: skip
+        """An operator in a thread of this process. `in_pod`: if it ends by itself, it is started
+        again, as a kubelet does; else that is a failure."""
         settings = operator_settings(self.order(**changes))
 
         async def main(stop: asyncio.Event, ready: asyncio.Event) -> None:
-            await run_operator(settings, around=around, stop=stop, ready=ready)
+            while True:
+                try:
+                    await run_operator(settings, around=around, stop=stop, ready=ready)
+                except Exception as error:
+                    if not in_pod:
+                        raise
+                    self.restarts.append(str(error))
+                    await asyncio.sleep(_RESTART_S)
+                if stop.is_set():
+                    return
 
         with in_thread("operator", main):
             yield

@@ -23,6 +23,7 @@ from tandem.kube import credentials
 
 Json = dict[str, Any]
 _BACKOFF_S = (0.1, 0.3, 0.7, 1.5, 3.0, 5.0)
+_FORBIDDEN_S = 10.0
 _RETRIED = frozenset({429, 500, 502, 503, 504})
 _MERGE = "application/merge-patch+json"
 _JSON_PATCH = "application/json-patch+json"
@@ -143,6 +144,7 @@ class Api:
         self._agent = user_agent
         self._session: aiohttp.ClientSession | None = None
         self._server = ""
+        self._was_heard = False
         self._lock = asyncio.Lock()
         self._old: list[aiohttp.ClientSession] = []
         self._sockets = Sockets()
@@ -312,6 +314,7 @@ class Api:
         """
         loop = asyncio.get_running_loop()
         until = loop.time() + self._patience_s
+        denied = 0.0
         refused = False
         tries = 0
         while True:
@@ -328,6 +331,7 @@ class Api:
                     ) as answer:
                         if answer.status < 400:
                             found: Json = await answer.json()
+                            self._was_heard = True
                             return found
                         error = await _error_of(answer)
                         after = _retry_after(answer)
@@ -342,12 +346,19 @@ class Api:
                 refused = True
                 await self._log_in_again(session)
                 continue
-            if error.status and error.status not in _RETRIED:
+            deadline = until
+            if self._was_heard and _role_is_missing(error):
+                # Right after its start an API server does not know any role yet.
+                denied = denied or loop.time()
+                deadline = min(until, denied + _FORBIDDEN_S)
+            elif error.status and error.status not in _RETRIED:
                 raise error
             pause = max(after, _BACKOFF_S[min(tries, len(_BACKOFF_S) - 1)])
             pause *= 1 + random.random() / 4  # so that not all come back at once
             tries += 1
-            if loop.time() + pause > until:
+            if loop.time() + pause > deadline:
+                if isinstance(error, Forbidden):
+                    raise error
                 raise Unavailable(error.status, error.reason, error.message)
             await asyncio.sleep(pause)
 
@@ -385,6 +396,11 @@ def _event(event: Json) -> tuple[str, Json]:
         error = _ERRORS.get(status, ApiError)
         raise error(status, body.get("reason", ""), body.get("message", ""))
     return kind, body
+
+
+def _role_is_missing(error: ApiError) -> bool:
+    """Refused by the roles, not by a quota or a webhook (whose refusals are 403 as well)."""
+    return isinstance(error, Forbidden) and error.status == 403 and " cannot " in error.message
 
 
 def _retry_after(answer: aiohttp.ClientResponse) -> float:

@@ -1,0 +1,213 @@
+"""An API server that refuses, forgets, lags, breaks off and is restarted. Operations end as if
+nothing had been, each once, and write little more than in good times.
+
+The faults come from a proxy before the real server (`support.api_proxy`), so that each strikes
+a certain request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from support import quick_lake
+from support.api_proxy import ApiProxy, CutAfter, CutBefore, Hold, Refuse, Rule, Slow
+from support.cluster import own_cluster
+from support.gates import GatedQuickJobs
+from support.kube_scenarios import Applied, Table, World
+from support.ledger import Ledger
+
+if TYPE_CHECKING:
+    from support.cluster import Cluster
+
+STATUS = "tablecompactions/status"
+
+
+@dataclass
+class Stage:
+    """An operator whose every request goes through a proxy; a table; jobs without Spark."""
+
+    world: World
+    proxy: ApiProxy
+    ledger: Ledger
+    table: Table
+    jobs: GatedQuickJobs
+
+    def apply(self, kind: str) -> Applied:
+        if kind == "compaction":
+            self.ledger.append()
+        return self.table.apply(self.ledger.make(kind, backoffLimit=3))
+
+    def one_of_each(self) -> list[Applied]:
+        return [self.apply(kind) for kind in ("compaction", "update", "ingest")]
+
+    def all_end_well(self, *applied: Applied) -> None:
+        for each in applied:
+            each.reaches("Succeeded", "Superseded")
+        self.ledger.assert_serial()
+        self.world.assert_nothing_left_behind(self.table)
+
+
+@pytest.fixture(scope="module")
+def proxied(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory
+            ) -> Iterator[tuple[World, ApiProxy, GatedQuickJobs]]:  # fmt: skip
+    """One operator for all tests that leave it as it was."""
+    folder = tmp_path_factory.mktemp("world")
+    world, jobs = World.make(cluster, folder), GatedQuickJobs()
+    with ApiProxy(cluster.operator_kubeconfig) as proxy:
+        kubeconfig = str(proxy.kubeconfig(folder))
+        with world.dev(jobs), world.operator(in_pod=True, kubeconfig=kubeconfig):
+            yield world, proxy, jobs
+
+
+@pytest.fixture
+def stage(proxied: tuple[World, ApiProxy, GatedQuickJobs], tmp_path: Path) -> Iterator[Stage]:
+    world, proxy, jobs = proxied
+    ledger = Ledger(quick_lake.make(tmp_path))
+    yield Stage(world, proxy, ledger, world.adopt(ledger.lake), jobs)
+    proxy.end_rules()
+
+
+Strike = Callable[[ApiProxy], list[Rule]]
+REFUSED: dict[str, Strike] = {
+    "status writes conflict": lambda p: [
+        p.strike(Refuse(409), verb="patch", resource=STATUS, times=3)
+    ],
+    "status writes fail": lambda p: [p.strike(Refuse(500), verb="patch", resource=STATUS, times=3)],
+    "too many requests": lambda p: [p.strike(Refuse(429, retry_after=1), times=3)],
+    "creating the Spark application fails": lambda p: [
+        p.strike(Refuse(503), verb="create", resource="sparkapplications", times=3)
+    ],
+    "finalizers cannot be written at first": lambda p: [
+        p.strike(Refuse(500), verb="patch", resource="tablecompactions", times=2)
+    ],
+    "deleting the Spark application fails": lambda p: [
+        p.strike(Refuse(500), verb="delete", resource="sparkapplications", times=2)
+    ],
+    "events are refused": lambda p: [p.strike(Refuse(403), verb="create", resource="events")],
+}
+CUT: dict[str, Strike] = {
+    f"{word} {verb} {resource}": lambda p, f=fault, v=verb, r=resource: [  # type: ignore[misc]
+        p.strike(f(), verb=v, resource=r)
+    ]
+    for word, fault in (("before", CutBefore), ("after", CutAfter))
+    for verb, resource in (
+        ("create", "sparkapplications"),
+        ("delete", "sparkapplications"),
+        ("patch", STATUS),
+        ("patch", "tablecompactions"),
+        ("create", "events"),
+    )
+}
+
+
+@pytest.mark.parametrize("fault", [*REFUSED, *CUT])
+def test_a_request_is_refused_or_its_answer_lost(stage: Stage, fault: str) -> None:
+    rules = {**REFUSED, **CUT}[fault](stage.proxy)
+    applied = stage.one_of_each()
+    stage.all_end_well(*applied)
+    for rule in rules:
+        rule.wait()
+    # Lost answers make no second job.
+    names = [request.name for request in stage.jobs.started]
+    assert len(names) == len(set(names))
+
+
+def test_everything_is_slow(stage: Stage) -> None:
+    with stage.proxy.while_(Slow(0.15)):
+        stage.all_end_well(*stage.one_of_each())
+
+
+def test_watches_are_gone(stage: Stage) -> None:
+    """410 within a watch: it lists anew and misses nothing."""
+    assert stage.proxy.expire_watches() > 0
+    stage.all_end_well(*stage.one_of_each())
+    assert not stage.world.restarts
+
+
+def test_watches_are_refused_as_gone(stage: Stage) -> None:
+    """410 in answer to a watch, which no API server of today says, kills kopf: the process ends
+    by itself, and its successor misses nothing."""
+    stage.proxy.strike(Refuse(410), verb="watch", times=2)
+    assert stage.proxy.expire_watches() > 0
+    stage.all_end_well(*stage.one_of_each())
+
+
+def test_watches_break_off(stage: Stage) -> None:
+    gate = stage.jobs.hold()
+    compaction = stage.apply("compaction")
+    gate.reached()
+    assert stage.proxy.cut_watches() > 0
+    gate.go()
+    stage.all_end_well(compaction, *stage.one_of_each())
+
+
+def test_watches_are_stale(stage: Stage) -> None:
+    """What is applied is seen late; what is deleted, too. Then all of it at once."""
+    stale = stage.proxy.strike(Hold(), verb="watch", times=None)
+    assert stage.proxy.cut_watches() > 0
+    stale.wait(3)
+    applied = stage.one_of_each()
+    doomed = stage.ledger.make("delete")
+    stage.ledger.forget(doomed)
+    deleted = stage.table.apply(doomed)
+    deleted.delete()
+    stale.end()
+    stage.all_end_well(*applied)
+    deleted.gone()
+
+
+def test_a_watch_of_spark_applications_says_nothing_any_more(stage: Stage) -> None:
+    """Nobody tells that the driver has died; a look now and then does. (Results are read from
+    the table anyway.)"""
+    gate = stage.jobs.hold("ingest")
+    ingest = stage.apply("ingest")
+    gate.reached()
+    assert stage.proxy.freeze_watches("sparkapplications") > 0
+    gate.go()
+    stage.all_end_well(ingest)
+    stage.proxy.cut_watches("sparkapplications")
+
+
+def test_the_server_is_away_for_a_while(stage: Stage) -> None:
+    gate = stage.jobs.hold("rewrite")
+    compaction = stage.apply("compaction")
+    gate.reached()
+    stage.proxy.close_door()
+    gate.go()
+    stage.proxy.open_door()
+    stage.all_end_well(compaction, *stage.one_of_each())
+
+
+def test_the_server_is_killed_and_restarted(tmp_path: Path) -> None:
+    """For real: connections break, versions of resources remain."""
+    with own_cluster() as cluster:
+        world, jobs = World.make(cluster, tmp_path), GatedQuickJobs()
+        ledger = Ledger(quick_lake.make(tmp_path))
+        with world.dev(jobs), world.operator(in_pod=True):
+            table = world.adopt(ledger.lake)
+            gate = jobs.hold("statement")
+            update = table.apply(ledger.make("update"))
+            gate.reached()
+            cluster.part("kube-apiserver").kill()
+            gate.go()
+            cluster.part("kube-apiserver").start()
+            ingest = table.apply(ledger.make("ingest"))
+            update.succeeded()
+            ingest.succeeded()
+            ledger.assert_serial()
+            world.assert_nothing_left_behind(table)
+
+
+def test_status_is_not_written_over_by_who_lost_the_race(stage: Stage) -> None:
+    """A status write whose answer hangs is not followed by an older one."""
+    rule = stage.proxy.strike(Hold(), verb="patch", resource=STATUS)
+    compaction = stage.apply("compaction")
+    rule.wait()
+    rule.end()
+    stage.all_end_well(compaction)
+    assert compaction.status["observedGeneration"] == 1

@@ -1,0 +1,65 @@
+"""SIGKILL of a real operator process at every named point of the engine, through API server and
+etcd: the next one takes up what it left.
+
+Here each point is struck once, before or after, with one kind of operation; the whole product,
+lost answers included, is `make storm`. What each chain must show at its end: every operation
+happened once, every version is explained by them, and nothing is left behind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from support import quick_lake
+from support.gates import GatedQuickJobs
+from support.kill_chain import Chain, Link, links_for
+from support.kube_scenarios import World
+from support.ledger import KINDS, Ledger
+from support.operator_process import Blow, Nursery, nursery
+from tandem.operations.effects import Point
+
+if TYPE_CHECKING:
+    from support.cluster import Cluster
+
+
+@pytest.fixture(scope="module")
+def operators(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
+    with nursery(tmp_path_factory.mktemp("operators")) as made:
+        yield made
+
+
+@pytest.fixture
+def chain(cluster: Cluster, operators: Nursery, tmp_path: Path) -> Iterator[Chain]:
+    world, jobs = World.make(cluster, tmp_path), GatedQuickJobs()
+    with world.dev(jobs):
+        yield Chain(world, operators, Ledger(quick_lake.make(tmp_path)), jobs)
+    operators.kill_all()
+
+
+def kind_at(number: int, point: Point) -> str:
+    """Each kind in turn; only statements are evaluated in rounds."""
+    return "update" if point is Point.REQUEST_ROUND else KINDS[number % len(KINDS)]
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_the_operator_is_killed_at_every_point(chain: Chain, part: int) -> None:
+    for number, point in enumerate(Point):
+        if number % 4 == part:
+            for link in links_for(point, kind_at(number // 4, point), after=number % 8 < 4):
+                chain.strike(link)
+    chain.finish()
+
+
+def test_the_operator_is_killed_while_it_recovers_from_a_kill(chain: Chain) -> None:
+    """Again and again at the same place of the same operation."""
+    chain.strike(Link("update", Blow(Point.WRITE_SIDECARS)))
+    for _ in range(3):
+        chain.strike(Link("", Blow(Point.WRITE_SIDECARS, after=True)))
+    chain.strike(Link("", Blow(Point.PUT_COMMIT, after=True)))
+    for _ in range(2):
+        chain.strike(Link("", Blow(Point.FIND_COMMIT)))
+    chain.finish()
