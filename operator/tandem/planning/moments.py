@@ -29,10 +29,17 @@ def next_run(cron: str, zone: str, after_ms: int) -> int | None:
         cron: five fields, as `Schedule` accepts them. A schedule that does not fire within 50
             years never does.
     """
-    for moment in _runs(cron, ZoneInfo(zone), after_ms, reverse=False):
-        if moment > after_ms:
-            return moment
-    return None
+    tz = ZoneInfo(zone)
+    first = next((run for run in _runs(cron, tz, after_ms, reverse=False) if run > after_ms), None)
+    if first is None:
+        return None
+    # cronsim goes forward by whole hours, and over a run where clocks are put back by half of
+    # one (Lord Howe); backwards it does not.
+    for run in _runs(cron, tz, first, reverse=True):
+        if run <= after_ms:
+            break
+        first = min(first, run)
+    return first
 
 
 def latest_run(cron: str, zone: str, *, after_ms: int, until_ms: int) -> int | None:
