@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from support import quick_lake
+from support.api_proxy import ApiProxy, Refuse
 from support.operator_thread import (
     HeldJobs,
     Operator,
@@ -210,3 +211,21 @@ def test_what_was_deleted_together_with_its_table_is_cleaned_up(stage: Stage) ->
         with operating(stage.settings("two"), stage.jobs):
             stage.space.await_gone(KIND, "m")
             stage.space.await_gone("LakeTable", "t")
+
+
+def test_when_a_watch_dies_it_begins_anew(stage: Stage, cluster: Cluster, tmp_path: Path) -> None:
+    """kopf ends as a whole when a watch is answered by 410; our process goes on, and leads."""
+    with ApiProxy(cluster.operator_kubeconfig) as proxy:
+        settings = replace(stage.settings("one"), kubeconfig=proxy.kubeconfig(tmp_path))
+        with operating(settings, stage.jobs) as operator, stage.jobs.held():
+            stage.space.compaction("before", "t")
+            stage.space.await_phase(KIND, "before", "Running")
+            refused = proxy.strike(Refuse(410), verb="watch", resource="tablecompactions")
+            assert proxy.expire_watches("tablecompactions") > 0
+            refused.wait()
+            stage.jobs.release()
+            assert stage.space.await_end(KIND, "before")["phase"] == "Succeeded"
+            stage.space.update("after", "t", "k = 1", {"v": "v + 1"})
+            assert stage.space.await_end("TableUpdate", "after")["phase"] == "Succeeded"
+            assert operator.is_alive
+    stage.lake.assert_clean()

@@ -91,7 +91,7 @@ class Leadership:
         self._grace_s = grace_s
         self._wake = asyncio.Event()
         self._loop = asyncio.get_running_loop()
-        self._won = False
+        self._won = self._stood = False
         self._seen = float("inf")
 
     @property
@@ -120,6 +120,7 @@ class Leadership:
             self._wake.clear()
             try:
                 await self._call(self._members.join)
+                self._stood = True
                 answer = await self._call(lambda: self._locks.acquire(request))
                 if isinstance(answer, Granted):
                     self._won = True
@@ -144,24 +145,25 @@ class Leadership:
                 for entry in self._locks.entries(self._table)
             )
 
-        try:
-            while self.leads:
-                asked = self._loop.time()
-                try:
-                    if not await self._call(look):
-                        _log.error("leads no more: another operator took over")
-                        return
-                    if self.leads:
-                        self._seen = asked
-                except LocksUnavailable as error:
-                    _log.warning("the lock store is away", problem=str(error))
-                await asyncio.sleep(_LOOK_S)
-        finally:
-            self._won = False
+        while self.leads:
+            asked = self._loop.time()
+            try:
+                if not await self._call(look):
+                    _log.error("leads no more: another operator took over")
+                    break
+                if self.leads:
+                    self._seen = asked
+            except LocksUnavailable as error:
+                _log.warning("the lock store is away", problem=str(error))
+            await asyncio.sleep(_LOOK_S)
+        # Not when this is cancelled: whoever does that may call it again, and leads meanwhile.
+        self._won = False
 
     async def resign(self) -> None:
         """Let another one lead, at once."""
         self._won = False
+        if not self._stood:
+            return  # nobody knows of us
         me = self._members.me()
         try:
             await self._call(lambda: self._locks.release(self._table, me.host, me.started))
