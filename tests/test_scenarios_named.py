@@ -30,6 +30,12 @@ FOREIGN = ("W1", "W2", "W3", "W4", "W6", "W7")
 ON_TABLES = (*BOTH_WAYS, *PLANS, *FAILURES)
 """Asked for on real tables, read by other engines."""
 
+IN_A_CLUSTER = (
+    *("C1a", "C1b", "C2", "C3", "C10", "C14", "D11", "D12", "D15", "D16", "D17", "D18"),
+    *("Z1", "Z6", "Z7", "Z12"),
+)
+"""Asked for through API server, etcd and Spark."""
+
 
 @cache
 def _named(folder: str) -> dict[str, list[str]]:
@@ -63,6 +69,11 @@ def test_ids_are_read_from_names() -> None:
 @pytest.mark.parametrize("scenario", ON_TABLES)
 def test_scenario_is_tested_on_a_real_table(scenario: str) -> None:
     assert _named("tables").get(scenario), f"no test of tests/tables begins with test_{scenario}_"
+
+
+@pytest.mark.parametrize("scenario", IN_A_CLUSTER)
+def test_scenario_is_tested_in_a_cluster(scenario: str) -> None:
+    assert _named("kube").get(scenario), f"no test of tests/kube begins with test_{scenario}_"
 
 
 @pytest.mark.parametrize("scenario", BOTH_WAYS)

@@ -1,0 +1,430 @@
+"""CarbonData's and Druid's scenarios, and what must never happen (Z), in a cluster: through the
+API server, etcd and real Spark.
+
+As on real tables (`tests/tables`), but nothing is called: resources are applied, an operator
+with its own service account sees them, and `tandem dev` runs the Spark applications that it
+creates. The order is forced by jobs that stand still with their work done until others have
+committed. Rows are compared with the serial result at every version, by our reader and
+deltalake; the last one by Spark + Delta too. Afterwards nothing is left: no lock, lease,
+finalizer, Spark application or file.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from pyspark.sql import SparkSession
+
+from support.gates import GatedSpark
+from support.inline_runner import InlineRunner
+from support.kube_scenarios import Applied, Refused, Table, World
+from support.operator_process import Blow, Nursery, nursery
+from support.rows import Rows, join, k_is, plus, without
+from support.tables import Lakes, batch, loads, reconciled, result
+from tandem.operations.effects import Point
+from tandem.spark.port import JobRequest, JobStatus
+
+if TYPE_CHECKING:
+    from support.cluster import Cluster
+
+FOUR = loads(range(4))
+UPDATED = plus(FOUR, k_is(1), 15)
+NEW = batch(7)
+
+
+@pytest.fixture(scope="module")
+def templates(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("templates")
+
+
+@pytest.fixture
+def lakes(delta_spark: SparkSession, tmp_path: Path, templates: Path) -> Lakes:
+    return Lakes(delta_spark, tmp_path, templates)
+
+
+@pytest.fixture(scope="module")
+def operators(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
+    with nursery(tmp_path_factory.mktemp("operators")) as made:
+        yield made
+
+
+class Stage:
+    """A world with jobs on the shared Spark session, and one operator unless told otherwise."""
+
+    def __init__(self, world: World, jobs: GatedSpark, lakes: Lakes) -> None:
+        self.world = world
+        self.jobs = jobs
+        self.lakes = lakes
+
+    def loaded(self, loads: int = 4) -> Table:
+        """Segments 0 to `loads` - 1 of ten rows each."""
+        return self.world.adopt(self.lakes.loaded(loads))
+
+    def done(self, table: Table, *states: Rows) -> None:
+        """The end of every scenario: every version shows one of these states, in this order,
+        and nothing is left behind."""
+        table.lake.assert_states(*states)
+        table.lake.assert_clean()
+        self.world.assert_nothing_left_behind(table)
+
+
+@pytest.fixture(scope="module")
+def world(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> World:
+    return World.make(cluster, tmp_path_factory.mktemp("world"))
+
+
+@pytest.fixture(scope="module")
+def jobs(delta_spark: SparkSession) -> GatedSpark:
+    return GatedSpark(delta_spark)
+
+
+@pytest.fixture(scope="module")
+def running(world: World, jobs: GatedSpark) -> Iterator[World]:
+    """One operator and one `dev` for the scenarios that need no other."""
+    with world.dev(jobs), world.operator():
+        yield world
+
+
+@pytest.fixture
+def stage(running: World, jobs: GatedSpark, lakes: Lakes) -> Stage:
+    return Stage(running, jobs, lakes)
+
+
+@pytest.fixture
+def bare(cluster: Cluster, tmp_path: Path, delta_spark: SparkSession, lakes: Lakes) -> Stage:
+    """Nothing runs in it yet."""
+    return Stage(World.make(cluster, tmp_path), GatedSpark(delta_spark), lakes)
+
+
+# C: one compaction, one update, and both --------------------------------------------------------
+
+
+def test_C1a_only_compaction(stage: Stage) -> None:
+    table = stage.loaded()
+    done = table.apply(table.lake.compaction()).succeeded()
+    assert done.plan is not None
+    assert done.plan.segments == ("0", "1", "2", "3")
+    assert result(done).segments == ("0.1",)
+    assert table.lake.statuses() == {
+        "0": "Compacted", "1": "Compacted", "2": "Compacted", "3": "Compacted", "0.1": "Success",
+    }  # fmt: skip
+    stage.done(table, FOUR)
+
+
+def test_C1b_only_update_of_one_segment(stage: Stage) -> None:
+    table = stage.loaded()
+    update = table.lake.update("id >= 10 AND id < 20 AND k = 1", v="v + 15")
+    done = table.apply(update).succeeded()
+    assert result(done).segments == ("4",)
+    affected = result(done).rows_affected
+    assert affected is not None
+    assert affected.updated == 2
+    assert table.lake.names == ["0", "1", "2", "3", "4"]
+    assert table.lake.deleted() == {"1": 2}
+    stage.done(table, FOUR, plus(FOUR, lambda row: row[0] // 10 == 1 and row[1] == 1, 15))
+
+
+def test_C2_update_commits_during_compaction(stage: Stage) -> None:
+    table = stage.loaded()
+    gate = stage.jobs.hold("rewrite")
+    compaction = table.apply(table.lake.compaction())
+    gate.reached()
+    table.apply(table.lake.update("k = 1", v="v + 15")).succeeded()
+    gate.go()
+    done = compaction.succeeded()
+    assert reconciled(done).deletes_remapped == 8
+    assert table.lake.names == ["0.1", "4"]
+    assert table.lake.deleted() == {"0.1": 8}
+    stage.done(table, FOUR, UPDATED)
+
+
+def test_C3_compaction_commits_during_update(stage: Stage) -> None:
+    table = stage.loaded()
+    gate = stage.jobs.hold("statement")
+    update = table.apply(table.lake.update("k = 1", v="v + 15"))
+    gate.reached()
+    table.apply(table.lake.compaction()).succeeded()
+    gate.go()
+    done = update.succeeded()
+    assert result(done).segments == ("4",)
+    assert reconciled(done).by_segment == {"0.1": 8}
+    assert table.lake.names == ["0.1", "4"]
+    assert table.lake.deleted() == {"0.1": 8}
+    stage.done(table, FOUR, UPDATED)
+
+
+@pytest.mark.parametrize("second", ["recomputes", "fails"])
+def test_C10_two_compactions_choose_overlapping_inputs(stage: Stage, second: str) -> None:
+    table = stage.loaded()
+    gate = stage.jobs.hold("rewrite")
+    first = table.apply(table.lake.compaction(), "nightly")
+    gate.reached()
+    if second == "recomputes":
+        other = table.apply(table.lake.compaction(), "at-once")
+    else:
+        other = table.apply(table.lake.compaction("Custom", custom={"segments": ["1", "2"]}))
+    _waits_for(other, first)
+    gate.go()
+    assert result(first.succeeded()).segments == ("0.1",)
+    if second == "recomputes":
+        other.succeeded()
+        assert other.reason == "NothingToDo"
+    else:
+        other.failed("UnknownSegment")
+    assert table.lake.names == ["0.1"]
+    for each in (first, other):
+        each.delete()
+        each.gone()
+    stage.done(table, FOUR)
+
+
+def _waits_for(operation: Applied, holder: Applied) -> None:
+    """It says for whom, and on which segment."""
+
+    def says(status: dict[str, object]) -> bool:
+        said = str(status.get("conditions"))
+        return "WaitingForLock" in said and str(holder) in said and "segment" in said
+
+    operation.wait(says)
+
+
+def test_C14_an_input_is_locked_by_another_operation(stage: Stage) -> None:
+    """The compaction waits, and then plans on what the other one has left (I-28)."""
+    table = stage.loaded()
+    gate = stage.jobs.hold("rewrite")
+    first = table.apply(table.lake.compaction("Custom", custom={"segments": ["2", "3"]}))
+    gate.reached()
+    second = table.apply(table.lake.compaction("Major", major={"targetSegmentSize": "1Gi"}))
+    _waits_for(second, first)
+    table.lake.foreign().delete("id < 10")  # and meanwhile segment 0 goes
+    table.lake.append(batch(4))
+    gate.go()
+    made = result(first.succeeded()).segments
+    assert made is not None
+    done = second.succeeded()
+    assert done.plan is not None
+    assert made[0] in done.plan.segments
+    assert not {"0", "2", "3"} & set(done.plan.segments)  # nothing was done by the stale plan
+    assert done.attempt == 1
+    without_first = loads([1, 2, 3])
+    stage.done(table, FOUR, without_first, join(without_first, batch(4)))
+
+
+# D: ingests and compactions, each ending well or not ---------------------------------------------
+
+
+def test_D11_compaction_succeeds(stage: Stage) -> None:
+    table = stage.loaded()
+    table.apply(table.lake.compaction()).succeeded()
+    assert table.lake.names == ["0.1"]
+    stage.done(table, FOUR)
+
+
+def test_D12_compaction_fails(stage: Stage) -> None:
+    """Its driver dies when all of its files lie there."""
+    table = stage.loaded()
+    gate = stage.jobs.hold("rewrite")
+    compaction = table.apply(table.lake.compaction())
+    gate.reached()
+    assert table.lake.unreachable()
+    gate.die()
+    compaction.failed("JobFailed")
+    assert table.lake.names == ["0", "1", "2", "3"]
+    stage.done(table, FOUR)
+
+
+@pytest.mark.parametrize("commits_first", ["ingest", "compaction"])
+@pytest.mark.parametrize("scenario", ["D15", "D18"])
+def test_D15_D18_both_succeed(stage: Stage, scenario: str, commits_first: str) -> None:
+    """D15: the compaction starts first; D18: the ingest does."""
+    table = stage.loaded()
+    gates = {"ingest": stage.jobs.hold("ingest"), "compaction": stage.jobs.hold("rewrite")}
+    operations = {
+        "ingest": table.lake.ingest(NEW),
+        "compaction": table.lake.compaction(),
+    }
+    applied = {}
+    for kind in ("compaction", "ingest") if scenario == "D15" else ("ingest", "compaction"):
+        applied[kind] = table.apply(operations[kind])
+        gates[kind].reached()
+    last = "compaction" if commits_first == "ingest" else "ingest"
+    for kind in (commits_first, last):
+        gates[kind].go()
+        applied[kind].succeeded()
+    assert table.lake.names == ["0.1", "4"]
+    stage.done(table, FOUR, join(FOUR, NEW))
+
+
+def test_D16_compaction_starts_first_ingest_fails(stage: Stage) -> None:
+    table = stage.loaded()
+    rewriting, ingesting = stage.jobs.hold("rewrite"), stage.jobs.hold("ingest")
+    compaction = table.apply(table.lake.compaction())
+    rewriting.reached()
+    ingest = table.apply(table.lake.ingest(NEW))
+    ingesting.reached()
+    ingesting.die()
+    ingest.failed("JobFailed")
+    rewriting.go()
+    compaction.succeeded()
+    assert table.lake.names == ["0.1"]
+    stage.done(table, FOUR)
+
+
+def test_D17_compaction_first_compaction_fails(stage: Stage) -> None:
+    table = stage.loaded()
+    gate = stage.jobs.hold("rewrite")
+    compaction = table.apply(table.lake.compaction())
+    gate.reached()
+    table.apply(table.lake.ingest(NEW)).succeeded()
+    gate.die()
+    compaction.failed("JobFailed")
+    assert table.lake.names == ["0", "1", "2", "3", "4"]  # s1 stays, where Druid lost it
+    stage.done(table, FOUR, join(FOUR, NEW))
+
+
+# Z: what other systems got wrong -----------------------------------------------------------------
+
+Make = Callable[[Table], Applied]
+KINDS: dict[str, tuple[Make, Rows]] = {
+    "compaction": (lambda t: t.apply(t.lake.compaction()), FOUR),
+    "update": (lambda t: t.apply(t.lake.update("k = 1", v="v + 15")), UPDATED),
+    "ingest": (lambda t: t.apply(t.lake.ingest(NEW)), join(FOUR, NEW)),
+}
+
+
+@pytest.mark.parametrize("kind", ["compaction", "update"])
+def test_Z1_lease_expires_second_operator_commits_first_comes_back(
+    bare: Stage, operators: Nursery, kind: str
+) -> None:
+    """It stands still for longer than its lease, right before its commit. Another one leads,
+    takes over and commits; then the first goes on where it stood."""
+    make, after = KINDS[kind]
+    world = bare.world
+    with world.dev(bare.jobs):
+        stop = Blow(Point.PUT_COMMIT, signal=int(signal.SIGSTOP))
+        first = operators.start(world.order(blows=(stop,), ttl_s=2)).ready()
+        table = bare.loaded()
+        operation = make(table)
+        first.stopped()
+        second = operators.start(world.order(instance="pod-1")).ready()
+        done = operation.succeeded()
+        version = table.lake.version
+        assert result(done).version == version
+        first.go_on()
+        # It has lost its leadership, and ends by itself or stands by: in either case silently.
+        second.stop()
+        third = operators.start(world.order(election="another", instance="pod-2")).ready()
+        world.wait_ready(table)
+        assert table.lake.version == version
+        assert operation.phase == "Succeeded"
+        bare.done(table, *dict.fromkeys([FOUR, after]))
+        first.kill()
+        third.stop()
+
+
+class Twins:
+    """A Spark operator that starts every driver twice."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self.runners = [InlineRunner(spark), InlineRunner(spark)]
+        self.names: list[str] = []
+
+    def start(self, request: JobRequest) -> None:
+        self.names.append(request.name)
+        for runner in self.runners:
+            runner.start(request)
+
+    def status(self, name: str) -> JobStatus:
+        return self.runners[0].status(name)
+
+    def stop(self, name: str) -> None:
+        for runner in self.runners:
+            runner.stop(name)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_Z6_two_operators_reconcile_the_same_resource(bare: Stage, kind: str) -> None:
+    """Both believe that they lead; both drive the same resource, and every driver has a twin."""
+    make, after = KINDS[kind]
+    world = bare.world
+    twins = Twins(bare.lakes._spark)
+    with ExitStack() as both:
+        both.enter_context(world.dev(twins))
+        both.enter_context(world.operator(election="left", instance="left"))
+        both.enter_context(world.operator(election="right", instance="right"))
+        table = bare.loaded()
+        before = table.lake.version
+        done = make(table).succeeded()
+        for name in twins.names:
+            twins.stop(name)
+        assert result(done).version == table.lake.version == before + 1
+        table.lake.assert_states(*dict.fromkeys([FOUR, after]))
+
+
+@pytest.mark.parametrize("kind", ["compaction", "update"])
+def test_Z7_resource_is_deleted_while_its_job_runs(stage: Stage, kind: str) -> None:
+    table = stage.loaded()
+    gate = stage.jobs.hold()
+    operation = KINDS[kind][0](table)
+    gate.reached()
+    operation.delete()
+    operation.gone()
+    table.apply(table.lake.delete("k = 2")).succeeded()
+    stage.done(table, FOUR, without(FOUR, k_is(2)))
+
+
+def test_Z7_resource_is_paused_while_its_job_runs(stage: Stage) -> None:
+    table = stage.loaded()
+    gate = stage.jobs.hold("rewrite")
+    compaction = table.apply(table.lake.compaction())
+    gate.reached()
+    compaction.set(suspend=True)
+    compaction.reaches("Suspended")
+    table.lake.assert_states_so_far(FOUR)
+    assert table.lake.unreachable() == set()
+    compaction.set(suspend=False)
+    assert result(compaction.succeeded()).segments == ("0.1",)
+    stage.done(table, FOUR)
+
+
+def test_Z7_spec_cannot_change_while_its_job_runs(stage: Stage) -> None:
+    table = stage.loaded()
+    gate = stage.jobs.hold("statement")
+    update = table.apply(table.lake.update("k = 1", v="v + 15"))
+    gate.reached()
+    with pytest.raises(Refused, match="chang") as refused:
+        update.set(update={"where": "k = 2", "set": {"v": "v + 15"}})
+    assert refused.value.status == 422
+    update.set(priority=7)  # this may change
+    gate.go()
+    update.succeeded()
+    stage.done(table, FOUR, UPDATED)
+
+
+def test_Z12_no_writer_fails_or_waits_because_of_a_compaction(stage: Stage) -> None:
+    """Foreign writers and ours commit during all of it, at once and at their first try."""
+    table = stage.loaded()
+    gate = stage.jobs.hold("rewrite")
+    compaction = table.apply(table.lake.compaction())
+    gate.reached()
+    states = [FOUR]
+    table.lake.append(batch(4))
+    states.append(join(states[-1], batch(4)))
+    table.lake.foreign().delete("id < 10 AND k = 2")
+    states.append(without(states[-1], lambda row: row[0] < 10 and row[1] == 2))
+    ingest = table.apply(table.lake.ingest(NEW)).succeeded()
+    states.append(join(states[-1], NEW))
+    update = table.apply(table.lake.update("k = 1", v="v + 15")).succeeded()
+    states.append(plus(states[-1], k_is(1), 15))
+    assert (ingest.attempt, update.attempt) == (1, 1)
+    gate.go()
+    done = compaction.succeeded()
+    assert done.attempt == 1
+    assert reconciled(done).commits_seen == 4
+    assert "0.1" in table.lake.names
+    stage.done(table, *states)
