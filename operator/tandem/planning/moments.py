@@ -3,7 +3,8 @@
 Pure: the moment comes in as Unix milliseconds, zones and cron are tables and arithmetic. Cron
 means what it means in a CronJob and in Debian, with Debian's answer to the two days a year on
 which clocks are changed: a fixed time that is skipped comes right after the gap, one that
-occurs twice counts once; what is given by `*` fields follows real time.
+occurs twice counts once; what is given by `*` fields follows real time. (Where clocks change by
+half an hour, which is on Lord Howe Island, cronsim may be wrong about the latter on that day.)
 """
 
 from __future__ import annotations
@@ -29,17 +30,10 @@ def next_run(cron: str, zone: str, after_ms: int) -> int | None:
         cron: five fields, as `Schedule` accepts them. A schedule that does not fire within 50
             years never does.
     """
-    tz = ZoneInfo(zone)
-    first = next((run for run in _runs(cron, tz, after_ms, reverse=False) if run > after_ms), None)
-    if first is None:
-        return None
-    # cronsim goes forward by whole hours, and over a run where clocks are put back by half of
-    # one (Lord Howe); backwards it does not.
-    for run in _runs(cron, tz, first, reverse=True):
-        if run <= after_ms:
-            break
-        first = min(first, run)
-    return first
+    for moment in _runs(cron, ZoneInfo(zone), after_ms, reverse=False):
+        if moment > after_ms:
+            return moment
+    return None
 
 
 def latest_run(cron: str, zone: str, *, after_ms: int, until_ms: int) -> int | None:
