@@ -121,10 +121,12 @@ def encode(entry: Entry, place: int = 0, resources: bytes | None = None) -> byte
 def encode_resources(request: LockRequest) -> bytes:
     """The resources as JSON. Plans name thousands of segments and nothing else: those are quoted
     all at once, which is quicker."""
-    text = "\0".join(request.names)
-    if not request.names or "\\" in text or text.count("\0") + 1 != len(request.names):
+    names = request.names
+    text = '","'.join(names)
+    quotes = 2 * (len(names) - 1)
+    if not names or "\\" in text or text.count('"') != quotes or not text.isprintable():
         return _dump([_resource(resource) for resource in request.resources])
-    return b"[" + _dump(text).replace(b"\\u0000", b'","') + b"]"
+    return f'["{text}"]'.encode()
 
 
 def decode(value: bytes, *, created: int, modified: int) -> tuple[Entry, int]:

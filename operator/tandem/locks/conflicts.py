@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 
-from tandem.locks.model import Entry, EntryState, LockRequest, Mode, Resource, Span
+from tandem.locks.model import Entry, EntryState, LockRequest, Mode, Resource
 
 
 class Beside(Enum):
@@ -56,23 +56,23 @@ class Wait:
 
 def common_resource(first: LockRequest, second: LockRequest) -> Resource | None:
     """The first resource of `second` that overlaps one of `first`; None if none does."""
-    names, wide = first.span.names, first.span.wide
-    if not wide and not second.span.wide and _disjoint(first.span, second.span):
+    wide = first.span.wide
+    if not wide and not second.span.wide and _disjoint(first, second):
         return None
     for theirs in second.resources:
         if theirs.segment:
-            if theirs.segment in names or any(theirs.overlaps(r) for r in wide):
+            if theirs.segment in first.segments or any(theirs.overlaps(r) for r in wide):
                 return theirs
         elif any(theirs.overlaps(r) for r in first.resources):
             return theirs
     return None
 
 
-def _disjoint(one: Span, other: Span) -> bool:
+def _disjoint(one: LockRequest, other: LockRequest) -> bool:
     """Have they no name in common? Plans of neighbouring segments are told apart at a glance."""
-    if one.last < other.first or other.last < one.first:
+    if one.span.last < other.span.first or other.span.last < one.span.first:
         return True
-    return one.names.isdisjoint(other.names)
+    return one.segments.isdisjoint(other.segments)
 
 
 def conflict(request: LockRequest, other: LockRequest) -> Resource | None:

@@ -85,7 +85,6 @@ class EtcdLocks:
     def acquire(self, request: LockRequest) -> Granted | Waiting:
         # Here, since what is done on the loop keeps others waiting.
         text = codec.encode_resources(request)
-        _ = request.span
         return self._call(lambda: self._table(request.table).acquire(request, text))
 
     def extend(

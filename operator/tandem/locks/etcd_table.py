@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -136,7 +137,8 @@ class Table:
         self._revoke = revoke
         self.mirror = Mirror(keys)
         self._queue: deque[_Ask] = deque()
-        self._worker: asyncio.Task[None] | None = None
+        self._worker: asyncio.Future[None] | None = None
+        self._working = False
         self._watchers: dict[int, tuple[str, Callable[[], None]]] = {}
         self._blockers: dict[int, tuple[Entry, Entry]] = {}
         self._numbers = itertools.count()
@@ -228,7 +230,7 @@ class Table:
 
     def idle(self, since: float) -> bool:
         """Has nobody used it since this time (`time.monotonic()`), or waits for it?"""
-        return self.used_at <= since and self._worker is None and not self._watchers
+        return self.used_at <= since and not self._working and not self._watchers
 
     def rest(self) -> None:
         """Nobody has waited for a while: watch no more."""
@@ -239,7 +241,7 @@ class Table:
 
     def look_again(self, *, doubt: bool) -> None:
         """Read the table for those who wait, where that has failed, or in doubt of the watch."""
-        waiting = self._watchers and self.mirror.watched and self._worker is None
+        waiting = self._watchers and self.mirror.watched and not self._working
         if waiting and (doubt or not self.mirror.current):
             self.refresh()
 
@@ -330,20 +332,29 @@ class Table:
     # The queue
 
     async def _ask(self, ask: _Ask) -> Any:
-        self._put_in_queue(ask)
+        self.used_at = time.monotonic()
+        self._queue.append(ask)
+        if not self._working:
+            # Who comes first serves those who came with it; a task serves who comes later.
+            await self._work(batches=1)
         return await ask.answer
 
     def _put_in_queue(self, ask: _Ask) -> None:
-        self.used_at = time.monotonic()
         self._queue.append(ask)
-        if self._worker is None:
+        self._start()
+
+    def _start(self) -> None:
+        if self._queue and not self._working:
+            self._working = True
             self._worker = asyncio.ensure_future(self._work())
 
-    async def _work(self) -> None:
+    async def _work(self, batches: float = math.inf) -> None:
+        self._working = True
         alone = 0
         batch: list[_Ask] = []
         try:
-            while self._queue:
+            while self._queue and (batches > 0 or alone):
+                batches -= 1
                 batch = self._take(1 if alone else _MOST_COMPARES)
                 alone = max(alone - 1, 0)
                 try:
@@ -366,7 +377,8 @@ class Table:
             self._queue.clear()
             raise
         finally:
-            self._worker = None
+            self._working = False
+            self._start()
 
     def _take(self, most: int) -> list[_Ask]:
         """The next requests, of different operations."""

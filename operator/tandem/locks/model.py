@@ -63,11 +63,10 @@ def segment(name: str, interval: Interval = EVERYTHING) -> Resource:
 
 
 class Span(NamedTuple):
-    """The resources of a request as conflicts are looked for."""
+    """The resources of a request at a glance."""
 
-    names: frozenset[str]
     first: str
-    """The least of the names as text, "" if there is none; `last` the greatest."""
+    """The least of the segments as text, "" if there is none; `last` the greatest."""
     last: str
     wide: tuple[Resource, ...]
     """Those without a name."""
@@ -94,11 +93,12 @@ class LockRequest:
     row_concurrency: bool = True
     _names: list[str] | None = field(default=None, init=False, repr=False, compare=False)
     _span: Span | None = field(default=None, init=False, repr=False, compare=False)
+    _segments: frozenset[str] | None = field(default=None, init=False, repr=False, compare=False)
 
     @property
     def names(self) -> list[str]:
         """The segments in their order; empty where any resource is not just a segment's name.
-        Computed once, as `span` is: a plan may name thousands."""
+        Computed once, as the next ones are: a plan may name thousands."""
         if self._names is None:
             names = [name for name, interval in self.resources if name and interval is EVERYTHING]
             if len(names) < len(self.resources):
@@ -112,10 +112,19 @@ class LockRequest:
         if self._span is None:
             names = self.names or [r.segment for r in self.resources if r.segment]
             wide = () if self.names else tuple(r for r in self.resources if not r.segment)
-            found = Span(frozenset(names), min(names, default=""), max(names, default=""), wide)
+            found = Span(min(names, default=""), max(names, default=""), wide)
             object.__setattr__(self, "_span", found)
             return found
         return self._span
+
+    @property
+    def segments(self) -> frozenset[str]:
+        """All segments that are named."""
+        if self._segments is None:
+            found = frozenset(self.names or [r.segment for r in self.resources if r.segment])
+            object.__setattr__(self, "_segments", found)
+            return found
+        return self._segments
 
 
 @dataclass(frozen=True, slots=True)
