@@ -7,7 +7,8 @@ and the event loop on which everything else runs, and turns blocking calls into 
     codec          keys and values
     etcd_client    etcd's calls, endpoints, TLS, tokens, deadlines
     etcd_mirror    what a table's locks are believed to be
-    etcd_table     decisions and transactions of one table
+    etcd_plan      what one transaction shall do
+    etcd_table     requests, transactions and waiters of one table
     etcd_leases    leases, and when they count as lost
 """
 

@@ -15,7 +15,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 from tandem.errors import InvalidSpec, LocksUnavailable
@@ -33,8 +33,9 @@ from tandem.locks.etcd_client import (
     read,
     unchanged,
 )
-from tandem.locks.etcd_leases import Lease, LeaseName, Leases
+from tandem.locks.etcd_leases import LeaseName, Leases
 from tandem.locks.etcd_mirror import Mirror, Record, record_of
+from tandem.locks.etcd_plan import MOST_COMPARES, MOST_REVOKED, Ask, Plan, decide_batch, take
 from tandem.locks.model import (
     CommitLease,
     Entry,
@@ -45,77 +46,10 @@ from tandem.locks.model import (
     Waiting,
 )
 
-# etcd takes 128 compares and 128 puts in a transaction, and 1.5 MB, unless told otherwise. Large
-# plans are better written a few at a time: while etcd does so, the next ones get ready.
-_MOST_COMPARES = 120
-_MOST_BYTES = 100_000
-MOST_REVOKED = 60
 _TRIES_S = 5.0
 _RECONNECT_S = 0.2
 
 Answers = Granted | Waiting
-
-
-@dataclass(slots=True, eq=False)
-class _Ask:
-    """A request in the queue. Without `request` it wants to know the table as it is now."""
-
-    operation: str
-    owner: str
-    answer: asyncio.Future[Any]
-    request: LockRequest | None = None
-    more: tuple[Resource, ...] = ()
-    lease: Lease | None = None
-    text: bytes | None = None
-    """The request's resources as they are written."""
-
-
-@dataclass(slots=True)
-class _Plan:
-    """What one transaction shall do, and the answers if it does."""
-
-    work: dict[str, Entry]
-    head: int
-    belief: int
-    reads_all: bool
-    records: dict[str, Record | None] = field(default_factory=dict)
-    """What is relied on, and compared."""
-    puts: dict[str, int] = field(default_factory=dict)
-    """operation → lease"""
-    texts: dict[str, bytes | None] = field(default_factory=dict)
-    deletes: set[str] = field(default_factory=set)
-    waits: dict[_Ask, rules.Blockers] = field(default_factory=dict)
-    grants: list[_Ask] = field(default_factory=list)
-    again: list[_Ask] = field(default_factory=list)
-    reads: list[_Ask] = field(default_factory=list)
-
-    def place(self, operation: str) -> int:
-        entry, record = self.work[operation], self.records.get(operation)
-        if entry.order >= rules.LAST:
-            return entry.order - rules.LAST
-        return record.place if record is not None else 0
-
-    def written(self, operation: str, revision: int) -> Record:
-        """What was put at `revision`."""
-        entry, lease, place = self.work[operation], self.puts[operation], self.place(operation)
-        record = self.records.get(operation)
-        created = record.created if record is not None else revision
-        if entry.order >= rules.LAST:
-            entry = replace(entry, order=codec.order(created, place))
-        if entry.state is not EntryState.WAITING and not entry.token:
-            entry = replace(entry, token=revision)
-        if lease == KEEP_LEASE:
-            lease = record.lease if record is not None else 0
-        return Record(entry, created, revision, place, lease)
-
-    def left_leases(self) -> list[int]:
-        """Leases that a take-over left without an entry."""
-        records = ((self.records.get(o), lease) for o, lease in self.puts.items())
-        return [
-            record.lease
-            for record, lease in records
-            if record is not None and lease not in (KEEP_LEASE, record.lease) and record.lease
-        ]
 
 
 class Table:
@@ -136,7 +70,7 @@ class Table:
         self._leases = leases
         self._revoke = revoke
         self.mirror = Mirror(keys)
-        self._queue: deque[_Ask] = deque()
+        self._queue: deque[Ask] = deque()
         self._worker: asyncio.Future[None] | None = None
         self._working = False
         self._watchers: dict[int, tuple[str, Callable[[], None]]] = {}
@@ -156,7 +90,7 @@ class Table:
             lease = await self._leases.ensure(name)
             try:
                 answer: Answers = await self._ask(
-                    _Ask(request.operation, request.owner, _future(), request, (), lease, text)
+                    Ask(request.operation, request.owner, _future(), request, (), lease, text)
                 )
             except LeaseMissing:
                 self._leases.forget(lease)
@@ -168,7 +102,7 @@ class Table:
         lease = self._leases.get((self.name, operation, owner))
         if lease is None or lease.lost or lease.released:
             return Waiting(())
-        ask = _Ask(operation, owner, _future(), more=resources, lease=lease)
+        ask = Ask(operation, owner, _future(), more=resources, lease=lease)
         try:
             answer: Answers = await self._ask(ask)
         except LeaseMissing:
@@ -176,7 +110,7 @@ class Table:
         return answer
 
     async def entries(self) -> tuple[Entry, ...]:
-        await self._ask(_Ask("", "", _future()))
+        await self._ask(Ask("", "", _future()))
         return tuple(sorted(self.mirror.entries.values(), key=lambda entry: entry.order))
 
     async def enter_commit(self, operation: str, owner: str) -> CommitLease:
@@ -300,7 +234,7 @@ class Table:
         """Read the table, for those who watch. If that fails, the store tries again."""
         answer = _future()
         answer.add_done_callback(lambda done: done.cancelled() or done.exception())
-        self._put_in_queue(_Ask("", "", answer))
+        self._put_in_queue(Ask("", "", answer))
 
     def look(self) -> None:
         """Wake those whose way is free, once all that happens now has happened."""
@@ -331,7 +265,7 @@ class Table:
 
     # The queue
 
-    async def _ask(self, ask: _Ask) -> Any:
+    async def _ask(self, ask: Ask) -> Any:
         self.used_at = time.monotonic()
         self._queue.append(ask)
         if not self._working:
@@ -339,7 +273,7 @@ class Table:
             await self._work(batches=1)
         return await ask.answer
 
-    def _put_in_queue(self, ask: _Ask) -> None:
+    def _put_in_queue(self, ask: Ask) -> None:
         self._queue.append(ask)
         self._start()
 
@@ -351,11 +285,11 @@ class Table:
     async def _work(self, batches: float = math.inf) -> None:
         self._working = True
         alone = 0
-        batch: list[_Ask] = []
+        batch: list[Ask] = []
         try:
             while self._queue and (batches > 0 or alone):
                 batches -= 1
-                batch = self._take(1 if alone else _MOST_COMPARES)
+                batch = take(self._queue, 1 if alone else MOST_COMPARES)
                 alone = max(alone - 1, 0)
                 try:
                     await self._settle(batch)
@@ -380,27 +314,12 @@ class Table:
             self._working = False
             self._start()
 
-    def _take(self, most: int) -> list[_Ask]:
-        """The next requests, of different operations."""
-        batch: list[_Ask] = []
-        operations: set[str] = set()
-        size = 0
-        while self._queue and len(batch) < most:
-            ask = self._queue[0]
-            size += _size(ask)
-            if batch and (ask.operation in operations or size > _MOST_BYTES):
-                break
-            if ask.operation:
-                operations.add(ask.operation)
-            batch.append(self._queue.popleft())
-        return batch
-
-    async def _settle(self, batch: list[_Ask]) -> None:
+    async def _settle(self, batch: list[Ask]) -> None:
         """Decide and write until it succeeds. Each failure means that somebody else was
         quicker, and brings the table as it is."""
         ends = time.monotonic() + _TRIES_S
         while time.monotonic() < ends:
-            plan = self._decide(batch)
+            plan = decide_batch(batch, self.mirror)
             self.mirror.reading()
             try:
                 done = await self._transact(plan)
@@ -414,79 +333,14 @@ class Table:
             self.look()
         raise LocksUnavailable("others change the locks all the time", resource=self.name)
 
-    def _decide(self, batch: list[_Ask]) -> _Plan:
-        mirror = self.mirror
-        reads = [ask for ask in batch if ask.lease is None]
-        plan = _Plan(dict(mirror.entries), mirror.head, mirror.belief, bool(reads), reads=reads)
-        for place, ask in enumerate(batch):
-            if ask.lease is None:
-                continue
-            if len(plan.records) + 1 + MOST_REVOKED > _MOST_COMPARES:
-                plan.again.append(ask)
-            else:
-                self._decide_one(plan, ask, ask.lease, place)
-        # Others wait here, but what they do was not told yet: read it with what we do.
-        plan.reads_all |= bool(plan.puts) and mirror.watched and not mirror.current
-        return plan
-
-    def _decide_one(self, plan: _Plan, ask: _Ask, lease: Lease, place: int) -> None:
-        mine = plan.work.get(ask.operation)
-        plan.records[ask.operation] = record = self.mirror.record(ask.operation)
-        if ask.request is None:
-            extended = rules.extend(mine, ask.owner, ask.more, plan.work.values())
-            if extended is None:
-                plan.waits[ask] = ()
-                return
-            outcome = extended
-        elif mine is not None and mine.revoked_by:
-            # A new place in the queue is a new key, and no transaction puts what it deletes.
-            plan.deletes.add(ask.operation)
-            del plan.work[ask.operation]
-            plan.again.append(ask)
-            return
-        else:
-            outcome = rules.acquire(ask.request, mine, plan.work.values(), MOST_REVOKED)
-        entry = outcome.entry
-        if entry is None and record is not None and record.lease != lease.id:
-            entry = plan.work[ask.operation]
-        if entry is not None:
-            if entry.order == rules.LAST:
-                entry = replace(entry, order=rules.LAST + place)
-            plan.work[ask.operation] = entry
-            plan.puts[ask.operation] = lease.id
-            plan.texts[ask.operation] = ask.text
-        for revoked in outcome.revoke:
-            plan.work[revoked] = replace(plan.work[revoked], revoked_by=ask.operation)
-            plan.records.setdefault(revoked, self.mirror.record(revoked))
-            plan.puts.setdefault(revoked, KEEP_LEASE)
-        if outcome.granted:
-            plan.grants.append(ask)
-            return
-        plan.waits[ask] = outcome.blockers
-        # That this one is there proves that we have to wait, whatever else has changed.
-        blocker = outcome.blockers[0][0].request.operation
-        if blocker not in plan.puts:
-            plan.records[blocker] = self.mirror.record(blocker)
-
-    async def _transact(self, plan: _Plan) -> Answer:
+    async def _transact(self, plan: Plan) -> Answer:
+        compares, success = plan.requests(self._keys, self.name)
         everything = read(self._keys.start, self._keys.end)
-        compares = [
-            unchanged(self._keys.of(operation), record.modified if record else 0)
-            for operation, record in plan.records.items()
-        ]
-        success: list[Any] = [delete(self._keys.of(operation)) for operation in plan.deletes]
-        if plan.puts:
-            compares.append(unchanged(self._keys.head, plan.head))
-            success.append(put(self._keys.head, codec.head(self.name)))
-        for operation, lease in plan.puts.items():
-            text = plan.texts.get(operation)
-            value = codec.encode(plan.work[operation], plan.place(operation), text)
-            success.append(put(self._keys.of(operation), value, lease))
         if plan.reads_all:
             success.append(everything)
         return await self._client.transact(compares, success, [everything])
 
-    def _apply(self, plan: _Plan, done: Answer) -> None:
+    def _apply(self, plan: Plan, done: Answer) -> None:
         written = {o: plan.written(o, done.revision) for o in plan.puts}
         if plan.reads_all:
             self.mirror.read(done.found, done.revision)
@@ -556,17 +410,12 @@ def _future() -> asyncio.Future[Any]:
     return asyncio.get_running_loop().create_future()
 
 
-def _answer(ask: _Ask, answer: Answers | None) -> None:
+def _answer(ask: Ask, answer: Answers | None) -> None:
     if not ask.answer.done():
         ask.answer.set_result(answer)
 
 
-def _size(ask: _Ask) -> int:
-    """About so many bytes are written; what an extension extends is not counted."""
-    return len(ask.text or b"")
-
-
-def _fail(batch: list[_Ask], error: BaseException) -> None:
+def _fail(batch: list[Ask], error: BaseException) -> None:
     if not isinstance(error, Exception):
         error = LocksUnavailable("the lock store is closed")
     for ask in batch:

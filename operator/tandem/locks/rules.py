@@ -83,7 +83,11 @@ def covers(held: Entry, request: LockRequest) -> bool:
 
 
 def extend(
-    mine: Entry | None, owner: str, resources: tuple[Resource, ...], entries: Iterable[Entry]
+    mine: Entry | None,
+    owner: str,
+    resources: tuple[Resource, ...],
+    entries: Iterable[Entry],
+    most_revoked: int | None = None,
 ) -> Outcome | None:
     """Hold these as well, under the same token; None if `owner` holds nothing.
 
@@ -99,7 +103,7 @@ def extend(
         return Outcome(None)
     wanted = replace(mine.request, resources=(*mine.request.resources, *added))
     holders = [e for e in entries if e.state is not EntryState.WAITING]
-    decision = decide(wanted, holders, order=mine.order)
+    decision = _decide(wanted, holders, mine.order, most_revoked)
     if isinstance(decision, Wait):
         return Outcome(None, decision.blockers)
     return Outcome(replace(mine, request=wanted), revoke=decision.revoke)
