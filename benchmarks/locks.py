@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import os
 import secrets
 import statistics
 import tempfile
@@ -166,12 +167,24 @@ ENGINES = {"tandem": with_tandem, "bare": bare}
 
 
 def measure(
-    engine: str, endpoint: str, tables: int, segments: int, seconds: float
+    engine: str, endpoint: str, pid: int, tables: int, segments: int, seconds: float
 ) -> dict[str, float]:
-    """In a process of its own, once more than is counted: connections and code get warm."""
+    """In a process of its own, once more than is counted: connections and code get warm. `pid`
+    is etcd's."""
     ENGINES[engine](endpoint, tables, segments, seconds / 5)
+    before = time.process_time() + _cpu_seconds(pid)
     count, sent = ENGINES[engine](endpoint, tables, segments, seconds)
-    return {"per_s": count / seconds, "sent": sent}
+    used = time.process_time() + _cpu_seconds(pid) - before
+    return {"per_s": count / seconds, "sent": sent, "cpu_us": used / count * 1e6}
+
+
+def _cpu_seconds(pid: int) -> float:
+    """What another process has used of the processors; 0 where nobody tells."""
+    path = Path(f"/proc/{pid}/stat")
+    if not path.is_file():
+        return 0.0
+    fields = path.read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 # One segment that everybody wants -------------------------------------------------------------
@@ -276,6 +289,7 @@ def run(size: str, work: Path) -> Report:
                             measure,
                             engine=engine,
                             endpoint=endpoint,
+                            pid=etcd.members[0].pid,
                             tables=tables,
                             segments=segments,
                             seconds=SECONDS[size],
@@ -291,6 +305,7 @@ def run(size: str, work: Path) -> Report:
             one / other for one, other in zip(ours.values, theirs.values, strict=True)
         )
         sent = Samples.of(turn["sent"] for turn in turns[0])
+        cpu = [Samples.of(turn["cpu_us"] for turn in each) for each in turns]
         rows.append(
             (
                 str(tables),
@@ -299,6 +314,8 @@ def run(size: str, work: Path) -> Report:
                 theirs.text(0),
                 shares.text(),
                 sent.text(1),
+                f"{cpu[0].median:,.0f} / {cpu[1].median:,.0f}",
+                f"{cpu[1].median / cpu[0].median:.2f}",
             )
         )
     return Report(
@@ -312,7 +329,8 @@ def run(size: str, work: Path) -> Report:
             "peer sends just these three requests, with values of the same size, from one event "
             f"loop and through the same stubs. {ROUNDS[size]} rounds of {SECONDS[size]} s, turn by "
             "turn; a share is that of one round. Requests of one table that come together share a "
-            "transaction."
+            "transaction. The CPU that client and etcd use together is what remains comparable "
+            "on a machine where others compute, too."
         ),
         tables=(
             Table(
@@ -324,6 +342,8 @@ def run(size: str, work: Path) -> Report:
                     "bare/s",
                     "share of bare (aim: 0.7)",
                     "requests to etcd per lock (bare: 3)",
+                    "µs of CPU per lock, client and etcd: tandem / bare",
+                    "share of bare by CPU",
                 ),
                 tuple(rows),
             ),
