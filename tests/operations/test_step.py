@@ -228,6 +228,22 @@ def test_a_job_that_was_taken_over_and_fails_counts_as_one_more() -> None:
     assert "attempt 2 of 2" in state.closing.ending.message
 
 
+def test_what_failed_an_attempt_is_not_told_of_the_next_one() -> None:
+    events: list[Event] = [
+        Started(),
+        TableRead(3),
+        EarlierFound(attempt=0),
+        PlanReady(PLAN),
+        PlanPersisted(),
+        LocksGranted(5),
+        JobStarted(),
+        JobLost(Reason.JOB_FAILED, "out of memory"),
+        *(EffectDone() for _ in range(4)),
+    ]
+    state, _ = play(events, Limits(backoff_limit=1))
+    assert state.message == "attempt 1: out of memory"
+
+
 def test_an_incomplete_attempt_is_abandoned_before_its_files_go_and_the_next_starts() -> None:
     events: list[Event] = [
         Started(),
@@ -246,6 +262,15 @@ def test_an_incomplete_attempt_is_abandoned_before_its_files_go_and_the_next_sta
     found = points(effects)
     assert found.index(Point.ABANDON_ATTEMPT) < found.index(Point.CLEAN_ATTEMPT)
     assert effects[-1] == Effect(Point.CLAIM_ATTEMPT, attempt=3)
+
+
+@pytest.mark.parametrize("begun", [True, False])
+def test_an_attempt_without_a_plan_cannot_have_failed(begun: bool) -> None:
+    """Whoever claimed it was suspended or restarted before it did anything: it does not count
+    towards the backoff limit."""
+    state, _ = play([Started(), TableRead(3), EarlierFound(attempt=1, begun=begun)])
+    assert state.closing is not None
+    assert state.closing.counted is begun
 
 
 def test_adoption_refused_means_another_attempt() -> None:

@@ -132,7 +132,7 @@ class Chain:
         self.ledger.assert_serial()
         self.world.assert_nothing_left_behind(self.table)
         child.stop()
-        assert not self.world.etcd.locks("")
+        assert not self.world.etcd.locks()
 
     def _start(self, blows: tuple[Blow, ...]) -> Child:
         # Of the same pod as the one before, which it therefore takes for dead at once.

@@ -50,6 +50,7 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 LIMIT_S = 60.0
 POLL_S = 0.03
+_OVER = frozenset({"COMPLETED", "FAILED", "SUBMISSION_FAILED"})
 ENDED = frozenset({"Succeeded", "Superseded", "Failed"})
 PLURALS = {
     "LakeTable": "laketables",
@@ -310,12 +311,14 @@ class Etcd:
             found[name] = {**content, "lease": entry.get("lease", "0")}
         return found
 
-    def locks(self, location: str) -> dict[str, Json]:
-        """Entries of operations on a table."""
+    def locks(self, location: str = "") -> dict[str, Json]:
+        """Entries of operations on a table ("": on any)."""
         return {
             key: value
             for key, value in self.keys().items()
-            if "/operations/" in key and location in json.dumps(value)
+            if "/operations/" in key
+            and location in value["table"]
+            and not value["table"].startswith("tandem:")
         }
 
     def keys_with_lease(self) -> list[str]:
@@ -501,7 +504,7 @@ class World:
         for kind in ("LakeTable", *OPERATIONS, "SparkApplication"):
             for body in self.space.all(kind):
                 meta = {k: body["metadata"].get(k) for k in ("finalizers", "deletionTimestamp")}
-                said = json.dumps({**meta, **body.get("status", {})})[:1500]
+                said = json.dumps({**meta, **body.get("status", {})})[:900]
                 lines.append(f"{kind}/{body['metadata']['name']} {said}")
         lines += [f"{key} {json.dumps(value)[:300]}" for key, value in self.etcd.keys().items()]
         return "\n".join(lines)
@@ -511,7 +514,9 @@ class World:
     def assert_nothing_left_behind(self, *tables: Table, limit_s: float = 15.0) -> None:
         """No locks, leases, finalizers, Spark applications, files or half-done attempts. What
         is let go of after an end (a lease that runs out, garbage) has `limit_s` for it."""
-        await_that(lambda: not self.left(*tables), lambda: self.left(*tables), limit_s)
+        await_that(
+            lambda: not self.left(*tables), lambda: f"{self.left(*tables)}\n{self.story()}", limit_s
+        )
 
     def left(self, *tables: Table) -> list[str]:
         """What lies around, in words."""
@@ -533,16 +538,10 @@ class World:
                 continue
             owners = {o["uid"] for o in body["metadata"].get("ownerReferences", ())}
             of = [ended[uid] for uid in owners if uid in ended]
-            attempt = labels.get("tandem.dev/attempt")
-            good = any(
-                o["status"].get("phase") == "Succeeded"
-                and str(o["status"].get("attempt")) == attempt
-                for o in of
-            )
-            state = body.get("status", {}).get("applicationState", {}).get("state")
-            # One that has failed keeps its driver's log until its time is over.
-            if not good and state != "FAILED":
-                found.append(f"SparkApplication/{body['metadata']['name']} of nobody's success")
+            # Those that have ended stay, for their logs, as long as what they belong to.
+            state = body.get("status", {}).get("applicationState", {}).get("state", "")
+            if not of or state not in _OVER:
+                found.append(f"SparkApplication/{body['metadata']['name']} is {state or 'new'}")
         for table in tables:
             found += [f"lock {key}" for key in self.etcd.locks(table.lake.location)]
             found += [f"file {path}" for path in sorted(table.lake.unreachable())]

@@ -67,6 +67,7 @@ def find(
     going_on = frozen and not complete and not alive and last > abandoned
     return EarlierFound(
         attempt=last,
+        begun="plan.json" in files[last],
         complete=complete,
         running=going_on and _known(jobs, operation_id, last),
         alive=alive,

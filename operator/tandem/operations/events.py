@@ -32,7 +32,8 @@ class TableRead:
 
 @dataclass(frozen=True, slots=True)
 class EarlierFound:
-    """What earlier runs left. `attempt` is the highest claimed (0: none), `complete` whether
+    """What earlier runs left. `attempt` is the highest claimed (0: none), `begun` whether its
+    plan was frozen, without which it cannot have done anything to fail at, `complete` whether
     its results are there whole, `running` whether its frozen plan is there and its job is known
     to the job runner, `alive` names a live process that works on it, `failures`
     counts attempts that failed (those that died without a word too, not those that were
@@ -42,6 +43,7 @@ class EarlierFound:
     recorded: Ending | None = None
     closing: Ending | None = None
     attempt: int = 0
+    begun: bool = True
     complete: bool = False
     running: bool = False
     alive: str = ""

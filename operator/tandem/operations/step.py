@@ -133,7 +133,8 @@ def _earlier_found(state: OperationState, event: EarlierFound) -> Step:
             return stop(state.at(persisted=True), state.asked)
         if event.complete or event.running:
             return do(state, Point.ADOPT_ATTEMPT)
-        return _abandon_earlier(state, f"attempt {event.attempt} ended without a result")
+        why = f"attempt {event.attempt} ended without a result"
+        return _abandon_earlier(state, why, counted=event.begun)
     if event.failures > state.limits.backoff_limit:
         message = f"{event.failures} attempts failed, and backoffLimit is "
         message += str(state.limits.backoff_limit)
@@ -153,10 +154,10 @@ def _plan_unless_asked(state: OperationState) -> Step:
     return do(state, Point.PLAN) if state.asked is None else stop(state, state.asked)
 
 
-def _abandon_earlier(state: OperationState, why: str) -> Step:
+def _abandon_earlier(state: OperationState, why: str, *, counted: bool = True) -> Step:
     ending = Ending(Phase.FAILED, Reason.ABANDONED, why, state.attempt)
     todo = (*GIVE_UP, Point.RELEASE_LOCKS)
-    return close(state, Closing(todo, ending, again=True))
+    return close(state, Closing(todo, ending, again=True, counted=counted))
 
 
 def _commit_found(state: OperationState, event: CommitFound) -> Step:

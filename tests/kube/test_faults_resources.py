@@ -1,0 +1,351 @@
+"""What people and clusters do to resources and jobs while they are at work: delete and change
+them at every step, kill drivers, end jobs twice, run two operators, apply hundreds at once."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from support import quick_lake
+from support.gates import GatedQuickJobs, PointGates
+from support.kube_scenarios import Json, Table, World, await_that
+from support.ledger import KINDS, Ledger
+from support.operator_process import Blow, Nursery, nursery
+from support.tables import result
+from tandem.operations.effects import Point
+
+if TYPE_CHECKING:
+    from support.cluster import Cluster
+
+BEFORE_COMMIT = (
+    Point.READ_TABLE,
+    Point.CHECK_EARLIER_OUTCOME,
+    Point.PLAN,
+    Point.CLAIM_ATTEMPT,
+    Point.ACQUIRE_LOCKS,
+    Point.PERSIST_PLAN,
+    Point.START_JOB,
+    Point.POLL_JOB,
+    Point.READ_RESULT,
+    Point.RECONCILE,
+    Point.WRITE_SIDECARS,
+    Point.ENTER_COMMIT,
+)
+AFTER_COMMIT = (
+    Point.FINISH_JOB,
+    Point.STOP_JOB,
+    Point.RELEASE_LOCKS,
+    Point.CLEAN_UNUSED,
+    Point.RECORD_RESULT,
+    Point.MAINTAIN,
+)
+
+
+@dataclass
+class Stage:
+    """An operator of this process whose effects can be held; jobs without Spark."""
+
+    world: World
+    points: PointGates
+    jobs: GatedQuickJobs
+    ledger: Ledger
+    table: Table
+
+    def done(self) -> None:
+        self.ledger.assert_serial()
+        self.world.assert_nothing_left_behind(self.table)
+
+
+@pytest.fixture(scope="module")
+def running(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory
+            ) -> Iterator[tuple[World, PointGates, GatedQuickJobs]]:  # fmt: skip
+    world = World.make(cluster, tmp_path_factory.mktemp("world"))
+    points, jobs = PointGates(), GatedQuickJobs()
+    with world.dev(jobs), world.operator(points.around):
+        yield world, points, jobs
+
+
+@pytest.fixture
+def stage(running: tuple[World, PointGates, GatedQuickJobs], tmp_path: Path) -> Stage:
+    world, points, jobs = running
+    ledger = Ledger(quick_lake.make(tmp_path))
+    return Stage(world, points, jobs, ledger, world.adopt(ledger.lake))
+
+
+@pytest.fixture(scope="module")
+def operators(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
+    with nursery(tmp_path_factory.mktemp("operators")) as made:
+        yield made
+
+
+# Deleted and changed at each step ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("half", range(2))
+def test_Z7_deleted_at_each_step(stage: Stage, half: int) -> None:
+    """It goes, soon, without a trace or, if it was late, with its rows."""
+    for number, point in enumerate((*BEFORE_COMMIT, Point.PUT_COMMIT, *AFTER_COMMIT)):
+        if number % 2 != half:
+            continue
+        gate = stage.points.hold(point)
+        operation = stage.ledger.make("ingest")
+        applied = stage.table.apply(operation)
+        gate.reached()
+        applied.delete()
+        gate.go()
+        applied.gone()
+        if not stage.ledger.has_happened(operation):
+            assert point not in AFTER_COMMIT, point
+            stage.ledger.forget(operation)
+    stage.done()
+
+
+@pytest.mark.parametrize("half", range(2))
+def test_Z7_suspended_and_resumed_at_each_step(stage: Stage, half: int) -> None:
+    """Before its commit (unless it was late) it lets go of everything, and begins anew when it
+    may."""
+    for number, point in enumerate((*BEFORE_COMMIT, *AFTER_COMMIT)):
+        if number % 2 != half:
+            continue
+        gate = stage.points.hold(point)
+        applied = stage.table.apply(stage.ledger.make("ingest"))
+        gate.reached()
+        applied.set(suspend=True)
+        gate.go()
+        if point in BEFORE_COMMIT:
+            applied.reaches("Suspended", "Succeeded")
+            await_that(lambda: not stage.world.etcd.locks(), stage.world.story)
+        applied.set(suspend=False)
+        applied.succeeded()
+    stage.done()
+
+
+def test_Z7_applied_suspended(stage: Stage) -> None:
+    applied = stage.table.apply(stage.ledger.make("ingest"), suspend=True)
+    applied.reaches("Suspended")
+    assert stage.ledger.lake.version == stage.ledger.lake.first_version
+    applied.set(suspend=False)
+    applied.succeeded()
+    stage.done()
+
+
+def test_Z7_how_long_it_is_kept_is_changed_while_it_runs(stage: Stage) -> None:
+    gate = stage.points.hold(Point.READ_RESULT)
+    applied = stage.table.apply(stage.ledger.make("update"))
+    gate.reached()
+    applied.set(ttlSecondsAfterFinished=1, priority=9)
+    gate.go()
+    applied.gone()
+    stage.done()
+
+
+def test_Z7_its_table_comes_late_and_goes_early(stage: Stage) -> None:
+    """The LakeTable is applied after the operation, and deleted while the job runs."""
+    applied = stage.table.apply(stage.ledger.make("update"), tableRef={"name": "late"})
+    applied.wait(lambda status: "late" in str(status.get("conditions")))
+    gate = stage.points.hold(Point.POLL_JOB)
+    late = stage.world.adopt(stage.ledger.lake, "late", wait=False)
+    gate.reached()
+    late.applied.delete()
+    gate.go()
+    applied.wait(lambda status: status.get("phase") in ("Succeeded", "Failed"))
+    if applied.phase == "Failed":
+        stage.ledger.effects.clear()
+    late.applied.gone()
+    stage.done()
+
+
+def test_finalizers_let_go_when_the_table_is_gone(stage: Stage) -> None:
+    gate = stage.points.hold(Point.READ_RESULT)
+    applied = stage.table.apply(stage.ledger.make("update"))
+    gate.reached()
+    shutil.rmtree(stage.ledger.lake.path)
+    applied.delete()
+    gate.go()
+    applied.gone()
+    stage.table.applied.delete()
+    stage.table.applied.gone()
+    await_that(lambda: not stage.world.etcd.locks(), stage.world.story)
+
+
+def test_the_namespace_is_deleted_while_work_goes_on(cluster: Cluster, tmp_path: Path) -> None:
+    world, jobs = World.make(cluster, tmp_path), GatedQuickJobs()
+    ledger = Ledger(quick_lake.make(tmp_path))
+    with world.dev(jobs), world.operator():
+        table = world.adopt(ledger.lake)
+        gate = jobs.hold("statement")
+        operation = ledger.make("update")
+        applied = table.apply(operation)
+        gate.reached()
+        world.space.client.request("DELETE", f"/api/v1/namespaces/{world.space.name}")
+        applied.gone()
+        table.applied.gone()
+        ledger.forget(operation)
+        ledger.assert_serial()
+        await_that(lambda: not world.etcd.locks(), lambda: str(world.etcd.keys()))
+        assert not ledger.lake.unreachable()
+
+
+# Jobs --------------------------------------------------------------------------------------------
+
+
+def test_the_driver_is_killed_and_the_job_tried_again(stage: Stage) -> None:
+    gate = stage.jobs.hold("statement")
+    applied = stage.table.apply(stage.ledger.make("update", backoffLimit=1))
+    gate.reached()
+    gate.die()
+    assert applied.succeeded().attempt == 2
+    stage.done()
+
+
+def test_failed_for_good_and_retried_by_annotation(stage: Stage) -> None:
+    gate = stage.jobs.hold("statement")
+    applied = stage.table.apply(stage.ledger.make("update", backoffLimit=0))
+    gate.reached()
+    gate.die()
+    applied.failed("JobFailed")
+    stage.world.assert_nothing_left_behind(stage.table)
+    annotation = {"metadata": {"annotations": {"tandem.dev/retry": "1"}}}
+    stage.world.space.patch(applied.kind, applied.name, annotation)
+    applied.wait(lambda status: status.get("phase") == "Succeeded")
+    stage.done()
+
+
+@pytest.mark.parametrize("where", ["job:written", "job:published"])
+def test_the_machine_that_runs_the_drivers_dies(
+    cluster: Cluster, operators: Nursery, tmp_path: Path, where: str
+) -> None:
+    """`tandem dev` is killed in the middle of a job, with it all drivers; another one comes."""
+    world, ledger = World.make(cluster, tmp_path), Ledger(quick_lake.make(tmp_path))
+    order = world.order(role="dev", kubeconfig=str(cluster.dev_kubeconfig))
+    with world.operator():
+        dying = operators.start(world.order(
+            role="dev", kubeconfig=str(cluster.dev_kubeconfig), blows=(Blow(where),)
+        )).ready()  # fmt: skip
+        table = world.adopt(ledger.lake)
+        applied = table.apply(ledger.make("update", backoffLimit=3))
+        assert dying.ended() == -9
+        child = operators.start(order).ready()
+        applied.succeeded()
+        ledger.assert_serial()
+        world.assert_nothing_left_behind(table)
+        child.stop()
+
+
+def _application(stage: Stage) -> str:
+    """The name of the table's only Spark application."""
+    found = [
+        body["metadata"]["name"]
+        for body in stage.world.space.all("SparkApplication")
+        if body["metadata"]["labels"]["tandem.dev/table"] == stage.table.name
+    ]
+    assert len(found) == 1, found
+    return str(found[0])
+
+
+def _say(stage: Stage, state: str) -> None:
+    """What a Spark operator might write."""
+    said = {"applicationState": {"state": state, "errorMessage": "said by a test"}}
+    stage.world.space.patch_status("SparkApplication", _application(stage), said)
+
+
+def test_a_job_ends_twice_after_its_result_is_there(stage: Stage) -> None:
+    """COMPLETED, FAILED, COMPLETED: what counts is the result."""
+    gate = stage.points.hold(Point.READ_RESULT)
+    applied = stage.table.apply(stage.ledger.make("ingest", backoffLimit=0))
+    gate.reached()
+    for state in ("COMPLETED", "FAILED", "COMPLETED"):
+        _say(stage, state)
+    gate.go()
+    assert applied.succeeded().attempt == 1
+    stage.done()
+
+
+def test_a_job_ends_twice_before_its_result_is_there(stage: Stage) -> None:
+    """It is said to have failed and tried again; then its driver, which lived, answers after
+    all. Its rows are there once."""
+    gate = stage.jobs.hold("ingest")
+    applied = stage.table.apply(stage.ledger.make("ingest", backoffLimit=3))
+    gate.reached()
+    _say(stage, "FAILED")
+    done = applied.succeeded()
+    assert done.attempt == 2
+    stage.done()
+    gate.go()
+    stage.table.apply(stage.ledger.make("update")).succeeded()
+    stage.ledger.assert_serial()
+
+
+def test_a_job_is_deleted_by_somebody(stage: Stage) -> None:
+    """Its time to live is over, or an administrator tidies up."""
+    gate = stage.jobs.hold("ingest")
+    applied = stage.table.apply(stage.ledger.make("ingest", backoffLimit=3))
+    gate.reached()
+    stage.world.space.delete("SparkApplication", _application(stage))
+    assert applied.succeeded().attempt == 2
+    stage.done()
+
+
+# Many --------------------------------------------------------------------------------------------
+
+
+def test_Z6_two_operators_and_many_resources(cluster: Cluster, tmp_path: Path) -> None:
+    """Both believe that they lead, all the time."""
+    world, jobs = World.make(cluster, tmp_path), GatedQuickJobs()
+    ledgers = [Ledger(quick_lake.make(tmp_path / str(n))) for n in range(3)]
+    with ExitStack() as both:
+        both.enter_context(world.dev(jobs))
+        both.enter_context(world.operator(election="left", instance="left"))
+        both.enter_context(world.operator(election="right", instance="right"))
+        tables = [world.adopt(ledger.lake) for ledger in ledgers]
+        applied = [
+            table.apply(ledger.make(kind, backoffLimit=20))
+            for kind in ("update", "ingest", "compaction", "delete")
+            for table, ledger in zip(tables, ledgers, strict=True)
+        ]
+        for each in applied:
+            each.reaches("Succeeded", "Superseded")
+        for ledger in ledgers:
+            ledger.assert_serial()
+        world.assert_nothing_left_behind(*tables)
+
+
+def many_at_once(world: World, folder: Path, count: int, tables: int = 10) -> None:
+    """Apply so many operations in one go; all must end well."""
+    ledgers = [Ledger(quick_lake.make(folder / str(n), loads=1)) for n in range(tables)]
+    lakes = [world.adopt(ledger.lake, wait=False) for ledger in ledgers]
+    applied = []
+    for number in range(count):
+        ledger, table = ledgers[number % tables], lakes[number % tables]
+        kind = KINDS[number // tables % len(KINDS)]
+        applied.append(table.apply(ledger.make(kind, backoffLimit=20)))
+
+    def ended() -> list[Json]:
+        return [b for b in world.space.operations() if b.get("status", {}).get("completionTime")]
+
+    await_that(lambda: len(ended()) == count, lambda: f"{len(ended())} of {count}", 30 + count)
+    for each in applied:
+        each.reaches("Succeeded", "Superseded")
+    for ledger in ledgers:
+        ledger.assert_serial()
+    world.assert_nothing_left_behind(*lakes)
+
+
+def test_a_hundred_resources_at_once(cluster: Cluster, tmp_path: Path) -> None:
+    world = World.make(cluster, tmp_path)
+    with world.dev(GatedQuickJobs()), world.operator():
+        many_at_once(world, tmp_path, 100)
+
+
+def test_results_of_many_resources_have_versions_of_their_own(stage: Stage) -> None:
+    """What a status says is what the log says."""
+    applied = [stage.table.apply(stage.ledger.make("ingest", backoffLimit=9)) for _ in range(4)]
+    versions = [result(each.succeeded()).version for each in applied]
+    assert len(set(versions)) == 4
+    stage.done()
