@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -13,6 +12,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+import trustme
 
 from cluster_processes import etcd as make_etcd
 from cluster_processes import free_ports
@@ -275,19 +275,11 @@ def test_etcd_asks_for_certificates(tmp_path: Path) -> None:
 def _certificates(folder: Path, name: str = "") -> tuple[Path, Path, Path]:
     """(authority, certificate, key): one for the server and its clients, by one authority."""
 
-    def openssl(*arguments: str) -> None:
-        subprocess.run(["openssl", *arguments], cwd=folder, check=True, capture_output=True)
-
-    ca, ca_key, cert, key = (
-        f"{name}-{file}.pem" if name else f"{file}.pem" for file in ("ca", "ca-key", "cert", "key")
-    )
-    new = ("req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes")
-    openssl(*new, "-keyout", ca_key, "-out", ca, "-subj", "/CN=authority", "-days", "1")
-    openssl(
-        *new,
-        *("-CA", ca, "-CAkey", ca_key, "-keyout", key, "-out", cert),
-        *("-subj", "/CN=tandem", "-days", "1"),
-        *("-addext", "subjectAltName=IP:127.0.0.1", "-addext", "basicConstraints=CA:FALSE"),
-        *("-addext", "extendedKeyUsage=serverAuth,clientAuth"),
-    )
-    return folder / ca, folder / cert, folder / key
+    prefix = f"{name}-" if name else ""
+    files = tuple(folder / f"{prefix}{file}.pem" for file in ("ca", "cert", "key"))
+    authority = trustme.CA()
+    issued = authority.issue_cert("127.0.0.1", common_name="tandem")
+    authority.cert_pem.write_to_path(files[0])
+    issued.cert_chain_pems[0].write_to_path(files[1])
+    issued.private_key_pem.write_to_path(files[2])
+    return files[0], files[1], files[2]
