@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import structlog
@@ -26,6 +27,7 @@ from tandem.kube.kinds import (
     status_of,
     uid_of,
 )
+from tandem.kube.registry import Summary
 from tandem.kube.status import StatusWriter
 from tandem.kube.table_status import compose
 from tandem.spec.loader import parse
@@ -106,23 +108,21 @@ class TableLife:
         while not self._leaving and self._context.may_write():
             self._wake.clear()
             now = loop.time()
+            problem = self._table.problem
             resource = self._parse()
             if resource is not None:
                 due = self._table.due or generation_of(self._body) != generation
                 if due or now >= next_look:
                     before = self._table.snapshot
-                    was_ready = self._table.is_ready
                     self._table.due = False
                     await self._table.refresh(resource)
                     generation = generation_of(self._body)
                     self._pace(self._table.snapshot is not before or due)
                     next_look = loop.time() + self._interval_s
-                    if was_ready != self._table.is_ready:
-                        self._context.table_changed(*self._key[1:])
-                        self._wake.clear()
-            elif self._table.is_ready:
+            if self._table.problem != problem:
                 self._context.table_changed(*self._key[1:])
-            await self._table.look_at_locks()
+            if self._table.locks or any(o.active for o in self._operations()):
+                await self._table.look_at_locks()
             tended = await self._tend()
             self._report(tended)
             until = next_look if tended is None else min(next_look, loop.time() + tended[1])
@@ -130,6 +130,9 @@ class TableLife:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(max(0.0, until - loop.time())):
                     await self._wake.wait()
+
+    def _operations(self) -> Iterator[Summary]:
+        return self._context.registry.of_table(*self._key[1:])
 
     def _pace(self, something_happened: bool) -> None:
         poll_s = self._context.settings.table_poll_s
@@ -152,9 +155,7 @@ class TableLife:
         tend = self._context.tend
         if tend is None or not self._table.is_ready:
             return None
-        _, namespace, name = self._key
-        children = list(self._context.registry.of_table(namespace, name))
-        return await tend(self._table, children)
+        return await tend(self._table, list(self._operations()))
 
     def _report(self, tended: tuple[dict[str, Any], float] | None) -> None:
         _, namespace, name = self._key
@@ -162,7 +163,7 @@ class TableLife:
             self._table.facts,
             self._table.conditions,
             generation_of(self._body),
-            self._context.registry.of_table(namespace, name),
+            self._operations(),
             self._table.locks,
         )
         manifest = status.manifest()

@@ -1,0 +1,364 @@
+"""What the operator adds to what kopf and the API server cost: resources per second from apply to
+`Succeeded`, beside a kopf daemon that makes the same writes and does nothing else; and what ten
+thousand resources cost that have ended.
+
+The job does nothing: it publishes a result without rows, at once. Everything else is real: API
+server, etcd for the locks, claims, plan, commit, status, events.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.harness import (
+    Report,
+    Samples,
+    Table,
+    WrongResult,
+    await_child,
+    peak_bytes,
+    progress,
+    resident_bytes,
+    start_child,
+)
+
+if TYPE_CHECKING:
+    from support.cluster import Cluster
+
+COUNT = {"toy": 5, "small": 40, "full": 200}
+TABLES = {"toy": 1, "small": 4, "full": 16}
+ROUNDS = {"toy": 1, "small": 1, "full": 3}
+AT_REST = {"toy": 20, "small": 500, "full": 10_000}
+KIND = "TableIngest"
+LIMIT_S = 600.0
+AT_ONCE = 32
+
+
+# Operators, in processes of their own -----------------------------------------------------------
+
+
+def with_tandem(kubeconfig: str, namespace: str, endpoint: str, prefix: str, flag: str) -> float:
+    """Serve until `flag` is there; gives the processor time used."""
+    from support.nothing_jobs import NothingJobs
+    from tandem.kube.operator import run_operator
+    from tandem.kube.settings import OperatorSettings
+    from tandem.locks.etcd import EtcdSettings
+
+    jobs = NothingJobs()
+    settings = OperatorSettings(
+        namespaces=(namespace,),
+        kubeconfig=Path(kubeconfig),
+        etcd=EtcdSettings((endpoint,), prefix),
+        max_jobs=0,
+        poll_ms=20,
+    )
+
+    async def serve() -> None:
+        stop, ready = asyncio.Event(), asyncio.Event()
+        ending = asyncio.create_task(_until(Path(flag), stop, ready))
+        await run_operator(settings, stop=stop, ready=ready, runner_of=lambda *_: jobs)
+        await ending
+
+    asyncio.run(serve())
+    return time.process_time()
+
+
+def with_kopf(kubeconfig: str, namespace: str, statuses: int, events: int, flag: str) -> float:
+    """A daemon for each resource that writes so many statuses and events."""
+    import kopf
+
+    from tandem.kube import credentials
+    from tandem.kube.api import Api
+    from tandem.kube.kinds import GROUP, VERSION, path, plural
+
+    registry = kopf.OperatorRegistry()
+    settings = kopf.OperatorSettings()
+    settings.persistence.finalizer = "bench/finalizer"
+    settings.scanning.disabled = True
+    settings.queueing.idle_timeout = 0.5
+
+    @kopf.on.login(registry=registry)
+    def login(**_: Any) -> kopf.ConnectionInfo:
+        return credentials.load(Path(kubeconfig))
+
+    async def serve() -> None:
+        stop, ready = asyncio.Event(), asyncio.Event()
+        ending = asyncio.create_task(_until(Path(flag), stop, ready))
+        async with Api.from_kubeconfig(Path(kubeconfig)) as api:
+
+            @kopf.daemon(
+                GROUP,
+                VERSION,
+                plural(KIND),
+                registry=registry,
+                when=lambda status, **_: status.get("phase") != "Succeeded",
+            )
+            async def live(body: Any, name: str, uid: str, stopped: Any, **_: Any) -> None:
+                where = path(KIND, namespace, name)
+                for number in range(statuses):
+                    last = number == statuses - 1
+                    phase = "Succeeded" if last else "Running"
+                    await api.patch_status(where, {"phase": phase, "attempt": number}, uid=uid)
+                for _number in range(events):
+                    kopf.event(body, type="Normal", reason="Bench", message="bench")
+                await stopped.wait()
+
+            await kopf.operator(
+                registry=registry,
+                settings=settings,
+                namespaces=[namespace],
+                standalone=True,
+                stop_flag=stop,
+                ready_flag=ready,
+            )
+        await ending
+
+    asyncio.run(serve())
+    return time.process_time()
+
+
+def at_rest(kubeconfig: str, namespace: str, count: int) -> dict[str, float]:
+    """Memory, and the time from its start until an operator knows `count` resources."""
+    started = time.perf_counter()
+    from tandem.kube import operator
+    from tandem.kube.registry import Registry
+    from tandem.kube.settings import OperatorSettings
+
+    imported = resident_bytes()
+    made: list[Registry] = []
+
+    class Watched(Registry):
+        def __init__(self) -> None:
+            super().__init__()
+            made.append(self)
+
+    operator.Registry = Watched  # type: ignore[attr-defined]
+    settings = OperatorSettings(namespaces=(namespace,), kubeconfig=Path(kubeconfig))
+
+    async def serve() -> float:
+        stop, ready = asyncio.Event(), asyncio.Event()
+        serving = asyncio.create_task(operator.run_operator(settings, stop=stop, ready=ready))
+        await ready.wait()
+        while True:
+            if len(made[0]) >= count:
+                break
+            await asyncio.sleep(0.05)
+        known = time.perf_counter() - started
+        await asyncio.sleep(10)  # workers end, and what they held is given back
+        stop.set()
+        await serving
+        return known
+
+    known = asyncio.run(serve())
+    return {
+        "start_s": known,
+        "imported_bytes": imported,
+        "rest_bytes": resident_bytes(),
+        "peak_bytes": peak_bytes(),
+    }
+
+
+async def _until(flag: Path, stop: asyncio.Event, ready: asyncio.Event) -> None:
+    await ready.wait()
+    await asyncio.to_thread(flag.with_suffix(".ready").touch)
+    while True:
+        if await asyncio.to_thread(flag.exists):
+            break
+        await asyncio.sleep(0.05)
+    stop.set()
+
+
+# What they are measured by ----------------------------------------------------------------------
+
+
+async def apply_and_wait(kubeconfig: Path, namespace: str, count: int, tables: int) -> float:
+    """Seconds from the first apply until all have succeeded."""
+    from tandem.kube.api import Api
+    from tandem.kube.kinds import path
+
+    async with Api.from_kubeconfig(kubeconfig) as api:
+        room = asyncio.Semaphore(AT_ONCE)
+
+        async def apply(number: int) -> None:
+            spec = {
+                "tableRef": {"name": f"t{number % tables}"},
+                "source": {"format": "Parquet", "location": "file:///nothing"},
+            }
+            body = {
+                "apiVersion": "tandem.dev/v1alpha1",
+                "kind": KIND,
+                "metadata": {"name": f"r{number}"},
+                "spec": spec,
+            }
+            async with room:
+                await api.create(path(KIND, namespace), body)
+
+        started = time.perf_counter()
+        await asyncio.gather(*map(apply, range(count)))
+        while True:
+            found = await api.list(path(KIND, namespace))
+            phases = [item["status"].get("phase") for item in found["items"]]
+            if any(phase in ("Failed", "Superseded") for phase in phases):
+                raise WrongResult(str(found["items"][0]["status"]))
+            if len(phases) == count and all(phase == "Succeeded" for phase in phases):
+                return time.perf_counter() - started
+            if time.perf_counter() - started > LIMIT_S:
+                raise WrongResult(f"not all have ended: {phases}")
+            await asyncio.sleep(0.05)
+
+
+def measure(cluster: Cluster, engine: str, size: str, work: Path, writes: dict[str, int]) -> float:
+    """Resources per second."""
+    from support import quick_lake
+
+    namespace = cluster.namespace("bench")
+    folder = work / namespace
+    folder.mkdir(parents=True)
+    flag, answer = folder / "flag", folder / "answer.json"
+    tables = TABLES[size]
+    if engine == "tandem":
+        arguments: dict[str, Any] = {
+            "endpoint": cluster.etcd_endpoint,
+            "prefix": cluster.lock_prefix(),
+        }
+        function: Any = with_tandem
+        for number in range(tables):
+            lake = quick_lake.make(folder / f"t{number}", loads=1)
+            body = {
+                "apiVersion": "tandem.dev/v1alpha1",
+                "kind": "LakeTable",
+                "metadata": {"name": f"t{number}"},
+                "spec": {"location": lake.location},
+            }
+            url = f"/apis/tandem.dev/v1alpha1/namespaces/{namespace}/laketables"
+            cluster.request("POST", url, body)
+    else:
+        arguments, function = dict(writes), with_kopf
+    child = start_child(
+        function,
+        answer,
+        kubeconfig=str(cluster.operator_kubeconfig),
+        namespace=namespace,
+        flag=str(flag),
+        **arguments,
+    )
+    try:
+        while not flag.with_suffix(".ready").exists():
+            if child.poll() is not None:
+                await_child(child, answer, 10)
+            time.sleep(0.05)
+        _await_tables(cluster, namespace, tables if engine == "tandem" else 0)
+        count = COUNT[size]
+        seconds = asyncio.run(apply_and_wait(cluster.kubeconfig, namespace, count, tables))
+        flag.touch()
+        await_child(child, answer, 60)
+    finally:
+        if child.poll() is None:
+            child.kill()
+    if engine == "tandem":
+        writes.update(_writes(cluster, namespace, count))
+    return count / seconds
+
+
+def _await_tables(cluster: Cluster, namespace: str, tables: int) -> None:
+    url = f"/apis/tandem.dev/v1alpha1/namespaces/{namespace}/laketables"
+    while True:
+        found = cluster.request("GET", url)["items"]
+        if sum(item["status"].get("phase") == "Succeeded" for item in found) >= tables:
+            return
+        time.sleep(0.05)
+
+
+def _writes(cluster: Cluster, namespace: str, count: int) -> dict[str, int]:
+    """Statuses and events per resource, rounded; finalizers kopf writes in both."""
+    statuses = events = 0
+    for entry in cluster.writes(namespace):
+        what = entry["objectRef"]
+        if "tandem-operator" not in str(entry["user"]):
+            continue
+        events += what["resource"] == "events"
+        statuses += what["resource"] == "tableingests" and what.get("subresource") == "status"
+    return {"statuses": round(statuses / count), "events": round(events / count)}
+
+
+async def _fill(kubeconfig: Path, namespace: str, count: int) -> None:
+    """Resources that have ended long ago."""
+    from tandem.kube.api import Api
+    from tandem.kube.kinds import path
+
+    status = json.loads(Path(__file__).with_name("ended_status.json").read_text())
+    async with Api.from_kubeconfig(kubeconfig) as api:
+        room = asyncio.Semaphore(AT_ONCE)
+
+        async def make(number: int) -> None:
+            body = {
+                "apiVersion": "tandem.dev/v1alpha1",
+                "kind": "TableCompaction",
+                "metadata": {"name": f"r{number}"},
+                "spec": {"tableRef": {"name": "t"}, "type": "Minor"},
+            }
+            async with room:
+                made = await api.create(path("TableCompaction", namespace), body)
+                where = path("TableCompaction", namespace, f"r{number}")
+                await api.patch_status(where, status, uid=made["metadata"]["uid"])
+
+        await asyncio.gather(*map(make, range(count)))
+
+
+def run(size: str, work: Path) -> Report:
+    """Raises: WrongResult, ChildFailed."""
+    from benchmarks.harness import in_child
+    from support.cluster import own_cluster
+
+    rates: dict[str, list[float]] = {"tandem": [], "kopf": []}
+    writes = {"statuses": 3, "events": 2}
+    with contextlib.ExitStack() as stack:
+        cluster = stack.enter_context(own_cluster())
+        for turn in range(ROUNDS[size]):
+            for engine in ("tandem", "kopf"):
+                progress(f"resources: round {turn + 1} of {ROUNDS[size]}, {engine}")
+                rates[engine].append(measure(cluster, engine, size, work, writes))
+        progress(f"resources: {AT_REST[size]:,} that have ended")
+        namespace = cluster.namespace("rest")
+        asyncio.run(_fill(cluster.kubeconfig, namespace, AT_REST[size]))
+        rest = in_child(
+            at_rest,
+            kubeconfig=str(cluster.operator_kubeconfig),
+            namespace=namespace,
+            count=AT_REST[size],
+        )
+    ours, theirs = (Samples.of(rates[engine]) for engine in ("tandem", "kopf"))
+    shares = Samples.of(a / b for a, b in zip(ours.values, theirs.values, strict=True))
+    per_life = writes["statuses"] + writes["events"] + 2
+    return Report(
+        name="resources",
+        title="Resources in the operator",
+        setting=f"{COUNT[size]} TableIngests on {TABLES[size]} tables, applied at once; the job "
+        "does nothing. The other operator is a kopf daemon that makes as many writes, and nothing "
+        "else.",
+        tables=(
+            Table(
+                "From apply to Succeeded",
+                ("resources a second", "kopf alone", "share", "API writes in a life"),
+                ((ours.text(1), theirs.text(1), shares.text(), str(per_life)),),
+            ),
+            Table(
+                f"{AT_REST[size]:,} resources that have ended",
+                ("memory (MB)", "of it after imports (MB)", "cold start (s)"),
+                (
+                    (
+                        f"{rest['rest_bytes'] / 1e6:,.0f}",
+                        f"{rest['imported_bytes'] / 1e6:,.0f}",
+                        f"{rest['start_s']:,.1f}",
+                    ),
+                ),
+            ),
+        ),
+        checks=("every resource succeeded", "the operator knew every resource"),
+        raw={"rates": rates, "writes": writes, "rest": rest},
+    )
