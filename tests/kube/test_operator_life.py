@@ -86,12 +86,14 @@ def test_what_runs_is_unknown_and_progresses(stage: Stage) -> None:
         assert condition(status)["status"] == "Unknown"
         assert condition(status, "Reconciling")["status"] == "True"
         assert status["plan"]["inputs"] == 4
+        assert status["application"] == stage.jobs.started[-1]
         found = stage.space.get(KIND, "running")
         assert found is not None
         assert found["metadata"]["finalizers"] == [FINALIZER]
         before = condition(status, "Stalled")["lastTransitionTime"]
     status = stage.space.await_end(KIND, "running")
     assert condition(status, "Stalled")["lastTransitionTime"] == before
+    assert status["application"] == stage.jobs.started[-1]
 
 
 def test_nothing_to_do_is_a_success(stage: Stage) -> None:
@@ -156,7 +158,11 @@ def test_suspending_stops_the_job_and_resuming_starts_another(stage: Stage) -> N
     stage.space.patch(KIND, "paused", {"spec": {"suspend": False}})
     status = stage.space.await_end(KIND, "paused")
     assert (status["phase"], status["attempt"]) == ("Succeeded", 2)
+    assert status["application"] == stage.jobs.started[-1]
     lake.assert_clean()
+    # What goes on as asked is not told as if it had failed.
+    told = ["JobStarted", "Suspended", "Resumed", "JobStarted", "Committed"]
+    await_that(lambda: stage.space.events("paused") == told, lambda: stage.space.events("paused"))
 
 
 def test_a_deadline_ends_it(stage: Stage) -> None:
@@ -244,6 +250,10 @@ def test_deleted_while_it_runs(stage: Stage) -> None:
         stage.space.await_gone(KIND, "doomed")
         assert stage.jobs.stopped[-1] == stage.jobs.started[-1]
     lake.assert_clean()
+    await_that(
+        lambda: stage.space.events("doomed") == ["JobStarted", "Cancelled"],
+        lambda: stage.space.events("doomed"),
+    )
 
 
 def test_made_again_under_the_same_name_it_waits_for_the_cleaning_and_runs(stage: Stage) -> None:

@@ -105,6 +105,7 @@ def test_a_running_operation_and_its_locks_show(stage: Stage) -> None:
         "Succeeded",
         "Committed",
     )
+    assert last["version"] == status["version"]
     stage.space.await_status(TABLE, "busy", lambda s: not s["heldLocks"] and s["segments"] == 1)
 
 

@@ -229,18 +229,11 @@ def test_a_job_that_was_taken_over_and_fails_counts_as_one_more() -> None:
 
 
 def test_what_failed_an_attempt_is_not_told_of_the_next_one() -> None:
-    events: list[Event] = [
-        Started(),
-        TableRead(3),
-        EarlierFound(attempt=0),
-        PlanReady(PLAN),
-        PlanPersisted(),
-        LocksGranted(5),
-        JobStarted(),
-        JobLost(Reason.JOB_FAILED, "out of memory"),
-        *(EffectDone() for _ in range(4)),
-    ]
-    state, _ = play(events, Limits(backoff_limit=1))
+    lost = JobLost(Reason.JOB_FAILED, "out of memory")
+    state, effects = play([*RUNNING, lost], Limits(backoff_limit=1))
+    while state.closing is not None:
+        state, effects = step(state, Done(effects[-1].point))
+    assert points(effects) == [Point.READ_TABLE]
     assert state.message == "attempt 1: out of memory"
 
 

@@ -43,7 +43,8 @@ class Tend(Protocol):
 
 @dataclass
 class Context:
-    """`may_write`: whether we still lead; once False it stays so."""
+    """`may_write`: whether we still lead; once False it stays so. `lives`: uids of operations that
+    are looked after now; `cancelled`: of those that are being deleted, and left nothing."""
 
     settings: OperatorSettings
     api: Api
@@ -60,6 +61,7 @@ class Context:
     may_write: Callable[[], bool] = lambda: True
     tables: dict[tuple[str, str], TableContext] = field(default_factory=dict)
     lives: set[str] = field(default_factory=set)
+    cancelled: set[str] = field(default_factory=set)
     _turns: dict[Key, tuple[asyncio.Lock, list[None]]] = field(default_factory=dict)
 
     def threads(self, call: Callable[[], _T]) -> Awaitable[_T]:

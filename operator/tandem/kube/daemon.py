@@ -316,6 +316,8 @@ class Life:
 
     async def _end(self, status: OperationStatus) -> None:
         await self._reporter.finish(status, write=not self._deleted)
+        if self._deleted:
+            self._context.cancelled.add(self._uid)
         context = self._context.tables.get((self._key[1], self._table_name))
         if context is not None:
             context.look_soon()

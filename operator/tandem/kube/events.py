@@ -11,11 +11,13 @@ from enum import StrEnum
 from typing import Any
 
 import kopf
+import structlog
 
 from tandem.errors import Reason
-from tandem.kube.kinds import Body
+from tandem.kube.kinds import Body, is_deleting, key_of
 from tandem.spec.status import ENDED, OperationStatus, Phase
 
+_log = structlog.get_logger("tandem.kube.operation")
 _LONGEST = 1000
 
 
@@ -42,7 +44,14 @@ def post(body: Body, reason: str, message: str, *, warning: bool = False) -> Non
         },
     }
     text = message if len(message) <= _LONGEST else message[: _LONGEST - 1] + "…"
-    kopf.event(reference, type="Warning" if warning else "Normal", reason=reason, message=text)
+    kopf.event(
+        reference,
+        type="Warning" if warning else "Normal",
+        reason=reason,
+        message=text,
+        # A namespace that is going takes no events any more: one try then.
+        backoffs=() if is_deleting(body) else None,
+    )
 
 
 class Narrator:
@@ -57,6 +66,7 @@ class Narrator:
         self._attempt = int(known.get("attempt", 0))
         self._waited = self._phase not in ("", Phase.PENDING)
         self._started = {self._attempt} if self._phase in _AT_WORK else set[int]()
+        self._resumed = self._phase == Phase.SUSPENDED
 
     def listen(self, body: Body, status: OperationStatus) -> None:
         """Say what is new."""
@@ -66,26 +76,38 @@ class Narrator:
         message = first.message if first is not None else ""
         if status.phase in ENDED:
             if before not in ENDED:
-                failed = status.phase is Phase.FAILED
-                post(body, reason, message or _summary(status), warning=failed)
+                # Cancelled is what its owner asked for.
+                warning = status.phase is Phase.FAILED and reason != Reason.CANCELLED
+                post(body, reason, f"{message}{_summary(status)}", warning=warning)
             return
         if before == Phase.FAILED:
-            post(body, Note.RETRYING, "asked for by annotation")
+            _tell(body, Note.RETRYING, "asked for by annotation")
         if status.phase is Phase.SUSPENDED:
             if before != Phase.SUSPENDED:
-                post(body, Note.SUSPENDED, message)
+                self._resumed = True
+                _tell(body, Note.SUSPENDED, message)
             return
         if before == Phase.SUSPENDED:
-            post(body, Note.RESUMED, "spec.suspend is false again")
+            _tell(body, Note.RESUMED, "spec.suspend is false again")
         if reason == Reason.WAITING_FOR_LOCK and not self._waited:
             self._waited = True
-            post(body, Note.WAITING_FOR_LOCK, message)
-        if status.attempt and self._attempt and status.attempt > self._attempt:
-            post(body, Note.RETRYING, message or f"attempt {status.attempt}", warning=True)
-        self._attempt = max(self._attempt, status.attempt)
+            _tell(body, Note.WAITING_FOR_LOCK, message)
+        if status.attempt > self._attempt:
+            if self._attempt and not self._resumed:  # to go on as asked is no failure
+                _tell(body, Note.RETRYING, message or f"attempt {status.attempt}", warning=True)
+            self._attempt, self._resumed = status.attempt, False
         if status.phase is Phase.RUNNING and status.attempt not in self._started:
             self._started.add(status.attempt)
-            post(body, Note.JOB_STARTED, _job(status))
+            _tell(body, Note.JOB_STARTED, _job(status))
+
+
+def _tell(body: Body, reason: str, message: str, *, warning: bool = False) -> None:
+    """An event on the way, which the log has too."""
+    kind, namespace, name = key_of(body)
+    _log.info(
+        "told", kind=kind, namespace=namespace, name=name, reason=str(reason), message=message
+    )
+    post(body, reason, message, warning=warning)
 
 
 _AT_WORK = (Phase.RUNNING, Phase.RECONCILING)
@@ -95,19 +117,24 @@ def _job(status: OperationStatus) -> str:
     if status.plan is None:
         return f"attempt {status.attempt}"
     plan = status.plan
+    job = f", as SparkApplication/{status.application}" if status.application else ""
     return (
         f"attempt {status.attempt}: {plan.inputs} files, {plan.input_bytes} bytes, "
-        f"version {plan.read_version}"
+        f"version {plan.read_version}{job}"
     )
 
 
 def _summary(status: OperationStatus) -> str:
+    """What a commit did: `: 4971 rows updated, 31 files removed, 2 added`"""
     result = status.result
-    if result is None or result.version is None:
+    if result is None:
         return ""
-    parts = [f"version {result.version}"]
-    if result.files_added is not None:
-        parts.append(f"{result.files_added} files added")
-    if result.files_removed is not None:
-        parts.append(f"{result.files_removed} removed")
-    return ", ".join(parts)
+    rows = result.rows_affected
+    did = [("rows", rows.updated, "updated"), ("rows", rows.deleted, "deleted"),
+           ("rows", rows.inserted, "inserted")] if rows else []  # fmt: skip
+    did += [
+        ("files", result.files_removed or 0, "removed"),
+        ("files", result.files_added or 0, "added"),
+    ]
+    told = ", ".join(f"{count} {what} {how}" for what, count, how in did if count)
+    return f": {told}" if told else ""

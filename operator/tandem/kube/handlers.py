@@ -65,6 +65,7 @@ def register(
         body: Body = event["object"]
         if event["type"] == "DELETED":
             context.registry.remove(uid_of(body))
+            context.cancelled.discard(uid_of(body))
             return
         summary = context.registry.update(body)
         finished.note(summary)
@@ -119,7 +120,10 @@ def register(
 async def _clean_up(context: Context, body: Body) -> None:
     """An operation that was deleted while no operator ran has no daemon, and kopf starts none:
     what it left is cleaned up here, before kopf takes the finalizer off."""
-    if uid_of(body) in context.lives or not has_finalizer(body) or not is_active(body):
+    uid = uid_of(body)
+    if uid in context.lives or uid in context.cancelled:
+        return
+    if not has_finalizer(body) or not is_active(body):
         return
     try:
         async with asyncio.timeout(context.settings.cancel_s):

@@ -8,7 +8,7 @@ be tens of thousands, only what is listed or waited for.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from sys import intern
 
@@ -55,6 +55,7 @@ class Summary:
     active: bool
     owner: str
     labels: tuple[tuple[str, str], ...]
+    version: int | None
 
     @property
     def key(self) -> Key:
@@ -78,6 +79,8 @@ def summarize(body: Body) -> Summary:
     ttl = spec.get("ttlSecondsAfterFinished")
     labels = metadata.get("labels") or {}
     active = kind == TABLE_KIND or is_active(body)
+    result = status.get("result")
+    version = result.get("version") if isinstance(result, Mapping) else None
     return Summary(
         uid=uid_of(body),
         kind=intern(kind),
@@ -99,6 +102,7 @@ def summarize(body: Body) -> Summary:
         active=active,
         owner=next((o["uid"] for o in metadata.get("ownerReferences") or ()), ""),
         labels=tuple((k, v) for k, v in sorted(labels.items()) if k.startswith(_LABEL)),
+        version=version if isinstance(version, int) else None,
     )
 
 

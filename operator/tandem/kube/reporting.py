@@ -25,6 +25,7 @@ from tandem.kube.kinds import (
     uid_of,
 )
 from tandem.kube.status import StatusWriter
+from tandem.operations.layout import job_name
 from tandem.operations.statuses import conditions, rfc3339
 from tandem.spec.status import ENDED, OperationStatus, Phase
 
@@ -103,6 +104,7 @@ class Reporter:
             name=name,
             phase=status.phase.value,
             reason=status.conditions[0].reason,
+            message=status.conditions[0].message,
         )
         if write:
             await self._writer.finish(status.manifest())
@@ -114,10 +116,17 @@ class Reporter:
         """With the generation as it is now, and the retry that it answers."""
         generation = generation_of(self.body)
         answered = retry if retry and (status.attempt or status.phase in ENDED) else None
+        application = None
+        if status.attempt and status.operation_id:
+            name = job_name(status.operation_id, status.attempt)
+            # Not every attempt has a job: it may end with its plan, or with a bad template.
+            if status.phase is Phase.RUNNING or self.last.application == name:
+                application = name
         return status.model_copy(
             update={
                 "observed_generation": generation,
                 "observed_retry": answered or self.last.observed_retry,
+                "application": application,
                 "conditions": tuple(
                     c.model_copy(update={"observed_generation": generation})
                     for c in status.conditions

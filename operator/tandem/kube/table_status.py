@@ -96,7 +96,11 @@ def _last(operations: list[Summary]) -> tuple[FinishedOperation, ...]:
     ended.sort(key=lambda o: (o.completed, o.name), reverse=True)
     return tuple(
         FinishedOperation(
-            name=o.display, phase=Phase(o.phase), reason=o.reason, completion_time=o.completed
+            name=o.display,
+            phase=Phase(o.phase),
+            reason=o.reason,
+            completion_time=o.completed,
+            version=o.version,
         )
         for o in ended[:_LAST]
     )

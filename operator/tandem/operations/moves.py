@@ -70,9 +70,12 @@ def close(state: OperationState, closing: Closing) -> Step:
         point, rest = closing.todo[0], closing.todo[1:]
         return do(state, point, closing=replace(closing, todo=rest))
     if closing.again:
-        fresh = OperationState(
-            limits=state.limits, message=closing.ending.message, asked=state.asked
+        ending = closing.ending
+        # It is read while the next attempt runs, and must not be taken for its problem.
+        message = (
+            f"attempt {ending.attempt}: {ending.message}" if ending.attempt else ending.message
         )
+        fresh = OperationState(limits=state.limits, message=message, asked=state.asked)
         delay = 0 if state.asked is not None else closing.delay_ms
         return do(fresh, Point.READ_TABLE, delay_ms=delay)
     return end(state, closing.ending)
