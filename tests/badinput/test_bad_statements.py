@@ -46,6 +46,11 @@ BAD: dict[str, tuple[dict[str, Any], list[str]]] = {
         ["TableUpdate/less.spec.delete.where", "line 1, column 7", "found: SELECT",
          "Only the columns of the row itself"],
     ),
+    "a sub-query of a text": (
+        delete("k IN (SELECT 'a')"),
+        ["TableUpdate/less.spec.delete.where", "line 1, column 7", "found: SELECT",
+         "Only the columns of the row itself"],
+    ),
     "no SQL": (
         delete("k = = 1"),
         ["TableUpdate/less.spec.delete.where", "line 1, column 5", "found: =", "expected:"],

@@ -109,8 +109,8 @@ class OperationSpec(Model):
     spark_template: Opaque | None = None
     """A piece of a `SparkApplication` that is merged into the one of this operation."""
     depends_on: Annotated[tuple[Dependency, ...], Field(max_length=64)] = ()
-    """Operations that must have ended well before this one starts. Without a cluster only:
-    resources in one run start together otherwise."""
+    """Operations that must have ended well before this one starts; without it, operations
+    that are applied together start together."""
 
 
 class Resource(Model):

@@ -16,6 +16,9 @@ from tandem.statements.types import BOOLEAN, NULL, STRING, DataType, Schema
 
 _Node = TypeVar("_Node", bound=Expr)
 
+SUB_QUERY = ("SELECT", "FROM", "EXISTS", "WITH", "VALUES", "TABLE")
+"""Words by which one recognises that a sub-query was meant."""
+
 
 class Cursor:
     def __init__(self, source: Source, schema: Schema) -> None:
@@ -60,7 +63,7 @@ class Cursor:
 
     def fail_here(self, expected: str) -> NoReturn:
         token = self.token
-        if token.keyword in ("SELECT", "FROM", "EXISTS", "WITH", "VALUES", "TABLE"):
+        if token.keyword in SUB_QUERY:
             self.fail(
                 token.at,
                 "sub-queries are not accepted",

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from typing import Final
 
 from tandem.statements import coercion, tree
-from tandem.statements.cursor import Cursor
+from tandem.statements.cursor import SUB_QUERY, Cursor
 from tandem.statements.dialect import BARE_FUNCTIONS
 from tandem.statements.functions import ALIASES, FUNCTIONS, KINDS, Function
 from tandem.statements.lexer import Token, number_value
@@ -98,6 +98,8 @@ class Operands(Cursor, ABC):
         if word == "INTERVAL" and (after.kind == "literal" or after.text in ("-", "+")):
             return self.interval()
         if after.type == STRING:
+            if word in SUB_QUERY:
+                self.fail_here("a column, a constant, a function or (")
             return self.typed_literal()
         if after.kind == "op" and after.text == "(":
             if word in ("CAST", "TRY_CAST"):
