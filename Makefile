@@ -48,6 +48,11 @@ test: setup ## Set up and run all tests (one folder: make test PYTEST_ARGS=tests
 	@tools/build-kubernetes.sh >/dev/null
 	@$(BIN)/pytest -n 2 --dist worksteal $(PYTEST_ARGS)
 
+.PHONY: storm
+storm: setup ## Every death of the operator that there is, 500 resources at once (half an hour)
+	@tools/build-kubernetes.sh >/dev/null
+	@$(BIN)/pytest -n 2 --dist worksteal tests/kube/storm.py $(PYTEST_ARGS)
+
 .PHONY: check
 check: .venv/.installed ## Lint, format, types, layers
 	$(BIN)/ruff check .

@@ -14,8 +14,9 @@ import pytest
 
 from support import quick_lake
 from support.gates import GatedQuickJobs, PointGates
-from support.kube_scenarios import Json, Table, World, await_that
-from support.ledger import KINDS, Ledger
+from support.kube_scenarios import Table, World, await_that
+from support.ledger import Ledger
+from support.many import many_at_once
 from support.operator_process import Blow, Nursery, nursery
 from support.tables import result
 from tandem.operations.effects import Point
@@ -314,27 +315,6 @@ def test_Z6_two_operators_and_many_resources(cluster: Cluster, tmp_path: Path) -
         for ledger in ledgers:
             ledger.assert_serial()
         world.assert_nothing_left_behind(*tables)
-
-
-def many_at_once(world: World, folder: Path, count: int, tables: int = 10) -> None:
-    """Apply so many operations in one go; all must end well."""
-    ledgers = [Ledger(quick_lake.make(folder / str(n), loads=1)) for n in range(tables)]
-    lakes = [world.adopt(ledger.lake, wait=False) for ledger in ledgers]
-    applied = []
-    for number in range(count):
-        ledger, table = ledgers[number % tables], lakes[number % tables]
-        kind = KINDS[number // tables % len(KINDS)]
-        applied.append(table.apply(ledger.make(kind, backoffLimit=20)))
-
-    def ended() -> list[Json]:
-        return [b for b in world.space.operations() if b.get("status", {}).get("completionTime")]
-
-    await_that(lambda: len(ended()) == count, lambda: f"{len(ended())} of {count}", 30 + count)
-    for each in applied:
-        each.reaches("Succeeded", "Superseded")
-    for ledger in ledgers:
-        ledger.assert_serial()
-    world.assert_nothing_left_behind(*lakes)
 
 
 def test_a_hundred_resources_at_once(cluster: Cluster, tmp_path: Path) -> None:

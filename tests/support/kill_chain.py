@@ -114,7 +114,7 @@ class Chain:
             release()
         if lost:
             assert fresh is not None
-            fresh.succeeded()
+            fresh.reaches("Succeeded", "Superseded")
             child.stop()
         else:
             assert child.ended() == -link.blow.signal, f"{link}\n{child.text()}"

@@ -1,0 +1,73 @@
+"""`make storm`: every death of the operator that there is, and five hundred resources at once.
+
+Each point of the engine × before, after, answer lost × each kind of operation, in an order that
+the seed (STORM_SEED) gives: chains of operators on one table each.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from support import quick_lake
+from support.gates import GatedQuickJobs
+from support.kill_chain import Chain, Link, links_for
+from support.kube_scenarios import World
+from support.ledger import KINDS, Ledger
+from support.many import many_at_once
+from support.operator_process import Nursery, nursery
+from tandem.operations.effects import Point
+
+if TYPE_CHECKING:
+    from support.cluster import Cluster
+
+SEED = int(os.environ.get("STORM_SEED", "1"))
+PER_CHAIN = 20
+NEVER_LOST = {Point.READ_TABLE, Point.PLAN, Point.AWAIT_LOCKS, Point.LOOK_UP_COMMIT}
+"""Points whose effects change nothing, and whose answers only say what is there."""
+
+
+def all_links() -> list[tuple[Link, ...]]:
+    """What it takes for each death, shuffled."""
+    found = []
+    for point in Point:
+        for kind in KINDS:
+            if point is Point.REQUEST_ROUND and kind not in ("update", "delete"):
+                continue
+            for after in (False, True):
+                found.append(tuple(links_for(point, kind, after=after)))
+            straight = len(found[-1]) == 1 and not found[-1][0].crowd
+            if straight and point not in NEVER_LOST:
+                found.append(tuple(links_for(point, kind, after=True, signal=0)))
+    random.Random(SEED).shuffle(found)
+    return found
+
+
+@pytest.fixture(scope="module")
+def operators(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
+    with nursery(tmp_path_factory.mktemp("operators")) as made:
+        yield made
+
+
+@pytest.mark.parametrize("first", range(0, len(all_links()), PER_CHAIN))
+@pytest.mark.timeout(900)
+def test_every_death(cluster: Cluster, operators: Nursery, tmp_path: Path, first: int) -> None:
+    world, jobs = World.make(cluster, tmp_path), GatedQuickJobs()
+    with world.dev(jobs):
+        chain = Chain(world, operators, Ledger(quick_lake.make(tmp_path)), jobs)
+        for links in all_links()[first : first + PER_CHAIN]:
+            chain.strike_all(links)
+        chain.finish(limit_s=180)
+    operators.kill_all()
+
+
+@pytest.mark.timeout(900)
+def test_five_hundred_resources_at_once(cluster: Cluster, tmp_path: Path) -> None:
+    world = World.make(cluster, tmp_path)
+    with world.dev(GatedQuickJobs()), world.operator():
+        many_at_once(world, tmp_path, 500)
