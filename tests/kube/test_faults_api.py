@@ -117,6 +117,22 @@ def test_a_request_is_refused_or_its_answer_lost(stage: Stage, fault: str) -> No
     assert len(names) == len(set(names))
 
 
+@pytest.mark.parametrize("kind", ["compaction", "update", "ingest"])
+def test_a_resource_costs_few_writes(stage: Stage, kind: str) -> None:
+    """Finalizer on and off, status, events, its Spark application: twelve at most."""
+    applied = stage.apply(kind)
+    applied.succeeded()
+    applied.wait_free()
+    operation = applied.status["operationId"]
+    about = [
+        call
+        for call in stage.proxy.writes()
+        if call.about == applied.name or operation in call.about
+    ]
+    assert 5 <= len(about) <= 12, about
+    stage.all_end_well(applied)
+
+
 def test_everything_is_slow(stage: Stage) -> None:
     with stage.proxy.while_(Slow(0.15)):
         stage.all_end_well(*stage.one_of_each())
