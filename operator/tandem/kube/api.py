@@ -19,7 +19,7 @@ from typing import Any
 import aiohttp
 import kopf
 
-from tandem.kube import credentials
+from tandem.kube import credentials, deep
 
 Json = dict[str, Any]
 _BACKOFF_S = (0.1, 0.3, 0.7, 1.5, 3.0, 5.0)
@@ -296,7 +296,7 @@ class Api:
                 *lines, rest = (rest + block).split(b"\n")
                 for line in lines:
                     if line.strip():
-                        yield _event(json.loads(line))
+                        yield _event(deep.loads(line))
 
     async def request(
         self,
@@ -330,7 +330,7 @@ class Api:
                         headers={"Content-Type": content_type, "Accept": "application/json"},
                     ) as answer:
                         if answer.status < 400:
-                            found: Json = await answer.json()
+                            found: Json = await answer.json(loads=deep.loads)
                             self._was_heard = True
                             return found
                         error = await _error_of(answer)

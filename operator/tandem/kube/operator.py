@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager
 
 import structlog
 
-from tandem.kube import handlers, health
+from tandem.kube import deep, handlers, health
 from tandem.kube.api import Api, ApiError
 from tandem.kube.automatic import Automatic
 from tandem.kube.context import Context, RunnerOf
@@ -64,6 +64,7 @@ async def run_operator(
     stop = stop or asyncio.Event()
     ready = ready or asyncio.Event()
     loop = asyncio.get_running_loop()
+    deep.protect_kopf()
     clock, nonces = clock or SystemClock(), SystemNonces()
     pool = ThreadPoolExecutor(settings.workers, thread_name_prefix="tandem")
     # Elections must not wait for a thread that works on a table.

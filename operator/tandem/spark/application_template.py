@@ -54,6 +54,7 @@ What a job is and how often it runs (a second run of the same attempt would be a
 who owns it, and the pinned settings under which a statement has one meaning.
 """
 
+_MOST_LEVELS = 64
 _METADATA = ("labels", "annotations")
 _PARTS: Final = ("driver", "executor")
 _TEXTS: Final = ("sparkConf", "hadoopConf")
@@ -70,6 +71,7 @@ def check(template: Mapping[str, Any] | None, *, resource: str = "", field: str 
     if template is None:
         return
     _mapping(template, "", resource, field)
+    _check_depth(template, resource, field)
     for key, value in template.items():
         if key not in ("metadata", "spec") and not _is_ours(key):
             raise InvalidSpec(
@@ -112,6 +114,26 @@ def check(template: Mapping[str, Any] | None, *, resource: str = "", field: str 
             field=_join(field, "spec.nodeSelector"),
             expected="one for the application, or one each for driver and executor",
         )
+
+
+def _check_depth(template: Mapping[str, Any], resource: str, field: str) -> None:
+    """Everything else here walks it by recursion."""
+    level: list[Any] = [template]
+    for _ in range(_MOST_LEVELS):
+        level = [inner for outer in level for inner in _inside(outer)]
+        if not level:
+            return
+    raise InvalidSpec(
+        "is nested too deeply",
+        resource=resource,
+        field=field,
+        expected=f"at most {_MOST_LEVELS} levels",
+    )
+
+
+def _inside(outer: Any) -> list[Any]:
+    values = outer.values() if isinstance(outer, Mapping) else outer
+    return [value for value in values if isinstance(value, Mapping | list | tuple)]
 
 
 def _check_pod(pod: Mapping[str, Any], path: str, resource: str, field: str) -> None:

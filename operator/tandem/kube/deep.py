@@ -1,0 +1,73 @@
+"""Reads the API server's JSON, however deep it is.
+
+Whoever may create an object in one namespace may nest it ten thousand levels deep where its
+schema is open (`sparkTemplate`, a pod's template). Python's JSON gives up at a thousand: then a
+watch ends, and with it the work for everybody. What is deeper than anything sensible is cut off
+here, so that nothing behind it need walk it; the spec's model refuses what is left.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from types import SimpleNamespace
+from typing import Any, Final
+
+from kopf._cogs.clients import api as kopfs_client
+
+MOST_LEVELS: Final = 150
+"""Deeper than any object that we know, schemas included."""
+CUT: Final = "(cut off: nested too deeply)"
+_API_SERVERS_LEVELS = 11_000
+"""It takes 10,000; a watch and a list add a few."""
+
+
+def loads(text: str | bytes) -> Any:
+    """As `json.loads`, with `CUT` for what lies deeper than `MOST_LEVELS`."""
+    try:
+        found = json.loads(text)
+    except RecursionError:
+        found = _loads_deep(text)
+    level = [found]
+    for _ in range(MOST_LEVELS):
+        level = [inner for outer in level for inner in _inside(outer)]
+        if not level:
+            return found
+    for outer in level:
+        for key, inner in list(outer.items() if isinstance(outer, dict) else enumerate(outer)):
+            if isinstance(inner, dict | list):
+                outer[key] = CUT
+    return found
+
+
+def _inside(outer: Any) -> list[Any]:
+    values = outer.values() if type(outer) is dict else outer if type(outer) is list else ()
+    return [value for value in values if type(value) is dict or type(value) is list]
+
+
+def _loads_deep(text: str | bytes) -> Any:
+    # No other thread runs meanwhile: the decoder is C, and keeps the interpreter to itself.
+    # For good, a limit like that would turn errors into crashes.
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(max(limit, _API_SERVERS_LEVELS))
+    try:
+        return json.loads(text)
+    finally:
+        sys.setrecursionlimit(limit)
+
+
+def protect_kopf() -> None:
+    """Have kopf's client read with `loads`. It offers no way to say so."""
+    asks = kopfs_client.request
+    if getattr(asks, "reads_deep", False):
+        return
+
+    async def request(*args: Any, **options: Any) -> Any:
+        response: Any = await asks(*args, **options)
+        plain = response.json
+        response.json = lambda: plain(loads=loads)
+        return response
+
+    request.reads_deep = True  # type: ignore[attr-defined]
+    kopfs_client.request = request
+    vars(kopfs_client)["json"] = SimpleNamespace(loads=loads)

@@ -1,0 +1,121 @@
+"""Resources that mean harm, or are made by who knows no better: the operator goes on for all
+others, and says what is wrong.
+
+Everything but the jobs is real. One operator for all tests of the module.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from support import quick_lake
+from support.operator_thread import (
+    HeldJobs,
+    Resources,
+    await_that,
+    operating,
+    quick_settings,
+)
+from support.quick_lake import QuickLake
+from tandem.errors import InvalidSpec
+from tandem.kube import deep
+from tandem.spark import application_template as templates
+
+if TYPE_CHECKING:
+    from support.cluster import Cluster
+
+KIND = "TableCompaction"
+
+
+class Stage:
+    """A namespace with an operator, and tables to attack."""
+
+    def __init__(self, space: Resources, jobs: HeldJobs, folder: Path) -> None:
+        self.space = space
+        self.jobs = jobs
+        self._folder = folder
+        self._made = 0
+
+    def lake(self) -> tuple[str, QuickLake]:
+        self._made += 1
+        name = f"t{self._made}"
+        lake = quick_lake.make(self._folder / name, 4)
+        self.space.table(name, lake.location)
+        self.space.await_reason("LakeTable", name, "Adopted")
+        return name, lake
+
+    def apply(self, text: str) -> None:
+        """By a client that knows no limits."""
+        self.space.cluster.kubectl("create", "-n", self.space.namespace, "-f", "-", input=text)
+
+    # Answers of the API server that name what is deep are too deep for the client of these tests.
+
+    def phase(self, name: str) -> str:
+        path = "jsonpath={.status.phase}"
+        said: str = self.space.cluster.kubectl(
+            "get", "tcomp", name, "-n", self.space.namespace, "-o", path
+        )
+        return said
+
+    def delete_deep(self, name: str) -> None:
+        space = self.space
+        space.cluster.kubectl("delete", "tcomp", name, "-n", space.namespace, "--timeout=20s")
+
+
+@pytest.fixture(scope="module")
+def stage(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    space = Resources(cluster, cluster.namespace("attack"))
+    jobs = HeldJobs()
+    with operating(quick_settings(cluster, space.namespace), jobs):
+        yield Stage(space, jobs, tmp_path_factory.mktemp("attack"))
+
+
+def nested(levels: int) -> str:
+    return '{"a":' * levels + "1" + "}" * levels
+
+
+def deep_compaction(name: str, table: str, levels: int) -> str:
+    spec = {"tableRef": {"name": table}, "type": "Minor", "sparkTemplate": {"spec": "NESTED"}}
+    body = {
+        "apiVersion": "tandem.dev/v1alpha1",
+        "kind": KIND,
+        "metadata": {"name": name},
+        "spec": spec,
+    }
+    return json.dumps(body).replace('"NESTED"', nested(levels))
+
+
+def test_a_template_of_two_thousand_levels_stops_nobody(stage: Stage) -> None:
+    table, _lake = stage.lake()
+    name = "deep"
+    stage.apply(deep_compaction(name, table, 2_000))
+    try:
+        stage.space.update("beside-deep", table, "k = 1", {"v": "v + 1"})
+        assert stage.space.await_end("TableUpdate", "beside-deep")["phase"] == "Succeeded"
+        # The jobs of this operator have no template: nothing is wrong with the resource, either.
+        await_that(lambda: stage.phase(name) == "Succeeded", lambda: stage.phase(name))
+    finally:
+        stage.delete_deep(name)
+
+
+@pytest.mark.parametrize("levels", [1, 149, 150, 151, 990, 10_500])
+def test_json_is_read_however_deep(levels: int) -> None:
+    found: Any = deep.loads('{"b":[1],"a":' + nested(levels - 1) + "}")
+    assert found["b"] == [1]
+    seen = 0
+    while isinstance(found, dict):
+        found, seen = found["a"], seen + 1
+    assert (seen, found) == ((levels, 1) if levels <= 151 else (151, deep.CUT))
+
+
+def test_a_template_that_is_too_deep_is_refused_before_it_is_walked() -> None:
+    with pytest.raises(InvalidSpec, match="nested too deeply"):
+        templates.check(json.loads(nested(65)), field="spec.sparkTemplate")
+    with pytest.raises(InvalidSpec, match="nested too deeply"):
+        templates.check({"spec": {"volumes": deep.loads("[" * 2000 + "]" * 2000)}})
+    templates.check({"spec": {"driver": {"template": json.loads(nested(60))}}})
