@@ -34,3 +34,10 @@ def test_what_is_short_stays_as_it_is() -> None:
     plan = Plan(read_version=41, inputs=4, input_bytes=10, segments=("0", "1"), outputs=("0.1",))
     status = OperationStatus(phase=Phase.RUNNING, plan=plan).manifest()
     assert shortened(status) == status
+
+
+def test_what_json_or_int64_cannot_hold_is_told_as_well_as_can_be() -> None:
+    # The API server would change the one and refuse the other, again and again.
+    short = shortened({"message": "half \ud800 a pair, ä", "result": {"rows": [10**30, -(10**30)]}})
+    assert short["message"] == "half ? a pair, ä"
+    assert short["result"]["rows"] == [2**63 - 1, 1 - 2**63]

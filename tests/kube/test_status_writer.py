@@ -178,6 +178,30 @@ def test_what_a_schema_refuses_is_cut_to_the_bone(monkeypatch: pytest.MonkeyPatc
     assert "result" not in found
 
 
+class OlderServer(Server):
+    """Its schema does not know `result` yet, and gives texts back otherwise."""
+
+    async def patch_status(self, where: object, patch: Json, *, uid: str) -> Json:
+        if len(self.patches) > 10:
+            raise SystemExit("the same again and again")
+        found = await super().patch_status(where, patch, uid=uid)
+        status = {key: value for key, value in found["status"].items() if key != "result"}
+        return {**found, "status": {**status, "phase": status["phase"].upper()}}
+
+
+def test_what_the_server_does_not_take_over_is_not_written_for_ever() -> None:
+    async def test(server: Server) -> None:
+        writer = server.writer()
+        writer.offer(status("Running", "Running", result={"x": 1}))
+        await until(lambda: len(server.patches) == 1)
+        writer.offer(status("Running", "Running", result={"x": 1}))
+        await writer.finish(status("Succeeded", "Committed", "True", result={"x": 2}))
+
+    server = OlderServer()
+    asyncio.run(test(server))
+    assert len(server.patches) == 2
+
+
 def test_who_may_not_write_does_not() -> None:
     async def test(server: Server) -> None:
         writer = server.writer(allowed=lambda: False)

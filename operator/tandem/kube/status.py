@@ -189,7 +189,11 @@ class StatusWriter:
                 self._on_gone()
                 return
             self._version = _number(body["metadata"]["resourceVersion"])
-            self._known = dict(body.get("status") or {})
+            # What it did not take over as it was (its schema may be an older one) it would not
+            # take over the next time either.
+            self._known = {**(body.get("status") or {}), **patch}
+            for key in [key for key, value in patch.items() if value is None]:
+                del self._known[key]
             self._last = asyncio.get_running_loop().time()
 
     async def _patch_patiently(self, patch: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -247,5 +251,5 @@ def _points(status: Mapping[str, Any]) -> list[tuple[str, str, str]]:
 
 def _least(status: Mapping[str, Any]) -> dict[str, Any]:
     """What a schema of whatever version accepts."""
-    kept = ("observedGeneration", "phase", "conditions", "completionTime")
+    kept = ("observedGeneration", "observedRetry", "phase", "conditions", "completionTime")
     return {key: status[key] for key in kept if key in status}
