@@ -16,6 +16,7 @@ from support import quick_lake
 from support.quick_lake import QuickLake
 from tandem.operations.selection import files_of
 from tandem.statements.statement import parse_statement
+from tandem.timeline.segments import segment_file
 
 CASES = {
     "a wei": (38, 18, "1.234567890123456789"),
@@ -58,3 +59,13 @@ def _selected(lake: QuickLake, where: str) -> bool:
     snapshot = lake.log.snapshot()
     statement = parse_statement(where, None, snapshot.metadata.schema_string)
     return files_of(statement.where, snapshot)(lake.first_add)
+
+
+@pytest.mark.parametrize("rows", ["9" * 5000, "1" + "0" * 30, "-" + "9" * 30])
+def test_a_number_of_rows_that_no_integer_holds_says_nothing(tmp_path: Path, rows: str) -> None:
+    lake = quick_lake.make(tmp_path, 2)
+    for text in ('{"numRecords":%s}', '{"x":1,"numRecords":%s}'):
+        lake.log_again(stats=text % rows)
+        snapshot = lake.log.snapshot()
+        assert [segment_file(add).rows for add in snapshot.adds()] == [None, None]
+        assert snapshot.num_records.to_pylist() == [None, None]

@@ -94,7 +94,12 @@ def _one(text: str | None) -> int | None:
         except (ValueError, RecursionError):
             return None
         value = body.get("numRecords") if isinstance(body, dict) else None
-    return value if isinstance(value, int) else None
+    return _count(value)
+
+
+def _count(value: Any) -> int | None:
+    """A number of rows, unless it is none: whoever wrote it may have written anything."""
+    return value if isinstance(value, int) and abs(value) < 2**63 else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,9 +212,7 @@ def _bounds_one_by_one(stats: pa.ChunkedArray, path: Sequence[str], arrow: pa.Da
 
     def counts(keys: tuple[str, ...]) -> pa.ChunkedArray:
         found = [_dig(row, keys) for row in rows]
-        return pa.chunked_array(
-            [pa.array([n if isinstance(n, int) else None for n in found], pa.int64())]
-        )
+        return pa.chunked_array([pa.array([_count(n) for n in found], pa.int64())])
 
     high = _widen(column("maxValues"), arrow)
     return Bounds(column("minValues"), high, counts(("nullCount", *path)), counts(("numRecords",)))

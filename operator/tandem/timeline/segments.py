@@ -28,6 +28,8 @@ TAG_TYPE = "tandem.type"
 TYPE_MAJOR = "Major"
 
 _NUM_RECORDS = re.compile(r'\{\s*"numRecords"\s*:\s*(\d+)\s*[,}]')
+_MOST_DIGITS = 18
+"""Of a number of rows: what is longer fits no column of ours, and says nothing."""
 SEQUENCE_PATTERN = "-?[0-9]{1,15}"  # up to the year 33658; a next one stays below 18 digits
 _SEQUENCE = re.compile(SEQUENCE_PATTERN)
 
@@ -193,13 +195,14 @@ def _rows(stats: str | None) -> int | None:
         return None
     # Every writer that we met puts it first; anywhere else it could be a column of that name.
     if match := _NUM_RECORDS.match(stats):
-        return int(match[1])
+        digits = match[1]
+        return int(digits) if len(digits) <= _MOST_DIGITS else None
     try:
         parsed = json.loads(stats)
     except (ValueError, RecursionError):
         return None
     rows = parsed.get("numRecords") if isinstance(parsed, dict) else None
-    return rows if isinstance(rows, int) and rows >= 0 else None
+    return rows if isinstance(rows, int) and 0 <= rows < 10**_MOST_DIGITS else None
 
 
 def _segment(name: str, members: Sequence[AddFile], time: TimeColumn | None) -> Segment:
