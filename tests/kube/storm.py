@@ -67,7 +67,11 @@ def test_every_death(cluster: Cluster, operators: Nursery, tmp_path: Path, first
 
 
 @pytest.mark.timeout(900)
-def test_five_hundred_resources_at_once(cluster: Cluster, tmp_path: Path) -> None:
+def test_five_hundred_resources_at_once(
+    cluster: Cluster, operators: Nursery, tmp_path: Path
+) -> None:
     world = World.make(cluster, tmp_path)
-    with world.dev(GatedQuickJobs()), world.operator():
+    with world.dev(GatedQuickJobs()):
+        child = operators.start(world.order()).ready()
         many_at_once(world, tmp_path, 500)
+        child.stop()

@@ -57,9 +57,8 @@ def test_the_operator_is_killed_at_every_point(chain: Chain, part: int) -> None:
 def test_the_operator_is_killed_while_it_recovers_from_a_kill(chain: Chain) -> None:
     """Again and again at the same place of the same operation."""
     chain.strike(Link("update", Blow(Point.WRITE_SIDECARS)))
-    for _ in range(3):
+    for _ in range(2):
         chain.strike(Link("", Blow(Point.WRITE_SIDECARS, after=True)))
     chain.strike(Link("", Blow(Point.PUT_COMMIT, after=True)))
-    for _ in range(2):
-        chain.strike(Link("", Blow(Point.FIND_COMMIT)))
+    chain.strike(Link("", Blow(Point.FIND_COMMIT)))
     chain.finish()

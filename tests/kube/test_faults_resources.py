@@ -317,10 +317,12 @@ def test_Z6_two_operators_and_many_resources(cluster: Cluster, tmp_path: Path) -
         world.assert_nothing_left_behind(*tables)
 
 
-def test_a_hundred_resources_at_once(cluster: Cluster, tmp_path: Path) -> None:
+def test_a_hundred_resources_at_once(cluster: Cluster, operators: Nursery, tmp_path: Path) -> None:
     world = World.make(cluster, tmp_path)
-    with world.dev(GatedQuickJobs()), world.operator():
+    with world.dev(GatedQuickJobs()):
+        child = operators.start(world.order()).ready()
         many_at_once(world, tmp_path, 100)
+        child.stop()
 
 
 def test_results_of_many_resources_have_versions_of_their_own(stage: Stage) -> None:

@@ -125,14 +125,14 @@ class Client:
 
 
 def await_that(test: Callable[[], bool], what: Callable[[], object] | str,
-               limit_s: float = LIMIT_S) -> None:  # fmt: skip
+               limit_s: float = LIMIT_S, poll_s: float = POLL_S) -> None:  # fmt: skip
     """Until `test` holds; fails with `what` was seen last."""
     deadline = time.monotonic() + limit_s
     pause = threading.Event()
     while not test():
         if time.monotonic() > deadline:
             raise AssertionError(f"after {limit_s} s: {what if isinstance(what, str) else what()}")
-        pause.wait(POLL_S)
+        pause.wait(poll_s)
 
 
 class Space:

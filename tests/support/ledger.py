@@ -25,8 +25,8 @@ KINDS = ("compaction", "update", "delete", "ingest")
 
 @dataclass
 class Ledger:
-    """`lake` begins with rows of ids below 40. What operations add has ids from 1000 on, and no
-    statement touches it."""
+    """`lake` begins with rows of ids from 0 to 39. What is added has ids from 1000 on, or below 0
+    and then `k` = 0, and no statement touches it."""
 
     lake: QuickLake
     effects: dict[str, Effect] = field(default_factory=dict)
@@ -63,9 +63,11 @@ class Ledger:
         return operation
 
     def append(self) -> None:
-        """A foreign writer's load, at once."""
+        """A foreign writer's load, at once. By its statistics any statement might concern it; by
+        its rows none does."""
         self._made += 1
-        fresh = rows(range(1000 + 10 * self._made, 1003 + 10 * self._made))
+        first = 1000 + 10 * self._made
+        fresh = rows([-5 * self._made, *range(first, first + 3)])
         self.effects[f"foreign-{self._made}"] = _with(fresh)
         self.lake.append(fresh)
 

@@ -22,7 +22,7 @@ def many_at_once(world: World, folder: Path, count: int, tables: int = 10) -> No
     def ended() -> list[Json]:
         return [b for b in world.space.operations() if b.get("status", {}).get("completionTime")]
 
-    await_that(lambda: len(ended()) == count, lambda: f"{len(ended())} of {count}", 30 + count)
+    await_that(lambda: len(ended()) == count, lambda: f"{len(ended())} of {count}", 30 + count, 0.5)
     for each in applied:
         each.reaches("Succeeded", "Superseded")
     for ledger in ledgers:
