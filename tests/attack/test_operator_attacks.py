@@ -7,7 +7,9 @@ Everything but the jobs is real. One operator for all tests of the module.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,12 +20,16 @@ from support.operator_thread import (
     HeldJobs,
     Resources,
     await_that,
+    condition,
     operating,
     quick_settings,
 )
 from support.quick_lake import QuickLake
+from tandem.cli.operator_command import LogFormat
 from tandem.errors import InvalidSpec
 from tandem.kube import deep
+from tandem.operations.effects import Effect, Point
+from tandem.operations.events import Event
 from tandem.spark import application_template as templates
 
 if TYPE_CHECKING:
@@ -40,6 +46,14 @@ class Stage:
         self.jobs = jobs
         self._folder = folder
         self._made = 0
+        self.bugs = 0
+        self.secret = "hunter" + "2"
+
+    def around(self, effect: Effect, call: Callable[[], Event]) -> Event:
+        if self.bugs and effect.point is Point.PERSIST_PLAN:
+            self.bugs -= 1
+            raise ZeroDivisionError(self.secret)
+        return call()
 
     def lake(self) -> tuple[str, QuickLake]:
         self._made += 1
@@ -71,8 +85,9 @@ class Stage:
 def stage(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     space = Resources(cluster, cluster.namespace("attack"))
     jobs = HeldJobs()
-    with operating(quick_settings(cluster, space.namespace), jobs):
-        yield Stage(space, jobs, tmp_path_factory.mktemp("attack"))
+    stage = Stage(space, jobs, tmp_path_factory.mktemp("attack"))
+    with operating(quick_settings(cluster, space.namespace), jobs, stage.around):
+        yield stage
 
 
 def nested(levels: int) -> str:
@@ -119,3 +134,47 @@ def test_a_template_that_is_too_deep_is_refused_before_it_is_walked() -> None:
     with pytest.raises(InvalidSpec, match="nested too deeply"):
         templates.check({"spec": {"volumes": deep.loads("[" * 2000 + "]" * 2000)}})
     templates.check({"spec": {"driver": {"template": json.loads(nested(60))}}})
+
+
+def test_a_bug_of_ours_is_told_and_costs_nobody_anything(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("tandem.kube.daemon._AFTER_BUG_S", 0.7)
+    table, lake = stage.lake()
+    stage.bugs = 1
+    stage.space.compaction("buggy", table)
+    status = stage.space.await_reason(KIND, "buggy", "InternalError")
+    assert "ZeroDivisionError" in condition(status)["message"]
+    assert stage.secret not in json.dumps(status)
+    status = stage.space.await_end(KIND, "buggy")
+    assert status["phase"] == "Succeeded"
+    assert lake.version == status["result"]["version"]
+    table, _lake = stage.lake()
+    stage.bugs = 1_000
+    stage.space.compaction("buggier", table)
+    stage.space.await_reason(KIND, "buggier", "InternalError")
+    stage.space.delete(KIND, "buggier")
+    stage.space.await_gone(KIND, "buggier")
+    stage.bugs = 0
+    said = capfd.readouterr()
+    assert "please report it" in said.out + said.err
+    assert stage.secret not in said.out + said.err
+
+
+@pytest.mark.parametrize("form", list(LogFormat))
+def test_logs_show_no_variables(form: LogFormat) -> None:
+    code = f"""
+import logging, structlog
+from tandem.cli.operator_command import LogFormat, configure_logging
+configure_logging(LogFormat({form.value!r}), verbose=True)
+def connect(token):
+    raise ZeroDivisionError
+for log in (logging.getLogger("kopf"), structlog.get_logger("tandem")):
+    try:
+        connect("hunter" + "2")
+    except ZeroDivisionError:
+        log.exception("no")
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stderr.count("ZeroDivisionError") >= 2
+    assert "hunter2" not in done.stderr

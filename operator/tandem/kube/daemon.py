@@ -13,11 +13,14 @@ import contextlib
 from datetime import datetime
 from typing import Protocol
 
+import structlog
 from kopf import DaemonStoppingReason
 
+from tandem.delta.snapshot import Snapshot
 from tandem.errors import InvalidSpec, Reason, StorageError, TandemError, Unreachable
 from tandem.kube.context import Context
 from tandem.kube.drive import Driver, Signals
+from tandem.kube.events import where_from
 from tandem.kube.hindrances import hindrance, table_for_cleaning
 from tandem.kube.kinds import (
     TABLE_KIND,
@@ -38,8 +41,10 @@ from tandem.spec.loader import parse
 from tandem.spec.resources import LakeTable, Operation, require_built
 from tandem.spec.status import ENDED, OperationStatus, Phase
 
+_log = structlog.get_logger("tandem.kube.daemon")
 _FINALIZER_S = 15.0
 _LOOK_AGAIN_S = 5.0
+_AFTER_BUG_S = 10.0
 
 
 class Stopped(Protocol):
@@ -208,7 +213,7 @@ class Life:
         except InvalidSpec as error:
             return self._reporter.changed(Phase.FAILED, Reason.INVALID_SPEC, str(error))
         if self._deleted:
-            table = await table_for_cleaning(self._context, resource)
+            table, snapshot = await table_for_cleaning(self._context, resource), None
             if table is None:
                 self._give_up = True
                 return None
@@ -217,18 +222,25 @@ class Life:
             if found is not None:
                 await self._hindered(found.phase, found.reason, found.message)
                 return None
-            table = self._context.tables[resource.namespace, resource.spec.table_ref.name].table
+            known = self._context.tables[resource.namespace, resource.spec.table_ref.name]
+            table, snapshot = known.table, known.snapshot
             assert table is not None
         # One try: nobody may be kept for ever by what cannot be cleaned.
         self._give_up = self._deleted
         try:
-            return await self._drive(resource, table)
+            return await self._drive(resource, table, snapshot)
         except (StorageError, Unreachable) as error:
             if not self._deleted:
                 await self._hindered(Phase.PENDING, error.reason, str(error), _LOOK_AGAIN_S)
             return None
         except TandemError as error:
             return self._reporter.changed(Phase.FAILED, error.reason, str(error))
+        except Exception as error:  # noqa: BLE001 - a bug, and nobody but us would say so
+            _log.error("a bug: please report it", resource=resource.id, at=where_from(error))
+            if not self._deleted:
+                message = f"{type(error).__name__}, see the operator's log; it will be tried again"
+                await self._hindered(Phase.PENDING, Reason.INTERNAL_ERROR, message, _AFTER_BUG_S)
+            return None
 
     async def _hindered(
         self, phase: Phase, reason: Reason, message: str, seconds: float | None = None
@@ -237,7 +249,9 @@ class Life:
         self._reporter.waiting(phase, reason, message)
         await self._wait(seconds)
 
-    async def _drive(self, resource: Operation, table: Table) -> OperationStatus | None:
+    async def _drive(
+        self, resource: Operation, table: Table, snapshot: Snapshot | None
+    ) -> OperationStatus | None:
         context = self._context
         retry = retry_asked(self._body)
         ports = Ports(
@@ -263,7 +277,13 @@ class Life:
 
         session = await context.threads(
             lambda: open_session(
-                resource, table, ports, drive, on_status=report, started_ms=started_ms
+                resource,
+                table,
+                ports,
+                drive,
+                on_status=report,
+                started_ms=started_ms,
+                snapshot=snapshot,
             )
         )
         self._session = session

@@ -6,6 +6,7 @@ the context of a kopf handler, whose queue posts them in the background.
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any
@@ -52,6 +53,12 @@ def post(body: Body, reason: str, message: str, *, warning: bool = False) -> Non
         # A namespace that is going takes no events any more: one try then.
         backoffs=() if is_deleting(body) else None,
     )
+
+
+def where_from(error: BaseException) -> str:
+    """Where an error that nobody foresaw was raised. Neither its text nor any variable is told:
+    who knows what is in them."""
+    return f"{type(error).__name__}\n" + "".join(traceback.format_tb(error.__traceback__))
 
 
 class Narrator:

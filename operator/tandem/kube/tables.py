@@ -30,6 +30,7 @@ from tandem.errors import (
 )
 from tandem.kube import table_status
 from tandem.kube.api import Api, ApiError, Forbidden, NotFound, ResourcePath
+from tandem.kube.events import where_from
 from tandem.kube.renewed import RenewedStore
 from tandem.locks.model import Entry
 from tandem.locks.port import LockStore
@@ -147,6 +148,13 @@ class TableContext:
                 self.conditions = table_status.hindered(
                     Reason.CLUSTER_UNAVAILABLE, str(error), generation, now
                 )
+            return
+        except Exception as error:  # noqa: BLE001 - a bug, and nobody but us would say so
+            _log.error("a bug: please report it", table=resource.id, at=where_from(error))
+            message = f"{type(error).__name__}, see the operator's log; it will be tried again"
+            if self.snapshot is None:
+                self.table = None
+            self.conditions = table_status.hindered(Reason.INTERNAL_ERROR, message, generation, now)
             return
         self._errors = 0
         self.table = self._opened
