@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tandem.delta import maintenance
+from tandem.delta.snapshot import Snapshot
 from tandem.operations import pins
 from tandem.operations.compaction import Compaction
 from tandem.operations.identity import identify
@@ -53,6 +54,7 @@ def open_session(
     on_status: OnStatus | None = None,
     *,
     started_ms: int | None = None,
+    snapshot: Snapshot | None = None,
 ) -> Session:
     """A session that has done nothing yet but read the table to know who it is.
 
@@ -60,9 +62,13 @@ def open_session(
     `status.startTime` count from there. A deadline that has passed by now ends the operation
     once it is known that it has not committed.
 
+    `snapshot`, of any version of the table, saves reading the whole log: only what came after
+    it is read.
+
     Raises: TableNotFound, StorageError.
     """
-    identity = identify(resource, table, table.log.snapshot(), again=drive.again)
+    latest = table.log.snapshot() if snapshot is None else table.log.update(snapshot)
+    identity = identify(resource, table, latest, again=drive.again)
     spec = resource.spec
     limits = Limits(
         backoff_limit=spec.backoff_limit,
@@ -73,9 +79,10 @@ def open_session(
     options = Options(
         lock_wait_s=drive.lock_wait_s,
         priority=spec.priority,
-        maintain=lambda table_, _: _maintain(table_, ports),
+        maintain=lambda table_, snapshot_: _maintain(table_, snapshot_, ports),
     )
     performer = Performer(identity, table, kind_of(resource), ports, options, drive.around)
+    performer.work.latest = latest
     deadline = spec.active_deadline_seconds
     start = ports.clock.now_ms() if started_ms is None else started_ms
 
@@ -118,8 +125,8 @@ def _status(
     )
 
 
-def _maintain(table: Table, ports: Ports) -> None:
-    snapshot = table.log.snapshot()
+def _maintain(table: Table, snapshot: Snapshot, ports: Ports) -> None:
+    snapshot = table.log.update(snapshot)
     if not maintenance.is_due(table.log, snapshot):
         return
     reading = [pin.read_version for pin in pins.unfinished(table.store)]

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tandem.delta import protocol
+from tandem.delta.snapshot import Snapshot
 from tandem.errors import (
     AccessDenied,
     AlreadyExists,
@@ -64,11 +65,12 @@ def plainly(_effect: Effect, call: Callable[[], Event]) -> Event:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """`maintain` does what table properties ask after a commit (checkpoint, log clean-up)."""
+    """`maintain` does what table properties ask after a commit (checkpoint, log clean-up); it
+    gets the version that was read last."""
 
     lock_wait_s: float = _LOCK_WAIT_S
     priority: int = 0
-    maintain: Callable[[Table, int], None] | None = None
+    maintain: Callable[[Table, Snapshot], None] | None = None
 
 
 class Performer:
@@ -393,5 +395,5 @@ class Performer:
         assert state.closing.ending.result is not None
         version = state.closing.ending.result.version
         if self._options.maintain is not None and version is not None:
-            self._options.maintain(self._table, version)
+            self._options.maintain(self._table, self.work.snapshot)
         return Done(effect.point)
