@@ -1,7 +1,8 @@
 """Drives one `Session` from an event loop: waits here, works in threads.
 
-Every effect is one call in a thread. Delays and waits for locks or for a slot are awaited in
-the loop, so that hundreds of waiting operations need no thread at all. What the effects mean is
+Effects are done in threads, one after the other until one has to wait. Delays and waits for
+locks or for a slot are awaited in the loop, so that hundreds of waiting operations need no
+thread at all. What the effects mean is
 not known here, but for three: those that wait for locks, start a job, and are done with it.
 """
 
@@ -30,6 +31,8 @@ _DRIVER_NEEDED = frozenset(
     | {Point.ENTER_COMMIT, Point.PUT_COMMIT, Point.LOOK_UP_COMMIT, Point.START_JOB}
 )
 """Between a job's start and these, its driver may still be running."""
+_PREPARED = frozenset({Point.AWAIT_LOCKS, Point.START_JOB, Point.POLL_JOB})
+"""What these need is waited for in the loop."""
 
 
 @dataclass(slots=True)
@@ -85,12 +88,27 @@ class Driver:
             while more:
                 if not await self._prepare():
                     return False
-                more = await self._in_thread(lambda: session.advance(sleep=False))
+                more = await self._in_thread(self._advance)
                 self._mind_slot()
         finally:
             session.on_ask = None
             self._return_slot()
         return True
+
+    def _advance(self) -> bool:
+        """In a thread: the next effect, and those after it for which nothing has to be waited
+        for in the loop. False once it has ended."""
+        while self._session.advance(sleep=False):
+            effect = self._session.next_effect
+            if (
+                self._signals.leaving
+                or effect is None
+                or effect.point in _PREPARED
+                or self._session.wait_ms()
+                or (self._has_slot and effect.point not in _DRIVER_NEEDED)
+            ):
+                return True
+        return False
 
     async def _prepare(self) -> bool:
         """Wait for what the next effect needs; False if we are to leave."""
