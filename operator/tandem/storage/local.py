@@ -180,8 +180,9 @@ class LocalStore:
 
     def _locate(self, path: str) -> str:
         """The path on disk, after making sure that it stays below the root."""
-        full = os.path.join(self._root, check_relative(path, resource=self._location))
-        if not self._inside(full):
+        relative = check_relative(path, resource=self._location)
+        full = os.path.join(self._root, relative)
+        if self._has_links(relative) and not self._inside(full):
             raise LocationNotAllowed(
                 "a link leads out of the table's root",
                 resource=self._location,
@@ -191,6 +192,20 @@ class LocalStore:
                 remedy="Adopt the table at the place where its files really are",
             )
         return full
+
+    def _has_links(self, relative: str) -> bool:
+        """Whether a link lies on the way from the root to there. Without one nothing can lead
+        out, and this asks for less than to resolve both."""
+        full = self._root
+        for part in relative.split("/"):
+            full = os.path.join(full, part)
+            try:
+                mode = os.lstat(full).st_mode
+            except OSError:
+                return False  # nothing there, or nothing to see: no link that could be followed
+            if stat.S_ISLNK(mode):
+                return True
+        return False
 
     def _inside(self, full: str) -> bool:
         root = os.path.realpath(self._root)
