@@ -105,4 +105,4 @@ def _why_nothing(
         return f"The files of the {'chosen ' if request.chunks else ''}chunks are as asked.{tail}"
     if request.selects is not None:
         return f"The filter selects no files that would become fewer.{tail}"
-    return f"One segment alone is rewritten only to sort it anew.{tail}"
+    return f"One segment alone has nothing to be merged with: choose two or more.{tail}"

@@ -73,18 +73,16 @@ def open_source(control: Control, location: str) -> Source:
     if partitioned:
         raise InvalidSpec(
             "a source's folders must not hold values",
-            resource=location,
             field="spec.source.location",
-            found=partitioned,
+            found=f"{partitioned} in {location}",
             expected="files that hold all of their columns",
             remedy="Ingest each of the folders by itself, or make the source a Delta table",
         )
     if not files:
         raise InvalidSpec(
             "the source is not there, or is empty",
-            resource=location,
             field="spec.source.location",
-            found="no files",
+            found=f"no files at {location}",
             expected="a file, or a folder of files",
             remedy="Correct the location",
         )

@@ -110,7 +110,7 @@ def _not_built(resource: AnyResource) -> list[InvalidSpec]:
                 "kind",
                 "SegmentRewrite",
                 "another kind",
-                "A TableCompaction of type Custom rewrites chosen segments and purges their "
+                "A TableCompaction of type Custom merges chosen segments and purges their "
                 "deleted rows",
             )
         )
