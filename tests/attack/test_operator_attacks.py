@@ -31,6 +31,8 @@ from tandem.kube import deep
 from tandem.operations.effects import Effect, Point
 from tandem.operations.events import Event
 from tandem.spark import application_template as templates
+from tandem.spark.application import ApplicationSettings, Owner, build
+from tandem.spark.port import JobRequest
 
 if TYPE_CHECKING:
     from support.cluster import Cluster
@@ -134,6 +136,30 @@ def test_a_template_that_is_too_deep_is_refused_before_it_is_walked() -> None:
     with pytest.raises(InvalidSpec, match="nested too deeply"):
         templates.check({"spec": {"volumes": deep.loads("[" * 2000 + "]" * 2000)}})
     templates.check({"spec": {"driver": {"template": json.loads(nested(60))}}})
+
+
+@pytest.mark.parametrize("containers", [0, "", {}, False, "x", [1], {"name": "x"}])
+def test_containers_that_are_no_list_are_refused(containers: object) -> None:
+    template = {"spec": {"driver": {"template": {"spec": {"containers": containers}}}}}
+    with pytest.raises(InvalidSpec, match="not a list of named containers"):
+        built(template)
+
+
+def test_a_number_of_cores_that_nobody_can_read_is_left_to_the_crd() -> None:
+    digits = "9" * 5_000
+    assert built({"spec": {"driver": {"cores": digits}}})["spec"]["driver"]["cores"] == digits
+    found = built({"spec": {"sparkConf": {"spark.driver.cores": digits}}})
+    assert found["spec"]["sparkConf"]["spark.driver.cores"] == digits
+
+
+def built(template: dict[str, Any]) -> dict[str, Any]:
+    return build(
+        JobRequest("tandem-1", "rewrite", "file:///t", "job.json"),
+        settings=ApplicationSettings(),
+        owner=Owner("v1", KIND, "o", "u"),
+        namespace="default",
+        template=template,
+    )
 
 
 def test_a_bug_of_ours_is_told_and_costs_nobody_anything(

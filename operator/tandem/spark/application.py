@@ -333,4 +333,4 @@ def _complete_pods(spec: Json, secret_name: str | None) -> None:
 def _whole(value: object, default: int) -> int:
     """A number of cores as a template gives it; the CRD judges what is none."""
     text = str(value or "")
-    return max(int(text), 1) if text.isdecimal() else default
+    return max(int(text), 1) if text.isdecimal() and len(text) < 9 else default

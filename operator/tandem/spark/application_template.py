@@ -139,7 +139,7 @@ def _inside(outer: Any) -> list[Any]:
 def _check_pod(pod: Mapping[str, Any], path: str, resource: str, field: str) -> None:
     template = _mapping(pod.get("template"), f"{path}.template", resource, field)
     spec = _mapping(template.get("spec"), f"{path}.template.spec", resource, field)
-    containers = spec.get("containers") or []
+    containers = [] if spec.get("containers") is None else spec["containers"]
     if not isinstance(containers, list) or not all(
         isinstance(c, Mapping) and isinstance(c.get("name"), str) for c in containers
     ):
