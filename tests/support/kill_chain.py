@@ -13,13 +13,13 @@ was left to it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 from support.gates import GatedQuickJobs
-from support.kube_scenarios import Applied, Table, World, await_that
+from support.kube_scenarios import ENDED, Applied, Table, World, await_that
 from support.ledger import Ledger
 from support.operator_process import Blow, Child, Nursery
 from tandem.locks.etcd import EtcdLocks, EtcdSettings
@@ -27,6 +27,7 @@ from tandem.locks.model import WHOLE_TABLE, LockRequest, Mode
 from tandem.operations.effects import Point
 
 OTHER = "somebody-else"
+_TRIES = 3
 
 
 @dataclass(frozen=True)
@@ -85,14 +86,15 @@ class Chain:
     def __post_init__(self) -> None:
         self.table: Table = self.world.adopt(self.ledger.lake, wait=False)
 
-    def strike(self, link: Link) -> None:
-        """Start an operator that dies so. Fails if it does not come to that."""
+    def strike(self, link: Link) -> bool:
+        """Start an operator that dies so. Fails if it does not come to that, but for a mere
+        recovery, which may have had another way: then it is False."""
         try:
-            self._strike(link)
+            return self._strike(link)
         except AssertionError as error:
             raise AssertionError(f"{link}: {error}\n{self.world.story()}") from error
 
-    def _strike(self, link: Link) -> None:
+    def _strike(self, link: Link) -> bool:
         lost = not link.blow.signal
         blows: tuple[Blow, ...] = (link.blow,)
         if link.crowd == "lost put":
@@ -112,6 +114,11 @@ class Chain:
                     lambda: f"{link}: {fresh.status}",
                 )
             release()
+        if fresh is None:
+            await_that(lambda: not child.alive or self._all_ended(), child.text)
+            if child.alive:
+                child.stop()
+                return False
         if lost:
             assert fresh is not None
             fresh.reaches("Succeeded", "Superseded")
@@ -119,10 +126,18 @@ class Chain:
         else:
             assert child.ended() == -link.blow.signal, f"{link}\n{child.text()}"
         self.struck.append(str(link))
+        return True
 
-    def strike_all(self, links: Iterable[Link]) -> None:
-        for link in links:
-            self.strike(link)
+    def strike_all(self, links: Sequence[Link]) -> None:
+        """What it takes for one death, again if the last step was missed: whoever was killed
+        right after its put may have lost the race for it."""
+        for _ in range(_TRIES):
+            if all(self.strike(link) for link in links):
+                return
+        raise AssertionError(f"missed {_TRIES} times: {links[-1]}")
+
+    def _all_ended(self) -> bool:
+        return all(applied.phase in ENDED for applied in self.applied)
 
     def finish(self, limit_s: float = 60.0) -> None:
         """Let a last operator live. Everything must have happened, once, and left nothing."""
