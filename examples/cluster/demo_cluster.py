@@ -12,6 +12,7 @@ must be those that DuckDB computes from the raw file, one statement after the ot
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import sys
@@ -54,8 +55,25 @@ PLURALS = {"TableCompaction": "tablecompactions", "TableUpdate": "tableupdates"}
 
 @contextmanager
 def cluster(folder: Path) -> Iterator[ControlPlane]:
-    """API server, controllers, etcd, the operator and the stand-in for the Spark operator."""
-    folder.mkdir(parents=True)
+    """API server, controllers, etcd, the operator and the stand-in for the Spark operator, in a
+    folder that is made anew: only one at a time may have it.
+
+    Raises: PartFailed.
+    """
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with folder.with_name(f"{folder.name}.lock").open("w") as mine:
+        try:
+            fcntl.flock(mine, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise PartFailed(f"a cluster runs in {folder} already: end that one first") from None
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        with _parts(folder) as plane:
+            yield plane
+
+
+@contextmanager
+def _parts(folder: Path) -> Iterator[ControlPlane]:
     store = etcd(folder)
     plane = ControlPlane(folder, store.endpoints[0])
     ours: list[Part] = []
@@ -200,7 +218,6 @@ def story(plane: ControlPlane, table: Path) -> tuple[bool, list[Outcome]]:
 def stay() -> int:
     """The parts alone, for as long as somebody wants to play with them."""
     folder = WORK.with_name("cluster")
-    shutil.rmtree(folder, ignore_errors=True)
     try:
         with cluster(folder) as plane:
             console.rule("In another terminal")
