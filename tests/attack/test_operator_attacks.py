@@ -28,11 +28,15 @@ from support.quick_lake import QuickLake
 from tandem.cli.operator_command import LogFormat
 from tandem.errors import InvalidSpec
 from tandem.kube import deep
+from tandem.operations import layout, records
 from tandem.operations.effects import Effect, Point
 from tandem.operations.events import Event
+from tandem.operations.identity import identify
+from tandem.operations.records import AttemptRecord
 from tandem.spark import application_template as templates
 from tandem.spark.application import ApplicationSettings, Owner, build
 from tandem.spark.port import JobRequest
+from tandem.spec.status import Phase
 
 if TYPE_CHECKING:
     from support.cluster import Cluster
@@ -160,6 +164,46 @@ def built(template: dict[str, Any]) -> dict[str, Any]:
         namespace="default",
         template=template,
     )
+
+
+@pytest.mark.parametrize("number", ["1000", "999999999", str(10**22), "٣", "007"])
+def test_an_attempt_that_nobody_made_neither_hangs_nor_spoils_the_log(
+    lake: QuickLake, number: str
+) -> None:
+    operation = lake.compaction()
+    identity = identify(operation, lake.table(), lake.log.snapshot(), again=False)
+    claim = lake.path / layout.attempts(identity.operation_id) / number / "attempt.json"
+    claim.parent.mkdir(parents=True)
+    claim.write_bytes(
+        records.encode(
+            AttemptRecord(
+                operation_id=identity.operation_id,
+                attempt=int(number),
+                host="h",
+                pid=1,
+                started="s",
+                token="t",
+                claimed_ms=1,
+            )
+        )
+    )
+    status = lake.run(operation)
+    assert (status.phase, status.attempt) == (Phase.SUCCEEDED, 1)
+    assert len(lake.by_deltalake()) == 40
+
+
+@pytest.mark.parametrize("attempts", [999, 1_000, 2**63 - 1])
+def test_abandonments_that_nobody_made_end_the_operation(lake: QuickLake, attempts: int) -> None:
+    operation = lake.compaction()
+    identity = identify(operation, lake.table(), lake.log.snapshot(), again=False)
+    app = layout.abandoned_app(identity.operation_id)
+    lake.log_raw({"txn": {"appId": app, "version": attempts}})
+    before = lake.version
+    status = lake.run(operation)
+    assert status.phase is Phase.FAILED
+    assert status.conditions[0].reason == "BackoffLimitExceeded"
+    assert lake.version == before
+    assert len(lake.by_deltalake()) == 40
 
 
 def test_a_bug_of_ours_is_told_and_costs_nobody_anything(

@@ -21,7 +21,10 @@ import hashlib
 import re
 
 ROOT = "_tandem"
-_ATTEMPT = re.compile(r"/attempts/(\d+)/(.+)$")
+MOST_ATTEMPTS = 999
+"""Of one run of an operation. Numbers are read from names and from the log, where anybody may
+have written anything: all attempts up to one are cleaned, and a number must fit into a `txn`."""
+_ATTEMPT = re.compile(r"/attempts/([1-9][0-9]{0,2})/(.+)$")
 
 
 def operation_id(namespace: str, kind: str, name: str, spec_hash: str, run: int = 1) -> str:

@@ -49,6 +49,7 @@ from tandem.operations.events import (
     TableRead,
     Verdict,
 )
+from tandem.operations.layout import MOST_ATTEMPTS
 from tandem.operations.moves import (
     GIVE_UP,
     Step,
@@ -88,6 +89,8 @@ def _table_read(state: OperationState, event: TableRead) -> Step:
         closed=event.closed,
     )
     if not state.attempt:
+        if event.abandoned > MOST_ATTEMPTS and not (event.succeeded or event.closed):
+            return _too_many(state, event.abandoned)
         return do(state, Point.CHECK_EARLIER_OUTCOME)
     if event.succeeded > state.attempt <= event.abandoned:
         # A later attempt succeeded, and cleaned before we wrote (the rest of) our files.
@@ -194,7 +197,15 @@ def _plan_made(state: OperationState, event: PlanMade) -> Step:
     if state.attempt:
         return do(state, Point.ACQUIRE_LOCKS)
     attempt = max(state.earlier, state.abandoned) + 1
+    if attempt > MOST_ATTEMPTS:
+        return _too_many(state, attempt - 1)
     return perform(state, Effect(Point.CLAIM_ATTEMPT, attempt))
+
+
+def _too_many(state: OperationState, attempts: int) -> Step:
+    message = f"the log or `_tandem` say that there were {attempts} attempts; no more than "
+    message += f"{MOST_ATTEMPTS} are made"
+    return end(state, Ending(Phase.FAILED, Reason.BACKOFF_LIMIT_EXCEEDED, message))
 
 
 def _claim_lost(state: OperationState, _event: ClaimLost) -> Step:
