@@ -18,8 +18,9 @@ from support import quick_lake
 from support.api_proxy import ApiProxy, CutAfter, CutBefore, Hold, Refuse, Rule, Slow
 from support.cluster import own_cluster
 from support.gates import GatedQuickJobs
-from support.kube_scenarios import Applied, Table, World
+from support.kube_scenarios import ENDED, Applied, Table, World, await_that
 from support.ledger import Ledger
+from support.operator_process import nursery
 
 if TYPE_CHECKING:
     from support.cluster import Cluster
@@ -145,12 +146,28 @@ def test_watches_are_gone(stage: Stage) -> None:
     assert not stage.world.restarts
 
 
-def test_watches_are_refused_as_gone(stage: Stage) -> None:
-    """410 in answer to a watch, which no API server of today says, kills kopf: the process ends
-    by itself, and its successor misses nothing."""
-    stage.proxy.strike(Refuse(410), verb="watch", times=2)
-    assert stage.proxy.expire_watches() > 0
-    stage.all_end_well(*stage.one_of_each())
+def test_watches_are_refused_as_gone(cluster: Cluster, tmp_path: Path) -> None:
+    """410 in answer to a watch, which no API server of today says, kills kopf: the operator, or
+    the next process of its pod, begins anew and misses nothing."""
+    world, jobs = World.make(cluster, tmp_path), GatedQuickJobs()
+    ledger = Ledger(quick_lake.make(tmp_path))
+    with (
+        world.dev(jobs),
+        nursery(tmp_path) as operators,
+        ApiProxy(cluster.operator_kubeconfig) as proxy,
+    ):
+        kubeconfig = str(proxy.kubeconfig(tmp_path))
+        child = operators.start(world.order(kubeconfig=kubeconfig)).ready()
+        stage = Stage(world, proxy, ledger, world.adopt(ledger.lake), jobs)
+        refused = proxy.strike(Refuse(410), verb="watch", times=2)
+        assert proxy.expire_watches() > 0
+        refused.wait(2)
+        first = stage.one_of_each()
+        await_that(lambda: not child.alive or first[-1].phase in ENDED, child.text)
+        if not child.alive:
+            child = operators.start(world.order(kubeconfig=kubeconfig)).ready()
+        stage.all_end_well(*first, *stage.one_of_each())
+        child.kill()
 
 
 def test_watches_break_off(stage: Stage) -> None:
