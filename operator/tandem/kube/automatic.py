@@ -131,7 +131,12 @@ class Automatic:
             try:
                 found = await self._context.api.list(collection, labels=f"{LINE},{_TABLE}={table}")
             except ApiError as error:
-                _log.warning("children not listed", table=resource.id, problem=str(error))
+                _log.warning(
+                    "children not listed",
+                    namespace=resource.namespace,
+                    table=resource.id,
+                    problem=str(error),
+                )
                 return False
             memory.unseen = {
                 item["metadata"]["name"]
@@ -207,7 +212,13 @@ class Automatic:
         display = f"TableCompaction/{child.name}"
         try:
             await api.create(collection, manifest(child, resource, uid))
-            _log.info("automatic compaction", table=resource.id, child=child.name, what=child.what)
+            _log.info(
+                "automatic compaction",
+                namespace=resource.namespace,
+                table=resource.id,
+                child=child.name,
+                what=child.what,
+            )
         except Conflict:
             # Somebody decided the same, perhaps we before a restart. Or it is something else.
             if not await self._is_ours(child.name, resource.namespace, uid):
@@ -215,7 +226,13 @@ class Automatic:
                 return f"{display} exists already, and is not this table's: delete or rename it."
         except ApiError as error:
             memory.wake_ms = now_ms + _REFUSED_MS
-            _log.warning("not created", table=resource.id, child=child.name, problem=str(error))
+            _log.warning(
+                "not created",
+                namespace=resource.namespace,
+                table=resource.id,
+                child=child.name,
+                problem=str(error),
+            )
             return f"{display} could not be created: {error.message}"
         memory.made[child.name] = ChildFact(
             child.name,

@@ -74,11 +74,21 @@ class Finished:
             await self._api.delete(
                 path(*summary.key), uid=uid, resource_version=summary.resource_version
             )
-            _log.info("deleted after its time", kind=summary.kind, name=summary.name)
+            _log.info(
+                "deleted after its time",
+                kind=summary.kind,
+                namespace=summary.namespace,
+                name=summary.name,
+            )
         except (NotFound, Conflict):
             return  # gone, or changed: then there is an event to come
         except ApiError as error:
-            _log.warning("not deleted yet", name=summary.name, problem=str(error))
+            _log.warning(
+                "not deleted yet",
+                namespace=summary.namespace,
+                name=summary.name,
+                problem=str(error),
+            )
             heapq.heappush(self._due, (now_s + _RETRY_S, uid))
 
     async def _observe(self, uid: str) -> None:
@@ -100,7 +110,12 @@ class Finished:
         except (NotFound, Conflict):
             return
         except ApiError as error:
-            _log.warning("generation not observed", name=summary.name, problem=str(error))
+            _log.warning(
+                "generation not observed",
+                namespace=summary.namespace,
+                name=summary.name,
+                problem=str(error),
+            )
 
 
 def due_s(summary: Summary) -> float | None:

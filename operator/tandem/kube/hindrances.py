@@ -71,5 +71,7 @@ async def table_for_cleaning(context: Context, resource: Operation) -> Table | N
         assert isinstance(lake_table, LakeTable)
         return await context.new_table(uid_of(body), adopted=True).open_only(lake_table)
     except (ApiError, TandemError) as error:
-        _log.warning("cannot be cleaned up", operation=resource.id, problem=str(error))
+        _log.warning(
+            "cannot be cleaned up", namespace=namespace, operation=resource.id, problem=str(error)
+        )
         return None

@@ -179,5 +179,10 @@ class TableLife:
             self._reported = told
             post(self._body, first.reason, first.message, warning=first.status != "True")
             _log.info(
-                "table", kind=TABLE_KIND, namespace=namespace, name=name, reason=str(first.reason)
+                "table",
+                kind=TABLE_KIND,
+                namespace=namespace,
+                name=name,
+                reason=str(first.reason),
+                message=first.message,
             )

@@ -150,7 +150,12 @@ class TableContext:
                 )
             return
         except Exception as error:  # noqa: BLE001 - a bug, and nobody but us would say so
-            _log.error("a bug: please report it", table=resource.id, at=where_from(error))
+            _log.error(
+                "a bug: please report it",
+                namespace=resource.namespace,
+                table=resource.id,
+                at=where_from(error),
+            )
             message = f"{type(error).__name__}, see the operator's log; it will be tried again"
             if self.snapshot is None:
                 self.table = None
