@@ -120,6 +120,10 @@ class Life:
         reason = stopped.reason
         if reason is not None and DaemonStoppingReason.RESOURCE_DELETED in reason:
             self._vanished()
+        elif reason == DaemonStoppingReason.FILTERS_MISMATCH and self._session is not None:
+            # Another operator has reported the end. Ours finds that out by itself, and lets go
+            # of the locks, which would else live as long as this process.
+            self._signals.wake.set()
         else:
             self._signals.leave()
 
@@ -263,6 +267,8 @@ class Life:
         )
         drive = Drive(
             again=bool(retry),
+            # The status may be older than the log, or lost: what has succeeded is not repeated.
+            only_failed=True,
             poll_ms=context.settings.poll_ms,
             lock_wait_s=0,
             around=context.around,
