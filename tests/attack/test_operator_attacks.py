@@ -28,6 +28,7 @@ from support.quick_lake import QuickLake
 from tandem.cli.operator_command import LogFormat
 from tandem.errors import InvalidSpec
 from tandem.kube import deep
+from tandem.kube.kinds import RETRY
 from tandem.operations import layout, records
 from tandem.operations.effects import Effect, Point
 from tandem.operations.events import Event
@@ -204,6 +205,29 @@ def test_abandonments_that_nobody_made_end_the_operation(lake: QuickLake, attemp
     assert status.conditions[0].reason == "BackoffLimitExceeded"
     assert lake.version == before
     assert len(lake.by_deltalake()) == 40
+
+
+def test_a_retry_that_was_asked_for_elsewhere_repeats_no_success(stage: Stage) -> None:
+    """A backup, or Git, brings a resource back with its annotation and without its status. So
+    does an operator that dies between the commit of a retried run and the next status."""
+    table, lake = stage.lake()
+    rows = lake.by_deltalake()
+    change = (table, "k = 1", {"v": "v + 1"})
+    stage.space.update("once", *change)
+    stage.space.await_end("TableUpdate", "once")
+    changed, version = lake.by_deltalake(), lake.version
+    assert changed != rows
+    stage.space.delete("TableUpdate", "once")
+    stage.space.await_gone("TableUpdate", "once")
+    stage.space.create(
+        "TableUpdate",
+        "once",
+        {"tableRef": {"name": table}, "update": {"where": "k = 1", "set": {"v": "v + 1"}}},
+        annotations={RETRY: "1"},
+    )
+    status = stage.space.await_end("TableUpdate", "once")
+    assert lake.by_deltalake() == changed
+    assert (status["phase"], status["result"]["version"]) == ("Succeeded", version)
 
 
 def test_a_bug_of_ours_is_told_and_costs_nobody_anything(

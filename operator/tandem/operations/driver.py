@@ -26,9 +26,11 @@ OnStatus = Callable[[OperationStatus], None]
 
 @dataclass(frozen=True, slots=True)
 class Drive:
-    """How to run an operation. `again` starts a new run of one that has ended."""
+    """How to run an operation. `again` starts a new run of one that has ended; with
+    `only_failed` not of one that has succeeded."""
 
     again: bool = False
+    only_failed: bool = False
     plan_only: bool = False
     poll_ms: int = 300
     lock_wait_s: float = 1.0
@@ -68,7 +70,7 @@ def open_session(
     Raises: TableNotFound, StorageError.
     """
     latest = table.log.snapshot() if snapshot is None else table.log.update(snapshot)
-    identity = identify(resource, table, latest, again=drive.again)
+    identity = identify(resource, table, latest, again=drive.again, only_failed=drive.only_failed)
     spec = resource.spec
     limits = Limits(
         backoff_limit=spec.backoff_limit,

@@ -4,15 +4,25 @@ from __future__ import annotations
 
 from tandem.delta.snapshot import Snapshot
 from tandem.errors import ObjectNotFound
-from tandem.operations import commit, layout
+from tandem.operations import commit, layout, records
+from tandem.operations.records import ResultRecord
 from tandem.operations.work import Identity, Table
 from tandem.spec.identity import canonical_spec, spec_hash
 from tandem.spec.resources import Operation
+from tandem.spec.status import Phase
 
 
-def identify(resource: Operation, table: Table, snapshot: Snapshot, *, again: bool) -> Identity:
+def identify(
+    resource: Operation,
+    table: Table,
+    snapshot: Snapshot,
+    *,
+    again: bool,
+    only_failed: bool = False,
+) -> Identity:
     """The latest run of a resource; with `again` a new one, unless the latest is unfinished
-    (that one is then taken up: a killed `--again` is not forgotten).
+    (that one is then taken up: a killed `--again` is not forgotten). With `only_failed` there
+    is no new one after a success, either, whatever is asked for.
 
     Raises: StorageError.
     """
@@ -35,7 +45,8 @@ def identify(resource: Operation, table: Table, snapshot: Snapshot, *, again: bo
     while _exists(table, layout.identity(at(run + 1).operation_id)):
         run += 1
     latest = at(run)
-    if again and _finished(table, snapshot, latest.operation_id):
+    over = _failed if only_failed else _finished
+    if again and over(table, snapshot, latest.operation_id):
         return at(run + 1)
     return latest
 
@@ -43,6 +54,16 @@ def identify(resource: Operation, table: Table, snapshot: Snapshot, *, again: bo
 def _finished(table: Table, snapshot: Snapshot, operation_id: str) -> bool:
     stops = commit.stops(snapshot, operation_id)
     return stops.succeeded > 0 or stops.closed or _exists(table, layout.result(operation_id))
+
+
+def _failed(table: Table, snapshot: Snapshot, operation_id: str) -> bool:
+    """Without the record, a log that is closed says no more than that there was no success."""
+    stops = commit.stops(snapshot, operation_id)
+    if stops.succeeded:
+        return False
+    path = layout.result(operation_id)
+    record = records.load(table.store, path, ResultRecord, operation_id=operation_id)
+    return stops.closed if record is None else record.phase == Phase.FAILED
 
 
 def _exists(table: Table, path: str) -> bool:
