@@ -232,7 +232,8 @@ def test_what_failed_an_attempt_is_not_told_of_the_next_one() -> None:
     lost = JobLost(Reason.JOB_FAILED, "out of memory")
     state, effects = play([*RUNNING, lost], Limits(backoff_limit=1))
     while state.closing is not None:
-        state, effects = step(state, Done(effects[-1].point))
+        state, next_effects = step(state, Done(effects[-1].point))
+        effects = list(next_effects)
     assert points(effects) == [Point.READ_TABLE]
     assert state.message == "attempt 1: out of memory"
 
