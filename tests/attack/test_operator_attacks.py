@@ -28,6 +28,7 @@ from support.quick_lake import QuickLake
 from tandem.cli.operator_command import LogFormat
 from tandem.errors import InvalidSpec
 from tandem.kube import deep
+from tandem.kube.api import ResourcePath
 from tandem.kube.kinds import RETRY
 from tandem.operations import layout, records
 from tandem.operations.effects import Effect, Point
@@ -228,6 +229,30 @@ def test_a_retry_that_was_asked_for_elsewhere_repeats_no_success(stage: Stage) -
     status = stage.space.await_end("TableUpdate", "once")
     assert lake.by_deltalake() == changed
     assert (status["phase"], status["result"]["version"]) == ("Succeeded", version)
+
+
+def test_two_laketables_of_one_location_are_one_table(stage: Stage) -> None:
+    table, lake = stage.lake()
+    stage.space.table("alias", lake.location + "/")
+    stage.space.await_reason("LakeTable", "alias", "Adopted")
+    rows = lake.by_deltalake()
+    with stage.jobs.held():
+        stage.space.compaction("by-name", table)
+        stage.space.await_phase(KIND, "by-name", "Running")
+        stage.space.compaction("by-alias", "alias")
+        stage.space.update("by-name", table, "k = 1", {"v": "v + 1"})
+        stage.space.update("by-alias", "alias", "k = 1", {"v": "v + 10"})
+        stage.space.await_reason(KIND, "by-alias", "WaitingForLock")
+    for kind in (KIND, "TableUpdate"):
+        for name in ("by-name", "by-alias"):
+            assert stage.space.await_end(kind, name)["phase"] == "Succeeded"
+    once = [(row[0], row[1], row[2] + 11 if row[1] == 1 else row[2]) for row in rows]
+    assert sorted(lake.by_deltalake()) == sorted(once)
+
+
+def test_a_name_in_a_status_leads_nowhere_else() -> None:
+    pod = ResourcePath("", "v1", "pods", "mine", "../../yours/secrets/key?x#y")
+    assert pod.url() == "/api/v1/namespaces/mine/pods/..%2F..%2Fyours%2Fsecrets%2Fkey%3Fx%23y"
 
 
 def test_a_bug_of_ours_is_told_and_costs_nobody_anything(

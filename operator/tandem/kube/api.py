@@ -15,6 +15,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import aiohttp
 import kopf
@@ -95,7 +96,8 @@ class ResourcePath:
         if self.namespace is not None:
             parts += ["namespaces", self.namespace]
         parts += [part for part in (self.plural, self.name, subresource) if part]
-        return "/".join(parts)
+        # A pod's name comes from a status that others write: it must not lead elsewhere.
+        return "/".join([parts[0], *(quote(part, safe=":") for part in parts[1:])])
 
 
 class Sockets:
