@@ -26,10 +26,12 @@ from support.operator_thread import (
 )
 from support.quick_lake import QuickLake
 from tandem.cli.operator_command import LogFormat
-from tandem.errors import InvalidSpec
+from tandem.errors import InvalidSpec, LocksUnavailable
 from tandem.kube import deep
 from tandem.kube.api import ResourcePath
 from tandem.kube.kinds import RETRY
+from tandem.locks import codec
+from tandem.locks.model import Entry, EntryState, LockRequest, Mode, Resource
 from tandem.operations import layout, records
 from tandem.operations.effects import Effect, Point
 from tandem.operations.events import Event
@@ -253,6 +255,18 @@ def test_two_laketables_of_one_location_are_one_table(stage: Stage) -> None:
 def test_a_name_in_a_status_leads_nowhere_else() -> None:
     pod = ResourcePath("", "v1", "pods", "mine", "../../yours/secrets/key?x#y")
     assert pod.url() == "/api/v1/namespaces/mine/pods/..%2F..%2Fyours%2Fsecrets%2Fkey%3Fx%23y"
+
+
+@pytest.mark.parametrize("field", ["table", "operation", "display", "owner", "priority"])
+@pytest.mark.parametrize("value", [None, [], {}, [1], 1.5, True])
+def test_a_lock_that_is_none_of_ours_is_told_of(field: str, value: object) -> None:
+    request = LockRequest("t", "o", Mode.EXCLUSIVE, (Resource("a"),), "w")
+    entry = Entry(request, EntryState.HELD, 1, 1, "")
+    assert codec.decode(codec.encode(entry), created=1, modified=1)[0].request == request
+    text = json.dumps({**json.loads(codec.encode(entry)), field: value})
+    for wrong in (text, '{"version":' + "[" * 5_000, "[]", "1e999", ""):
+        with pytest.raises(LocksUnavailable, match="cannot be read"):
+            codec.decode(wrong.encode(), created=1, modified=1)
 
 
 def test_a_bug_of_ours_is_told_and_costs_nobody_anything(

@@ -31,6 +31,7 @@ PLACES = 1 << 10
 """Entries that are created together share a revision; their places in it are below this."""
 
 _ID_LENGTH = 16
+_TEXTS = ("table", "operation", "display", "owner")
 _HEAD = b"head"
 _OPERATIONS = b"operations/"
 
@@ -142,7 +143,7 @@ def decode(value: bytes, *, created: int, modified: int) -> tuple[Entry, int]:
         version = found["version"]
         if version == VERSION:
             return _entry(found, created, modified)
-    except (ValueError, KeyError, TypeError, IndexError) as error:
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise LocksUnavailable(
             "a lock in etcd cannot be read",
             found=value[:200].decode(errors="replace"),
@@ -158,6 +159,9 @@ def decode(value: bytes, *, created: int, modified: int) -> tuple[Entry, int]:
 
 
 def _entry(found: dict[str, Any], created: int, modified: int) -> tuple[Entry, int]:
+    texts = [found[name] for name in _TEXTS]
+    if any(type(text) is not str for text in texts) or type(found["priority"]) is not int:
+        raise TypeError
     request = LockRequest(
         table=found["table"],
         operation=found["operation"],
