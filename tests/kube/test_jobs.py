@@ -234,6 +234,8 @@ def test_what_belongs_to_another_is_neither_adopted_nor_deleted(
     with pytest.raises(AlreadyRunning, match="ConfigMap/first") as raised:
         other.start(REQUEST)
     assert raised.value.resource == f"SparkApplication/{NAME}"
+    # Nor waited for: its state says nothing about our job.
+    assert other.status(NAME).phase is JobPhase.UNKNOWN
     other.stop(NAME)
     assert fresh.get(NAME) is not None
 

@@ -216,6 +216,8 @@ class ApplicationRunner:
         found = self._cache.get(self._namespace, name)
         if found is None:
             found = self._call(self._read(name))
+        if found is not None and not self._is_ours(found):
+            found = None  # somebody sits on the name: ours was never made, or is gone
         if found is None or not self._builder.needs_pod(found):
             return self._builder.classify(found, None)
         return self._with_pod(name, found)
