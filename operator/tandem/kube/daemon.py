@@ -68,6 +68,7 @@ class Life:
         self._deleted = False
         self._give_up = False
         self._inherited = False
+        self._told: OperationStatus | None = None
         self._reporter = Reporter(context, body, self._vanished)
 
     @property
@@ -277,10 +278,14 @@ class Life:
         loop = asyncio.get_running_loop()
 
         def report(status: OperationStatus) -> None:
-            # From a thread, and perhaps when the loop has ended.
+            # From a thread, and perhaps when the loop has ended. Most steps change nothing in it.
+            if status == self._told:
+                return
+            self._told = status
             with contextlib.suppress(RuntimeError):
                 loop.call_soon_threadsafe(self._hear, status, retry)
 
+        self._told = None
         session = await context.threads(
             lambda: open_session(
                 resource,
@@ -338,6 +343,7 @@ class Life:
     def _queued(self) -> None:
         limit = self._context.settings.max_jobs
         message = f"waits until fewer than {limit} jobs run"
+        self._told = None
         self._reporter.waiting(self._last.phase, Reason.PLANNED, message)
 
     async def _end(self, status: OperationStatus) -> None:

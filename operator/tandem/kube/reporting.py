@@ -128,7 +128,9 @@ class Reporter:
                 "observed_retry": answered or self.last.observed_retry,
                 "application": application,
                 "conditions": tuple(
-                    c.model_copy(update={"observed_generation": generation})
+                    c
+                    if c.observed_generation == generation
+                    else c.model_copy(update={"observed_generation": generation})
                     for c in status.conditions
                 ),
             }

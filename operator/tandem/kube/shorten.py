@@ -32,6 +32,9 @@ def shortened(status: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _sayable(value: Any) -> Any:
+    kind = type(value)
+    if kind is dict:  # what nearly everything is, asked first: every status comes through here
+        return {_sayable(key): _sayable(item) for key, item in value.items()}
     if isinstance(value, str):
         # Half a surrogate pair would come back as another character.
         return value if value.isascii() else value.encode(errors="replace").decode()
