@@ -100,6 +100,7 @@ class LocalStore:
                 entries = sorted(
                     (entry.name + ("/" if entry.is_dir(follow_symlinks=False) else ""), entry)
                     for entry in found
+                    if _may_follow(base + entry.name, start_after)
                 )
         except (FileNotFoundError, NotADirectoryError):
             return
@@ -236,6 +237,12 @@ def _check_regular(full: str) -> None:
     """Opening a pipe or a device that lies in place of a file would wait for ever."""
     if not stat.S_ISREG(os.stat(full).st_mode):
         raise IsADirectoryError(errno.EISDIR, "not a regular file")
+
+
+def _may_follow(path: str, start_after: str) -> bool:
+    """Whether a file or a folder at `path` may have something for a listing: long logs are listed
+    from their end again and again, and to look closer takes time."""
+    return f"{path}/" > start_after or start_after.startswith(path)
 
 
 def _unlink_staged(target: str) -> int:

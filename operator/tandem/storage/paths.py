@@ -8,6 +8,7 @@ by `tandem.storage.local`, which can see them. No I/O here.
 
 from __future__ import annotations
 
+import functools
 import posixpath
 import re
 from collections.abc import Sequence
@@ -60,6 +61,7 @@ def check_folder(prefix: str, *, resource: str = "") -> str:
     return check_relative(prefix.removesuffix("/"), resource=resource) if prefix else ""
 
 
+@functools.lru_cache(maxsize=1024)  # an operation asks for the same few paths again and again
 def _problem(path: str) -> str | None:
     if not path:
         return "is empty"
