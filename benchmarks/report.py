@@ -10,7 +10,7 @@ from benchmarks.harness import ROOT, Report, Table
 
 RESULTS = ROOT / "benchmarks" / "results"
 PAGE = ROOT / "docs" / "benchmarks.md"
-ORDER = ("goodput", "compaction", "replay", "snapshot", "locks")
+ORDER = ("goodput", "compaction", "replay", "snapshot", "locks", "resources")
 
 HEAD = """# Benchmarks
 
