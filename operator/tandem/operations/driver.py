@@ -128,9 +128,9 @@ def _status(
 
 
 def _maintain(table: Table, snapshot: Snapshot, ports: Ports) -> None:
-    snapshot = table.log.update(snapshot)
     if not maintenance.is_due(table.log, snapshot):
         return
+    snapshot = table.log.update(snapshot)
     reading = [pin.read_version for pin in pins.unfinished(table.store)]
     maintenance.maintain(
         table.log,

@@ -96,6 +96,7 @@ class Performer:
         self._token = ports.nonces.nonce()
         self._publisher = Publisher(table, identity.operation_id, ports.clock, ports.nonces)
         self._started_ms = ports.clock.now_ms()
+        self._has_identity = False
         self._methods: dict[Point, Callable[[Effect, OperationState], Event]] = {
             Point.READ_TABLE: self._read_table,
             Point.CHECK_EARLIER_OUTCOME: self._check_earlier_outcome,
@@ -213,6 +214,8 @@ class Performer:
         return Done(effect.point)
 
     def _put_identity(self) -> None:
+        if self._has_identity:
+            return  # nobody takes it away, and to write it again only to be refused costs a sync
         identity = self.work.identity
         record = OperationRecord(
             operation_id=self._id,
@@ -224,6 +227,7 @@ class Performer:
             run=identity.run,
         )
         records.put_once(self._store, layout.identity(self._id), record)
+        self._has_identity = True
 
     def _adopt_attempt(self, effect: Effect, _state: OperationState) -> Event:
         work = self.work
