@@ -140,12 +140,13 @@ Unknown fields are refused; a field that is null counts as absent. Sizes are Kub
 A `LakeTable` keeps its `location`; everything else of it may change.
 
 **Quotes.** kubectl reads YAML 1.1, in which `yes`, `no`, `on`, `off`, `y` and `n` are true or
-false, `010` is 8 and `1_000` is 1000. `tandem run` refuses such words outside of quotes, so that
-a file means the same to both. Names of segments (`"0.1"`, `"7"`) are text and need quotes, so do
-columns of these names (`set: {"no": …}`), texts in `options` (`header: "true"`) and a cron
-expression that begins with a star (`"*/5 * * * *"`). `1Gi`, `4h`, `01:00`, `2013-02` and
-`0 3 * * *` need none, nor does the `on` of a merge: the API server takes the `true` that kubectl
-makes of it for what it is.
+false, `010` is 8 and `1_000` is 1000. `tandem run` takes the words for text, which the API server
+refuses as booleans, and refuses such numbers; within a `sparkTemplate`, where nobody else would
+notice, it refuses both. So a file means the same to both, or is an error to one. Quotes are needed
+by names of segments (`"0.1"`, `"7"`), by columns of these names (`set: {"no": …}`), by texts in
+`options` (`header: "true"`) and by a cron expression that begins with a star (`"*/5 * * * *"`).
+`1Gi`, `4h`, `01:00`, `2013-02` and `0 3 * * *` need none, nor does the `on` of a merge: the API
+server takes the `true` that kubectl makes of it for what it is.
 
 **What is not built yet** is admitted all the same, so that a file need not change when it is:
 `tandem run` refuses it before anything starts, and the operator says so in the conditions.

@@ -97,7 +97,6 @@ def test_a_merge_may_say_on_with_and_without_quotes(cluster: Cluster, key: str) 
     ("kind", "spec", "theirs", "ours"),
     [
         # The column `no`, which kubectl would make `false`.
-        ("TableUpdate", "update: {set: {no: '1'}}", "put column names such as", "in quotes"),
         # A segment whose name is a number to YAML.
         (
             "TableCompaction",
@@ -134,6 +133,22 @@ def test_slips_of_yaml_are_refused_with_a_hint(
     with pytest.raises(InvalidSpec) as caught:
         load_text(TABLE + text)
     assert ours in str(caught.value)
+
+
+def test_a_column_called_no_is_taken_by_us_and_refused_with_a_hint_by_the_server(
+    cluster: Cluster,
+) -> None:
+    text = (
+        f"{HEAD}kind: TableUpdate\nmetadata: {{name: x}}\n"
+        "spec: {tableRef: {name: flights}, update: {set: {no: '1'}}}\n"
+    )
+    with pytest.raises(KubectlFailed) as refused:
+        cluster.kubectl("create", "--dry-run=server", "-f", "-", input=text)
+    assert "put column names such as" in refused.value.stderr
+    _, ours = load_text(TABLE + text)
+    assert isinstance(ours, TableUpdate)
+    assert ours.spec.update is not None
+    assert list(ours.spec.update.set) == ["no"]
 
 
 def test_a_schedule_reads_as_a_schedule(cluster: Cluster) -> None:

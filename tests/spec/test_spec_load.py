@@ -298,9 +298,19 @@ def test_all_problems_of_all_files_are_listed_at_once() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    "scalar", ["yes", "No", "on", "OFF", "y", "010", "-0x1", "1_000", "0b1", ".inf", ".NaN"]
-)
+@pytest.mark.parametrize("scalar", ["yes", "No", "on", "OFF", "y", "n"])
+def test_a_word_that_kubectl_takes_for_a_boolean_is_text_but_in_a_template(scalar: str) -> None:
+    text = update(f"update: {{set: {{{scalar}: '1'}}}}")
+    (_, resource) = load_text(f"{TABLE}---\n{text}")
+    assert isinstance(resource, TableUpdate)
+    assert resource.spec.update is not None
+    assert list(resource.spec.update.set) == [scalar]
+    for template in (f"{{a: [{scalar}]}}", f"{{{scalar}: x}}"):
+        with pytest.raises(InvalidSpec, match="kubectl, which reads YAML"):
+            load_text(f"spec: {{sparkTemplate: {template}}}")
+
+
+@pytest.mark.parametrize("scalar", ["010", "-0x1", "1_000", "0b1", ".inf", ".NaN"])
 def test_what_kubectl_reads_otherwise_must_be_in_quotes(scalar: str) -> None:
     with pytest.raises(InvalidSpec, match="kubectl, which reads YAML") as caught:
         load_text(f"a: [{scalar}]")

@@ -296,6 +296,9 @@ def _commit_unknown(state: OperationState, _event: CommitUnknown) -> Step:
 
 
 def _abandon_refused(state: OperationState, event: AbandonRefused) -> Step:
+    if event.attempt != state.attempt:
+        # What we wrote since somebody else cleaned is ours to clean: see there.
+        return do(state, Point.READ_TABLE, closing=None)
     return do(
         state, Point.FIND_COMMIT, closing=None, attempt=event.attempt, succeeded=event.attempt
     )

@@ -2,8 +2,10 @@
 
 Stricter than YAML where YAML surprises: a key that occurs twice is an error, and scalars are
 those of YAML 1.2's core schema, so that `on:` is a key, `01:00` is text and `2013-02-01` is
-text. What kubectl, which reads YAML 1.1, takes for something else (`yes`, `010`, `1_000`) is
-refused unless it is in quotes: a file means the same to both, or is an error. Never constructs
+text. What kubectl, which reads YAML 1.1, takes for another number (`010`, `1_000`) is refused
+unless it is in quotes: a file means the same to both, or is an error to one. So are `yes`, `n`
+and the like within a `sparkTemplate`; elsewhere they are text, and the API server refuses the
+booleans that kubectl makes of them. Never constructs
 anything but dictionaries, lists, text, numbers, booleans and nulls; the number of values after
 expanding aliases is limited. Knows nothing of resources.
 """
@@ -35,10 +37,13 @@ _BOOL = re.compile(r"true|True|TRUE|false|False|FALSE")
 _INT = re.compile(r"[-+]?(0|[1-9][0-9]*)|0o[0-7]+|0x[0-9a-fA-F]+")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 
-# What is text to YAML 1.2 and a boolean or another number to kubectl's YAML 1.1.
+# What is text to YAML 1.2 and a boolean to kubectl's YAML 1.1.
+_WORD = re.compile(r"y|Y|yes|Yes|YES|n|N|no|No|NO|on|On|ON|off|Off|OFF")
+_OPAQUE: Final = "sparkTemplate"
+"""Only there no schema refuses a boolean in the place of a text."""
+# What is text or a number to YAML 1.2, and another number to kubectl.
 _AMBIGUOUS = re.compile(
-    r"y|Y|yes|Yes|YES|n|N|no|No|NO|on|On|ON|off|Off|OFF"
-    r"|[-+]?0[0-9_]+|[-+]?0b[01_]+|[-+]0[xo][0-9a-fA-F]+|[-+]?0x[0-9a-fA-F_]*_[0-9a-fA-F_]*"
+    r"[-+]?0[0-9_]+|[-+]?0b[01_]+|[-+]0[xo][0-9a-fA-F]+|[-+]?0x[0-9a-fA-F_]*_[0-9a-fA-F_]*"
     r"|[-+]?[0-9][0-9_]*_[0-9_]*(\.[0-9_]*)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)"
 )
 # What kubectl prints differently when it makes a key of it.
@@ -132,6 +137,8 @@ def _build(node: yaml.Node | None, path: Path, document: Document, budget: list[
     if isinstance(node, yaml.ScalarNode):
         if node.style is None:
             _unambiguous(node, place, _AMBIGUOUS)
+            if _OPAQUE in path:
+                _unambiguous(node, place, _WORD)
         return _scalar(node)
     if isinstance(node, yaml.SequenceNode):
         return [
@@ -158,10 +165,10 @@ def _mapping(
             )
         key = str(key_node.value)
         if key_node.style is None:
-            # `on` is a field of merge, whose model takes what kubectl makes of it.
-            if not (key == "on" and path[-1:] == ("merge",)):
-                _unambiguous(key_node, line, _AMBIGUOUS)
+            _unambiguous(key_node, line, _AMBIGUOUS)
             _unambiguous(key_node, line, _AMBIGUOUS_KEY)
+            if _OPAQUE in path:
+                _unambiguous(key_node, line, _WORD)
         if key == "<<" and key_node.style is None:
             raise InvalidSpec(
                 "merge keys (<<) are not supported",
