@@ -669,7 +669,7 @@ def test_no_answers_lead_to_a_put_that_a_stop_forbids(events: list[Event], rng: 
 
 def test_what_a_zombie_wrote_after_others_had_cleaned_goes_with_it() -> None:
     later = TableRead(version=9, succeeded=2, abandoned=1)
-    interrupted = [Asked(Ask.INTERRUPT), Done(Point.STOP_JOB), AbandonRefused(2)]
+    interrupted: list[Event] = [Asked(Ask.INTERRUPT), Done(Point.STOP_JOB), AbandonRefused(2)]
     state, effects = play([*RUNNING, *interrupted, later])
     assert points(effects)[-2:] == [Point.READ_TABLE, Point.STOP_JOB]
     assert state.closing is not None
