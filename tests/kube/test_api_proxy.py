@@ -53,9 +53,10 @@ class Server:
             self.asked.append(f"{request.method} {request.raw_path}")
             return web.json_response({"body": (await request.read()).decode()})
         response = web.StreamResponse()
-        await response.prepare(request)
         lines: asyncio.Queue[str] = asyncio.Queue()
+        # Before the headers go: whoever has them may make us say something at once.
         self._watches.append(lines)
+        await response.prepare(request)
         while line := await lines.get():
             await response.write(line.encode() + b"\n")
         return response

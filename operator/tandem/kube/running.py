@@ -4,6 +4,7 @@ it would go on blind."""
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import threading
 from typing import Any
@@ -19,6 +20,8 @@ from tandem.kube.settings import OperatorSettings
 
 _log = structlog.get_logger("tandem.kube.running")
 _LOOK_S = 0.5
+_END_S = 20.0
+"""How long kopf may take to end. It can hang in its own clean-up once a watch has died."""
 
 
 class LeadershipLost(Exception):
@@ -51,7 +54,8 @@ async def work(
     watching.add_done_callback(lambda _: over.set())
     up = asyncio.Event()
     starting = asyncio.create_task(_when_up(up, stop, ready), name="await the start")
-    tasks = (holding, tidying, stopping, watching, starting)
+    ending = asyncio.create_task(_end_in_time(over), name="end in time")
+    tasks = (holding, tidying, stopping, watching, starting, ending)
     lost = blind = False
     try:
         await kopf.operator(
@@ -82,6 +86,15 @@ async def work(
     if lost:
         raise LeadershipLost("another operator leads now, or the lock store is away")
     return blind and not stop.is_set()
+
+
+async def _end_in_time(over: asyncio.Event) -> None:
+    """A process of its own that cannot end ends hard: the next one takes everything over."""
+    await over.wait()
+    await asyncio.sleep(_END_S)
+    _log.error("kopf does not end; ending the process")
+    if threading.current_thread() is threading.main_thread():
+        os._exit(1)
 
 
 async def _when_up(up: asyncio.Event, stop: asyncio.Event, ready: asyncio.Event) -> None:
