@@ -96,9 +96,19 @@ def test_a_bin_counts_its_files_one_by_one() -> None:
     found: list[tuple[str, int]] = []
     counter = Counter(Noting(), "c", 3)
     for _ in range(3):
-        counter.add()
         threading.Event().wait(0.002)
+        counter.add()
     assert found == [("c/3", 1), ("c/3", 2), ("c/3", 3)]
+
+
+def test_the_last_files_of_a_quick_bin_are_shown_when_it_ends(
+    job: Control, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(counters, "EVERY_SECONDS", 3600.0)
+    shown_by_each: list[dict[int, int]] = []
+    found = prefix_of(job.spec.control_prefix)
+    rewrite.run(job, Context(lambda: shown_by_each.append(counts(job.store, found))))  # type: ignore[arg-type]
+    assert shown_by_each == [{0: 4}, {0: 4, 1: 2}]
 
 
 def test_a_failing_counter_fails_nobody(job: Control) -> None:
@@ -106,7 +116,9 @@ def test_a_failing_counter_fails_nobody(job: Control) -> None:
         def put(self, path: str, data: bytes) -> None:
             raise StorageError("no", resource=path, found=len(data))
 
-    Counter(Broken(), "c", 0).add()
+    counter = Counter(Broken(), "c", 0)
+    counter.add()
+    counter.show()
     with reported(job, "Rewriting", (1, 10), lambda _: (0, 0)):
         job.store.put(f"{prefix_of(job.spec.control_prefix)}/0", b".")
     assert shown(job).files_done == 1

@@ -31,15 +31,20 @@ class Counter:
         self._store = store
         self._path = f"{prefix}/{number}"
         self._count = 0
-        self._written_at = 0.0
+        self._shown = 0
+        self._shown_at = time.monotonic()
 
     def add(self) -> None:
-        """One more is done; shown now, or with the next one that is."""
+        """One more is done; shown now, with a later one, or by `show`."""
         self._count += 1
-        now = time.monotonic()
-        if now - self._written_at < EVERY_SECONDS:
+        if time.monotonic() - self._shown_at >= EVERY_SECONDS:
+            self.show()
+
+    def show(self) -> None:
+        """Show all that are done: a task ends with it, since nobody asks it again."""
+        if self._shown == self._count:
             return
-        self._written_at = now
+        self._shown, self._shown_at = self._count, time.monotonic()
         with contextlib.suppress(TandemError):  # as said above: fails no task
             self._store.put(self._path, b"." * self._count)
 

@@ -138,6 +138,7 @@ class RowsReader(DataSourceReader):
             yield from self._stripe(store, stripe)
             if self._work.counters:
                 counter.add()
+        counter.show()
 
     def _stripe(self, store: Store, stripe: Stripe) -> Iterator[pa.RecordBatch]:
         input_ = self._work.inputs[stripe.input]

@@ -183,6 +183,7 @@ def _live_batches(
                 )
             yield from reader.batches(dead=dead_rows(input_))
         counter.add()
+    counter.show()
 
 
 def _ahead(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
