@@ -130,6 +130,8 @@ class Api:
 
     Args:
         login: gives the credentials, and gives them anew after they were refused.
+        forbidden_s: how long a refusal by the roles is taken for one that passes.
+        headers: sent with every call.
     """
 
     def __init__(
@@ -138,11 +140,15 @@ class Api:
         *,
         timeout_s: float = 30.0,
         patience_s: float = 60.0,
+        forbidden_s: float = _FORBIDDEN_S,
         user_agent: str = "tandem",
+        headers: Mapping[str, str] | None = None,
     ) -> None:
         self._login = login
         self._timeout_s = timeout_s
         self._patience_s = patience_s
+        self._forbidden_s = forbidden_s
+        self._headers = dict(headers or {})
         self._agent = user_agent
         self._session: aiohttp.ClientSession | None = None
         self._server = ""
@@ -352,7 +358,7 @@ class Api:
             if self._was_heard and _role_is_missing(error):
                 # Right after its start an API server does not know any role yet.
                 denied = denied or loop.time()
-                deadline = min(until, denied + _FORBIDDEN_S)
+                deadline = min(until, denied + self._forbidden_s)
             elif error.status and error.status not in _RETRIED:
                 raise error
             pause = max(after, _BACKOFF_S[min(tries, len(_BACKOFF_S) - 1)])
@@ -374,7 +380,11 @@ class Api:
                     connector=aiohttp.TCPConnector(
                         limit=64, ssl=context, socket_factory=self._sockets.make
                     ),
-                    headers={**info.as_http_headers(), "User-Agent": self._agent},
+                    headers={
+                        **info.as_http_headers(),
+                        **self._headers,
+                        "User-Agent": self._agent,
+                    },
                     timeout=aiohttp.ClientTimeout(total=None, sock_connect=5),
                     proxy=info.proxy_url,
                 )

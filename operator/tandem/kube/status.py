@@ -24,7 +24,7 @@ _RETRY_S = 5.0
 _CONFLICT_PAUSES_S = (0.05, 0.2, 0.5)
 _NOTEWORTHY = (
     *("phase", "attempt", "startTime", "observedGeneration", "observedRetry"),
-    *("version", "runningOperations", "heldLocks", "lastOperations", "nextCompaction"),
+    *("version", "runningOperations", "heldLocks", "locks", "lastOperations", "nextCompaction"),
 )
 
 

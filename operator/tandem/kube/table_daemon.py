@@ -29,7 +29,7 @@ from tandem.kube.kinds import (
 )
 from tandem.kube.registry import Summary
 from tandem.kube.status import StatusWriter
-from tandem.kube.table_status import compose
+from tandem.kube.table_status import compose, remembered_since
 from tandem.spec.loader import parse
 from tandem.spec.status import TableStatus
 from tandem.spec.table import LakeTable
@@ -65,6 +65,7 @@ class TableLife:
             allowed=context.may_write,
         )
         self._reported = (ready.get("status", ""), ready.get("reason", ""))
+        self._locked_since = remembered_since(known)
         self._table = context.new_table(
             self._uid,
             adopted=ready.get("status") == "True"
@@ -165,6 +166,8 @@ class TableLife:
             generation_of(self._body),
             self._operations(),
             self._table.locks,
+            self._locked_since,
+            self._context.clock.now_ms(),
         )
         manifest = status.manifest()
         if tended is not None:

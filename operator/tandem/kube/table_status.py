@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Literal
+from collections.abc import Iterable, Mapping, MutableMapping, Sequence
+from typing import Any, Literal
 
 from tandem.errors import Reason
 from tandem.kube.registry import Summary
 from tandem.locks.model import WHOLE_TABLE, Entry, EntryState, Resource
+from tandem.locks.rules import blockers_of, waiting
 from tandem.operations.statuses import rfc3339
-from tandem.spec.status import Condition, ConditionType, FinishedOperation, Phase, TableStatus
+from tandem.spec.status import (
+    Condition,
+    ConditionType,
+    FinishedOperation,
+    Phase,
+    TableLock,
+    TableStatus,
+)
 
 _LAST = 5
 _NAMED = 8
+_LOCKS = 20
+_BEHIND = 3
 LASTING = frozenset(
     {
         Reason.INVALID_SPEC,
@@ -67,10 +77,12 @@ def compose(
     generation: int,
     operations: Iterable[Summary],
     locks: Iterable[Entry],
+    since: MutableMapping[tuple[str, bool], str] | None = None,
+    now_ms: int = 0,
 ) -> TableStatus:
     """The whole status: `facts` of the table's latest version (None where it was never read),
-    and what happens on it."""
-    operations = list(operations)
+    and what happens on it. `since` is what `table_locks` takes."""
+    operations, locks = list(operations), tuple(locks)
     is_ready = conditions[0].status == "True"
     is_stalled = conditions[2].status == "True"
     return (facts or TableStatus()).model_copy(
@@ -82,6 +94,7 @@ def compose(
             "held_locks": tuple(
                 held_lock(entry) for entry in locks if entry.state is not EntryState.WAITING
             ),
+            "locks": table_locks(locks, {} if since is None else since, now_ms) or None,
             "last_operations": _last(operations),
         }
     )
@@ -104,6 +117,53 @@ def _last(operations: list[Summary]) -> tuple[FinishedOperation, ...]:
         )
         for o in ended[:_LAST]
     )
+
+
+def table_locks(
+    entries: Sequence[Entry], since: MutableMapping[tuple[str, bool], str], now_ms: int
+) -> tuple[TableLock, ...]:
+    """Locks in detail, and the queue; no more than a status should hold.
+
+    Args:
+        since: who holds (True) or waits (False) since when: what was not there is entered with
+            `now_ms`, what is gone is dropped. Locks themselves know no time.
+    """
+    there = {_place(entry) for entry in entries}
+    for place in [place for place in since if place not in there]:
+        del since[place]
+    found = []
+    for entry in entries:
+        begun = since.setdefault(_place(entry), rfc3339(now_ms))
+        if len(found) == _LOCKS:
+            continue
+        resources = entry.request.resources
+        behind = waiting(blockers_of(entry, entries)).blockers
+        found.append(
+            TableLock(
+                operation=entry.request.display or entry.request.operation,
+                mode=entry.request.mode,
+                state=entry.state.capitalize(),
+                segments=tuple(_named(resource) for resource in resources[:_NAMED]),
+                more=len(resources) - _NAMED if len(resources) > _NAMED else None,
+                since=begun,
+                behind=tuple(f"{who} on {what}" for who, what in behind[:_BEHIND]) or None,
+            )
+        )
+    return tuple(found)
+
+
+def remembered_since(status: Mapping[str, Any]) -> dict[tuple[str, bool], str]:
+    """`since` of `table_locks` as an earlier operator left it in a LakeTable's status."""
+    return {
+        (str(lock.get("operation", "")), lock.get("state") != "Waiting"): str(lock["since"])
+        for lock in status.get("locks") or ()
+        if lock.get("since")
+    }
+
+
+def _place(entry: Entry) -> tuple[str, bool]:
+    who = entry.request.display or entry.request.operation
+    return who, entry.state is not EntryState.WAITING
 
 
 def held_lock(entry: Entry) -> str:

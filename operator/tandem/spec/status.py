@@ -238,6 +238,25 @@ class NextCompaction(StatusModel):
     """All schedules, in the order of the spec."""
 
 
+class TableLock(StatusModel):
+    """One operation's lock on a table, or its place in the queue for it."""
+
+    operation: str
+    """`TableCompaction/nightly`"""
+    mode: str
+    """What it does to the segments: `Append`, `Update`, `Rewrite`, `Replace`, `Exclusive`."""
+    state: str
+    """`Held`, `Committing` (nobody can take it away now) or `Waiting`."""
+    segments: tuple[str, ...] = ()
+    """Segments, intervals or `the whole table`; the first few of them."""
+    more: int | None = None
+    """How many more there are."""
+    since: str | None = None
+    """When the operator first saw it hold, or wait; RFC 3339, UTC."""
+    behind: tuple[str, ...] | None = None
+    """Whom it waits for, the first few: `TableCompaction/nightly on segment 0.1`."""
+
+
 class TableStatus(StatusModel):
     observed_generation: int = 1
     """The generation of the spec that this speaks of; -1 if nobody has looked at it yet."""
@@ -263,6 +282,8 @@ class TableStatus(StatusModel):
     """Operations that have begun and not ended."""
     held_locks: tuple[str, ...] = Field(default=())
     """Who holds what: `TableCompaction/nightly: 0.1 (Rewrite)`."""
+    locks: tuple[TableLock, ...] | None = None
+    """Who holds what and who waits for it, since when, in the order of the queue; the first 20."""
     last_operations: tuple[FinishedOperation, ...] | None = None
     """Those that ended last, the latest first."""
     next_compaction: NextCompaction | None = None

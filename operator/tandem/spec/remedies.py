@@ -1,0 +1,148 @@
+"""What each reason means, and what to do about it: one source for `docs/reasons.md` and for
+`kubectl tandem`. Pure.
+
+A message that comes with a reason knows more (which field, which path); this is what can be
+said in general.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from tandem.errors import Reason
+
+MEANING: Final[Mapping[Reason, str]] = {
+    Reason.PENDING: "Nothing has happened yet.",
+    Reason.PLANNED: "Inputs are chosen and frozen; nothing is locked.",
+    Reason.WAITING_FOR_DEPENDENCY: "An operation or table that it refers to is not done, or "
+    "did not end well.",
+    Reason.WAITING_FOR_LOCK: "A conflicting operation holds a lock.",
+    Reason.RUNNING: "The Spark job is at work.",
+    Reason.RECONCILING: "The result is merged with what was committed meanwhile.",
+    Reason.RETRYING: "An attempt failed; another one follows.",
+    Reason.SUSPENDED: "`spec.suspend` is true.",
+    Reason.COMMITTED: "Done: the result is visible in `status.result.version`.",
+    Reason.ADOPTED: "The table was there and is accepted.",
+    Reason.CREATED: "The table was created.",
+    Reason.DRY_RUN: "Planned only, as `spec.dryRun` asked.",
+    Reason.NOTHING_TO_DO: "Nothing matched, so nothing was committed.",
+    Reason.SUPERSEDED: "Everything it worked on is gone meanwhile; nothing was committed.",
+    Reason.INVALID_SPEC: "A field is wrong, contradictory or not built yet.",
+    Reason.INVALID_STATEMENT: "`where` or `set` is not an expression that is accepted.",
+    Reason.REFERENCE_NOT_FOUND: "A name leads to nothing.",
+    Reason.LOCATION_NOT_ALLOWED: "A path leads out of the table's root, or a location is not one "
+    "that this namespace may use.",
+    Reason.UNKNOWN_SEGMENT: "No live segment has this name.",
+    Reason.TABLE_NOT_FOUND: "There is no Delta table at the location.",
+    Reason.CORRUPT_LOG: "A commit or checkpoint is damaged or missing.",
+    Reason.CORRUPT_DELETION_VECTOR: "A deletion vector does not match its checksum or count.",
+    Reason.DATA_FILE_MISSING: "A data file that the log names is gone.",
+    Reason.UNSUPPORTED_FEATURE: "The table uses a feature that Tandem may not touch.",
+    Reason.DELETION_VECTORS_DISABLED: "The operation needs deletion vectors; ask for them with "
+    "`enableDeletionVectors`.",
+    Reason.VERSION_NOT_FOUND: "The version is not, or no longer, in the log.",
+    Reason.STORE_UNSUITABLE: "The store cannot create an object only if it is absent.",
+    Reason.ACCESS_DENIED: "The store refuses access.",
+    Reason.STORAGE_FULL: "The store is full.",
+    Reason.STORAGE_ERROR: "The store failed in another way.",
+    Reason.LOCKS_UNAVAILABLE: "etcd, which keeps the locks, cannot be reached. Nothing is "
+    "lost; the operation waits.",
+    Reason.CLUSTER_UNAVAILABLE: "The Kubernetes API does not answer.",
+    Reason.SPARK_MISSING: "There is no Java or no Spark to run jobs.",
+    Reason.JOB_FAILED: "The Spark job failed.",
+    Reason.JOB_TIMEOUT: "The Spark job did not answer in time.",
+    Reason.OUT_OF_MEMORY: "The driver, an executor or a Python worker ran out of memory.",
+    Reason.IMAGE_PULL_FAILED: "The driver's image cannot be pulled.",
+    Reason.UNSCHEDULABLE: "No node has room for the driver.",
+    Reason.JOB_NOT_STARTED: "The driver's container cannot be created; often a Secret is missing.",
+    Reason.SUBMISSION_FAILED: "The Spark operator could not submit the job.",
+    Reason.DRIVER_EVICTED: "The driver's pod was evicted, or its node went away.",
+    Reason.JOB_VANISHED: "The job or its driver is gone, and left no result.",
+    Reason.STATEMENT_FAILED: "The statement raised on some row.",
+    Reason.MANIFEST_INVALID: "A job's result is missing, cut off or of another attempt.",
+    Reason.OUTPUT_MISSING: "A file that a job wrote is gone before the commit.",
+    Reason.CONFLICT: "Another commit made this one impossible.",
+    Reason.TABLE_REPLACED: "The table is another one now, or was rolled back.",
+    Reason.COUNT_MISMATCH: "A replay touched another number of rows than it must.",
+    Reason.ABANDONED: "A later attempt declared this one dead.",
+    Reason.DEADLINE_EXCEEDED: "`activeDeadlineSeconds` is over.",
+    Reason.BACKOFF_LIMIT_EXCEEDED: "As many attempts failed as `backoffLimit` allows.",
+    Reason.ALREADY_RUNNING: "Another process runs this operation.",
+    Reason.INTERRUPTED: "Stopped by the user.",
+    Reason.CANCELLED: "The resource was deleted before the operation had committed.",
+    Reason.INTERNAL_ERROR: "A bug: please report it.",
+}
+
+_AGAIN: Final = "then `kubectl tandem retry`"
+
+REMEDY: Final[Mapping[Reason, str]] = {
+    Reason.PENDING: "Wait. If it stays so, no operator serves this namespace: `kubectl tandem "
+    "version`.",
+    Reason.WAITING_FOR_DEPENDENCY: "Look at what it waits for; retry that, or delete this one.",
+    Reason.WAITING_FOR_LOCK: "Wait, or look at the holder: `kubectl tandem locks`. A higher "
+    "`priority` goes first.",
+    Reason.RETRYING: "Wait; the message says why the last attempt failed.",
+    Reason.SUSPENDED: "`kubectl tandem resume`.",
+    Reason.INVALID_SPEC: "Correct the field that the message names. Operations keep their spec: "
+    "create another one.",
+    Reason.INVALID_STATEMENT: "Correct the expression and create another operation: "
+    "docs/statements.md.",
+    Reason.REFERENCE_NOT_FOUND: "Create what the message names, in the same namespace.",
+    Reason.LOCATION_NOT_ALLOWED: "Use a location that the operator allows, or have its "
+    "administrator allow this one.",
+    Reason.UNKNOWN_SEGMENT: "Take names from `kubectl tandem status` or `tandem table segments`, "
+    "and create another operation.",
+    Reason.TABLE_NOT_FOUND: "Correct `spec.location`, or let it be created with `spec.create`.",
+    Reason.CORRUPT_LOG: "Restore the file that the message names from a copy of the store; Tandem "
+    "touches nothing until then.",
+    Reason.CORRUPT_DELETION_VECTOR: "Restore the file that the message names from a copy of the "
+    "store.",
+    Reason.DATA_FILE_MISSING: "Restore the file, or the table to a version without it.",
+    Reason.UNSUPPORTED_FEATURE: "Leave this table to its engine, or drop the feature there.",
+    Reason.DELETION_VECTORS_DISABLED: "Set `spec.enableDeletionVectors` of the LakeTable, "
+    + _AGAIN
+    + ".",
+    Reason.VERSION_NOT_FOUND: "Name a version that the log still has: `tandem history`.",
+    Reason.STORE_UNSUITABLE: "Use a store with conditional puts (S3, GCS, ADLS, a local disk).",
+    Reason.ACCESS_DENIED: "Check the Secret that `spec.storage` names and its rights on the "
+    "bucket, " + _AGAIN + ".",
+    Reason.STORAGE_FULL: "Make room, " + _AGAIN + ".",
+    Reason.STORAGE_ERROR: "Look at the store; what may pass is tried again by itself.",
+    Reason.LOCKS_UNAVAILABLE: "Look at etcd and at the operator's way to it.",
+    Reason.CLUSTER_UNAVAILABLE: "Look at the API server.",
+    Reason.SPARK_MISSING: "Install Java and Spark, or use the image.",
+    Reason.JOB_FAILED: "Read the driver's log: `kubectl logs` of the pod that the message names, "
+    + _AGAIN
+    + ".",
+    Reason.JOB_TIMEOUT: "Look whether the driver still works; give it more cores, " + _AGAIN + ".",
+    Reason.OUT_OF_MEMORY: "Give it more memory in `sparkTemplate`, in another operation.",
+    Reason.IMAGE_PULL_FAILED: "Correct the operator's image or its pull secret, " + _AGAIN + ".",
+    Reason.UNSCHEDULABLE: "Add nodes, or ask for less in `sparkTemplate`.",
+    Reason.JOB_NOT_STARTED: "Create the Secret or ConfigMap that the message names, "
+    + _AGAIN
+    + ".",
+    Reason.SUBMISSION_FAILED: "Look at the Spark operator's log, and at the service account of "
+    "the jobs.",
+    Reason.DRIVER_EVICTED: "Nothing, if the next attempt goes well; else look at the nodes.",
+    Reason.JOB_VANISHED: "Find out who deletes SparkApplications or pods, " + _AGAIN + ".",
+    Reason.STATEMENT_FAILED: "Guard the statement with CASE WHEN, in another operation.",
+    Reason.MANIFEST_INVALID: "`kubectl tandem retry`; if it comes again, report it.",
+    Reason.OUTPUT_MISSING: "Find out who deletes files below the table, " + _AGAIN + ".",
+    Reason.CONFLICT: "`kubectl tandem retry`: it begins anew with the latest version.",
+    Reason.TABLE_REPLACED: "Create another operation for the table as it is now.",
+    Reason.COUNT_MISMATCH: "Nothing was published. Please report it: `kubectl tandem report`.",
+    Reason.ABANDONED: "Look at the later attempt.",
+    Reason.DEADLINE_EXCEEDED: "Create it again with a longer deadline, or look why it took so "
+    "long: `kubectl tandem history`.",
+    Reason.BACKOFF_LIMIT_EXCEEDED: "Cure what the message says, " + _AGAIN + ".",
+    Reason.ALREADY_RUNNING: "Wait for the other process.",
+    Reason.CANCELLED: "Create it again if it shall be done after all.",
+    Reason.INTERNAL_ERROR: "`kubectl tandem report`, and attach the bundle to the report.",
+}
+"""Reasons that need nothing have none."""
+
+
+def remedy(reason: str) -> str:
+    """What to do, "" where nothing is known or needed."""
+    return REMEDY.get(Reason(reason), "") if reason in set(Reason) else ""
