@@ -13,6 +13,7 @@ import typer
 
 import tandem
 from tandem.cli.engine import DEFAULT_PARALLEL
+from tandem.cli.etcd_command import etcd_user
 from tandem.cli.exits import errors_to_exit
 from tandem.cli.operator_options import operator
 from tandem.cli.output import Output
@@ -257,6 +258,7 @@ def clean(
 
 
 app.command("operator")(operator)
+app.command("etcd-user")(etcd_user)
 
 
 @app.command()

@@ -13,117 +13,117 @@ from tandem.cli.exits import errors_to_exit
 from tandem.cli.operator_command import Locks, LogFormat
 
 
-def _option(name: str, text: str, **more: Any) -> Any:
+def option(name: str, text: str, **more: Any) -> Any:
     """An option with its help and its environment variable."""
     variable = "TANDEM_" + name.removeprefix("--").replace("-", "_").upper()
     return typer.Option(name, help=text, envvar=variable, **more)
 
 
-_FILE = {"exists": True, "dir_okay": False}
+FILE = {"exists": True, "dir_okay": False}
 
 
 def operator(
     namespaces: Annotated[
         list[str] | None,
-        _option(
+        option(
             "--namespace",
             "Namespace to serve, or a pattern such as team-*; repeatable. All by default.",
         ),
     ] = None,
     kubeconfig: Annotated[
         Path | None,
-        _option("--kubeconfig", "Instead of the pod's account or kubectl's usual file.", **_FILE),
+        option("--kubeconfig", "Instead of the pod's account or kubectl's usual file.", **FILE),
     ] = None,
     locks: Annotated[
         Locks,
-        _option("--locks", "Where locks are. in-process: safe with one operator only."),
+        option("--locks", "Where locks are. in-process: safe with one operator only."),
     ] = Locks.ETCD,
     etcd_endpoints: Annotated[
         list[str] | None,
-        _option("--etcd-endpoint", "host:port of etcd, https://host:port for TLS; repeatable."),
+        option("--etcd-endpoint", "host:port of etcd, https://host:port for TLS; repeatable."),
     ] = None,
     etcd_prefix: Annotated[
-        str, _option("--etcd-prefix", "Where in etcd the locks are.")
+        str, option("--etcd-prefix", "Where in etcd the locks are.")
     ] = "/tandem/v1",
     etcd_ttl: Annotated[
         int,
-        _option(
+        option(
             "--etcd-ttl",
             "Seconds that the locks of a dead operator stay: longer than its restart takes.",
             min=2,
         ),
     ] = 60,
     etcd_ca: Annotated[
-        Path | None, _option("--etcd-ca", "Certificate authority of etcd (PEM).", **_FILE)
+        Path | None, option("--etcd-ca", "Certificate authority of etcd (PEM).", **FILE)
     ] = None,
     etcd_certificate: Annotated[
-        Path | None, _option("--etcd-certificate", "Our certificate for etcd (PEM).", **_FILE)
+        Path | None, option("--etcd-certificate", "Our certificate for etcd (PEM).", **FILE)
     ] = None,
     etcd_key: Annotated[
-        Path | None, _option("--etcd-key", "The certificate's key (PEM).", **_FILE)
+        Path | None, option("--etcd-key", "The certificate's key (PEM).", **FILE)
     ] = None,
-    etcd_user: Annotated[str, _option("--etcd-user", "User of etcd.")] = "",
+    etcd_user: Annotated[str, option("--etcd-user", "User of etcd.")] = "",
     etcd_password_file: Annotated[
         Path | None,
-        _option(
+        option(
             "--etcd-password-file",
             "File with its password; or give it in TANDEM_ETCD_PASSWORD.",
-            **_FILE,
+            **FILE,
         ),
     ] = None,
     image: Annotated[
-        str, _option("--image", "Image of Spark drivers and executors.")
+        str, option("--image", "Image of Spark drivers and executors.")
     ] = "tandem-spark:latest",
     spark_version: Annotated[
-        str, _option("--spark-version", "Spark's version in that image.")
+        str, option("--spark-version", "Spark's version in that image.")
     ] = "4.2.0",
     apps_dir: Annotated[
-        str, _option("--apps-dir", "Where that image has spark_apps/.")
+        str, option("--apps-dir", "Where that image has spark_apps/.")
     ] = "local:///opt/tandem/spark_apps",
     service_account: Annotated[
         str,
-        _option("--service-account", "Service account of Spark drivers, in each namespace."),
+        option("--service-account", "Service account of Spark drivers, in each namespace."),
     ] = "tandem-spark",
     max_executors: Annotated[
-        int, _option("--max-executors", "Most executors that a job is given.", min=1)
+        int, option("--max-executors", "Most executors that a job is given.", min=1)
     ] = 8,
     spark_template: Annotated[
         Path | None,
-        _option(
+        option(
             "--spark-template",
             "File with a piece of a SparkApplication (YAML) that lies below every job's.",
-            **_FILE,
+            **FILE,
         ),
     ] = None,
     allowed_locations: Annotated[
         list[str] | None,
-        _option(
+        option(
             "--allowed-location", "Tables may lie below this only; repeatable. Anywhere by default."
         ),
     ] = None,
-    max_jobs: Annotated[int, _option("--max-jobs", "Jobs at once; 0: no limit.", min=0)] = 16,
-    workers: Annotated[int, _option("--workers", "Threads for work on tables.", min=1)] = 16,
+    max_jobs: Annotated[int, option("--max-jobs", "Jobs at once; 0: no limit.", min=0)] = 16,
+    workers: Annotated[int, option("--workers", "Threads for work on tables.", min=1)] = 16,
     table_poll: Annotated[
         float,
-        _option("--table-poll", "Seconds between two looks for commits of others.", min=0.1),
+        option("--table-poll", "Seconds between two looks for commits of others.", min=0.1),
     ] = 10.0,
     job_poll_ms: Annotated[
-        int, _option("--job-poll-ms", "Milliseconds between two looks at a job.", min=10)
+        int, option("--job-poll-ms", "Milliseconds between two looks at a job.", min=10)
     ] = 500,
     cancel: Annotated[
         float,
-        _option("--cancel", "Seconds that a deleted operation has to clean up.", min=1),
+        option("--cancel", "Seconds that a deleted operation has to clean up.", min=1),
     ] = 60.0,
     election_id: Annotated[
-        str, _option("--election-id", "Operators with the same one elect a leader.")
+        str, option("--election-id", "Operators with the same one elect a leader.")
     ] = "tandem",
     health: Annotated[
-        str, _option("--health", "host:port of /healthz and /readyz; empty: none.")
+        str, option("--health", "host:port of /healthz and /readyz; empty: none.")
     ] = "0.0.0.0:8080",
-    log_format: Annotated[LogFormat, _option("--log-format", "How lines of log look.")] = (
+    log_format: Annotated[LogFormat, option("--log-format", "How lines of log look.")] = (
         LogFormat.JSON
     ),
-    verbose: Annotated[bool, _option("--verbose", "Log every event, too.")] = False,
+    verbose: Annotated[bool, option("--verbose", "Log every event, too.")] = False,
 ) -> None:
     """Run the operator in a cluster.
 

@@ -1,4 +1,4 @@
-"""etcd's calls as locks need them: the one file that imports aetcd and gRPC.
+"""etcd's calls as locks need them: with `etcd_users` the only file that imports aetcd and gRPC.
 
 Of aetcd only the generated stubs are used. Channels, TLS, several endpoints, tokens, deadlines
 and repeats are done here: its own client has one endpoint, no TLS, and keeps an expired token.
@@ -151,8 +151,9 @@ class _Endpoint:
             "grant": lease.LeaseGrant,
             "revoke": lease.LeaseRevoke,
             "remaining": lease.LeaseTimeToLive,
-            "authenticate": rpc.AuthStub(self.channel).Authenticate,
         }
+        self.auth: Any = rpc.AuthStub(self.channel)
+        self.methods["authenticate"] = self.auth.Authenticate
         self.keep_alive: Any = lease.LeaseKeepAlive
         self.watch: Any = rpc.WatchStub(self.channel).Watch
 

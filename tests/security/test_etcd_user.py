@@ -1,0 +1,413 @@
+"""`tandem etcd-user`, against a real etcd with TLS: the operator's user owns one prefix, can do
+all that locks need there, and nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import ssl
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+import trustme
+from aetcd import rpc
+from typer.testing import CliRunner
+
+from cluster_processes import EtcdMember, free_ports, scratch
+from cluster_processes import etcd as make_etcd
+from support.lock_contract import LONG_S, TABLE, get, owner, request
+from tandem.cli.main import app
+from tandem.errors import InvalidSpec, LocksUnavailable
+from tandem.locks.etcd import EtcdLocks, EtcdSettings
+from tandem.locks.etcd_users import Owner
+from tandem.locks.model import CommitLease, EntryState, Granted, Mode, Waiting
+
+PREFIX = "/tandem/v1"
+
+
+@dataclass
+class Locked:
+    """An etcd that asks for passwords, over TLS."""
+
+    folder: Path
+    endpoint: str
+    member: EtcdMember
+
+    def file(self, name: str, text: str) -> str:
+        path = self.folder / name
+        path.write_text(text + "\n")
+        return str(path)
+
+    def tandem(self, *more: str, root: str = "root's word", user: str = "ours") -> tuple[int, str]:
+        """`tandem etcd-user`: its exit code, and what it said."""
+        done = CliRunner().invoke(
+            app,
+            [
+                *("etcd-user", "--etcd-endpoint", f"https://{self.endpoint}"),
+                *("--etcd-ca", str(self.folder / "ca.pem")),
+                *("--root-password-file", self.file("root", root)),
+                *("--etcd-user", "tandem", "--etcd-password-file", self.file("user", user)),
+                *("--etcd-prefix", PREFIX, "--wait", "20", *more),
+            ],
+        )
+        return done.exit_code, done.output
+
+    def settings(self, **changes: Any) -> EtcdSettings:
+        chosen = EtcdSettings(
+            (f"https://{self.endpoint}",),
+            PREFIX,
+            ca=self.folder / "ca.pem",
+            user="tandem",
+            password="ours",
+            timeout_s=2.0,
+        )
+        return replace(chosen, **changes)
+
+    def ask(self, user: str, password: str, *calls: tuple[str, str, Any]) -> list[str]:
+        """Calls one after the other, as that user and by a client of our own: "OK", or what
+        etcd says to each."""
+        return asyncio.run(self._ask(user, password, calls))
+
+    async def _ask(self, user: str, password: str, calls: Any) -> list[str]:
+        trust = grpc.ssl_channel_credentials((self.folder / "ca.pem").read_bytes())
+        answers = []
+        async with grpc.aio.secure_channel(self.endpoint, trust) as channel:
+            metadata: tuple[tuple[str, str], ...] = ()
+            if user:
+                asked = rpc.AuthenticateRequest(name=user, password=password)
+                token = (await rpc.AuthStub(channel).Authenticate(asked)).token
+                metadata = (("token", token),)
+            for service, method, message in calls:
+                call = getattr(getattr(rpc, f"{service}Stub")(channel), method)
+                try:
+                    answer = call(message, metadata=metadata, timeout=5)
+                    if hasattr(answer, "read"):
+                        await answer.read()
+                    else:
+                        await answer
+                except grpc.aio.AioRpcError as error:
+                    answers.append(error.details() or error.code().name)
+                else:
+                    answers.append("OK")
+        return answers
+
+
+@pytest.fixture(scope="module")
+def etcd() -> Iterator[Locked]:
+    with scratch("tandem-locked-etcd-") as folder:
+        authority = trustme.CA()
+        issued = authority.issue_cert("127.0.0.1")
+        authority.cert_pem.write_to_path(folder / "ca.pem")
+        issued.cert_chain_pems[0].write_to_path(folder / "cert.pem")
+        issued.private_key_pem.write_to_path(folder / "key.pem")
+        (port,) = free_ports(1)
+        parts = make_etcd(folder, 1)
+        (member,) = parts.members
+        address = f"127.0.0.1:{port}"
+        member._command += [
+            f"--listen-client-urls=https://{address}",
+            f"--advertise-client-urls=https://{address}",
+            # Only who looks whether it is ready comes this way.
+            f"--listen-metrics-urls=http://{member.endpoint}",
+            f"--cert-file={folder / 'cert.pem'}",
+            f"--key-file={folder / 'key.pem'}",
+            "--max-request-bytes=1500000",
+        ]
+        locked = Locked(folder, address, member)
+        # It is not there yet, as with two pods that start together.
+        starting = threading.Thread(target=parts.start)
+        starting.start()
+        try:
+            code, said = locked.tandem()
+            starting.join()
+            assert code == 0, said
+            assert "user tandem made" in said
+            assert "etcd asks for passwords now" in said
+            assert "ours" not in said.replace("yours", "")
+            yield locked
+        finally:
+            starting.join()
+            parts.kill()
+
+
+def test_run_again_it_changes_nothing(etcd: Locked) -> None:
+    assert etcd.tandem() == (0, "nothing to change\n")
+
+
+def test_two_may_run_it_at_once(etcd: Locked) -> None:
+    codes: list[int] = []
+    runs = [
+        threading.Thread(target=lambda: codes.append(_ensure(etcd, "another", PREFIX + "/other")))
+        for _ in range(3)
+    ]
+    for run in runs:
+        run.start()
+    for run in runs:
+        run.join()
+    assert codes == [0, 0, 0]
+
+
+def _ensure(etcd: Locked, user: str, prefix: str) -> int:
+    from tandem.locks.etcd_client import Access
+    from tandem.locks.etcd_users import ensure
+
+    access = Access(
+        (f"https://{etcd.endpoint}",), authority=etcd.folder / "ca.pem", password="root's word"
+    )
+    asyncio.run(ensure(access, Owner(user, "x", prefix)))
+    return 0
+
+
+def test_the_user_can_do_all_that_locks_need(etcd: Locked) -> None:
+    one, other = EtcdLocks(etcd.settings(ttl_s=2)), EtcdLocks(etcd.settings())
+    try:
+        asked = request("a", Mode.REWRITE, "0")
+        assert isinstance(one.acquire(asked), Granted)
+        assert isinstance(other.acquire(request("b", Mode.REWRITE, "0")), Waiting)
+        woken = threading.Event()
+        end = other.watch(TABLE, "b", woken.set)
+        # All but the last revision is forgotten by who may: watches and leases go on.
+        [answer] = etcd.ask("root", "root's word", ("KV", "Compact", _compaction(etcd)))
+        assert answer == "OK"
+        one.release(TABLE, "a", owner("a"))  # ends a lease, and with it a key
+        assert woken.wait(LONG_S)
+        end()
+        assert isinstance(other.acquire(request("b", Mode.REWRITE, "0")), Granted)
+        assert other.enter_commit(TABLE, "b", owner("b")) is CommitLease.ENTERED
+        # Kept alive for longer than its time, beside one that is killed with its etcd's tokens.
+        assert isinstance(one.acquire(request("kept", Mode.REWRITE, "7")), Granted)
+        etcd.member.restart()
+        get(one, request("again", Mode.REWRITE, "8"))
+        other.release(TABLE, "b", owner("b"))
+        one.release(TABLE, "again", owner("again"))
+        assert [e.state for e in one.entries(TABLE)] == [EntryState.HELD]
+        one.release(TABLE, "kept", owner("kept"))
+        assert other.entries(TABLE) == ()
+    finally:
+        one.close()
+        other.close()
+
+
+def _compaction(etcd: Locked) -> Any:
+    async def revision() -> int:
+        trust = grpc.ssl_channel_credentials((etcd.folder / "ca.pem").read_bytes())
+        async with grpc.aio.secure_channel(etcd.endpoint, trust) as channel:
+            asked = rpc.AuthenticateRequest(name="root", password="root's word")
+            token = (await rpc.AuthStub(channel).Authenticate(asked)).token
+            found = await rpc.KVStub(channel).Range(
+                rpc.RangeRequest(key=b"/"), metadata=(("token", token),)
+            )
+        return int(found.header.revision)
+
+    return rpc.CompactionRequest(revision=asyncio.run(revision()), physical=True)
+
+
+FOREIGN = {
+    "a neighbour's key": (b"/tandem/v2/x", b""),
+    "a look-alike": (b"/tandem/v10", b""),
+    "the prefix without its slash": (b"/tandem/v1", b""),
+    "what follows": (b"/tandem/v10", b"/tandem/v2"),
+    "one key more than ours": (b"/tandem/v1/", b"/tandem/v1\x30\x00"),
+    "one key before ours": (b"/tandem/v1.", b"/tandem/v10"),
+    "the API server's": (b"/registry/", b"/registry0"),
+    "everything": (b"\0", b"\0"),
+    "from ours on": (b"/tandem/v1/", b"\0"),
+}
+
+
+@pytest.mark.parametrize("case", FOREIGN)
+def test_no_key_outside_the_prefix_is_read_written_or_watched(etcd: Locked, case: str) -> None:
+    key, end = FOREIGN[case]
+    watch = rpc.WatchRequest(create_request=rpc.WatchCreateRequest(key=key, range_end=end))
+    hidden = rpc.TxnRequest(
+        success=[
+            rpc.RequestOp(
+                request_txn=rpc.TxnRequest(
+                    success=[rpc.RequestOp(request_put=rpc.PutRequest(key=key, value=b"x"))]
+                )
+            )
+        ]
+    )
+    compared = rpc.TxnRequest(
+        compare=[
+            rpc.Compare(
+                result=rpc.Compare.GREATER,
+                target=rpc.Compare.CREATE,
+                key=key,
+                range_end=end,
+                create_revision=0,
+            )
+        ]
+    )
+    calls: list[tuple[str, str, Any]] = [
+        ("KV", "Range", rpc.RangeRequest(key=key, range_end=end)),
+        ("KV", "Range", rpc.RangeRequest(key=key, range_end=end, count_only=True)),
+        ("KV", "DeleteRange", rpc.DeleteRangeRequest(key=key, range_end=end)),
+        ("KV", "Txn", compared),
+    ]
+    if not key.startswith(b"/tandem/v1/"):  # a range may begin with a key of ours
+        calls += [("KV", "Put", rpc.PutRequest(key=key, value=b"x")), ("KV", "Txn", hidden)]
+    answers = etcd.ask("tandem", "ours", *calls)
+    assert set(answers) == {"etcdserver: permission denied"}
+    assert "etcdserver: permission denied" in watched(etcd, watch)
+
+
+def watched(etcd: Locked, asked: Any) -> str:
+    """Why etcd ends a watch; "" if it does not."""
+
+    async def watch() -> str:
+        trust = grpc.ssl_channel_credentials((etcd.folder / "ca.pem").read_bytes())
+        async with grpc.aio.secure_channel(etcd.endpoint, trust) as channel:
+            login = rpc.AuthenticateRequest(name="tandem", password="ours")
+            token = (await rpc.AuthStub(channel).Authenticate(login)).token
+            call = rpc.WatchStub(channel).Watch(metadata=(("token", token),), timeout=5)
+            await call.write(asked)
+            answer = await call.read()
+            call.cancel()
+            return str(answer.cancel_reason)
+
+    return asyncio.run(watch())
+
+
+ADMINISTRATION = [
+    ("Auth", "UserList", rpc.AuthUserListRequest()),
+    ("Auth", "UserGet", rpc.AuthUserGetRequest(name="root")),
+    ("Auth", "UserAdd", rpc.AuthUserAddRequest(name="mine", password="x")),
+    ("Auth", "UserDelete", rpc.AuthUserDeleteRequest(name="another")),
+    ("Auth", "UserChangePassword", rpc.AuthUserChangePasswordRequest(name="root", password="x")),
+    ("Auth", "UserGrantRole", rpc.AuthUserGrantRoleRequest(user="tandem", role="root")),
+    ("Auth", "RoleList", rpc.AuthRoleListRequest()),
+    ("Auth", "RoleGet", rpc.AuthRoleGetRequest(role="another")),
+    ("Auth", "RoleAdd", rpc.AuthRoleAddRequest(name="mine")),
+    (
+        "Auth",
+        "RoleGrantPermission",
+        rpc.AuthRoleGrantPermissionRequest(
+            name="tandem", perm=rpc.Permission(permType=2, key=b"\0", range_end=b"\0")
+        ),
+    ),
+    ("Auth", "AuthDisable", rpc.AuthDisableRequest()),
+    ("Maintenance", "Snapshot", rpc.SnapshotRequest()),
+    ("Maintenance", "Defragment", rpc.DefragmentRequest()),
+    ("Maintenance", "Hash", rpc.HashRequest()),
+    ("Maintenance", "HashKV", rpc.HashKVRequest()),
+    ("Maintenance", "MoveLeader", rpc.MoveLeaderRequest(targetID=1)),
+    ("KV", "Compact", rpc.CompactionRequest(revision=1)),
+    ("Cluster", "MemberRemove", rpc.MemberRemoveRequest(ID=1)),
+]
+
+
+def test_the_user_administers_nothing(etcd: Locked) -> None:
+    answers = etcd.ask("tandem", "ours", *ADMINISTRATION)
+    said = {method: answer for (_, method, _), answer in zip(ADMINISTRATION, answers, strict=True)}
+    assert {m: a for m, a in said.items() if "permission denied" not in a} == {}
+
+
+def test_the_lease_of_somebody_elses_key_is_neither_ended_nor_looked_at(etcd: Locked) -> None:
+    foreign = ("KV", "Put", rpc.PutRequest(key=b"/other", value=b"v", lease=77))
+    granted = ("Lease", "LeaseGrant", rpc.LeaseGrantRequest(TTL=60, ID=77))
+    assert etcd.ask("root", "root's word", granted, foreign) == ["OK", "OK"]
+    answers = etcd.ask(
+        "tandem",
+        "ours",
+        ("Lease", "LeaseRevoke", rpc.LeaseRevokeRequest(ID=77)),
+        ("Lease", "LeaseTimeToLive", rpc.LeaseTimeToLiveRequest(ID=77, keys=True)),
+        ("Lease", "LeaseLeases", rpc.LeaseLeasesRequest()),
+    )
+    assert answers == ["etcdserver: permission denied"] * 3
+
+
+def test_without_a_user_or_without_tls_there_is_nothing(etcd: Locked) -> None:
+    for wrong in (
+        etcd.settings(password="root's word"),
+        etcd.settings(user=""),
+        etcd.settings(user="root", password="ours"),
+    ):
+        locks = EtcdLocks(wrong)
+        with pytest.raises(LocksUnavailable, match="the user") as refused:
+            locks.acquire(request("a", Mode.REWRITE, "0"))
+        assert "root's word" not in str(refused.value)
+        locks.close()
+    ours = ("KV", "Range", rpc.RangeRequest(key=PREFIX.encode() + b"/x"))
+    assert etcd.ask("", "", ours) == ["etcdserver: user name is empty"]
+    plain = EtcdLocks(etcd.settings(endpoints=(etcd.endpoint,), ca=None, timeout_s=0.5))
+    with pytest.raises(LocksUnavailable):
+        plain.entries(TABLE)
+    plain.close()
+    # Somebody else's authority.
+    trustme.CA().cert_pem.write_to_path(etcd.folder / "stranger.pem")
+    fooled = EtcdLocks(etcd.settings(ca=etcd.folder / "stranger.pem", timeout_s=0.5))
+    with pytest.raises(LocksUnavailable):
+        fooled.entries(TABLE)
+    fooled.close()
+    with pytest.raises(ssl.SSLCertVerificationError), _tls(etcd, trustme.CA()):
+        pass
+
+
+def _tls(etcd: Locked, authority: trustme.CA) -> ssl.SSLSocket:
+    import socket
+
+    context = ssl.create_default_context()
+    authority.configure_trust(context)
+    host, port = etcd.endpoint.split(":")
+    return context.wrap_socket(socket.create_connection((host, int(port))), server_hostname=host)
+
+
+def test_roots_password_is_not_guessed_and_the_users_is_renewed(etcd: Locked) -> None:
+    code, said = etcd.tandem(root="wrong")
+    assert code == 1
+    assert "root's is another one" in said
+    secret = secrets.token_hex(8)
+    code, said = etcd.tandem(user=secret)
+    assert (code, said) == (0, "user tandem has the password that was given\n")
+    locks = EtcdLocks(etcd.settings(password=secret))
+    assert locks.entries(TABLE) == ()
+    locks.close()
+    assert etcd.tandem()[0] == 0
+
+
+def test_rights_that_somebody_added_are_taken_back(etcd: Locked) -> None:
+    more = rpc.Permission(permType=2, key=b"/registry/", range_end=b"/registry0")
+    root = partial(etcd.ask, "root", "root's word")
+    assert (
+        root(
+            (
+                "Auth",
+                "RoleGrantPermission",
+                rpc.AuthRoleGrantPermissionRequest(name="tandem", perm=more),
+            ),
+            ("Auth", "RoleAdd", rpc.AuthRoleAddRequest(name="more")),
+            ("Auth", "UserGrantRole", rpc.AuthUserGrantRoleRequest(user="tandem", role="more")),
+            ("Auth", "UserGrantRole", rpc.AuthUserGrantRoleRequest(user="tandem", role="root")),
+        )
+        == ["OK"] * 4
+    )
+    read = ("KV", "Range", rpc.RangeRequest(key=b"/registry/secrets"))
+    assert etcd.ask("tandem", "ours", read) == ["OK"]
+    code, said = etcd.tandem()
+    assert code == 0
+    assert said.count("any more") == 3
+    assert etcd.ask("tandem", "ours", read) == ["etcdserver: permission denied"]
+
+
+@pytest.mark.parametrize(
+    ("user", "password", "prefix"),
+    [
+        ("root", "x", PREFIX),
+        ("", "x", PREFIX),
+        ("tandem", "", PREFIX),
+        ("tandem", "x", ""),
+        ("tandem", "x", "/"),
+        ("tandem", "x", "//"),
+        ("tandem", "x", "tandem"),
+    ],
+)
+def test_what_would_be_too_much_is_refused(user: str, password: str, prefix: str) -> None:
+    with pytest.raises(InvalidSpec):
+        Owner(user, password, prefix)
