@@ -116,6 +116,21 @@ def test_progress_is_written_more_seldom_than_turns() -> None:
     run(test)
 
 
+def test_a_failure_that_is_tried_again_shows_at_once() -> None:
+    async def test(server: Server) -> None:
+        await server.writer().finish(status("Failed", "JobFailed", "False"))
+        again = server.writer(progress_s=60.0)
+        again.observe(server.status, "9")
+        again.offer(status("Planned", "Planned"))
+        await until(lambda: server.status["phase"] == "Planned")
+        again.offer(status("Locked", "Planned", progress={"percent": 0}))
+        again.offer(status("Running", "Running"))
+        await until(lambda: server.status["phase"] == "Running")
+        await again.close()
+
+    assert [patch["phase"] for patch in run(test).patches] == ["Failed", "Planned", "Running"]
+
+
 def test_what_no_longer_applies_is_removed() -> None:
     async def test(server: Server) -> None:
         writer = server.writer()

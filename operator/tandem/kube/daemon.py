@@ -325,7 +325,9 @@ class Life:
         ending = session.ending
         status = self._reporter.as_of_now(finish(session, resource, ports), retry)
         if status.phase is Phase.SUSPENDED:
-            self._reporter.offer(status)
+            # Resumed meanwhile, it is not as its owner wants it: the next turn goes on.
+            if spec_of(self._body).get("suspend") is True:
+                self._reporter.offer(status)
             return None
         if ending is not None and ending.elsewhere and not self._deleted:
             if self._reporter.has_begun_before:

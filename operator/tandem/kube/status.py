@@ -164,8 +164,10 @@ class StatusWriter:
 
     def _is_noteworthy(self, patch: Mapping[str, Any]) -> bool:
         wanted = self._wanted or {}
-        if self._known.get("phase") and all(c[2] in _PASSING for c in _points(wanted)):
-            # What soon gives way to something better is written if it does not.
+        passing = all(c[2] in _PASSING for c in _points(wanted))
+        if self._known.get("phase") and passing and _truths(self._known) == _truths(wanted):
+            # What soon gives way to something better is written if it does not; but a failure
+            # that is tried again is one no more, and tools that watch conditions shall see that.
             return False
         if any(key in patch for key in _NOTEWORTHY):
             return True
@@ -247,6 +249,10 @@ def _number(resource_version: str) -> int:
 
 def _points(status: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     return [(c["type"], c["status"], c["reason"]) for c in status.get("conditions") or ()]
+
+
+def _truths(status: Mapping[str, Any]) -> set[tuple[str, str]]:
+    return {(c["type"], c["status"]) for c in status.get("conditions") or ()}
 
 
 def _least(status: Mapping[str, Any]) -> dict[str, Any]:

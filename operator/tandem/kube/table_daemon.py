@@ -117,7 +117,8 @@ class TableLife:
                     before = self._table.snapshot
                     self._table.due = False
                     await self._table.refresh(resource)
-                    generation = generation_of(self._body)
+                    # The spec may have changed meanwhile: then that one is due at once.
+                    generation = resource.metadata.generation
                     self._pace(self._table.snapshot is not before or due)
                     next_look = loop.time() + self._interval_s
             if self._table.problem != problem:
@@ -160,10 +161,12 @@ class TableLife:
 
     def _report(self, tended: tuple[dict[str, Any], float] | None) -> None:
         _, namespace, name = self._key
+        # Never of a spec that came while we looked: "ready" would be said of what nobody knows.
+        conditions = self._table.conditions
         status: TableStatus = compose(
             self._table.facts,
-            self._table.conditions,
-            generation_of(self._body),
+            conditions,
+            conditions[0].observed_generation,
             self._operations(),
             self._table.locks,
             self._locked_since,
@@ -176,7 +179,7 @@ class TableLife:
             # It is also the memory of what the schedules have done.
             manifest["nextCompaction"] = self._writer.known["nextCompaction"]
         self._writer.offer(manifest)
-        first = self._table.conditions[0]
+        first = conditions[0]
         told = (first.status, str(first.reason))
         if told != self._reported:
             self._reported = told
