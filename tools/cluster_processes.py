@@ -127,12 +127,16 @@ class Part:
     def wait_until_ready(self, within_s: float = READY_WITHIN_S) -> None:
         pause = threading.Event()
         for _ in range(int(within_s / POLL_S)):
-            if self._process is None or self._process.poll() is not None:
-                raise PartFailed(f"{self.name} has ended: {self.tail()}")
+            self.check()
             if self._is_ready():
                 return
             pause.wait(POLL_S)
         raise PartFailed(f"{self.name} is not ready after {within_s} s: {self.tail()}")
+
+    def check(self) -> None:
+        """Raises: PartFailed if it is not running."""
+        if self._process is None or self._process.poll() is not None:
+            raise PartFailed(f"{self.name} has ended: {self.tail()}")
 
     def kill(self) -> None:
         """SIGKILL: no time to say goodbye, to its data or to its clients."""

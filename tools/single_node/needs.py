@@ -1,0 +1,64 @@
+"""What a node needs of this machine: root, programs that Debian has, control groups."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+PLUGINS = Path("/usr/lib/cni")
+"""Where Debian's containernetworking-plugins are."""
+
+_PACKAGES = {
+    "containerd": "containerd",
+    "ctr": "containerd",
+    "runc": "runc",
+    "iptables": "iptables",
+    "ip": "iproute2",
+    "openssl": "openssl",
+    "busybox": "busybox-static",
+}
+_PLUGIN_PACKAGE = "containernetworking-plugins"
+_PLUGIN_NAMES = ("bridge", "host-local", "loopback", "portmap")
+
+
+class NotHere(RuntimeError):
+    """This machine cannot be a node; says what to do."""
+
+
+def program(name: str) -> str:
+    """Where a program is, also those of administrators.
+
+    Raises: NotHere.
+    """
+    found = shutil.which(name, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
+    if found is None:
+        raise NotHere(f"there is no {name} here: apt-get install {_PACKAGES.get(name, name)}")
+    return found
+
+
+def check() -> None:
+    """Raises: NotHere, with all packages that are missing at once."""
+    if not Path("/proc/self/cgroup").exists():
+        raise NotHere("a node needs Linux; make e2e KUBECONTEXT=NAME uses a cluster elsewhere")
+    if os.geteuid() != 0:
+        raise NotHere(
+            "a node needs root: run this as root, or in a cluster elsewhere:"
+            " make e2e KUBECONTEXT=NAME"
+        )
+    if not any(Path("/sys/fs/cgroup").iterdir()):
+        raise NotHere("no control groups are mounted at /sys/fs/cgroup")
+    missing = {package for name, package in _PACKAGES.items() if not _has(name)}
+    if not all((PLUGINS / name).exists() for name in _PLUGIN_NAMES):
+        missing.add(_PLUGIN_PACKAGE)
+    if missing:
+        wanted = " ".join(sorted(missing))
+        raise NotHere(f"a node needs: apt-get install --no-install-recommends {wanted}")
+
+
+def _has(name: str) -> bool:
+    try:
+        program(name)
+    except NotHere:
+        return False
+    return True
