@@ -145,22 +145,6 @@ def test_a_templates_sources_of_the_environment_stay_and_the_tables_come_last() 
     assert driver["envFrom"] == [own, {"secretRef": {"name": "lake"}}]
 
 
-def test_pods_run_without_rights_and_keep_their_last_words() -> None:
-    for part, name in (
-        ("driver", "spark-kubernetes-driver"),
-        ("executor", "spark-kubernetes-executor"),
-    ):
-        pod = spec()[part]
-        main = container(pod, name)
-        assert main["terminationMessagePolicy"] == "FallbackToLogsOnError"
-        for context in (pod["securityContext"], main["securityContext"]):
-            assert context["runAsNonRoot"] is True
-            assert context["runAsUser"] == 185
-            assert context["allowPrivilegeEscalation"] is False
-            assert context["capabilities"] == {"drop": ["ALL"]}
-            assert context["seccompProfile"] == {"type": "RuntimeDefault"}
-
-
 @pytest.mark.parametrize("name", ["7up", "a" * 51, "tandem_1", "Tandem-1", "tandem-"])
 def test_a_name_that_kubernetes_would_refuse(name: str) -> None:
     with pytest.raises(InvalidSpec, match="DNS-1035"):

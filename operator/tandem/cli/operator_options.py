@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from tandem import __version__
 from tandem.cli.exits import errors_to_exit
 from tandem.cli.operator_command import Locks, LogFormat
 
@@ -73,7 +74,7 @@ def operator(
     ] = None,
     image: Annotated[
         str, option("--image", "Image of Spark drivers and executors.")
-    ] = "tandem-spark:latest",
+    ] = f"tandem:{__version__}",
     spark_version: Annotated[
         str, option("--spark-version", "Spark's version in that image.")
     ] = "4.2.0",

@@ -62,10 +62,15 @@ _SECURITY: Final[Json] = {
     "runAsUser": 185,
     "runAsGroup": 185,
     "allowPrivilegeEscalation": False,
+    "readOnlyRootFilesystem": True,
     "capabilities": {"drop": ["ALL"]},
     "seccompProfile": {"type": "RuntimeDefault"},
 }
-"""As Spark's images are made: user 185 and no rights."""
+"""As Spark's images are made: user 185 and no rights. What may be written is `SCRATCH`, and the
+folders for Spark's blocks, which Spark makes volumes of by itself (`spark.local.dir`)."""
+
+SCRATCH: Final = "/tmp"
+_SCRATCH_VOLUME: Final = "tandem-tmp"
 
 _SIZE_KEYS: Final = {
     ("driver", "cores"): "spark.driver.cores",
@@ -328,6 +333,24 @@ def _complete_pods(spec: Json, secret_name: str | None) -> None:
         container = next(item for item in containers if item["name"] == name)
         if credentials:
             container["envFrom"] = [*(container.get("envFrom") or []), *credentials]
+        _add_scratch(pod, container, part, spec.get("sparkConf") or {})
+
+
+def _add_scratch(pod: Json, container: Json, part: str, conf: Mapping[str, Any]) -> None:
+    """A volume at `SCRATCH`, unless a template mounts one there: by the pod's template, by the
+    field beside it, or by a setting. What has no shape of a list, the API server judges."""
+    volumes = pod["template"]["spec"].get("volumes") or []
+    mounts = container.get("volumeMounts") or []
+    beside = pod.get("volumeMounts") or []
+    if not all(isinstance(found, list) for found in (volumes, mounts, beside)):
+        return
+    paths = [mount.get("mountPath") for mount in (*mounts, *beside) if isinstance(mount, Mapping)]
+    setting = f"spark.kubernetes.{part}.volumes."
+    paths += [conf[key] for key in conf if key.startswith(setting) and key.endswith(".mount.path")]
+    if any(str(path).rstrip("/") == SCRATCH for path in paths):
+        return
+    pod["template"]["spec"]["volumes"] = [*volumes, {"name": _SCRATCH_VOLUME, "emptyDir": {}}]
+    container["volumeMounts"] = [*mounts, {"name": _SCRATCH_VOLUME, "mountPath": SCRATCH}]
 
 
 def _whole(value: object, default: int) -> int:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from tandem import __version__
 from tandem.spark.application_status import Patience
 from tandem.spark.port import JobRequest, JobStatus
 
@@ -40,12 +41,13 @@ class Owner:
 class ApplicationSettings:
     """What an operator's administrator decides for all jobs.
 
-    `apps_dir` is where the image has `spark_apps/`; `template` lies below those of resources;
+    `image` is by default the one of this version that the Dockerfile makes, for operator and
+    jobs alike; `apps_dir` is where it has `spark_apps/`; `template` lies below those of resources;
     `ttl_s` is how long an ended application (and with it its driver's log) is kept, None for as
     long as its resource.
     """
 
-    image: str = "tandem-spark:latest"
+    image: str = f"tandem:{__version__}"
     spark_version: str = "4.2.0"
     apps_dir: str = "local:///opt/tandem/spark_apps"
     service_account: str = "tandem-spark"
