@@ -1,4 +1,5 @@
-"""Write what is generated: `docs/reasons.md`, `docs/resources.md`, `docs/cli.md` and `crds/`.
+"""Write what is generated: `docs/reasons.md`, `docs/resources.md`, `docs/cli.md`, `crds/` and parts
+of `charts/tandem`.
 
     python tools/generate_docs.py
 
@@ -20,8 +21,9 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "operator"))
+sys.path[:0] = [str(ROOT / "operator"), str(ROOT / "tools")]
 
+import chart_docs  # noqa: E402
 from tandem import errors  # noqa: E402
 from tandem.errors import Reason  # noqa: E402
 from tandem.spec import KINDS, crds  # noqa: E402
@@ -236,6 +238,7 @@ def main() -> None:
         (ROOT / "docs" / name).write_text(page())
     for kind in KINDS:
         (ROOT / "crds" / crds.file_name(kind)).write_text(crds.manifest(kind))
+    chart_docs.write()
 
 
 if __name__ == "__main__":

@@ -1,0 +1,60 @@
+{{/* All that the operator may do in a namespace. examples/cluster/rbac.yaml says the same; a test
+compares. */}}
+{{- define "tandem.rules" -}}
+# What people ask for. Patched for the finalizer that gives time to cancel.
+- apiGroups: [tandem.dev]
+  resources: [laketables, tableingests, tablecompactions, tableupdates, segmentrewrites]
+  verbs: [get, list, watch, patch]
+- apiGroups: [tandem.dev]
+  resources:
+  - laketables/status
+  - tableingests/status
+  - tablecompactions/status
+  - tableupdates/status
+  - segmentrewrites/status
+  verbs: [patch]
+# Finished ones go when their ttlSecondsAfterFinished or a table's history limit says so.
+- apiGroups: [tandem.dev]
+  resources: [tableingests, tablecompactions, tableupdates, segmentrewrites]
+  verbs: [delete]
+# Their jobs and compactions name them as owners; some clusters (OpenShift) ask for this then.
+- apiGroups: [tandem.dev]
+  resources:
+  - laketables/finalizers
+  - tableingests/finalizers
+  - tablecompactions/finalizers
+  - tableupdates/finalizers
+  - segmentrewrites/finalizers
+  verbs: [update]
+# Automatic compaction: a table's compactions are made for it.
+- apiGroups: [tandem.dev]
+  resources: [tablecompactions]
+  verbs: [create]
+# The jobs. They are written once: never patched.
+- apiGroups: [sparkoperator.k8s.io]
+  resources: [sparkapplications]
+  verbs: [create, get, list, watch, delete]
+# To tell why a driver failed.
+- apiGroups: [""]
+  resources: [pods]
+  verbs: [get, list]
+{{- if not .Values.rbac.secrets }}
+# A table's storage.secretRef, in the table's namespace.
+- apiGroups: [""]
+  resources: [secrets]
+  verbs: [get]
+{{- end }}
+- apiGroups: [""]
+  resources: [events]
+  verbs: [create, patch]
+{{- end -}}
+
+{{/* What it needs beside, where patterns of namespaces are served: those that come later. */}}
+{{- define "tandem.rules.patterns" -}}
+- apiGroups: [apiextensions.k8s.io]
+  resources: [customresourcedefinitions]
+  verbs: [list, watch]
+- apiGroups: [""]
+  resources: [namespaces]
+  verbs: [list, watch]
+{{- end -}}
