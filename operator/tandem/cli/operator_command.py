@@ -118,8 +118,11 @@ def configure_logging(form: LogFormat, *, verbose: bool) -> None:
     """structlog's and everybody else's lines in one format, to standard error."""
     import structlog
 
+    from tandem.kube.subject import add_subject
+
     shared: list[structlog.types.Processor] = [
         structlog.contextvars.merge_contextvars,
+        add_subject,
         structlog.stdlib.add_log_level,
         structlog.stdlib.add_logger_name,
         structlog.processors.TimeStamper(fmt="iso", utc=True),

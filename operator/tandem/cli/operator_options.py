@@ -119,8 +119,16 @@ def operator(
         str, option("--election-id", "Operators with the same one elect a leader.")
     ] = "tandem",
     health: Annotated[
-        str, option("--health", "host:port of /healthz and /readyz; empty: none.")
+        str, option("--health", "host:port of /healthz, /readyz, /metrics; empty: none.")
     ] = "0.0.0.0:8080",
+    table_metrics: Annotated[
+        int,
+        option(
+            "--table-metrics",
+            "Tables that have metrics of their own, those with the most files; 0: none.",
+            min=0,
+        ),
+    ] = 100,
     log_format: Annotated[LogFormat, option("--log-format", "How lines of log look.")] = (
         LogFormat.JSON
     ),
@@ -170,6 +178,7 @@ def operator(
             poll_ms=job_poll_ms,
             election_id=election_id,
             health=health,
+            table_metrics=table_metrics,
             cancel_s=cancel,
         )
         raise typer.Exit(operator_command.run(settings))

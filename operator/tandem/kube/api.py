@@ -132,6 +132,7 @@ class Api:
         login: gives the credentials, and gives them anew after they were refused.
         forbidden_s: how long a refusal by the roles is taken for one that passes.
         headers: sent with every call.
+        observe: told of every try: method, path, status (0: no answer), seconds.
     """
 
     def __init__(
@@ -143,8 +144,10 @@ class Api:
         forbidden_s: float = _FORBIDDEN_S,
         user_agent: str = "tandem",
         headers: Mapping[str, str] | None = None,
+        observe: Callable[[str, str, int, float], None] = lambda *_: None,
     ) -> None:
         self._login = login
+        self._observe = observe
         self._timeout_s = timeout_s
         self._patience_s = patience_s
         self._forbidden_s = forbidden_s
@@ -328,6 +331,7 @@ class Api:
         while True:
             session = await self._open()
             after = 0.0
+            code, begun = 0, loop.time()
             try:
                 async with asyncio.timeout(self._timeout_s):
                     async with session.request(
@@ -337,7 +341,8 @@ class Api:
                         data=None if body is None else json.dumps(body).encode(),
                         headers={"Content-Type": content_type, "Accept": "application/json"},
                     ) as answer:
-                        if answer.status < 400:
+                        code = answer.status
+                        if code < 400:
                             found: Json = await answer.json(loads=deep.loads)
                             self._was_heard = True
                             return found
@@ -350,6 +355,8 @@ class Api:
                 if not session.closed:
                     raise
                 error = Unavailable(0, "Unreachable", f"API server: {problem}")
+            finally:
+                self._observe(method, url, code, loop.time() - begun)
             if error.status == 401 and not refused:
                 refused = True
                 await self._log_in_again(session)

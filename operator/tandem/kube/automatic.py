@@ -24,11 +24,11 @@ from tandem.kube.api import ApiError, Conflict, NotFound
 from tandem.kube.context import Context
 from tandem.kube.kinds import TABLE_KIND, Body, is_deleting, path, status_of
 from tandem.kube.registry import Summary
-from tandem.kube.tables import TableContext
+from tandem.kube.tables import TableContext, Upcoming
 from tandem.operations.automatic import next_compaction, table_facts
 from tandem.planning.automatic import decide
 from tandem.planning.children import Child
-from tandem.planning.decision import ChildFact, Decision
+from tandem.planning.decision import ChildFact, Decision, Hold
 from tandem.spark.application import MANAGED_BY, label_value
 from tandem.spec.compaction import TableCompaction
 from tandem.spec.resources import API_VERSION
@@ -64,7 +64,8 @@ class _Memory:
             None before they were listed.
         unseen_until_s: by the loop's clock: until then they are waited for.
         made: children that exist although the registry does not know them yet.
-        key, wake_ms, status: what was decided last on, until when it holds, and what it said.
+        key, wake_ms, status: what was decided last on, until when it holds, and what it said;
+        `hold` and `next_ms` are of it.
         calm_until_s: by the loop's clock: until then a new version alone is no reason to plan.
     """
 
@@ -76,6 +77,8 @@ class _Memory:
     calm_until_s: float = 0.0
     wake_ms: int | None = None
     status: dict[str, Any] = field(default_factory=dict)
+    hold: Hold = Hold.NOTHING
+    next_ms: int | None = None
 
 
 class Automatic:
@@ -94,6 +97,7 @@ class Automatic:
         policy = resource.spec.compaction if resource is not None else None
         if resource is None or snapshot is None or policy is None:
             self._memories.pop(table, None)
+            table.upcoming = None
             return {}, math.inf
         memory = self._memory(table)
         if not await self._knows_all(table.uid, resource, memory, children):
@@ -108,6 +112,7 @@ class Automatic:
         if due or key != memory.key:
             await self._decide(table.uid, resource, policy, snapshot, memory, facts, now_ms)
             memory.key = key
+            table.upcoming = Upcoming(memory.hold, memory.next_ms)
         return memory.status, _seconds(memory.wake_ms, now_ms)
 
     def _memory(self, table: TableContext) -> _Memory:
@@ -186,13 +191,15 @@ class Automatic:
             decision = await self._context.threads(plan)
         except TandemError as error:
             memory.status = _status(NextCompaction(why=str(error)))
-            memory.wake_ms = None
+            memory.wake_ms = memory.next_ms = None
+            memory.hold = Hold.REFUSED
             return
         finally:
             now_s = loop.time()
             memory.calm_until_s = now_s + min((now_s - begun_s) * _CALM_FACTOR, _CALM_MOST_S)
         memory.since = {state.line: state.since_ms for state in decision.schedules}
-        memory.wake_ms = decision.wake_ms
+        memory.wake_ms, memory.next_ms = decision.wake_ms, decision.next_ms
+        memory.hold = decision.hold
         why = decision.why
         for child in decision.create:
             why = await self._create(child, resource, uid, memory, now_ms)
@@ -222,10 +229,10 @@ class Automatic:
         except Conflict:
             # Somebody decided the same, perhaps we before a restart. Or it is something else.
             if not await self._is_ours(child.name, resource.namespace, uid):
-                memory.wake_ms = now_ms + _REFUSED_MS
+                memory.wake_ms, memory.hold = now_ms + _REFUSED_MS, Hold.REFUSED
                 return f"{display} exists already, and is not this table's: delete or rename it."
         except ApiError as error:
-            memory.wake_ms = now_ms + _REFUSED_MS
+            memory.wake_ms, memory.hold = now_ms + _REFUSED_MS, Hold.REFUSED
             _log.warning(
                 "not created",
                 namespace=resource.namespace,

@@ -12,6 +12,7 @@ from typing import Any, Protocol, TypeVar
 
 from tandem.kube.api import Api
 from tandem.kube.kinds import TABLE_KIND, Body, Key
+from tandem.kube.metrics import Metrics
 from tandem.kube.registry import Registry, Summary
 from tandem.kube.settings import OperatorSettings
 from tandem.kube.slots import Slots
@@ -56,6 +57,7 @@ class Context:
     pool: Executor
     slots: Slots
     runner_of: RunnerOf
+    metrics: Metrics
     around: Around = plainly
     tend: Tend | None = None
     may_write: Callable[[], bool] = lambda: True
@@ -76,6 +78,7 @@ class Context:
             self.locks,
             self.clock,
             self.nonces,
+            self.metrics,
             self.settings.allowed_locations,
         )
         return TableContext(uid, means, adopted=adopted)

@@ -29,9 +29,12 @@ from tandem.kube.kinds import (
     key_of,
     retry_asked,
     spec_of,
+    status_of,
     uid_of,
 )
+from tandem.kube.observed import Observed
 from tandem.kube.reporting import BEGUN, Reporter
+from tandem.kube.subject import Subject, about
 from tandem.operations.driver import Drive, finish, open_session
 from tandem.operations.events import Ask
 from tandem.operations.ports import Ports
@@ -69,7 +72,13 @@ class Life:
         self._give_up = False
         self._inherited = False
         self._told: OperationStatus | None = None
-        self._reporter = Reporter(context, body, self._vanished)
+        self._subject = Subject(
+            *self._key,
+            table=str((spec_of(body).get("tableRef") or {}).get("name", "")),
+            operation=str(status_of(body).get("operationId", "")),
+        )
+        with about(self._subject):
+            self._reporter = Reporter(context, body, self._vanished)
 
     @property
     def _body(self) -> Body:
@@ -85,6 +94,10 @@ class Life:
 
     async def run(self, stopped: Stopped) -> None:
         """Live until it has ended, was deleted, or the operator stops."""
+        with about(self._subject):
+            await self._run(stopped)
+
+    async def _run(self, stopped: Stopped) -> None:
         context = self._context
         context.lives.add(self._uid)
         minding = asyncio.create_task(self._mind(stopped), name="mind the stop")
@@ -107,7 +120,7 @@ class Life:
         self._inherited = True
         self._context.lives.add(self._uid)
         try:
-            with self._context.turn(self._key) as turn:
+            with about(self._subject), self._context.turn(self._key) as turn:
                 async with turn:
                     await self._live()
         finally:
@@ -241,6 +254,7 @@ class Life:
         except TandemError as error:
             return self._reporter.changed(Phase.FAILED, error.reason, str(error))
         except Exception as error:  # noqa: BLE001 - a bug, and nobody but us would say so
+            self._context.metrics.internal_errors.count("operation")
             _log.error("a bug: please report it", resource=resource.id, at=where_from(error))
             if not self._deleted:
                 message = f"{type(error).__name__}, see the operator's log; it will be tried again"
@@ -272,7 +286,7 @@ class Life:
             only_failed=True,
             poll_ms=context.settings.poll_ms,
             lock_wait_s=0,
-            around=context.around,
+            around=Observed(context.metrics, self._subject, context.around),
         )
         started_ms = None if retry or not self._last.attempt else _ms(self._last.start_time)
         loop = asyncio.get_running_loop()
@@ -298,6 +312,7 @@ class Life:
             )
         )
         self._session = session
+        self._subject.operation = session.identity.operation_id
         try:
             if self._deleted:
                 session.ask(Ask.CANCEL)

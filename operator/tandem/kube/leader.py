@@ -168,6 +168,7 @@ class Leadership:
         try:
             await self._call(lambda: self._locks.release(self._table, me.host, me.started))
             await self._call(self._members.leave)
+            _log.info("resigned", instance=me.host)
         except LocksUnavailable as error:
             _log.warning("resigned without being heard", problem=str(error))
 

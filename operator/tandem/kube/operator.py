@@ -14,6 +14,7 @@ from contextlib import asynccontextmanager
 
 import structlog
 
+from tandem import __version__
 from tandem.kube import deep, handlers, health
 from tandem.kube.api import Api, ApiError
 from tandem.kube.automatic import Automatic
@@ -22,10 +23,14 @@ from tandem.kube.finished import Finished
 from tandem.kube.jobs import ApplicationCache, ApplicationRunner
 from tandem.kube.kinds import GROUP, KINDS, VERSION, Body, plural, uid_of
 from tandem.kube.leader import Leadership, LockMembers
+from tandem.kube.metrics import Metrics
+from tandem.kube.metrics_locks import MeasuredLocks
+from tandem.kube.metrics_state import State
 from tandem.kube.registry import Registry
 from tandem.kube.running import LeadershipLost, work
 from tandem.kube.settings import OperatorSettings
 from tandem.kube.slots import Slots
+from tandem.kube.workers import Workers
 from tandem.locks.memory import InProcessLocks
 from tandem.locks.port import LockStore
 from tandem.operations.performer import Around, plainly
@@ -66,14 +71,18 @@ async def run_operator(
     loop = asyncio.get_running_loop()
     deep.protect_kopf()
     clock, nonces = clock or SystemClock(), SystemNonces()
-    pool = ThreadPoolExecutor(settings.workers, thread_name_prefix="tandem")
+    metrics = Metrics()
+    pool = Workers(settings.workers, metrics)
     # Elections must not wait for a thread that works on a table.
     office = ThreadPoolExecutor(2, thread_name_prefix="tandem-office")
+    _log.info("starts", version=__version__, **settings.told())
+    lagging = asyncio.create_task(metrics.watch_loop(), name="watch the loop")
     try:
         async with (
-            Api.from_kubeconfig(settings.kubeconfig) as api,
-            _lock_store(settings) as (locks, grace_s),
+            Api.from_kubeconfig(settings.kubeconfig, observe=metrics.api_call) as api,
+            _lock_store(settings) as (store, grace_s),
         ):
+            locks = MeasuredLocks(store, metrics)
             members = LockMembers(locks, settings.instance, nonces.nonce())
             leadership = Leadership(locks, members, settings.election_id, office, grace_s=grace_s)
             registry = Registry()
@@ -89,11 +98,13 @@ async def run_operator(
                 nonces=nonces,
                 pool=pool,
                 slots=Slots(settings.max_jobs),
+                metrics=metrics,
                 runner_of=runner_of or _spark_applications(api, loop, builder, applications),
                 around=around,
                 may_write=lambda: leadership.leads,
             )
             context.tend = Automatic(context)
+            metrics.add(State(context, lambda: leadership.leads, pool, settings.table_metrics))
             finished = Finished(api, registry, clock, context.may_write)
 
             def facts() -> dict[str, object]:
@@ -104,7 +115,7 @@ async def run_operator(
                     "jobs": context.slots.taken,
                 }
 
-            async with health.serve(settings.health, facts, lambda: True):
+            async with health.serve(settings.health, facts, lambda: True, metrics.exposition):
                 try:
                     if not await _unless(stop, leadership.win()):
                         return
@@ -117,8 +128,10 @@ async def run_operator(
                 finally:
                     await leadership.resign()
     finally:
+        lagging.cancel()
         pool.shutdown(wait=False, cancel_futures=True)
         office.shutdown(wait=False, cancel_futures=True)
+        _log.info("stops", instance=settings.instance)
 
 
 async def _unless(stop: asyncio.Event, work: Awaitable[None]) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextvars
 from collections.abc import Callable
+from datetime import datetime
 
 import structlog
 from pydantic import ValidationError
@@ -96,15 +97,22 @@ class Reporter:
         """The last word; returns when it is said. Not written where the resource is going."""
         self.last = status
         self._narrate(status)
+        seconds = _lasted(status)
         kind, namespace, name = key_of(self.body)
-        _log.info(
+        self._context.metrics.operation_ended(kind, status, seconds)
+        tell = _log.warning if status.phase is Phase.FAILED else _log.info
+        tell(
             "ended",
             kind=kind,
             namespace=namespace,
             name=name,
+            operation=status.operation_id or "",
+            attempt=status.attempt,
             phase=status.phase.value,
             reason=status.conditions[0].reason,
             message=status.conditions[0].message,
+            version=None if status.result is None else status.result.version,
+            seconds=seconds,
         )
         if write:
             await self._writer.finish(status.manifest())
@@ -154,6 +162,14 @@ class Reporter:
 
     def _narrate(self, status: OperationStatus) -> None:
         self._told.copy().run(self._narrator.listen, self.body, status)
+
+
+def _lasted(status: OperationStatus) -> float | None:
+    """Seconds from start to end, if both are known."""
+    if not status.start_time or not status.completion_time:
+        return None
+    begun, ended = map(datetime.fromisoformat, (status.start_time, status.completion_time))
+    return (ended - begun).total_seconds()
 
 
 def _model(known: object) -> OperationStatus:

@@ -35,7 +35,8 @@ class OperatorSettings:
         table_poll_s: how often a table's log is looked at for commits of others.
         poll_ms: how often a running job's progress is read.
         election_id: operators with the same one elect a leader among them.
-        health: `host:port` of /healthz and /readyz, "" for none.
+        health: `host:port` of /healthz, /readyz and /metrics, "" for none.
+        table_metrics: how many tables have metrics of their own, those with the most files.
         cancel_s: how long a deleted operation may take to clean up before its resource goes.
         status_s, progress_s: least seconds between two writes of one status.
     """
@@ -52,6 +53,28 @@ class OperatorSettings:
     election_id: str = "tandem"
     instance: str = field(default_factory=default_instance)
     health: str = ""
+    table_metrics: int = 100
     cancel_s: float = 60.0
     status_s: float = 1.0
     progress_s: float = 5.0
+
+    def told(self) -> dict[str, object]:
+        """For the log. No template, in which there may be anything, and no password."""
+        etcd = self.etcd
+        return {
+            "instance": self.instance,
+            "namespaces": list(self.namespaces) or "all",
+            "election": self.election_id,
+            "locks": "in-process" if etcd is None else list(etcd.endpoints),
+            "locks_prefix": "" if etcd is None else etcd.prefix,
+            "locks_ttl_s": None if etcd is None else etcd.ttl_s,
+            "image": self.application.image,
+            "service_account": self.application.service_account,
+            "allowed_locations": list(self.allowed_locations) or "any",
+            "max_jobs": self.max_jobs,
+            "workers": self.workers,
+            "table_poll_s": self.table_poll_s,
+            "job_poll_ms": self.poll_ms,
+            "health": self.health,
+            "table_metrics": self.table_metrics,
+        }

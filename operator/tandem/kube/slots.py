@@ -18,6 +18,11 @@ class Slots:
     def taken(self) -> int:
         return self._taken
 
+    @property
+    def waiting(self) -> int:
+        """How many wait for one."""
+        return sum(not turn.done() for turn in self._waiting)
+
     def try_take(self) -> bool:
         """Take one if one is free and nobody waits."""
         if self.limit and (self._taken >= self.limit or self._waiting):

@@ -29,6 +29,7 @@ from tandem.kube.kinds import (
 )
 from tandem.kube.registry import Summary
 from tandem.kube.status import StatusWriter
+from tandem.kube.subject import Subject, about
 from tandem.kube.table_status import compose, remembered_since
 from tandem.spec.loader import parse
 from tandem.spec.status import TableStatus
@@ -75,6 +76,11 @@ class TableLife:
 
     async def run(self, stopped: Stopped) -> None:
         """Until the resource is deleted or the operator stops."""
+        kind, namespace, name = self._key
+        with about(Subject(kind, namespace, name, table=name)):
+            await self._run(stopped)
+
+    async def _run(self, stopped: Stopped) -> None:
         _, namespace, name = self._key
         tables = self._context.tables
         tables[namespace, name] = self._table

@@ -31,12 +31,14 @@ from tandem.errors import (
 from tandem.kube import table_status
 from tandem.kube.api import Api, ApiError, Forbidden, NotFound, ResourcePath
 from tandem.kube.events import where_from
+from tandem.kube.metrics import Metrics
 from tandem.kube.renewed import RenewedStore
 from tandem.locks.model import Entry
 from tandem.locks.port import LockStore
 from tandem.operations import table as tables
 from tandem.operations.ports import Clock, Nonces
 from tandem.operations.work import Table
+from tandem.planning.decision import Hold
 from tandem.spec.status import Condition, TableStatus
 from tandem.spec.table import LakeTable
 from tandem.storage.paths import canonical_location
@@ -69,7 +71,16 @@ class Means:
     locks: LockStore
     clock: Clock
     nonces: Nonces
+    metrics: Metrics
     allowed_locations: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Upcoming:
+    """What automatic compaction waits for; `next_ms` when it starts next, if that is known."""
+
+    hold: Hold
+    next_ms: int | None = None
 
 
 class TableContext:
@@ -80,6 +91,7 @@ class TableContext:
         resource: the LakeTable that was adopted last.
         snapshot: the latest version seen.
         conditions: what is to be said about it.
+        upcoming: how automatic compaction stands; None where none is asked for.
         adopted: whether an earlier operator has adopted it and probed its store.
         due: whether a refresh is due before its time.
         wake: wakes whoever refreshes it.
@@ -93,6 +105,7 @@ class TableContext:
         self.conditions: tuple[Condition, ...] = ()
         self.facts: TableStatus | None = None
         self.locks: tuple[Entry, ...] = ()
+        self.upcoming: Upcoming | None = None
         self.adopted = adopted
         self.due = False
         self.wake: Callable[[], None] = lambda: None
@@ -150,6 +163,7 @@ class TableContext:
                 )
             return
         except Exception as error:  # noqa: BLE001 - a bug, and nobody but us would say so
+            self._means.metrics.internal_errors.count("table")
             _log.error(
                 "a bug: please report it",
                 namespace=resource.namespace,

@@ -32,7 +32,7 @@ from tandem.planning.children import (
     zone_of,
 )
 from tandem.planning.compaction import plan_compaction
-from tandem.planning.decision import ChildFact, Decision, ScheduleState, TableFacts
+from tandem.planning.decision import ChildFact, Decision, Hold, ScheduleState, TableFacts
 from tandem.planning.model import CompactionPlan, CompactionRequest
 from tandem.spec.compaction import CompactionType
 from tandem.spec.fields import format_duration
@@ -95,18 +95,28 @@ def decide(
     if not ready:
         next_ms, what, why = _expected(policy, children, candidates, states)
         why = " ".join(filter(None, (why, *notes)))
-        return Decision((), delete, next_ms, what, why, min(coming, default=None), states)
+        hold = _hold(candidates, children)
+        return Decision((), delete, next_ms, what, why, min(coming, default=None), states, hold)
     first = ready[0].child
     start_ms, why = _earliest(policy, children, now_ms)
     if start_ms > now_ms:
         why = " ".join((why, *notes))
         wake = min([start_ms, *coming])
-        return Decision((), delete, start_ms, first.what, why, wake, states)
+        hold = Hold.INTERVAL if _is_open(policy, now_ms) else Hold.WINDOW
+        return Decision((), delete, start_ms, first.what, why, wake, states, hold)
     blocker = _blocker(first, children)
     if blocker is not None:
         why = " ".join((f"Waits for {blocker.display}.", *notes))
-        return Decision((), delete, None, first.what, why, min(coming, default=None), states)
+        wake_ms = min(coming, default=None)
+        return Decision((), delete, None, first.what, why, wake_ms, states, Hold.AT_WORK)
     return Decision((first,), delete, now_ms, first.what, "", min(coming, default=None), states)
+
+
+def _hold(waiting: Sequence[_Candidate], children: Sequence[ChildFact]) -> Hold:
+    """What is waited for where nothing is ready."""
+    if waiting:
+        return Hold.AFTER_FAILURE
+    return Hold.AT_WORK if any(child.at_work for child in children) else Hold.NOT_DUE
 
 
 # What is due
@@ -281,11 +291,17 @@ def _earliest(
     window = policy.maintenance_window
     if window is None:
         return start_ms, why
-    if not moments.is_open(window.start, window.duration, window.time_zone, start_ms):
+    if not _is_open(policy, start_ms):
         start_ms = moments.next_opening(window.start, window.time_zone, start_ms)
         hours = f"{window.start} for {format_duration(window.duration)}, {window.time_zone}"
         why = f"Outside the maintenance window ({hours})."
     return start_ms, why
+
+
+def _is_open(policy: AutomaticCompaction, at_ms: int) -> bool:
+    """Whether the maintenance window, if there is one, is open."""
+    window = policy.maintenance_window
+    return window is None or moments.is_open(window.start, window.duration, window.time_zone, at_ms)
 
 
 def _blocker(first: Child, children: Sequence[ChildFact]) -> ChildFact | None:

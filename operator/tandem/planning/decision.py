@@ -4,12 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 
 from tandem.planning.children import Child, TableId
 from tandem.spec.compaction import CompactionType
 from tandem.spec.status import Phase
 from tandem.spec.table import Granularity
 from tandem.timeline.segments import Segment
+
+
+class Hold(StrEnum):
+    """What automatic compaction waits for, in a word; `Decision.why` says it in sentences."""
+
+    NOTHING = "Nothing"  # one is started now
+    NOT_DUE = "NotDue"  # nothing is compactible, and no schedule's time has come
+    AT_WORK = "AtWork"
+    AFTER_FAILURE = "AfterFailure"
+    INTERVAL = "MinInterval"
+    WINDOW = "MaintenanceWindow"
+    REFUSED = "Refused"  # it cannot be planned, or not be created
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +99,7 @@ class Decision:
             something else than time.
         next_what: which one; "" for none.
         why: why nothing is started now; "" where something is.
+        hold: the same in a word.
         wake_ms: when to decide again although nothing else has changed; None for never.
         schedules: to be kept, and given back as `since` (line → `since_ms`).
     """
@@ -97,3 +111,4 @@ class Decision:
     why: str = ""
     wake_ms: int | None = None
     schedules: tuple[ScheduleState, ...] = ()
+    hold: Hold = Hold.NOTHING

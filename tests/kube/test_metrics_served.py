@@ -1,0 +1,238 @@
+"""What an operator tells of its work: /metrics over HTTP, and its log, of a whole life: a start, a
+success, a failure, a death with a job under way, and the operator that takes over."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import logging
+import re
+import socket
+import sys
+import urllib.request
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import structlog
+
+from support import quick_lake
+from support.operator_thread import HeldJobs, Resources, operating, quick_settings
+from tandem import __version__
+from tandem.cli.operator_command import LogFormat, configure_logging
+from tandem.kube.metrics_families import FAMILIES
+from tandem.operations.layout import job_name
+
+if TYPE_CHECKING:
+    from support.cluster import Cluster
+
+Json = dict[str, Any]
+KIND = "TableCompaction"
+CANARY = "canary-that-nobody-may-see"
+
+
+@dataclass
+class Scrape:
+    content_type: str
+    text: str
+
+    @property
+    def types(self) -> dict[str, str]:
+        """The type of each family."""
+        return dict(re.findall(r"^# TYPE (\S+) (\S+)$", self.text, re.MULTILINE))
+
+    def value(self, name: str, **labels: str) -> float:
+        """The sum of all series of this name with these labels."""
+        total = 0.0
+        for line in self.text.splitlines():
+            found = re.fullmatch(r"(\w+)(?:\{(.*)\})? (\S+)", line)
+            if found is not None and found[1] == name:
+                has = dict(re.findall(r'(\w+)="([^"]*)"', found[2] or ""))
+                if labels.items() <= has.items():
+                    total += float(found[3])
+        return total
+
+
+def scrape(port: int) -> Scrape:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
+        return Scrape(answer.headers["Content-Type"], answer.read().decode())
+
+
+@dataclass
+class Told:
+    """What the two operators told; `statuses` are those of the compactions at the end."""
+
+    first: Scrape
+    second: Scrape
+    lines: list[Json]
+    raw: str
+    statuses: dict[str, Json]
+    namespace: str
+
+    def one(self, event: str, **fields: object) -> Json:
+        found = [
+            line for line in self.lines if line["event"] == event and fields.items() <= line.items()
+        ]
+        assert len(found) == 1, (event, fields, found)
+        return found[0]
+
+
+@contextmanager
+def logging_to(stream: io.StringIO) -> Iterator[None]:
+    """As the command logs, to a stream."""
+    root = logging.getLogger()
+    handlers, level, stderr = root.handlers[:], root.level, sys.stderr
+    others = {name: logging.getLogger(name).level for name in ("kopf", "aiohttp", "asyncio")}
+    sys.stderr = stream
+    try:
+        configure_logging(LogFormat.JSON, verbose=True)
+    finally:
+        sys.stderr = stderr
+    try:
+        yield
+    finally:
+        structlog.reset_defaults()
+        root.handlers[:] = handlers
+        root.setLevel(level)
+        for name, before in others.items():
+            logging.getLogger(name).setLevel(before)
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port: int = found.getsockname()[1]
+        return port
+
+
+@pytest.fixture(scope="module")
+def told(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Told:
+    space, jobs = Resources(cluster, cluster.namespace("told")), HeldJobs()
+    lake = quick_lake.make(tmp_path_factory.mktemp("told"), 4)
+    other = quick_lake.make(tmp_path_factory.mktemp("other"), 4)
+    secret = base64.b64encode(CANARY.encode()).decode()
+    cluster.request(
+        "POST",
+        f"/api/v1/namespaces/{space.namespace}/secrets",
+        {"metadata": {"name": "keys"}, "data": {"AWS_SECRET_ACCESS_KEY": secret}},
+    )
+    port = free_port()
+    settings = quick_settings(cluster, space.namespace, health=f"127.0.0.1:{port}")
+    stream = io.StringIO()
+    with logging_to(stream):
+        with ExitStack() as until_it_is_gone, operating(settings, jobs):
+            space.table("lake", lake.location, storage={"secretRef": {"name": "keys"}})
+            space.table("other", other.location, compaction={"minor": {"enabled": False}})
+            for table in ("lake", "other"):
+                space.await_reason("LakeTable", table, "Adopted")
+            jobs.fail = 1
+            space.compaction("bad", "lake", backoffLimit=0)
+            space.await_end(KIND, "bad")
+            space.compaction("good", "lake")
+            space.await_end(KIND, "good")
+            until_it_is_gone.enter_context(jobs.held())
+            space.compaction("left", "other")
+            space.await_phase(KIND, "left", "Running")
+            first = scrape(port)
+        with operating(settings, jobs):
+            space.await_end(KIND, "left")
+            second = scrape(port)
+    raw = stream.getvalue()
+    return Told(
+        first=first,
+        second=second,
+        lines=[json.loads(line) for line in raw.splitlines()],
+        raw=raw,
+        statuses={name: space.status(KIND, name) for name in ("bad", "good", "left")},
+        namespace=space.namespace,
+    )
+
+
+def test_it_is_served_as_prometheus_takes_it(told: Told) -> None:
+    assert told.first.content_type == "text/plain; version=0.0.4; charset=utf-8"
+    names = {name for name, kind in told.first.types.items() if name.startswith("tandem_")}
+    assert names == {family.name for family in FAMILIES}
+    assert all(told.first.types[family.name] == family.type for family in FAMILIES)
+
+
+def test_the_first_operator_counts_what_it_did(told: Told) -> None:
+    first = told.first
+    assert first.value("tandem_leader") == 1
+    assert first.value("tandem_lock_store_up") == 1
+    assert first.value("tandem_operations", kind=KIND, phase="Succeeded") == 1
+    assert first.value("tandem_operations", kind=KIND, phase="Running") == 1
+    assert first.value("tandem_operations_ended_total", outcome="Failed", reason="JobFailed") == 1
+    assert first.value("tandem_operations_ended_total", reason="Committed") == 1
+    assert first.value("tandem_jobs_started_total") == 3
+    assert first.value("tandem_jobs_ended_total", reason="JobFailed") == 1
+    assert first.value("tandem_jobs_running") == 1
+    assert first.value("tandem_commits_total") == 1
+    assert first.value("tandem_files_removed_total") == 4
+    assert first.value("tandem_lock_wait_seconds_count") >= 2
+    assert first.value("tandem_tables", ready="True", reason="Adopted") == 2
+    where = {"table_namespace": told.namespace, "table": "lake"}
+    assert (
+        first.value("tandem_table_version", **where) == told.statuses["good"]["result"]["version"]
+    )
+    assert first.value("tandem_table_last_compaction_timestamp_seconds", **where) > 1e9
+    assert first.value("tandem_table_automatic_compaction", table="other", hold="NotDue") == 1
+    assert first.value("tandem_api_requests_total", verb="PATCH", resource="tablecompactions") >= 3
+    assert first.value("tandem_api_requests_total", resource="secrets", code="200") >= 1
+    assert first.value("tandem_internal_errors_total") == 0
+    assert first.value("process_cpu_seconds_total") > 0
+
+
+def test_the_next_operator_begins_at_zero_and_counts_the_adoption(told: Told) -> None:
+    second = told.second
+    assert second.value("tandem_operations_adopted_total", kind=KIND) == 1
+    assert second.value("tandem_jobs_started_total") == 0
+    assert second.value("tandem_operations_ended_total", reason="Committed") == 1
+    assert second.value("tandem_operations", phase="Succeeded") == 2
+    assert second.value("tandem_operations", phase="Failed") == 1
+
+
+def test_every_line_about_an_operation_says_which(told: Told) -> None:
+    for name, status in told.statuses.items():
+        lines = [line for line in told.lines if line.get("name") == name]
+        assert lines
+        for line in lines:
+            assert (line["kind"], line["namespace"]) == (KIND, told.namespace), line
+            if line["logger"].startswith("tandem."):
+                assert line["table"] == ("other" if name == "left" else "lake"), line
+                if line["event"] in ("job started", "adopted", "committed", "ended"):
+                    assert line["operation"] == status["operationId"], line
+                    assert line["attempt"] == 1, line
+        operation = status["operationId"]
+        about = [line for line in told.lines if line.get("operation") == operation]
+        assert {line["name"] for line in about} == {name}
+    assert any(
+        line["logger"].startswith("kopf") and line.get("name") == "good" for line in told.lines
+    )
+
+
+def test_the_log_tells_the_story(told: Told) -> None:
+    good, bad, left = (told.statuses[name] for name in ("good", "bad", "left"))
+    starts = [line for line in told.lines if line["event"] == "starts"]
+    assert len(starts) == 2
+    assert starts[0]["version"] == __version__
+    assert starts[0]["namespaces"] == [told.namespace]
+    assert len([line for line in told.lines if line["event"] == "leads"]) == 2
+    assert len([line for line in told.lines if line["event"] == "resigned"]) == 2
+    assert len([line for line in told.lines if line["event"] == "stops"]) == 2
+    assert told.one("job started", name="good")["job"] == job_name(good["operationId"], 1)
+    assert told.one("committed", name="good")["version"] == good["result"]["version"]
+    assert told.one("ended", name="good")["version"] == good["result"]["version"]
+    failed = told.one("ended", name="bad")
+    assert (failed["reason"], failed["level"]) == ("JobFailed", "warning")
+    assert failed["message"] == bad["conditions"][0]["message"]
+    assert told.one("adopted", name="left")["operation"] == left["operationId"]
+    assert told.one("committed", name="left")["version"] == left["result"]["version"]
+
+
+def test_no_secret_is_told(told: Told) -> None:
+    for text in (told.raw, told.first.text, told.second.text):
+        assert CANARY not in text
+        assert base64.b64encode(CANARY.encode()).decode() not in text
