@@ -1,0 +1,64 @@
+"""What of `tools/single_node` and `tools/build-cluster.sh` can be judged without a node."""
+
+from __future__ import annotations
+
+import json
+import re
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from cluster_processes import REPOSITORY
+from single_node import archives, needs
+
+TOOLS = REPOSITORY / "tools"
+
+
+def pinned(part: str, module: str) -> str:
+    pins = (TOOLS / part / "go.mod").read_text()
+    [version] = set(re.findall(rf"{re.escape(module)} (v\S+)", pins))
+    return str(version)
+
+
+def test_a_node_is_of_the_same_versions_as_what_tests_use() -> None:
+    module = "k8s.io/kubernetes"
+    assert pinned("kubernetes-node", module) == pinned("kubernetes", module)
+    module = "github.com/kubeflow/spark-operator/v2"
+    assert pinned("spark-operator", module) == pinned("spark-operator-crds", module)
+
+
+def test_an_image_of_a_program_and_one_over_it(tmp_path: Path) -> None:
+    program = tmp_path / "program"
+    program.write_text("#!/bin/sh\n")
+    base = archives.of_programs(
+        tmp_path / "base.tar", "docker.io/library/one:1", {"/bin/one": program}, ["/bin/one"]
+    )
+    above = archives.with_programs(
+        base, tmp_path / "above.tar", "docker.io/library/two:1", {"/bin/two": program}, ["/bin/two"]
+    )
+    assert archives.names_in(base) == ["docker.io/library/one:1"]
+    assert archives.names_in(above) == ["docker.io/library/two:1"]
+    with tarfile.open(above) as tar:
+        [manifest] = json.loads(tar.extractfile("manifest.json").read())  # type: ignore[union-attr]
+        config = json.loads(tar.extractfile(manifest["Config"]).read())  # type: ignore[union-attr]
+        found = []
+        for layer in manifest["Layers"]:
+            with tarfile.open(fileobj=tar.extractfile(layer)) as files:
+                found.append([name for name in files.getnames() if name.startswith("bin/")])
+    assert found == [["bin/one"], ["bin/two"]]
+    assert config["config"]["Entrypoint"] == ["/bin/two"]
+    assert len(config["rootfs"]["diff_ids"]) == len(found)
+
+
+def test_what_a_machine_lacks_is_named_with_its_packages(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    monkeypatch.setattr(needs, "_has", lambda name: name not in {"runc", "ctr"})
+    with pytest.raises(needs.NotHere, match=r"apt-get install .*containerd.* runc"):
+        needs.check()
+
+
+def test_a_node_needs_root_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    with pytest.raises(needs.NotHere, match=r"needs root.*KUBECONTEXT"):
+        needs.check()
