@@ -5,6 +5,7 @@ Not collected by `make test`: files here are named e2e_*.py. `make e2e` runs the
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -18,6 +19,12 @@ from support.e2e_figures import Figures  # noqa: E402
 from support.e2e_flights import Flights, load  # noqa: E402
 from support.e2e_lake import Lake  # noqa: E402
 from support.e2e_target import CACHE, Target, target  # noqa: E402
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _cleaned_after_sigterm() -> None:
+    """As after Ctrl-C: whatever runs is ended."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

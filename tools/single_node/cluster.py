@@ -40,6 +40,7 @@ def single_node(folder: Path) -> Iterator[SingleNode]:
             fcntl.flock(mine, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise PartFailed("a node runs on this machine already: end that one first") from None
+        needs.alone()
         proxy = str(binaries / "kube-proxy")
         leftovers.remove(place, proxy)
         node = SingleNode(place, binaries)

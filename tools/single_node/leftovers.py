@@ -49,6 +49,7 @@ def remove(place: Place, kube_proxy: str) -> None:
     subprocess.run([program("ip"), "link", "delete", BRIDGE], capture_output=True, check=False)
     # Its rules, and those of CNI's masquerading.
     subprocess.run([kube_proxy, "--cleanup"], capture_output=True, check=False)
+    _firewall()
     _masquerading()
     _control_groups()
     _links_to_logs(place)
@@ -109,6 +110,14 @@ def _is_ours(namespace: Path) -> bool:
 
 def _unmount(point: Path) -> None:
     subprocess.run([program("umount"), "-l", str(point)], capture_output=True, check=False)
+
+
+def _firewall() -> None:
+    """The chain that kube-proxy makes first and does not clean away."""
+    chain = "KUBE-FIREWALL"
+    for words in (["-D", "INPUT", "-j"], ["-D", "OUTPUT", "-j"], ["-F"], ["-X"]):
+        command = [program("iptables"), *words, chain]
+        subprocess.run(command, capture_output=True, check=False)
 
 
 def _masquerading() -> None:

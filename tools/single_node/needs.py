@@ -18,6 +18,7 @@ _PACKAGES = {
     "openssl": "openssl",
     "busybox": "busybox-static",
 }
+_OTHERS = frozenset({"kubelet", "kube-proxy", "k3s-server", "k3s-agent"})
 _PLUGIN_PACKAGE = "containernetworking-plugins"
 _PLUGIN_NAMES = ("bridge", "host-local", "loopback", "portmap")
 
@@ -54,6 +55,21 @@ def check() -> None:
     if missing:
         wanted = " ".join(sorted(missing))
         raise NotHere(f"a node needs: apt-get install --no-install-recommends {wanted}")
+
+
+def alone() -> None:
+    """Raises: NotHere if another node runs on this machine, with which ours would share rules and
+    control groups."""
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            name = (process / "comm").read_text().strip()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if name in _OTHERS:
+            raise NotHere(
+                f"{name} (process {process.name}) runs here: this machine is a node already;"
+                " make e2e KUBECONTEXT=NAME uses it"
+            )
 
 
 def _has(name: str) -> bool:

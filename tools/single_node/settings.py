@@ -153,6 +153,8 @@ def kubelet(place: Place, port: int, authority: Path, certificate: Path, key: Pa
         "failCgroupV1": False,
         "failSwapOn": False,
         "oomScoreAdj": 0,
+        # kube-proxy makes all rules that are needed, and takes them away again.
+        "makeIPTablesUtilChains": False,
         "containerRuntimeEndpoint": f"unix://{place.socket}",
         "podLogsDir": str(place.folder / "logs-of-pods"),
         "volumePluginDir": str(place.folder / "volume-plugins"),
