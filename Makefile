@@ -53,6 +53,19 @@ storm: setup ## Every death of the operator that there is, 500 resources at once
 	@tools/build-kubernetes.sh >/dev/null
 	@$(BIN)/pytest -n 2 --dist worksteal tests/kube/storm.py $(PYTEST_ARGS)
 
+.PHONY: e2e
+e2e: setup ## End to end: a whole cluster of one node (root), or KUBECONTEXT=name; 25 minutes cold
+	@tools/build-kubernetes.sh >/dev/null
+	@tools/build-versitygw.sh >/dev/null
+	@tools/build-helm.sh >/dev/null
+	@tools/build-cluster.sh $(if $(KUBECONTEXT),spark-operator) >/dev/null
+	@$(BIN)/pytest -o python_files='e2e_*.py' -o timeout=1800 tests/e2e $(PYTEST_ARGS)
+
+.PHONY: e2e-images
+e2e-images: setup ## Archives of the images that `make e2e KUBECONTEXT=…` needs; prints their paths
+	@PYTHONPATH=operator:tests:tools $(BIN)/python -c \
+	  'from support.e2e_target import image_archives; print(*image_archives(), sep="\n")'
+
 .PHONY: check
 check: .venv/.installed ## Lint, format, types, layers
 	$(BIN)/ruff check .
@@ -93,7 +106,3 @@ matrix: ## Every foreign writer beside every operation (comes with the whole rec
 .PHONY: mutants
 mutants: ## Planted bugs that the tests must catch (comes with the whole reconciliation)
 	$(call LATER,the whole reconciliation)
-
-.PHONY: e2e
-e2e: ## End-to-end tests in a cluster, KUBECONTEXT=… (comes with the chart)
-	$(call LATER,the chart)
