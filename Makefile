@@ -46,11 +46,13 @@ test: setup ## Set up and run all tests (one folder: make test PYTEST_ARGS=tests
 	@$(BIN)/python tools/spark_setup.py --tests
 	@tools/build-versitygw.sh >/dev/null
 	@tools/build-kubernetes.sh >/dev/null
+	@tools/build-gitops.sh >/dev/null
 	@$(BIN)/pytest -n 2 --dist worksteal $(PYTEST_ARGS)
 
 .PHONY: storm
 storm: setup ## Every death of the operator that there is, 500 resources at once (half an hour)
 	@tools/build-kubernetes.sh >/dev/null
+	@tools/build-gitops.sh >/dev/null
 	@$(BIN)/pytest -n 2 --dist worksteal tests/kube/storm.py $(PYTEST_ARGS)
 
 .PHONY: e2e
