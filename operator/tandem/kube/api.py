@@ -317,9 +317,11 @@ class Api:
         body: object = None,
         query: Mapping[str, str] | None = None,
         content_type: str = "application/json",
+        text: bool = False,
     ) -> Json:
         """Any call. What may pass is tried again, writes too: each of ours either names what it
-        expects or says the same when said twice.
+        expects or says the same when said twice. With `text` the answer need not be JSON (a log),
+        and comes as `{"text": …}`.
 
         Raises: ApiError.
         """
@@ -339,11 +341,18 @@ class Api:
                         self._server + url,
                         params=query,
                         data=None if body is None else json.dumps(body).encode(),
-                        headers={"Content-Type": content_type, "Accept": "application/json"},
+                        headers={
+                            "Content-Type": content_type,
+                            "Accept": "*/*" if text else "application/json",
+                        },
                     ) as answer:
                         code = answer.status
                         if code < 400:
-                            found: Json = await answer.json(loads=deep.loads)
+                            found: Json = (
+                                {"text": await answer.text(errors="replace")}
+                                if text
+                                else await answer.json(loads=deep.loads)
+                            )
                             self._was_heard = True
                             return found
                         error = await _error_of(answer)

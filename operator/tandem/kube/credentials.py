@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -62,11 +63,30 @@ def _from_kubeconfig(path: Path, context: str | None) -> kopf.ConnectionInfo:
             resource=str(path),
             remedy="Name one with --kubeconfig or KUBECONFIG",
         )
-    config = yaml.safe_load(path.read_text()) or {}
+    return from_config(yaml.safe_load(path.read_text()) or {}, path, context)
+
+
+def from_config(
+    config: Mapping[str, Any],
+    path: Path,
+    context: str | None = None,
+    *,
+    cluster_name: str | None = None,
+    user_name: str | None = None,
+) -> kopf.ConnectionInfo:
+    """The credentials of a kubeconfig that has been read.
+
+    Args:
+        path: its file: for messages, and since files that it names are relative to it.
+        cluster_name, user_name: instead of the context's.
+
+    Raises: InvalidSpec, AccessDenied.
+    """
     chosen = context or config.get("current-context")
     where = _named(path, config, "contexts", chosen).get("context") or {}
-    cluster = _named(path, config, "clusters", where.get("cluster")).get("cluster") or {}
-    user = _named(path, config, "users", where.get("user")).get("user") or {}
+    cluster_name, user_name = cluster_name or where.get("cluster"), user_name or where.get("user")
+    cluster = _named(path, config, "clusters", cluster_name).get("cluster") or {}
+    user = _named(path, config, "users", user_name).get("user") or {}
 
     def file(value: str | None) -> str | None:
         # Relative to the kubeconfig, as kubectl takes them.
@@ -93,7 +113,7 @@ def _from_kubeconfig(path: Path, context: str | None) -> kopf.ConnectionInfo:
     return _by_plugin(info, user["exec"]) if "exec" in user else info
 
 
-def _named(path: Path, config: dict[str, Any], kind: str, name: str | None) -> dict[str, Any]:
+def _named(path: Path, config: Mapping[str, Any], kind: str, name: str | None) -> dict[str, Any]:
     for item in config.get(kind) or ():
         if item.get("name") == name:
             return dict(item)
@@ -109,13 +129,20 @@ def _by_plugin(info: kopf.ConnectionInfo, plugin: dict[str, Any]) -> kopf.Connec
     """Credentials that a cloud's own command gives (`users[].user.exec`)."""
     environ = {item["name"]: item["value"] for item in plugin.get("env") or ()}
     request = {"apiVersion": plugin["apiVersion"], "kind": "ExecCredential", "spec": {}}
-    done = subprocess.run(
-        [plugin["command"], *(plugin.get("args") or ())],
-        env={**os.environ, **environ, "KUBERNETES_EXEC_INFO": json.dumps(request)},
-        capture_output=True,
-        timeout=_EXEC_TIMEOUT_S,
-        check=False,
-    )
+    try:
+        done = subprocess.run(
+            [plugin["command"], *(plugin.get("args") or ())],
+            env={**os.environ, **environ, "KUBERNETES_EXEC_INFO": json.dumps(request)},
+            capture_output=True,
+            timeout=_EXEC_TIMEOUT_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise AccessDenied(
+            "the kubeconfig's credential plugin cannot be run",
+            resource=plugin["command"],
+            found=type(error).__name__,
+        ) from error
     if done.returncode:
         raise AccessDenied(
             "the kubeconfig's credential plugin failed",

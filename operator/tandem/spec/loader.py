@@ -23,9 +23,12 @@ _SUFFIXES = (".yaml", ".yml", ".json")
 _MAX_FILE_BYTES = 8 * 2**20
 
 
-def load(paths: Sequence[str | Path]) -> list[AnyResource]:
+def load(paths: Sequence[str | Path], *, references: bool = True) -> list[AnyResource]:
     """The resources in files, folders (not recursive; `.yaml`, `.yml`, `.json`) and `-`
     (standard input), in the order in which they are written.
+
+    Args:
+        references: whether what they refer to must be there too; not where a cluster has it.
 
     Raises:
         InvalidSpec: a file cannot be read or something in it is wrong; all problems at once.
@@ -41,7 +44,8 @@ def load(paths: Sequence[str | Path]) -> list[AnyResource]:
             expected=f"YAML with apiVersion: {API_VERSION}",
             remedy="Name the files or folders that hold your resources",
         )
-    check_references(resources)
+    if references:
+        check_references(resources)
     return resources
 
 

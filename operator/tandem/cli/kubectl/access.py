@@ -1,0 +1,310 @@
+"""The API server as the user reaches it: kubectl's configuration, and errors that name what is
+not allowed.
+
+Configuration is read as kubectl reads it: `--kubeconfig`, else all files of KUBECONFIG merged,
+else `~/.kube/config`, else the pod's service account.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import kopf
+import yaml
+
+import tandem
+from tandem.cli.kubectl.flags import Flags
+from tandem.errors import (
+    AccessDenied,
+    ClusterUnavailable,
+    Interrupted,
+    InvalidSpec,
+    ReferenceNotFound,
+    TandemError,
+)
+from tandem.kube import credentials
+from tandem.kube.api import (
+    Api,
+    ApiError,
+    Conflict,
+    Forbidden,
+    Invalid,
+    Json,
+    NotFound,
+    ResourcePath,
+    Unavailable,
+)
+from tandem.kube.kinds import GROUP
+
+_T = TypeVar("_T")
+_PATIENCE_S = 5.0
+_FILES = {
+    "clusters": ("cluster", ("certificate-authority",)),
+    "users": ("user", ("client-certificate", "client-key", "tokenFile")),
+}
+
+
+def merged(files: Sequence[Path]) -> Json:
+    """One configuration of several files, as kubectl merges them: whoever says something first
+    is right. Paths become absolute; files that are not there count as empty.
+
+    Raises: InvalidSpec.
+    """
+    config: Json = {"clusters": [], "users": [], "contexts": []}
+    for path in files:
+        if not path.exists():
+            continue
+        try:
+            found = yaml.safe_load(path.read_text()) or {}
+        except yaml.YAMLError as error:
+            raise InvalidSpec("not a kubeconfig", resource=str(path)) from error
+        if not isinstance(found, dict):
+            raise InvalidSpec("not a kubeconfig", resource=str(path))
+        if found.get("current-context") and not config.get("current-context"):
+            config["current-context"] = found["current-context"]
+        for part in ("clusters", "users", "contexts"):
+            known = {item["name"] for item in config[part]}
+            for item in found.get(part) or ():
+                if item["name"] not in known:
+                    config[part].append(_absolute(item, part, path.parent))
+    return config
+
+
+def _absolute(item: Json, part: str, folder: Path) -> Json:
+    inner, keys = _FILES.get(part, ("", ()))
+    if not inner:
+        return item
+    values = dict(item.get(inner) or {})
+    for key in keys:
+        if values.get(key):
+            values[key] = str(folder.absolute() / values[key])
+    return {**item, inner: values}
+
+
+def files_of(flags: Flags, environ: Mapping[str, str]) -> list[Path]:
+    """The files that make up the configuration. Raises: InvalidSpec."""
+    if flags.kubeconfig is not None:
+        if not flags.kubeconfig.exists():
+            raise InvalidSpec("there is no such file", resource=str(flags.kubeconfig))
+        return [flags.kubeconfig]
+    named = [Path(word).expanduser() for word in environ.get("KUBECONFIG", "").split(os.pathsep)
+             if word]  # fmt: skip
+    return named or [Path.home() / ".kube" / "config"]
+
+
+@dataclass(frozen=True)
+class Login:
+    """Who we are, where, and in which namespace."""
+
+    info: kopf.ConnectionInfo
+    namespace: str
+    headers: Mapping[str, str]
+
+
+def log_in(flags: Flags, environ: Mapping[str, str] | None = None) -> Login:
+    """Raises: InvalidSpec, AccessDenied."""
+    files = files_of(flags, os.environ if environ is None else environ)
+    headers: dict[str, str] = {}
+    if any(path.exists() for path in files):
+        config = merged(files)
+        info = credentials.from_config(
+            config,
+            files[0],
+            flags.context,
+            cluster_name=flags.cluster,
+            user_name=flags.user,
+        )
+    elif flags.server:
+        info = kopf.ConnectionInfo(server=flags.server)
+    else:
+        info = credentials.load()
+    if flags.server:
+        info = replace(info, server=flags.server)
+    if flags.token:
+        info = replace(info, token=flags.token)
+    if flags.as_user:
+        headers["Impersonate-User"] = flags.as_user
+    if flags.as_groups:
+        headers["Impersonate-Group"] = flags.as_groups[0]
+    if len(flags.as_groups) > 1:
+        raise InvalidSpec("one group only can be impersonated", resource="--as-group")
+    namespace = flags.namespace or info.default_namespace or "default"
+    return Login(info, namespace, headers)
+
+
+class Access:
+    """Calls as the user. Every one may raise AccessDenied, ReferenceNotFound, InvalidSpec,
+    ClusterUnavailable."""
+
+    def __init__(self, api: Api, namespace: str, *, all_namespaces: bool = False) -> None:
+        self.api = api
+        self.namespace = namespace
+        self.all_namespaces = all_namespaces
+
+    @property
+    def scope(self) -> str | None:
+        """The namespace to list in; None: all."""
+        return None if self.all_namespaces else self.namespace
+
+    async def list(self, path: ResourcePath, *, labels: str = "", fields: str = "") -> list[Json]:
+        """Whole objects: with their kind."""
+        with_verb = self._doing("list", path)
+        found = await with_verb(self.api.list(path, labels=labels, fields=fields))
+        kind, version = str(found.get("kind", "")), str(found.get("apiVersion", ""))
+        return [
+            {"apiVersion": version, "kind": kind.removesuffix("List"), **item}
+            for item in found["items"]
+        ]
+
+    async def get(self, path: ResourcePath) -> Json:
+        return await self._doing("get", path)(self.api.get(path))
+
+    async def create(self, path: ResourcePath, body: Mapping[str, Any]) -> Json:
+        return await self._doing("create", path)(self.api.create(path, body))
+
+    async def patch(self, path: ResourcePath, patch: Mapping[str, Any]) -> Json:
+        return await self._doing("patch", path)(self.api.patch(path, patch))
+
+    async def delete(self, path: ResourcePath) -> None:
+        await self._doing("delete", path)(self.api.delete(path))
+
+    async def page(self, url: str) -> Json:
+        """What the API server says of itself: `/version`, `/apis/…`."""
+        try:
+            return await self.api.request("GET", url)
+        except ApiError as error:
+            raise in_words(error, "get", ResourcePath("", "", url.strip("/"))) from error
+
+    async def text(self, path: ResourcePath, sub: str, query: Mapping[str, str]) -> str:
+        """A subresource that is no JSON: `log`."""
+        call = self.api.request("GET", path.url(sub), query=query, text=True)
+        found = await self._doing("get", path, sub)(call)
+        return str(found["text"])
+
+    async def from_pod(self, path: ResourcePath, port: str, page: str) -> str:
+        """What a pod serves, through the API server."""
+        pod = replace(path, name=f"{path.name}:{port}")
+        call = self.api.request("GET", f"{pod.url('proxy')}/{page}", text=True)
+        return str((await self._doing("get", path, "proxy")(call))["text"])
+
+    def _doing(
+        self, verb: str, path: ResourcePath, sub: str = ""
+    ) -> Callable[[Awaitable[_T]], Awaitable[_T]]:
+        async def call(asked: Awaitable[_T]) -> _T:
+            try:
+                return await asked
+            except ApiError as error:
+                raise in_words(error, verb, path, sub) from error
+
+        return call
+
+
+def described(path: ResourcePath, sub: str = "") -> str:
+    """`tablecompactions.tandem.dev`, `pods/log`"""
+    plural = f"{path.plural}.{path.group}" if path.group else path.plural
+    return f"{plural}/{sub}" if sub else plural
+
+
+def in_words(error: ApiError, verb: str, path: ResourcePath, sub: str = "") -> TandemError:
+    """The API server's error as one of ours, with the verb and the resource in it."""
+    what = described(path, sub)
+    if path.name:
+        what_else = f"{what}/{path.name}" if not sub else f"{what} of {path.name}"
+    else:
+        what_else = what
+    where = f"namespace {path.namespace}" if path.namespace else "all namespaces"
+    if isinstance(error, Forbidden) and error.status == 401:
+        return AccessDenied(
+            "the API server does not accept your credentials",
+            remedy="Log in again; `kubectl auth whoami` says who you are",
+        )
+    if isinstance(error, Forbidden):
+        can_i = f"kubectl auth can-i {verb} {described(path)}"
+        can_i += f" --subresource={sub}" if sub else ""
+        can_i += f" -n {path.namespace}" if path.namespace else " -A"
+        return AccessDenied(
+            f"you may not {verb} {what} in {where}",
+            resource=what_else,
+            found=error.message,
+            expected=f"a role with verb {verb} on {what}",
+            remedy=f"Ask the cluster's administrator; `{can_i}` tells when it is there",
+        )
+    if isinstance(error, NotFound) and path.group == GROUP and (not path.name or not _named(error)):
+        return ReferenceNotFound(
+            "this cluster does not know the kind",
+            resource=what,
+            remedy="Install Tandem's CRDs: docs/operator.md",
+        )
+    if isinstance(error, NotFound):
+        return ReferenceNotFound(f"there is none in {where}", resource=what_else)
+    if isinstance(error, Conflict | Invalid):
+        return InvalidSpec(error.message, resource=what_else)
+    if isinstance(error, Unavailable) or error.status == 0:
+        return ClusterUnavailable(error.message, remedy="Is the context the right one?")
+    return ClusterUnavailable(f"{error.status} {error.reason}: {error.message}", resource=what_else)
+
+
+def _named(error: NotFound) -> bool:
+    """Whether an object is missing, not its kind."""
+    return '"' in error.message
+
+
+@asynccontextmanager
+async def opened(flags: Flags) -> AsyncIterator[Access]:
+    """Raises what `log_in` raises."""
+    login = await asyncio.to_thread(log_in, flags)
+    known = [login.info]
+
+    def again() -> kopf.ConnectionInfo:
+        # The first time what was read; then anew, since a token may have been renewed.
+        return known.pop() if known else log_in(flags).info
+
+    timeout_s = flags.timeout_s
+    async with Api(
+        again,
+        timeout_s=timeout_s,
+        patience_s=_PATIENCE_S,
+        forbidden_s=0.0,
+        user_agent=f"kubectl-tandem/{tandem.__version__}",
+        headers=login.headers,
+    ) as api:
+        yield Access(api, login.namespace, all_namespaces=flags.all_namespaces)
+
+
+def run(flags: Flags, work: Callable[[Access], Awaitable[_T]]) -> _T:
+    """Do it on an event loop; SIGTERM ends it as Ctrl-C does, after cleaning up.
+
+    Raises: what `work` raises, Interrupted.
+    """
+    interrupted = False
+
+    async def main() -> _T:
+        nonlocal interrupted
+        task = asyncio.current_task()
+        assert task is not None
+
+        def interrupt() -> None:
+            nonlocal interrupted
+            if not interrupted:  # once: the second time would cut off the cleaning up
+                interrupted = True
+                task.cancel()
+
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, interrupt)
+        async with opened(flags) as access:
+            return await work(access)
+
+    try:
+        return asyncio.run(main())
+    except asyncio.CancelledError:
+        if not interrupted:
+            raise
+        raise Interrupted("stopped before it was done") from None

@@ -1,0 +1,130 @@
+"""Options by which every command finds its cluster: those of kubectl, by the same names.
+
+kubectl hands over all that follows `kubectl tandem` as it was typed, so that they are ours to
+read; they may stand before or after the command's name.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import typer
+
+from tandem.errors import InvalidSpec
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True, slots=True)
+class Flags:
+    """As typed; None or empty where nothing was."""
+
+    namespace: str | None = None
+    all_namespaces: bool = False
+    context: str | None = None
+    kubeconfig: Path | None = None
+    cluster: str | None = None
+    user: str | None = None
+    server: str | None = None
+    token: str | None = None
+    as_user: str | None = None
+    as_groups: tuple[str, ...] = ()
+    request_timeout: str = ""
+
+    def over(self, below: Flags) -> Flags:
+        """With what only `below` has."""
+        missing = {
+            field.name: getattr(below, field.name)
+            for field in fields(self)
+            if getattr(self, field.name) in (None, "", (), False)
+        }
+        return replace(self, **missing)
+
+    @property
+    def timeout_s(self) -> float:
+        """Of one call. Raises: InvalidSpec."""
+        from tandem.spec.units import parse_duration
+
+        if self.request_timeout in ("", "0"):
+            return 30.0
+        text = self.request_timeout
+        try:
+            return parse_duration(f"{text}s" if text.isdigit() else text) / 1000
+        except ValueError as error:
+            raise InvalidSpec(
+                str(error), resource="--request-timeout", found=text, expected="10s, 1m"
+            ) from error
+
+
+_NAMESPACE = ("namespace", str | None, None, ["-n", "--namespace"],
+              "Namespace; the context's by default.", False)  # fmt: skip
+_EVERYWHERE = ("all_namespaces", bool, False, ["-A", "--all-namespaces"],
+               "In all namespaces.", False)  # fmt: skip
+_OTHERS = (
+    ("context", str | None, None, ["--context"], "Context of the kubeconfig.", False),
+    ("kubeconfig", Path | None, None, ["--kubeconfig"],
+     "Instead of KUBECONFIG and ~/.kube/config.", False),
+    ("cluster", str | None, None, ["--cluster"], "Cluster of the kubeconfig.", True),
+    ("user", str | None, None, ["--user"], "User of the kubeconfig.", True),
+    ("server", str | None, None, ["-s", "--server"], "Address of the API server.", True),
+    ("token", str | None, None, ["--token"], "Bearer token for the API server.", True),
+    ("as_user", str | None, None, ["--as"], "User to impersonate.", True),
+    ("as_groups", list[str] | None, None, ["--as-group"], "Group to impersonate; repeatable.",
+     True),
+    ("request_timeout", str, "", ["--request-timeout"], "Most time for one call: 10s, 1m.", True),
+)  # fmt: skip
+
+_CONTEXT = "typed"
+
+
+def connected(*, everywhere: bool = False, root: bool = False) -> Callable[[_F], Any]:
+    """Give a command the options above: it takes what was typed as its argument `flags`.
+
+    Args:
+        everywhere: also `-A`.
+        root: these are the options before the command's name: all are in its help.
+    """
+    wanted = [_NAMESPACE, *([_EVERYWHERE] if everywhere or root else []), *_OTHERS]
+
+    def decorate(function: _F) -> Any:
+        @functools.wraps(function)
+        def command(*args: Any, **values: Any) -> Any:
+            given = {name: values.pop(name) for name, *_ in wanted}
+            given["as_groups"] = tuple(given["as_groups"] or ())
+            flags = Flags(**given)
+            typed: typer.Context = values.pop(_CONTEXT)
+            below = typed.find_object(Flags)
+            if root:
+                typed.obj = flags
+            elif below is not None:
+                flags = flags.over(below)
+            return function(*args, flags=flags, **values)
+
+        parameters = [
+            parameter
+            for parameter in inspect.signature(function, eval_str=True).parameters.values()
+            if parameter.name != "flags"
+        ]
+        for name, type_, default, words, text, hidden in wanted:
+            option = typer.Option(*words, help=text, hidden=hidden and not root)
+            parameters.append(
+                inspect.Parameter(
+                    name,
+                    inspect.Parameter.KEYWORD_ONLY,
+                    default=default,
+                    annotation=Annotated[type_, option],
+                )
+            )
+        parameters.append(
+            inspect.Parameter(_CONTEXT, inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
+        )
+        vars(command)["__signature__"] = inspect.Signature(parameters)
+        command.__annotations__ = {p.name: p.annotation for p in parameters}
+        return command
+
+    return decorate

@@ -1,0 +1,268 @@
+"""What can be typed after `kubectl tandem`: options and their help, nothing else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tandem.cli.exits import errors_to_exit
+from tandem.cli.kubectl.flags import Flags, connected
+from tandem.cli.output import Output
+
+_HELP = """Delta Lake tables that Tandem tends: what happens on them, and why.
+
+Talks to the API server only, as you. To look, the role `view` on Tandem's kinds and on events is
+enough; what you may not see is left out, and said so. Kinds may be typed short: tcomp/nightly.
+
+\b
+Begin with
+  kubectl tandem status            all tables of the namespace, problems first
+  kubectl tandem status TABLE -w   one of them, as it goes on
+  kubectl tandem plan -f FILE      what an operation would do
+  kubectl tandem report > it.tgz   a bundle for a bug report, without secrets
+"""
+
+app = typer.Typer(
+    name="kubectl tandem",
+    help=_HELP,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    rich_markup_mode=None,
+)
+
+Table = Annotated[str | None, typer.Argument(metavar="TABLE", help="Only this LakeTable.")]
+Named = Annotated[
+    str, typer.Argument(metavar="KIND/NAME", help="An operation, as in TableCompaction/nightly.")
+]
+OutputOption = Annotated[Output, typer.Option("-o", "--output", help="How results are printed.")]
+Timeout = Annotated[
+    str | None, typer.Option("--timeout", metavar="DURATION", help="Wait no longer: 30s, 10m.")
+]
+
+
+def _seconds(option: str, text: str | None) -> float | None:
+    from tandem.errors import InvalidSpec
+    from tandem.spec.units import parse_duration
+
+    try:
+        return None if text is None else parse_duration(text) / 1000
+    except ValueError as error:
+        raise InvalidSpec(str(error), resource=option, found=text) from error
+
+
+@app.callback()
+@connected(root=True)
+def common(flags: Flags) -> None:
+    pass  # what is typed before the command is kept for it
+
+
+@app.command()
+@connected(everywhere=True)
+def status(
+    flags: Flags,
+    name: Table = None,
+    output: OutputOption = Output.TABLE,
+    watch: Annotated[
+        bool, typer.Option("-w", "--watch", help="Show it anew as it changes, until Ctrl-C.")
+    ] = False,
+) -> None:
+    """Tables at a glance, problems first.
+
+    Problems with what to do about them; of each table its size, who runs, who waits for whom,
+    what comes next by itself, and what ended last.
+    """
+    with errors_to_exit():
+        from tandem.cli.kubectl import look, names
+
+        raise typer.Exit(look.status(flags, names.table(name), output=output, watch=watch))
+
+
+@app.command()
+@connected()
+def plan(
+    flags: Flags,
+    resources: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="KIND/NAME", help="What is there already; a LakeTable too."),
+    ] = None,
+    files: Annotated[
+        list[str] | None,
+        typer.Option(
+            "-f",
+            "--filename",
+            help="File or folder of operations, or - for standard input; repeatable.",
+        ),
+    ] = None,
+    output: OutputOption = Output.TABLE,
+    wait: Annotated[
+        str, typer.Option("--wait", metavar="DURATION", help="Wait no longer for the plan.")
+    ] = "60s",
+) -> None:
+    """What operations would do; changes nothing.
+
+    Says what they would read, write and cost now, and whom they would meet.
+
+    A copy with spec.dryRun is created, awaited and deleted again, so it needs the right to
+    create and delete such operations. Of a LakeTable: what automatic compaction does next.
+
+    Exit code: 0 all can be done, 1 some would fail or were not planned in time, 2 the input is
+    wrong, 130 interrupted.
+    """
+    with errors_to_exit():
+        from tandem.cli.kubectl import plan as plan_
+
+        code = plan_.plan(
+            flags,
+            files or [],
+            resources or [],
+            output=output,
+            wait_s=_seconds("--wait", wait) or 0.0,
+        )
+        raise typer.Exit(code)
+
+
+@app.command()
+@connected(everywhere=True)
+def locks(flags: Flags, name: Table = None, output: OutputOption = Output.TABLE) -> None:
+    """Who holds segments, and who waits for them."""
+    with errors_to_exit():
+        from tandem.cli.kubectl import look, names
+
+        raise typer.Exit(look.locks(flags, names.table(name), output=output))
+
+
+@app.command()
+@connected()
+def history(
+    flags: Flags,
+    name: Annotated[str, typer.Argument(metavar="TABLE", help="A LakeTable.")],
+    output: OutputOption = Output.TABLE,
+    limit: Annotated[int, typer.Option("--limit", min=1, help="At most so many lines.")] = 30,
+) -> None:
+    """What happened on a table, newest first.
+
+    As far as the cluster still knows it. Commits of others are in the table's log: `tandem
+    history LOCATION`.
+    """
+    with errors_to_exit():
+        from tandem.cli.kubectl import look, names
+
+        table = names.table(name) or name
+        raise typer.Exit(look.history(flags, table, output=output, limit=limit))
+
+
+@app.command()
+@connected(everywhere=True)
+def report(
+    flags: Flags,
+    name: Table = None,
+    file: Annotated[
+        Path | None,
+        typer.Option("-f", "--filename", help="Write here instead of to standard output."),
+    ] = None,
+    redact_statements: Annotated[
+        bool,
+        typer.Option("--redact-statements", help="Take out statements and conditions, too."),
+    ] = False,
+    log_lines: Annotated[
+        int, typer.Option("--log-lines", min=0, help="Last lines of each log; 0: no logs.")
+    ] = 500,
+) -> None:
+    """Write a bundle for a bug report.
+
+    A tar.gz of resources, events, jobs, states of pods, logs and metrics, as far as you may
+    read them. Secrets are never read; values that people may have put one into are taken out. Its
+    manifest.json says what is in it, and what is missing and why. Look before you send it.
+    """
+    with errors_to_exit():
+        from tandem.cli.kubectl import names
+        from tandem.cli.kubectl import report as report_
+
+        code = report_.report(
+            flags,
+            names.table(name),
+            file=file,
+            redact_statements=redact_statements,
+            log_lines=log_lines,
+        )
+        raise typer.Exit(code)
+
+
+@app.command()
+@connected()
+def retry(
+    flags: Flags,
+    resource: Named,
+    wait: Annotated[bool, typer.Option("--wait", help="Until it has ended.")] = False,
+    timeout: Timeout = None,
+) -> None:
+    """Run an operation that failed once more."""
+    with errors_to_exit():
+        from tandem.cli.kubectl import change
+
+        timeout_s = _seconds("--timeout", timeout)
+        raise typer.Exit(change.retry(flags, resource, wait=wait, timeout_s=timeout_s))
+
+
+@app.command()
+@connected()
+def suspend(flags: Flags, resource: Named) -> None:
+    """Stop an operation for now.
+
+    Its job ends, and nothing of it becomes visible.
+    """
+    with errors_to_exit():
+        from tandem.cli.kubectl import change
+
+        raise typer.Exit(change.suspend(flags, resource, wanted=True))
+
+
+@app.command()
+@connected()
+def resume(flags: Flags, resource: Named) -> None:
+    """Let a suspended operation go on.
+
+    Its job starts anew.
+    """
+    with errors_to_exit():
+        from tandem.cli.kubectl import change
+
+        raise typer.Exit(change.suspend(flags, resource, wanted=False))
+
+
+@app.command()
+@connected()
+def wait(flags: Flags, resource: Named, timeout: Timeout = None) -> None:
+    """Wait until an operation has ended.
+
+    Well or not: `kubectl wait --for=condition=Succeeded` waits on after a failure.
+
+    Exit code: 0 it ended well, 1 it failed, or has not ended in time.
+    """
+    with errors_to_exit():
+        from tandem.cli.kubectl import change
+
+        raise typer.Exit(change.wait(flags, resource, timeout_s=_seconds("--timeout", timeout)))
+
+
+@app.command()
+@connected()
+def version(flags: Flags, output: OutputOption = Output.TABLE) -> None:
+    """Versions of plugin, operator and kinds."""
+    with errors_to_exit():
+        from tandem.cli.kubectl import look
+
+        raise typer.Exit(look.version(flags, output=output))
+
+
+def main() -> None:
+    """The entry point of the `kubectl-tandem` script, which kubectl finds by its name."""
+    app(prog_name="kubectl tandem")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,53 @@
+"""How people name a resource: `TableCompaction/nightly`, `tcomp/nightly`,
+`tablecompactions.tandem.dev/nightly`. Pure."""
+
+from __future__ import annotations
+
+from tandem.errors import InvalidSpec
+from tandem.kube.kinds import GROUP, KINDS, OPERATION_KINDS, TABLE_KIND, plural
+from tandem.spec.resources import KINDS as MODELS
+
+_SHORT = {model.short_name: kind for kind, model in MODELS.items()}
+
+
+def short(kind: str) -> str:
+    """`TableCompaction` → `tcomp`."""
+    return MODELS[kind].short_name
+
+
+def kind_of(text: str) -> str:
+    """Raises: InvalidSpec."""
+    word = text.lower().removesuffix(f".{GROUP}")
+    for kind in KINDS:
+        if word in (kind.lower(), plural(kind), short(kind)):
+            return kind
+    raise InvalidSpec(
+        "no kind of Tandem's",
+        resource=text,
+        expected=", ".join(f"{kind} ({short(kind)})" for kind in KINDS),
+    )
+
+
+def resource(text: str, *, tables: bool = True) -> tuple[str, str]:
+    """Kind and name of `KIND/NAME`. Raises: InvalidSpec."""
+    kind, slash, name = text.partition("/")
+    if not (kind and slash and name) or "/" in name:
+        raise InvalidSpec(
+            "not a resource", resource=text, expected="KIND/NAME, as in tcomp/nightly"
+        )
+    found = kind_of(kind)
+    if found == TABLE_KIND and not tables:
+        raise InvalidSpec(
+            "a LakeTable is no operation", resource=text, expected=" or ".join(OPERATION_KINDS)
+        )
+    return found, name
+
+
+def table(text: str | None) -> str | None:
+    """The name of a LakeTable, which may be typed with its kind. Raises: InvalidSpec."""
+    if text is None or "/" not in text:
+        return text
+    kind, name = resource(text)
+    if kind != TABLE_KIND:
+        raise InvalidSpec("no table", resource=text, expected="the name of a LakeTable")
+    return name

@@ -1,0 +1,249 @@
+"""`kubectl tandem plan`: a dry-run twin is made, awaited, shown and deleted."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from tandem.cli.exits import Exit, say
+from tandem.cli.kubectl import access as access_
+from tandem.cli.kubectl import gather, names
+from tandem.cli.kubectl.access import Access
+from tandem.cli.kubectl.flags import Flags
+from tandem.cli.kubectl.look import now_ms
+from tandem.cli.kubectl.overview import Json, message_of, reason_of
+from tandem.cli.kubectl.render import ago, people, plain
+from tandem.cli.kubectl.twins import expected, twin
+from tandem.cli.output import Output, human_bytes, print_data, print_table
+from tandem.errors import InvalidSpec, ReferenceNotFound, TandemError
+from tandem.kube.kinds import TABLE_KIND, path, spec_of, status_of
+from tandem.spec import LakeTable, load
+from tandem.spec.remedies import remedy
+from tandem.spec.status import ENDED, Phase
+
+_POLL_S = 0.3
+_GOODBYE_S = 10.0
+
+
+@dataclass
+class Wish:
+    """One operation to plan, or the LakeTable whose next compaction is asked for."""
+
+    kind: str
+    namespace: str
+    name: str
+    spec: Mapping[str, Any] = field(default_factory=dict)
+    exists: bool = False
+    outcome: Json = field(default_factory=dict)
+    """The twin as it ended, `{}` if it did not in time."""
+    conflicts: list[Json] = field(default_factory=list)
+
+    @property
+    def id(self) -> str:
+        return f"{self.kind}/{self.name}"
+
+
+def plan(
+    flags: Flags, files: Sequence[str], resources: Sequence[str], *, output: Output, wait_s: float
+) -> Exit:
+    """Exit codes as those of `tandem plan`; a plan that does not come in time is `FAILED`."""
+    if not files and not resources:
+        raise InvalidSpec(
+            "nothing to plan", resource="plan", expected="-f FILE, or KIND/NAME of what is there"
+        )
+    loaded = load(files, references=False) if files else []
+    named = [names.resource(text) for text in resources]
+
+    async def work(access: Access) -> Exit:
+        wishes = []
+        for resource in loaded:
+            if isinstance(resource, LakeTable):
+                say(f"{resource.id}: passed over; what is planned needs a table that is there")
+                continue
+            given = "namespace" in resource.metadata.model_fields_set
+            namespace = resource.metadata.namespace if given else access.namespace
+            manifest = resource.manifest()
+            wishes.append(Wish(resource.kind_name, namespace, resource.name, manifest["spec"]))
+        for kind, name in named:
+            found = await access.get(path(kind, access.namespace, name))
+            wishes.append(Wish(kind, access.namespace, name, spec_of(found), exists=True))
+            if kind == TABLE_KIND:
+                wishes[-1].outcome = found
+        await _plan_all(access, wishes, wait_s)
+        if output is Output.TABLE:
+            print_table(blocks(wishes))
+        else:
+            print_data([_document(wish) for wish in wishes], output)
+        return _exit(wishes)
+
+    return access_.run(flags, work)
+
+
+async def _plan_all(access: Access, wishes: Sequence[Wish], wait_s: float) -> None:
+    made: list[tuple[str, str, str]] = []
+    try:
+        async with asyncio.TaskGroup() as group:
+            for wish in wishes:
+                if wish.kind != TABLE_KIND:
+                    group.create_task(_plan_one(access, wish, made, wait_s))
+    except BaseExceptionGroup as errors:
+        raise _first(errors) from None
+    finally:
+        # Ours, whatever happens: Ctrl-C comes by here too.
+        async with asyncio.timeout(_GOODBYE_S):
+            for kind, namespace, name in made:
+                await _delete(access, kind, namespace, name)
+
+
+def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:
+    """What is to be said of several failures: the first on purpose."""
+    wanted = errors.subgroup(TandemError) or errors
+    error: BaseException = wanted
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+async def _delete(access: Access, kind: str, namespace: str, name: str) -> None:
+    try:
+        await access.delete(path(kind, namespace, name))
+    except ReferenceNotFound:
+        pass  # gone, or never made
+    except TandemError as error:
+        say(f"{kind}/{name} could not be deleted: {error.message}; it goes by itself")
+
+
+async def _plan_one(
+    access: Access, wish: Wish, made: list[tuple[str, str, str]], wait_s: float
+) -> None:
+    body = twin(wish.kind, wish.name, wish.spec)
+    name = body["metadata"]["name"]
+    made.append((wish.kind, wish.namespace, name))
+    await access.create(path(wish.kind, wish.namespace), body)
+    say(f"{wish.id}: planning")
+    loop = asyncio.get_running_loop()
+    until = loop.time() + wait_s
+    while True:
+        found = await access.get(path(wish.kind, wish.namespace, name))
+        wish.outcome = found
+        if status_of(found).get("phase") in ENDED:
+            break
+        if loop.time() > until:
+            return
+        await asyncio.sleep(_POLL_S)
+    reference = (spec_of(found).get("tableRef") or {}).get("name", "")
+    try:
+        (table,) = await gather.tables(Access(access.api, wish.namespace), str(reference))
+    except TandemError:
+        return  # then there is no plan either, and its message says why
+    locks = status_of(table).get("locks") or ()
+    itself = wish.id if wish.exists else ""
+    wish.conflicts = expected(wish.kind, status_of(found).get("plan") or {}, locks, itself)
+
+
+def _exit(wishes: Sequence[Wish]) -> Exit:
+    operations = [wish for wish in wishes if wish.kind != TABLE_KIND]
+    phases = [status_of(wish.outcome).get("phase") for wish in operations if wish.outcome]
+    well = all(phase in (Phase.SUCCEEDED, Phase.SUPERSEDED) for phase in phases)
+    return Exit.OK if well and len(phases) == len(operations) else Exit.FAILED
+
+
+def _document(wish: Wish) -> Json:
+    """The resource with the status of its twin, and what it would meet."""
+    return {
+        "apiVersion": "tandem.dev/v1alpha1",
+        "kind": wish.kind,
+        "metadata": {"name": wish.name, "namespace": wish.namespace},
+        "spec": dict(wish.spec),
+        "status": dict(status_of(wish.outcome)),
+        **({"conflicts": wish.conflicts} if wish.kind != TABLE_KIND else {}),
+    }
+
+
+def blocks(wishes: Sequence[Wish]) -> Group:
+    """A block each, for people."""
+    parts: list[RenderableType] = []
+    for wish in wishes:
+        parts.append(Text(f"{wish.id}: {_headline(wish)}", style="bold"))
+        grid = Table.grid(padding=(0, 2))
+        grid.add_column(min_width=10)
+        grid.add_column(overflow="fold")
+        for name, value in _lines(wish):
+            if value:
+                grid.add_row(f"  {name}", Text(value))
+        parts += [grid, Text("")]
+    return Group(*parts)
+
+
+def _headline(wish: Wish) -> str:
+    status = status_of(wish.outcome)
+    if wish.kind == TABLE_KIND:
+        return "what automatic compaction does next"
+    if status.get("phase") not in ENDED:
+        if status.get("observedGeneration", -1) == -1:
+            return "no operator has looked at it in time"
+        return f"not planned in time: {reason_of(wish.outcome)}, {message_of(wish.outcome)}"
+    if status["phase"] == Phase.FAILED:
+        return f"would fail: {reason_of(wish.outcome)}"
+    return message_of(wish.outcome) or str(status["phase"])
+
+
+def _lines(wish: Wish) -> list[tuple[str, str]]:
+    status = status_of(wish.outcome)
+    if wish.kind == TABLE_KIND:
+        coming = status.get("nextCompaction") or {}
+        return [
+            ("next", str(coming.get("what") or "nothing")),
+            ("at", people(coming.get("nextTime"))),
+            ("why not now", str(coming.get("why", ""))),
+        ]
+    if status.get("phase") == Phase.FAILED:
+        return [
+            ("why", message_of(wish.outcome)),
+            ("to do", plain(remedy(reason_of(wish.outcome)))),
+        ]
+    found = status.get("plan")
+    if not found:
+        return []
+    segments = _some(found.get("segments") or ())
+    if found.get("outputs"):
+        segments += f" → {_some(found['outputs'])}"
+    output = "" if found.get("outputFiles") is None else _files(found["outputFiles"])
+    if output and found.get("outputBytes") is not None:
+        output += f", about {human_bytes(found['outputBytes'])}"
+    cost = found.get("costBytes")
+    return [
+        ("statement", str(found.get("statement") or "")),
+        ("reads", f"version {found.get('readVersion')}: {_files(found.get('inputs', 0))}, "
+                  f"{human_bytes(found.get('inputBytes', 0))}"),
+        ("segments", segments),
+        ("writes", output),
+        ("cost", "" if cost is None else f"about {human_bytes(cost)} to read and write"),
+        ("meets", "\n".join(_meets(conflict) for conflict in wish.conflicts) or "nobody"),
+    ]  # fmt: skip
+
+
+def _files(count: int) -> str:
+    return "1 file" if count == 1 else f"{count} files"
+
+
+def _some(items: Sequence[Any], limit: int = 8) -> str:
+    items = [str(item) for item in items]
+    if len(items) <= limit:
+        return ", ".join(items)
+    return f"{', '.join(items[: limit - 2])}, … {items[-1]} ({len(items)})"
+
+
+def _meets(conflict: Mapping[str, Any]) -> str:
+    where = f"on {_some(conflict['segments'])}"
+    since = ago(conflict.get("since"), now_ms())
+    if conflict["means"] == "rows":
+        return f"{conflict['operation']} {where}: both go on, changes of the same row conflict"
+    how = "waits too" if conflict.get("state") == "Waiting" else "holds it"
+    return f"{conflict['operation']} {where}: would wait for it ({how}, {since})"
