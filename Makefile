@@ -52,7 +52,6 @@ test: setup ## Set up and run all tests (one folder: make test PYTEST_ARGS=tests
 .PHONY: storm
 storm: setup ## Every death of the operator that there is, 500 resources at once (half an hour)
 	@tools/build-kubernetes.sh >/dev/null
-	@tools/build-gitops.sh >/dev/null
 	@$(BIN)/pytest -n 2 --dist worksteal tests/kube/storm.py $(PYTEST_ARGS)
 
 .PHONY: e2e

@@ -11,7 +11,15 @@ if ! is_built helm "$program"; then
     if ! is_built helm "$program"; then
         echo "Building Helm (three minutes the first time)" >&2
         version=$(sed -n 's|^.*helm.sh/helm/v3 \(v[^ ]*\).*|\1|p' "$tools/helm/go.mod" | head -n 1)
-        build helm "-X helm.sh/helm/v3/internal/version.version=$version" \
+        minor=$(sed -n 's|^.*k8s.io/client-go v0.\([0-9]*\).*|\1|p' "$tools/helm/go.mod" | head -n 1)
+        # As its own Makefile does: what `helm template` and `helm lint` take for the cluster's
+        # version.
+        said="-X helm.sh/helm/v3/internal/version.version=$version"
+        for package in lint/rules chartutil; do
+            named=helm.sh/helm/v3/pkg/$package
+            said="$said -X $named.k8sVersionMajor=1 -X $named.k8sVersionMinor=$minor"
+        done
+        build helm "$said" \
             helm.sh/helm/v3/cmd/helm
     fi
 fi

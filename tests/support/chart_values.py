@@ -43,7 +43,11 @@ MATRIX: dict[str, Json] = {
         "crds": {"enabled": False},
         "rbac": {"userRoles": False},
     },
-    "patterns": {**EXTERNAL, "watch": {"namespaces": ["team-*"]}, "jobs": {"namespaces": NAMESPACES}},
+    "patterns": {
+        **EXTERNAL,
+        "watch": {"namespaces": ["team-*"]},
+        "jobs": {"namespaces": NAMESPACES},
+    },
     "named-secrets": {**BUNDLED, "rbac": {"secrets": {"team-a": ["lake", "lake-2"]}}},
     "named-secrets-namespaced": {
         **BUNDLED,
@@ -52,7 +56,11 @@ MATRIX: dict[str, Json] = {
     },
     "no-crds": {**EXTERNAL, "crds": {"enabled": False}},
     "crds-go-too": {**EXTERNAL, "crds": {"keep": False}},
-    "three-replicas": {**EXTERNAL, "replicaCount": 3, "priorityClassName": "system-cluster-critical"},
+    "three-replicas": {
+        **EXTERNAL,
+        "replicaCount": 3,
+        "priorityClassName": "system-cluster-critical",
+    },
     "in-process": {"locks": "in-process"},
     "monitoring": {
         **BUNDLED,

@@ -1,7 +1,7 @@
 """Helm as a user has it, and charts/tandem as it renders.
 
-    template({"replicaCount": 2})      # the objects, as a list
-    helm("install", …, kubeconfig=…)   # raises HelmFailed, whose text is what Helm said
+template({"replicaCount": 2})      # the objects, as a list
+helm("install", …, kubeconfig=…)   # raises HelmFailed, whose text is what Helm said
 """
 
 from __future__ import annotations
@@ -67,9 +67,7 @@ def template(values: Mapping[str, Any], *more: str) -> list[Json]:
 
 @cache
 def _rendered(values: str, more: Sequence[str]) -> str:
-    text = helm(
-        "template", RELEASE, str(CHART), "-n", NAMESPACE, "--values=-", *more, text=values
-    )
+    text = helm("template", RELEASE, str(CHART), "-n", NAMESPACE, "--values=-", *more, text=values)
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     return json.dumps([each for each in yaml.load_all(text, loader) if each])  # noqa: S506
 

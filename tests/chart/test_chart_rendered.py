@@ -1,0 +1,443 @@
+"""charts/tandem as it renders with all sorts of values: safe pods, least rights, right options."""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import chart_docs
+import pytest
+import typer
+import yaml
+
+from support.chart_values import BUNDLED, EXTERNAL, MATRIX, NAMESPACES
+from support.helm import (
+    CHART,
+    NAMESPACE,
+    HelmFailed,
+    containers,
+    helm,
+    of_kind,
+    one,
+    pods,
+    template,
+)
+from support.pod_security import beyond, restricted
+from tandem.cli.main import app
+from tandem.spec import KINDS
+from tandem.spec.crds import plural
+
+Json = dict[str, Any]
+CLUSTER_SCOPED = {"ClusterRole", "ClusterRoleBinding", "CustomResourceDefinition", "Namespace"}
+ROLES = ("Role", "ClusterRole")
+every_combination = pytest.mark.parametrize("name", MATRIX)
+
+
+def rules(objects: list[Json], *kinds: str) -> Iterator[tuple[Json, Json]]:
+    """(role, rule)."""
+    for role in of_kind(objects, *kinds):
+        for rule in role["rules"]:
+            yield role, rule
+
+
+def of_operator(objects: list[Json]) -> list[Json]:
+    """Its roles, not those of people or of jobs."""
+    bindings = of_kind(objects, "RoleBinding", "ClusterRoleBinding")
+    account = one(objects, "Deployment")["spec"]["template"]["spec"]["serviceAccountName"]
+    bound = {
+        (each["metadata"].get("namespace"), each["roleRef"]["name"])
+        for each in bindings
+        if [account] == [subject["name"] for subject in each["subjects"]]
+    }
+    return [
+        role
+        for role in of_kind(objects, *ROLES)
+        if (role["metadata"].get("namespace"), role["metadata"]["name"]) in bound
+    ]
+
+
+def arguments(objects: list[Json]) -> list[str]:
+    """The operator's."""
+    pod = one(objects, "Deployment")["spec"]["template"]["spec"]
+    found: list[str] = pod["containers"][0]["args"]
+    return found
+
+
+# Helm
+
+
+def test_helm_lints_the_chart_without_a_word() -> None:
+    """With its defaults and with much switched on; strictly: warnings count."""
+    for name in ("namespaced", "external-tls-user", "monitoring", "jobs", "by-others"):
+        values = MATRIX[name]
+        said = helm("lint", "--strict", "--quiet", str(CHART), "--values=-", text=yaml.dump(values))
+        assert not said.strip()
+    said = helm("lint", "--strict", str(CHART))
+    assert "1 chart(s) linted, 0 chart(s) failed" in said
+
+
+WRONG: dict[str, tuple[Json, str]] = {
+    "unknown at the top": ({"replicas": 2}, "additional properties 'replicas' not allowed"),
+    "unknown within": ({"etcd": {"endpoint": ["a:1"]}}, "at '/etcd': additional properties"),
+    "text for a number": ({"replicaCount": "2"}, "at '/replicaCount': got string, want integer"),
+    "null for a list": ({"jobs": {"namespaces": "a"}}, "at '/jobs/namespaces': got string"),
+    "too small": ({"etcd": {"ttlSeconds": 1}}, "at '/etcd/ttlSeconds': minimum: got 1, want 2"),
+    "no word of it": ({"templatePolicy": "none"}, "at '/templatePolicy': value must be one of"),
+    "no port": ({"etcd": {"endpoints": ["etcd"]}}, "at '/etcd/endpoints/0': 'etcd' does not match"),
+    "no namespace": ({"watch": {"namespaces": ["A_B"]}}, "at '/watch/namespaces/0'"),
+    "no pattern for jobs": ({"jobs": {"namespaces": ["t-*"]}}, "at '/jobs/namespaces/0'"),
+    "no scheme": ({"allowedLocations": {"*": ["lake"]}}, "at '/allowedLocations/*/0'"),
+    "no location": ({"allowedLocations": {"a": []}}, "at '/allowedLocations/a'"),
+    "a tag with a digest": ({"image": {"tag": "a@b"}}, "at '/image/tag'"),
+    "a short digest": ({"image": {"digest": "sha256:0"}}, "at '/image/digest'"),
+    "no secret": ({"rbac": {"secrets": {"a": []}}}, "at '/rbac/secrets/a'"),
+    "no option": ({"settings": {"extraArgs": ["x; y"]}}, "at '/settings/extraArgs/0'"),
+    "no quantity": ({"resources": {"limits": {"memory": "much"}}}, "at '/resources/limits/memory'"),
+    "a piece of no SparkApplication": (
+        {"jobs": {"sparkTemplate": {"driver": {}}}},
+        "sparkTemplate",
+    ),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_wrong_values_are_refused_by_their_path(wrong: str) -> None:
+    values, said = WRONG[wrong]
+    with pytest.raises(HelmFailed, match=re.escape(said)):
+        template({**BUNDLED, **values})
+
+
+CONTRADICTIONS: dict[str, tuple[Json, str]] = {
+    "no etcd": ({}, "set etcd.endpoints to yours, or etcd.bundled.enabled=true"),
+    "two": ({"etcd": {"endpoints": ["a:1"], "bundled": {"enabled": True}}}, "exclude each other"),
+    "no password": ({"etcd": {"endpoints": ["a:1"], "auth": {"user": "a"}}}, "passwordSecret.name"),
+    "needless": ({"locks": "in-process", **BUNDLED}, "needs no etcd"),
+    "unsafe": ({"locks": "in-process", "replicaCount": 2}, "safe with replicaCount: 1 only"),
+    "nobody": (
+        {**EXTERNAL, "serviceAccount": {"create": False}},
+        "serviceAccount.name is required",
+    ),
+}
+
+
+@pytest.mark.parametrize("wrong", CONTRADICTIONS)
+def test_contradictions_are_refused_with_a_remedy(wrong: str) -> None:
+    values, said = CONTRADICTIONS[wrong]
+    with pytest.raises(HelmFailed, match=re.escape(said)):
+        template(values)
+
+
+@every_combination
+def test_every_object_is_labelled_and_named_once(name: str) -> None:
+    objects = template(MATRIX[name])
+    seen = [(o["kind"], o["metadata"].get("namespace"), o["metadata"]["name"]) for o in objects]
+    assert len(seen) == len(set(seen))
+    for each in objects:
+        labels = each["metadata"]["labels"]
+        assert labels["app.kubernetes.io/part-of"] == "tandem"
+        assert labels["app.kubernetes.io/managed-by"] == "Helm"
+        for key, value in MATRIX[name].get("commonLabels", {}).items():
+            assert labels[key] == value
+        assert ("namespace" in each["metadata"]) is (each["kind"] not in CLUSTER_SCOPED)
+
+
+# Pods
+
+
+@every_combination
+def test_pods_are_restricted(name: str) -> None:
+    found = pods(template(MATRIX[name]))
+    assert found
+    for where, pod in found:
+        assert (where, restricted(pod), beyond(pod)) == (where, [], [])
+        assert pod["securityContext"]["runAsUser"] == 185
+
+
+@every_combination
+def test_only_the_operator_has_a_token(name: str) -> None:
+    objects = template(MATRIX[name])
+    for where, pod in pods(objects):
+        assert pod["automountServiceAccountToken"] is where.startswith("Deployment/")
+    for account in of_kind(objects, "ServiceAccount"):
+        if account["metadata"]["labels"]["app.kubernetes.io/component"] == "operator":
+            assert account["automountServiceAccountToken"] is False
+
+
+@every_combination
+def test_nothing_secret_stands_in_arguments_environment_or_annotations(name: str) -> None:
+    objects = template(MATRIX[name])
+    secret = [
+        base64.b64decode(value).decode()
+        for each in of_kind(objects, "Secret")
+        for key, value in each["data"].items()
+        if key != "ca.crt"
+    ]
+    shown = yaml.dump([each for each in objects if each["kind"] != "Secret"])
+    assert not [text for text in secret if text in shown]
+    for _, pod in pods(objects):
+        for container in containers(pod):
+            for variable in container.get("env", ()):
+                assert not re.search("(?i)password|secret|key", variable["name"])
+
+
+def test_only_the_init_container_has_the_password_of_root() -> None:
+    pod = one(template(BUNDLED), "Deployment")["spec"]["template"]["spec"]
+    with_root = [
+        container["name"]
+        for container in containers(pod)
+        for mount in container["volumeMounts"]
+        if mount["name"] == "etcd-root"
+    ]
+    assert with_root == ["etcd-user"]
+    [authority] = [volume for volume in pod["volumes"] if volume["name"] == "etcd-ca"]
+    assert authority["secret"]["items"] == [{"key": "ca.crt", "path": "ca.crt"}]
+
+
+@every_combination
+def test_servers_are_probed_and_services_lead_to_them(name: str) -> None:
+    objects = template(MATRIX[name])
+    templates = [each["spec"]["template"] for each in of_kind(objects, "Deployment", "StatefulSet")]
+    for each in templates:
+        container = each["spec"]["containers"][0]
+        ports = {port["name"] for port in container["ports"]}
+        for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
+            assert container[probe]["httpGet"]["port"] in ports
+    for service in of_kind(objects, "Service"):
+        selected = [
+            each
+            for each in templates
+            if service["spec"]["selector"].items() <= each["metadata"]["labels"].items()
+        ]
+        [chosen] = selected
+        ports = {port["name"] for port in chosen["spec"]["containers"][0]["ports"]}
+        assert {port["targetPort"] for port in service["spec"]["ports"]} <= ports
+    for each in of_kind(objects, "Deployment", "StatefulSet"):
+        labels = each["spec"]["template"]["metadata"]["labels"]
+        assert each["spec"]["selector"]["matchLabels"].items() <= labels.items()
+
+
+def test_replicas_are_rolled_spread_and_kept() -> None:
+    alone, more = template(EXTERNAL), template(MATRIX["three-replicas"])
+    assert one(alone, "Deployment")["spec"]["strategy"]["type"] == "Recreate"
+    assert not of_kind(alone, "PodDisruptionBudget")
+    assert one(more, "Deployment")["spec"]["strategy"]["type"] == "RollingUpdate"
+    assert one(more, "PodDisruptionBudget")["spec"]["minAvailable"] == 1
+    pod = one(more, "Deployment")["spec"]["template"]["spec"]
+    assert pod["topologySpreadConstraints"][0]["topologyKey"] == "kubernetes.io/hostname"
+
+
+# Options
+
+
+@every_combination
+def test_the_command_line_knows_every_option(name: str) -> None:
+    commands: Any = typer.main.get_command(app)
+    pod = one(template(MATRIX[name]), "Deployment")["spec"]["template"]["spec"]
+    for container in containers(pod):
+        assert container["command"] == ["tandem"]
+        command = commands.commands[container["args"][0]]
+        with command.make_context("tandem", [], resilient_parsing=True) as context:
+            _, rest, _ = command.make_parser(context).parse_args(container["args"][1:])
+        assert rest == []
+    paths = {mount["mountPath"] for mount in pod["containers"][0]["volumeMounts"]}
+    for option in arguments(template(MATRIX[name])):
+        file = option.partition("=")[2]
+        if file.startswith("/etc/"):
+            assert file.rpartition("/")[0] in paths, option
+
+
+def test_an_etcd_of_ones_own_is_reached_as_it_says() -> None:
+    assert {
+        "--etcd-endpoint=https://etcd.example:2379",
+        "--etcd-prefix=/lakes/one",
+        "--etcd-ca=/etc/tandem/etcd-ca/ca.crt",
+        "--etcd-certificate=/etc/tandem/etcd-client/tls.crt",
+        "--etcd-key=/etc/tandem/etcd-client/tls.key",
+        "--etcd-user=lake",
+        "--etcd-password-file=/etc/tandem/etcd-user/password",
+    } <= set(arguments(template(MATRIX["external-tls-user"])))
+
+
+def test_files_are_allowed_only_where_asked_for() -> None:
+    def allowed(values: Json) -> list[str]:
+        return [each for each in arguments(template(values)) if "--allowed-location" in each]
+
+    start = "--allowed-location="
+    assert allowed(BUNDLED) == [f"{start}*={scheme}://" for scheme in ("s3", "gs", "abfss")]
+    assert allowed(MATRIX["jobs"]) == [
+        f"{start}*=gs://shared/",
+        f"{start}team-a=s3://lake/a/",
+        f"{start}team-a=file:///data/",
+    ]
+
+
+# Rights
+
+
+@every_combination
+def test_no_rule_says_everything(name: str) -> None:
+    for role, rule in rules(template(MATRIX[name]), *ROLES):
+        for part in ("apiGroups", "resources", "verbs"):
+            assert not [word for word in rule[part] if "*" in word], role["metadata"]["name"]
+        assert not {"escalate", "bind", "impersonate"} & set(rule["verbs"])
+
+
+@every_combination
+def test_secrets_are_only_got_one_by_one(name: str) -> None:
+    for _, rule in rules(template(MATRIX[name]), *ROLES):
+        if "secrets" in rule["resources"]:
+            assert rule["verbs"] == ["get"]
+            assert rule["resources"] == ["secrets"]
+
+
+def test_named_secrets_are_all_that_can_be_read() -> None:
+    for name in ("named-secrets", "named-secrets-namespaced"):
+        objects = template(MATRIX[name])
+        named = MATRIX[name]["rbac"]["secrets"]
+        reading = [
+            (r, rule) for r, rule in rules(objects, *ROLES) if "secrets" in rule["resources"]
+        ]
+        assert {r["metadata"]["namespace"]: rule["resourceNames"] for r, rule in reading} == named
+
+
+@pytest.mark.parametrize(
+    "name", ["namespaced", "nothing-of-the-cluster", "named-secrets-namespaced"]
+)
+def test_listed_namespaces_give_no_right_beyond_them(name: str) -> None:
+    objects = template(MATRIX[name])
+    assert not of_kind(objects, "ClusterRoleBinding")
+    assert {role["metadata"]["namespace"] for role in of_operator(objects)} == set(NAMESPACES)
+    assert {o["metadata"]["namespace"] for o in of_kind(objects, "Role", "RoleBinding")} == set(
+        NAMESPACES
+    )
+
+
+def test_a_release_can_do_without_anything_of_the_whole_cluster() -> None:
+    objects = template(MATRIX["nothing-of-the-cluster"])
+    assert not [each["kind"] for each in objects if "namespace" not in each["metadata"]]
+
+
+def test_the_examples_give_the_same_rights() -> None:
+    example = yaml.safe_load_all((chart_docs.ROOT / "examples/cluster/rbac.yaml").read_text())
+    theirs = one([each for each in example if each], "ClusterRole", "tandem-operator")
+    [ours] = of_operator(template(EXTERNAL))
+    assert ours["rules"] == theirs["rules"]
+    assert ours["metadata"]["name"] == theirs["metadata"]["name"]
+
+
+def test_a_role_in_a_namespace_says_what_the_cluster_role_says() -> None:
+    [cluster] = of_operator(template(EXTERNAL))
+    for role in of_operator(template(MATRIX["namespaced"])):
+        assert role["rules"] == cluster["rules"]
+
+
+def test_jobs_may_do_nothing_with_what_is_ours() -> None:
+    objects = template(MATRIX["namespaced"])
+    jobs = [role for role in of_kind(objects, "Role") if role["metadata"]["name"] == "tandem-spark"]
+    assert {role["metadata"]["namespace"] for role in jobs} == set(NAMESPACES)
+    for _, rule in rules(jobs, "Role"):
+        assert rule["apiGroups"] == [""]
+        assert not {"secrets", "pods/exec", "serviceaccounts", "events"} & set(rule["resources"])
+    for namespace in NAMESPACES:
+        assert [
+            account
+            for account in of_kind(objects, "ServiceAccount")
+            if account["metadata"]["name"] == "tandem-spark"
+            and account["metadata"]["namespace"] == namespace
+        ]
+
+
+def test_people_get_our_kinds_with_view_and_edit() -> None:
+    objects = template(EXTERNAL)
+    all_kinds = {plural(kind) for kind in KINDS}
+    for suffix, verbs in (
+        ("-view", {"get", "list", "watch"}),
+        ("-edit", {"create", "update", "patch", "delete", "deletecollection"}),
+    ):
+        role = one(objects, "ClusterRole", suffix)
+        [rule] = role["rules"]
+        assert (set(rule["resources"]), set(rule["verbs"])) == (all_kinds, verbs)
+        label = f"rbac.authorization.k8s.io/aggregate-to{suffix}"
+        assert role["metadata"]["labels"][label] == "true"
+
+
+# Definitions
+
+
+def test_definitions_are_those_of_the_repository() -> None:
+    for name, kept in (("external", "keep"), ("crds-go-too", None)):
+        rendered = of_kind(template(MATRIX[name]), "CustomResourceDefinition")
+        assert len(rendered) == len(KINDS)
+        for each in rendered:
+            file = chart_docs.ROOT / "crds" / f"tandem.dev_{each['spec']['names']['plural']}.yaml"
+            original = yaml.safe_load(file.read_text())
+            assert each["spec"] == original["spec"]
+            assert each["metadata"]["name"] == original["metadata"]["name"]
+            found = each["metadata"].get("annotations", {}).get("helm.sh/resource-policy")
+            assert found == kept
+    assert not of_kind(template(MATRIX["no-crds"]), "CustomResourceDefinition")
+
+
+# The bundled etcd, monitoring, notes
+
+
+def test_the_generated_certificate_is_for_the_service_and_signed() -> None:
+    from cryptography import x509
+    from cryptography.x509.oid import ExtensionOID
+
+    secret = one(template(BUNDLED), "Secret", "-tls")
+    authority, certificate = (
+        x509.load_pem_x509_certificate(base64.b64decode(secret["data"][key]))
+        for key in ("ca.crt", "tls.crt")
+    )
+    certificate.verify_directly_issued_by(authority)
+    names = certificate.extensions.get_extension_for_oid(ExtensionOID.SUBJECT_ALTERNATIVE_NAME)
+    value: Any = names.value
+    service = f"tandem-etcd.{NAMESPACE}.svc"
+    assert service in value.get_values_for_type(x509.DNSName)
+    assert f"--etcd-endpoint=https://{service}:2379" in arguments(template(BUNDLED))
+
+
+def test_secrets_made_by_others_are_used_and_none_is_made() -> None:
+    objects = template(MATRIX["own-secrets"])
+    assert not of_kind(objects, "Secret")
+    used = {
+        volume["secret"]["secretName"]
+        for _, pod in pods(objects)
+        for volume in pod.get("volumes", ())
+        if "secret" in volume
+    }
+    assert used == {"made-tls", "made-root", "made-user"}
+
+
+def test_what_prometheus_asks_for_is_served() -> None:
+    objects = template(MATRIX["monitoring"])
+    monitor, service = one(objects, "ServiceMonitor"), one(objects, "Service", "-operator")
+    labels = service["metadata"]["labels"]
+    assert monitor["spec"]["selector"]["matchLabels"].items() <= labels.items()
+    [endpoint] = monitor["spec"]["endpoints"]
+    assert endpoint["port"] in {port["name"] for port in service["spec"]["ports"]}
+    assert monitor["metadata"]["labels"]["release"] == "prom"
+    rendered = one(objects, "PrometheusRule")["spec"]
+    assert rendered == yaml.safe_load((CHART / "files" / "alerts.yaml").read_text())
+    dashboard = one(objects, "ConfigMap", "-dashboard")
+    original = (CHART / "files" / "dashboard.json").read_text()
+    assert dashboard["data"]["tandem.json"].strip() == original.strip()
+
+
+def test_egress_is_closed_but_for_what_is_named() -> None:
+    bundled = one(template(MATRIX["closed-network"]), "NetworkPolicy", "-operator")["spec"]
+    assert bundled["policyTypes"] == ["Ingress", "Egress"]
+    ports = [port["port"] for rule in bundled["egress"] for port in rule.get("ports", ())]
+    assert ports == [53, 53, 443, "client"]
+    external = one(template(MATRIX["closed-network-external"]), "NetworkPolicy")["spec"]
+    ports = [port["port"] for rule in external["egress"] for port in rule.get("ports", ())]
+    assert ports == [53, 53, 443, 6443, 12379]
+    etcd = one(template(BUNDLED), "NetworkPolicy", "-etcd")["spec"]
+    [rule] = etcd["ingress"]
+    selected = rule["from"][0]["podSelector"]["matchLabels"]
+    operator = one(template(BUNDLED), "Deployment")["spec"]["template"]["metadata"]["labels"]
+    assert selected.items() <= operator.items()
