@@ -264,9 +264,9 @@ def _where(body: Body) -> tuple[str, str, str]:
     return namespace_of(body), str(body["metadata"]["name"]), str(body.get("kind"))
 
 
-def _begun(body: Body) -> str:
+def _begun(body: Body) -> tuple[str, str]:
     begun = status_of(body).get("startTime") or body["metadata"].get("creationTimestamp")
-    return str(begun or "")
+    return str(begun or ""), id_of(body)
 
 
 def _ended(body: Body) -> str:
