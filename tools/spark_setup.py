@@ -32,7 +32,7 @@ def say(text: str) -> None:
 
 def product_archive() -> None:
     """The archive for `spark-submit` of our own applications."""
-    target = session.archive_path(session.find_java())
+    target = session.product_archive(session.find_java())
     if target.is_file():
         return
     with _archive_in_the_making(target) as record:

@@ -54,7 +54,7 @@ def test_only_tmp_can_be_written() -> None:
 def test_a_volume_mounted_twice_stays_so_beside_ours() -> None:
     twice = [{"name": "a", "mountPath": "/x", "subPath": "x"}, {"name": "a", "mountPath": "/y"}]
     name = "spark-kubernetes-driver"
-    template = {"spec": {"containers": [{"name": name, "volumeMounts": twice}]}}
+    template: Json = {"spec": {"containers": [{"name": name, "volumeMounts": twice}]}}
     template["spec"]["volumes"] = [{"name": "a", "emptyDir": {}}]
     driver = spec({"spec": {"driver": {"template": template}}})["driver"]
     assert container(driver, name)["volumeMounts"] == [*twice, TMP]

@@ -130,6 +130,14 @@ def archive_path(java: Path, extra_jars: Sequence[Path] = (), folder: Path | Non
     return (folder or cache_dir()) / "cds" / f"spark-{digest}-{_warm_up()}.jsa"
 
 
+def product_archive(java: Path, environ: Mapping[str, str] | None = None) -> Path:
+    """Where the archive of our own jobs is: `$TANDEM_SPARK_ARCHIVE` (an image is made with one
+    at a fixed place), else in the cache under the name of what it fits."""
+    env = os.environ if environ is None else environ
+    configured = env.get("TANDEM_SPARK_ARCHIVE")
+    return Path(configured) if configured else archive_path(java, (), cache_dir(environ))
+
+
 @cache
 def _warm_up() -> str:
     """A digest of the code that decides which classes an archive holds."""
@@ -185,7 +193,10 @@ def build_conf(
         SparkMissing: no usable Java.
     """
     java = find_java(environ)
-    archive = archive_path(java, extra_jars, cache_dir(environ))
+    if extra_jars:
+        archive = archive_path(java, extra_jars, cache_dir(environ))
+    else:
+        archive = product_archive(java, environ)
     conf = {
         "spark.master": f"local[{cores}]",
         "spark.ui.enabled": "false",
