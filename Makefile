@@ -46,7 +46,10 @@ test: setup ## Set up and run all tests (one folder: make test PYTEST_ARGS=tests
 	@$(BIN)/python tools/spark_setup.py --tests
 	@tools/build-versitygw.sh >/dev/null
 	@tools/build-kubernetes.sh >/dev/null
+	@tools/build-promtool.sh >/dev/null
 	@tools/build-gitops.sh >/dev/null
+	@tools/build-helm.sh >/dev/null
+	@tools/build-prometheus-crds.sh >/dev/null
 	@$(BIN)/pytest -n 2 --dist worksteal $(PYTEST_ARGS)
 
 .PHONY: storm

@@ -6,10 +6,10 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-import chart_docs
 import pytest
 import yaml
 
+import chart_docs
 import tandem
 from support.helm import CHART
 

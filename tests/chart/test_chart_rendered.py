@@ -5,14 +5,13 @@ from __future__ import annotations
 import base64
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-import chart_docs
 import pytest
 import typer
 import yaml
 
+import chart_docs
 from support.chart_values import BUNDLED, EXTERNAL, MATRIX, NAMESPACES
 from support.helm import (
     CHART,

@@ -69,7 +69,7 @@ def template(values: Mapping[str, Any], *more: str) -> list[Json]:
 def _rendered(values: str, more: Sequence[str]) -> str:
     text = helm("template", RELEASE, str(CHART), "-n", NAMESPACE, "--values=-", *more, text=values)
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    return json.dumps([each for each in yaml.load_all(text, loader) if each])  # noqa: S506
+    return json.dumps([each for each in yaml.load_all(text, loader) if each])
 
 
 def of_kind(objects: Sequence[Json], *kinds: str) -> list[Json]:
