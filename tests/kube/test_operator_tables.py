@@ -51,7 +51,11 @@ def stage(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     space = Resources(cluster, cluster.namespace("tables"))
     jobs = HeldJobs()
     settings = quick_settings(
-        cluster, space.namespace, allowed_locations=(folder.as_uri(), "s3://lake"), cancel_s=2.0
+        cluster,
+        space.namespace,
+        allowed_locations=(folder.as_uri(), "s3://lake"),
+        allowed_endpoints=("127.0.0.1",),
+        cancel_s=2.0,
     )
     with operating(settings, jobs):
         yield Stage(space, jobs, folder)

@@ -53,7 +53,10 @@ class InlineRunner:
 
         def body() -> None:
             opened = control.open_job(
-                request.location, request.spec_path, dict(request.storage_options)
+                request.location,
+                request.spec_path,
+                dict(request.storage_options),
+                request.allowed_locations,
             )
             try:
                 code = control.answer(work, self._opened(request, opened))

@@ -16,7 +16,10 @@ class NothingJobs:
 
     def start(self, request: JobRequest) -> None:
         opened = control.open_job(
-            request.location, request.spec_path, dict(request.storage_options)
+            request.location,
+            request.spec_path,
+            dict(request.storage_options),
+            request.allowed_locations,
         )
         spec = opened.spec
         opened.publish(JobResult(operation_id=spec.operation_id, attempt=spec.attempt))

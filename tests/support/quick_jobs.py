@@ -47,7 +47,10 @@ class QuickJobs:
             return
         self.started.append(request)
         opened = control.open_job(
-            request.location, request.spec_path, dict(request.storage_options)
+            request.location,
+            request.spec_path,
+            dict(request.storage_options),
+            request.allowed_locations,
         )
         self._open[request.name] = opened
         self._rounds[request.name] = 1

@@ -12,6 +12,7 @@ import typer
 from tandem import __version__
 from tandem.cli.exits import errors_to_exit
 from tandem.cli.operator_command import Locks, LogFormat
+from tandem.spark.application_policy import TemplatePolicy
 
 
 def option(name: str, text: str, **more: Any) -> Any:
@@ -99,9 +100,27 @@ def operator(
     allowed_locations: Annotated[
         list[str] | None,
         option(
-            "--allowed-location", "Tables may lie below this only; repeatable. Anywhere by default."
+            "--allowed-location",
+            "[NAMESPACE-PATTERN=]PREFIX: tables and sources may lie below this only; repeatable. "
+            "s3:// is every bucket, {namespace} the namespace's name. Anywhere by default.",
         ),
     ] = None,
+    allowed_endpoints: Annotated[
+        list[str] | None,
+        option(
+            "--allowed-endpoint",
+            "HOST[:PORT], or a pattern such as *.minio.svc, that tables may name as their "
+            "store's endpoint; repeatable. With --allowed-location none by default, else any.",
+        ),
+    ] = None,
+    template_policy: Annotated[
+        TemplatePolicy,
+        option(
+            "--template-policy",
+            "What sparkTemplate may say. restricted: what keeps to the Pod Security Standard of "
+            "that name and to the job's account.",
+        ),
+    ] = TemplatePolicy.RESTRICTED,
     max_jobs: Annotated[int, option("--max-jobs", "Jobs at once; 0: no limit.", min=0)] = 16,
     workers: Annotated[int, option("--workers", "Threads for work on tables.", min=1)] = 16,
     table_poll: Annotated[
@@ -156,9 +175,12 @@ def operator(
             password=os.environ.get("TANDEM_ETCD_PASSWORD", ""),
             password_file=etcd_password_file,
         )
+        from tandem.kube.allowed import Allowed
         from tandem.kube.settings import OperatorSettings
         from tandem.spark.application import ApplicationSettings
 
+        # A rule that is none is said at once.
+        Allowed(tuple(allowed_locations or ()), tuple(allowed_endpoints or ()))
         settings = OperatorSettings(
             namespaces=tuple(namespaces or ()),
             kubeconfig=kubeconfig,
@@ -170,8 +192,10 @@ def operator(
                 service_account=service_account,
                 max_executors=max_executors,
                 template=operator_command.template(spark_template),
+                template_policy=template_policy,
             ),
             allowed_locations=tuple(allowed_locations or ()),
+            allowed_endpoints=tuple(allowed_endpoints or ()),
             max_jobs=max_jobs,
             workers=workers,
             table_poll_s=table_poll,

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
+from tandem.kube.allowed import Allowed
 from tandem.kube.api import Api
 from tandem.kube.kinds import TABLE_KIND, Body, Key
 from tandem.kube.metrics import Metrics
@@ -79,7 +80,7 @@ class Context:
             self.clock,
             self.nonces,
             self.metrics,
-            self.settings.allowed_locations,
+            Allowed(self.settings.allowed_locations, self.settings.allowed_endpoints),
         )
         return TableContext(uid, means, adopted=adopted)
 

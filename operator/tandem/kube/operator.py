@@ -196,9 +196,11 @@ def _spark_applications(
     applications: ApplicationCache,
 ) -> RunnerOf:
     def runner_of(resource: Operation, body: Body, table: Table) -> JobRunner:
-        builder.check(resource.spec.spark_template, resource=resource.id)
         storage = table.spec.spec.storage if table.spec is not None else None
         secret = storage.secret_ref if storage is not None else None
+        account = (storage.service_account_name or "") if storage is not None else ""
+        template = resource.spec.spark_template
+        builder.check(template, resource=resource.id, service_account=account)
         labels = {
             "tandem.dev/table": label_value(resource.spec.table_ref.name),
             "tandem.dev/kind": resource.kind_name,
@@ -215,7 +217,7 @@ def _spark_applications(
             applications=applications,
             template=resource.spec.spark_template,
             secret_name=secret.name if secret is not None else None,
-            service_account=(storage.service_account_name or "") if storage is not None else "",
+            service_account=account,
             labels=labels,
         )
 

@@ -29,7 +29,8 @@ class OperatorSettings:
         etcd: where the locks are; None for locks inside this process, which is only safe with
             one operator and with nobody else writing through Tandem.
         application: what all jobs have in common.
-        allowed_locations: below which tables may lie; none: anywhere.
+        allowed_locations, allowed_endpoints: where tables and sources may lie, by namespace; see
+            `tandem.kube.allowed`. None: anywhere.
         max_jobs: how many jobs may run at once; 0 for no limit.
         workers: threads for work on tables.
         table_poll_s: how often a table's log is looked at for commits of others.
@@ -46,6 +47,7 @@ class OperatorSettings:
     etcd: EtcdSettings | None = None
     application: ApplicationSettings = field(default_factory=ApplicationSettings)
     allowed_locations: tuple[str, ...] = ()
+    allowed_endpoints: tuple[str, ...] = ()
     max_jobs: int = 16
     workers: int = 16
     table_poll_s: float = 10.0
@@ -71,6 +73,8 @@ class OperatorSettings:
             "image": self.application.image,
             "service_account": self.application.service_account,
             "allowed_locations": list(self.allowed_locations) or "any",
+            "allowed_endpoints": list(self.allowed_endpoints),
+            "template_policy": self.application.template_policy.value,
             "max_jobs": self.max_jobs,
             "workers": self.workers,
             "table_poll_s": self.table_poll_s,

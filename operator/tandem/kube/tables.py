@@ -20,7 +20,6 @@ from tandem.delta.names import commit_path
 from tandem.delta.snapshot import Snapshot
 from tandem.errors import (
     AccessDenied,
-    LocationNotAllowed,
     LocksUnavailable,
     ObjectNotFound,
     Reason,
@@ -29,6 +28,7 @@ from tandem.errors import (
     TandemError,
 )
 from tandem.kube import table_status
+from tandem.kube.allowed import Allowed
 from tandem.kube.api import Api, ApiError, Forbidden, NotFound, ResourcePath
 from tandem.kube.events import where_from
 from tandem.kube.metrics import Metrics
@@ -41,7 +41,6 @@ from tandem.operations.work import Table
 from tandem.planning.decision import Hold
 from tandem.spec.status import Condition, TableStatus
 from tandem.spec.table import LakeTable
-from tandem.storage.paths import canonical_location
 
 _T = TypeVar("_T")
 _log = structlog.get_logger("tandem.kube.tables")
@@ -72,7 +71,7 @@ class Means:
     clock: Clock
     nonces: Nonces
     metrics: Metrics
-    allowed_locations: tuple[str, ...] = ()
+    allowed: Allowed
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,12 +205,7 @@ class TableContext:
         opened = self._opened
         if opened is not None and self.resource == resource and version == self._secret_version:
             return
-        self._require_allowed(resource)
-        fresh = await self._means.threads(
-            lambda: tables.open_table(
-                resource, allowed_prefixes=self._means.allowed_locations, environ=environ
-            )
-        )
+        fresh = await self._means.threads(lambda: self._opened_anew(resource, environ))
         same = opened is not None and opened.location == fresh.location
         if same and opened is not None and isinstance(opened.store, RenewedStore):
             # Whoever works on it goes on with the new credentials.
@@ -225,7 +219,7 @@ class TableContext:
             _log.info("credentials renewed", table=resource.id, namespace=resource.namespace)
         self._secret_version = version
 
-    async def _environ(self, resource: LakeTable) -> tuple[Mapping[str, str] | None, str]:
+    async def _environ(self, resource: LakeTable) -> tuple[dict[str, str] | None, str]:
         """The credentials, and the version of the secret that they are from."""
         reference = resource.spec.storage.secret_ref
         if reference is None:
@@ -258,18 +252,12 @@ class TableContext:
         environ = {key: _text(value) for key, value in data.items()}
         return environ, secret["metadata"]["uid"] + secret["metadata"]["resourceVersion"]
 
-    def _require_allowed(self, resource: LakeTable) -> None:
-        allowed = self._means.allowed_locations
-        location = canonical_location(resource.spec.location)
-        roots = [canonical_location(root, field="allowedLocations") for root in allowed]
-        if allowed and not any(location == r or location.startswith(f"{r}/") for r in roots):
-            raise LocationNotAllowed(
-                "this operator works on tables of other locations only",
-                resource=resource.id,
-                field="spec.location",
-                found=location,
-                expected="below " + " or ".join(roots),
-            )
+    def _opened_anew(self, resource: LakeTable, environ: dict[str, str] | None) -> Table:
+        allowed = self._means.allowed
+        if environ is not None:
+            allowed.check_endpoints(resource, environ)
+        prefixes = allowed.check(resource)
+        return tables.open_table(resource, allowed_prefixes=prefixes, environ=environ)
 
     async def _adopt(self, resource: LakeTable) -> None:
         opened, means = self._opened, self._means

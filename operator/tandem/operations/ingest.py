@@ -19,7 +19,7 @@ from tandem.spark.job import IngestJob, JobSpec
 from tandem.spark.source_options import checked, storage_options
 from tandem.spec.status import Plan, Reconciled, RowsAffected
 from tandem.spec.update import SourceFormat, TableIngest
-from tandem.storage import open_store
+from tandem.storage import allowed, open_store
 from tandem.timeline.segments import output_tags
 
 
@@ -35,6 +35,12 @@ class Ingest:
     def plan(self, work: Work) -> Planned:
         source = self._resource.spec.source
         checked(source.format.value, source.options)
+        allowed.require(
+            source.location,
+            work.table.allowed_prefixes,
+            resource=self._resource.id,
+            field="spec.source.location",
+        )
         summary = Plan(
             read_version=work.snapshot.version,
             inputs=0,

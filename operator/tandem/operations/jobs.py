@@ -105,6 +105,7 @@ def request(work: Work, app: str, attempt: int) -> JobRequest:
         tasks=len(spec.job.bins) if isinstance(spec.job, RewriteJob) else 0,
         operation_id=operation_id,
         attempt=attempt,
+        allowed_locations=work.table.allowed_prefixes,
     )
 
 

@@ -49,7 +49,7 @@ def require_inside(table: Table, adds: Iterable[AddFile]) -> None:
     Raises: LocationNotAllowed.
     """
     allowed = tuple(
-        paths.canonical_location(prefix, field="allowedPrefixes")
+        paths.canonical_prefix(prefix, field="allowedPrefixes")
         for prefix in table.allowed_prefixes
     )
     for add in adds:

@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from tandem.errors import InvalidSpec
 from tandem.spark import application_template as templates
+from tandem.spark.application_policy import TemplatePolicy, require_restricted
 from tandem.spark.application_port import ApplicationBuilder, ApplicationSettings, Owner
 from tandem.spark.application_sizes import MIB, Pod, Sizes, sizes
 from tandem.spark.application_status import (
@@ -84,6 +85,10 @@ _SIZE_KEYS: Final = {
 """Fields that the Spark operator passes on as these settings, after those of `sparkConf`."""
 
 
+_ANY_JOB: Final = JobRequest("tandem-any", "rewrite", "file:///any", "job.json")
+_ANYBODY: Final = Owner("tandem.dev/v1alpha1", "", "", "")
+
+
 @dataclass(frozen=True, slots=True)
 class KubeflowApplications:
     """`ApplicationBuilder` for Kubeflow's Spark operator.
@@ -100,8 +105,34 @@ class KubeflowApplications:
     def resource(self) -> tuple[str, str, str]:
         return ("sparkoperator.k8s.io", "v1beta2", "sparkapplications")
 
-    def check(self, template: Mapping[str, Any] | None, *, resource: str = "") -> None:
+    def check(
+        self,
+        template: Mapping[str, Any] | None,
+        *,
+        resource: str = "",
+        service_account: str = "",
+    ) -> None:
         templates.check(template, resource=resource, field="spec.sparkTemplate")
+        if template is None or self.settings.template_policy is TemplatePolicy.ANY:
+            return
+        without, made = (
+            build(
+                _ANY_JOB,
+                settings=self.settings,
+                owner=_ANYBODY,
+                namespace="",
+                template=piece,
+                service_account=service_account,
+            )["spec"]
+            for piece in (None, template)
+        )
+        require_restricted(
+            without,
+            made,
+            accounts=(self.settings.service_account, service_account),
+            resource=resource,
+            field="spec.sparkTemplate",
+        )
 
     def build(
         self,
@@ -114,6 +145,9 @@ class KubeflowApplications:
         service_account: str = "",
         labels: Mapping[str, str] | None = None,
     ) -> Json:
+        # Whoever asks for a job need not have asked whether its template is right.
+        whose = f"{owner.kind}/{owner.name}"
+        self.check(template, resource=whose, service_account=service_account)
         return build(
             request,
             settings=self.settings,
@@ -200,7 +234,7 @@ def build(
     # One after the other, so that a null of the resource's template removes what is below.
     merged = templates.merge(merged, template or {})
     spec = merged.setdefault("spec", {})
-    _complete_pods(spec, secret_name)
+    _complete_pods(spec, secret_name, alone=not size.executors)
     spec.update(
         {
             "type": "Python",
@@ -313,9 +347,10 @@ def _pod(pod: Pod) -> Json:
     }
 
 
-def _complete_pods(spec: Json, secret_name: str | None) -> None:
-    """Credentials, and a pod template that holds what must not be lost in a cluster without
-    the Spark operator's webhook, which alone applies the fields beside the template."""
+def _complete_pods(spec: Json, secret_name: str | None, *, alone: bool) -> None:
+    """Credentials; no token of the API server where nobody speaks to it; and a pod template that
+    holds what must not be lost in a cluster without the Spark operator's webhook, which alone
+    applies the fields beside the template."""
     credentials = [{"secretRef": {"name": secret_name}}] if secret_name else []
     for part, name in (("driver", DRIVER_CONTAINER), ("executor", EXECUTOR_CONTAINER)):
         pod = spec.setdefault(part, {})
@@ -326,6 +361,8 @@ def _complete_pods(spec: Json, secret_name: str | None) -> None:
         if pod.get("securityContext"):
             main["securityContext"] = pod["securityContext"]
         ours: Json = {"spec": {"containers": [main]}}
+        if alone or part == "executor":
+            ours["spec"]["automountServiceAccountToken"] = False
         pod["template"] = templates.merge(ours, pod.get("template") or {})
         containers = pod["template"].setdefault("spec", {}).setdefault("containers", [])
         if not any(item["name"] == name for item in containers):

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from tandem import __version__
+from tandem.spark.application_policy import TemplatePolicy
 from tandem.spark.application_status import Patience
 from tandem.spark.port import JobRequest, JobStatus
 
@@ -44,13 +45,14 @@ class ApplicationSettings:
     `image` is by default the one of this version that the Dockerfile makes, for operator and
     jobs alike; `apps_dir` is where it has `spark_apps/`; `template` lies below those of resources;
     `ttl_s` is how long an ended application (and with it its driver's log) is kept, None for as
-    long as its resource.
+    long as its resource; `template_policy` is for the templates of resources.
     """
 
     image: str = f"tandem:{__version__}"
     spark_version: str = "4.2.0"
     apps_dir: str = "local:///opt/tandem/spark_apps"
     service_account: str = "tandem-spark"
+    template_policy: TemplatePolicy = TemplatePolicy.RESTRICTED
     image_pull_policy: str = "IfNotPresent"
     ttl_s: int | None = 86_400
     max_executors: int = 8
@@ -66,8 +68,15 @@ class ApplicationBuilder(Protocol):
         """Group, version and plural of the resource."""
         ...
 
-    def check(self, template: Mapping[str, Any] | None, *, resource: str = "") -> None:
-        """Raises: InvalidSpec if a resource's template sets what is ours."""
+    def check(
+        self,
+        template: Mapping[str, Any] | None,
+        *,
+        resource: str = "",
+        service_account: str = "",
+    ) -> None:
+        """Raises: InvalidSpec if a resource's template sets what is ours, or what the policy
+        refuses."""
         ...
 
     def build(

@@ -32,6 +32,7 @@ from tandem.errors import (
 )
 from tandem.spark.job import (
     Format,
+    IngestJob,
     JobFailure,
     JobProgress,
     JobResult,
@@ -43,6 +44,8 @@ from tandem.spark.job import (
 )
 from tandem.spark.orphan import watch_parent
 from tandem.storage import Store, open_store
+from tandem.storage.allowed import require as require_allowed
+from tandem.storage.paths import canonical_location
 
 F = TypeVar("F", bound=Format)
 
@@ -157,16 +160,49 @@ def table_format(table: Table) -> TableFormat:
     )
 
 
-def open_job(location: str, spec_path: str, options: dict[str, str]) -> Control:
-    """Read `job.json`. Raises: ManifestInvalid if it is cut off or not ours, StorageError."""
+def open_job(
+    location: str, spec_path: str, options: dict[str, str], allowed: tuple[str, ...] = ()
+) -> Control:
+    """Read `job.json`. With `allowed`, which is what whoever started the job said, it is believed
+    as far as that goes: anybody who writes to the table's folder may have written it.
+
+    Raises: ManifestInvalid if it is cut off or not ours, LocationNotAllowed, StorageError.
+    """
     data = open_store(location, options).get(spec_path)
     spec = _parse(JobSpec, data, spec_path)
+    if allowed:
+        _require_as_started(spec, location, spec_path, options, allowed)
     store = open_store(
         location,
         {**spec.table.storage_options, **options},
         allowed_prefixes=spec.table.allowed_prefixes,
     )
     return Control(spec, store)
+
+
+def _require_as_started(
+    spec: JobSpec, location: str, path: str, options: dict[str, str], allowed: tuple[str, ...]
+) -> None:
+    require_allowed(location, allowed, resource=path, field="table.location")
+    if isinstance(spec.job, IngestJob):
+        source = spec.job.source_location
+        require_allowed(source, allowed, resource=path, field="job.sourceLocation")
+    root = canonical_location(location)
+    said = {
+        "table.location": (spec.table.location, root),
+        "table.storageOptions": (spec.table.storage_options, options),
+        "table.allowedPrefixes": (spec.table.allowed_prefixes, allowed),
+    }
+    for name, (found, expected) in said.items():
+        if found != expected:
+            raise ManifestInvalid(
+                "the job's file is not the one that the job was started with",
+                resource=path,
+                field=name,
+                found=str(found)[:300],
+                expected=str(expected)[:300],
+                remedy="Find out who else writes to the table's _tandem folder",
+            )
 
 
 def _parse(format_: type[F], data: bytes, path: str) -> F:
@@ -288,11 +324,12 @@ def main(run: Callable[[Control], None], arguments: Sequence[str] | None = None)
     parser.add_argument("--location", required=True, help="the table's root")
     parser.add_argument("--spec", required=True, help="path of job.json below it")
     parser.add_argument("--option", action="append", default=[], metavar="KEY=VALUE")
+    parser.add_argument("--allowed", action="append", default=[], metavar="PREFIX")
     found = parser.parse_args(arguments)
     watch_parent()
     options = dict(option.split("=", 1) for option in found.option)
     try:
-        control = open_job(found.location, found.spec, options)
+        control = open_job(found.location, found.spec, options, tuple(found.allowed))
     except TandemError as error:
         sys.stderr.write(f"{error}\n")
         return 1

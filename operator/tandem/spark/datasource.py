@@ -11,7 +11,9 @@ Spark runs `commit` in a process of its own, so that the answer takes the way th
 
 from __future__ import annotations
 
+import hashlib
 import json
+import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -32,8 +34,8 @@ from tandem.delta.dv import from_base64
 from tandem.delta.parquet import DataFileReader
 from tandem.delta.parquet_write import ParquetDataWriter, WrittenFile
 from tandem.delta.values import to_partition_text
-from tandem.errors import CountMismatch, StatementFailed
-from tandem.spark.control import output_file, table_format
+from tandem.errors import CountMismatch, ManifestInvalid, StatementFailed
+from tandem.spark.control import Control, encode, output_file, table_format
 from tandem.spark.counters import Counter
 from tandem.spark.job import Format, InputFile, OutputFile, Table
 from tandem.spark.stripes import Stripe, Stripes, stripes
@@ -87,15 +89,15 @@ def shares(inputs: Sequence[InputFile]) -> list[Stripes]:
 
 
 class RowsSource(DataSource):
-    """`spark.read.format("tandem-rows")`; options: see `options_for`."""
+    """`spark.read.format("tandem-rows")`; options: see `put_work`."""
 
     @classmethod
     def name(cls) -> str:
         return NAME
 
     def _work(self) -> tuple[Store, Work]:
-        store = open_store(self.options["location"], json.loads(self.options["storage"]))
-        return store, Work.model_validate_json(store.get(self.options["work"]))
+        store, data = get_work(self.options)
+        return store, Work.model_validate_json(data)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         return RowsReader(*self._work(), tuple(schema.names))
@@ -104,13 +106,34 @@ class RowsSource(DataSource):
         return RowsWriter(*self._work(), tuple(schema.names))
 
 
-def options_for(store: Store, storage: Mapping[str, str], work_path: str) -> dict[str, str]:
-    """Options of the source. They hold no secrets; workers take those from the environment."""
+def put_work(control: Control, work: Format, round_: int) -> dict[str, str]:
+    """Write what a source is to do beside the job's other control files; the source's options.
+    They hold no secrets; workers take those from the environment."""
+    path, data = control.round_path(round_, f"work-{uuid.uuid4()}.json"), encode(work)
+    control.store.put(path, data)
     return {
-        "location": store.location,
-        "storage": json.dumps(dict(storage)),
-        "work": work_path,
+        "location": control.store.location,
+        "storage": json.dumps(dict(control.spec.table.storage_options)),
+        "work": path,
+        "digest": hashlib.sha256(data).hexdigest(),
     }
+
+
+def get_work(options: Mapping[str, str]) -> tuple[Store, bytes]:
+    """The table's store, and what `put_work` wrote there: it says what a worker reads, so what
+    somebody else put in its place is not believed.
+
+    Raises: ManifestInvalid, StorageError.
+    """
+    store = open_store(options["location"], json.loads(options["storage"]))
+    data = store.get(options["work"])
+    if hashlib.sha256(data).hexdigest() != options["digest"]:
+        raise ManifestInvalid(
+            "a control file of the job is not what its driver wrote",
+            resource=options["work"],
+            remedy="Find out who else writes to the table's _tandem folder",
+        )
+    return store, data
 
 
 class RowsReader(DataSourceReader):

@@ -7,7 +7,6 @@ that are read side by side; compressed ones cannot be cut.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +15,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from tandem.delta.parquet import missing
 from tandem.errors import ObjectNotFound, StatementFailed
+from tandem.spark.datasource import get_work
 from tandem.spark.job import Format
 from tandem.spark.stripes import Stripes, stripes
 from tandem.storage import Store, open_store
@@ -60,8 +60,8 @@ class LinesSource(DataSource):
         return f"{VALUE} STRING"
 
     def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002
-        store = open_store(self.options["location"], json.loads(self.options["storage"]))
-        return LinesReader(LinesWork.model_validate_json(store.get(self.options["work"])))
+        _, data = get_work(self.options)
+        return LinesReader(LinesWork.model_validate_json(data))
 
 
 class LinesReader(DataSourceReader):

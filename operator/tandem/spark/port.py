@@ -41,7 +41,9 @@ class JobRequest:
     `location` and `spec_path` say where `job.json` lies. Resources are hints: cores and
     memory in bytes; `input_bytes` is what the job will read, 0 if unknown (small); `tasks` is
     into how many parts its work falls, 0 if unknown. `environ` is added to the environment of
-    a local process: credentials go there and nowhere else."""
+    a local process: credentials go there and nowhere else. `allowed_locations`: below what the job
+    may read, () for anywhere; an argument, since whoever can write to the table's folder could
+    change it in `job.json`."""
 
     name: str
     app: str
@@ -54,6 +56,7 @@ class JobRequest:
     tasks: int = 0
     operation_id: str = ""
     attempt: int = 0
+    allowed_locations: tuple[str, ...] = ()
     environ: tuple[tuple[str, str], ...] = field(default=(), repr=False)
 
     def arguments(self) -> list[str]:
@@ -62,6 +65,7 @@ class JobRequest:
         return [
             *("--location", self.location, "--spec", self.spec_path),
             *(word for option in options for word in ("--option", option)),
+            *(word for prefix in self.allowed_locations for word in ("--allowed", prefix)),
         ]
 
 

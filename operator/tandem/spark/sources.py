@@ -8,7 +8,6 @@ one source may differ in columns: each group of alike files becomes a DataFrame 
 from __future__ import annotations
 
 import json
-import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -22,7 +21,7 @@ from tandem.delta import dv
 from tandem.delta.log import DeltaLog
 from tandem.delta.parquet import DataFileReader, TableFormat
 from tandem.errors import InvalidSpec, ObjectNotFound, StorageError
-from tandem.spark.control import Control, encode
+from tandem.spark.control import Control
 from tandem.spark.job import IngestJob, InputFile
 from tandem.spark.job import Table as JobTable
 from tandem.spark.source_options import checked, storage_options
@@ -252,7 +251,7 @@ def _lines(
     files: Sequence[Any],
     encoding: str,
 ) -> DataFrame:
-    from tandem.spark.datasource import options_for
+    from tandem.spark.datasource import put_work
     from tandem.spark.lines import NAME, LinesSource, LinesWork
 
     spark.dataSource.register(LinesSource)
@@ -262,9 +261,7 @@ def _lines(
         files=tuple(files),
         encoding=encoding,
     )
-    path = control.round_path(0, f"work-{uuid.uuid4()}.json")
-    control.store.put(path, encode(work))
-    options = options_for(control.store, control.spec.table.storage_options, path)
+    options = put_work(control, work, 0)
     return spark.read.format(NAME).options(**options).load()
 
 

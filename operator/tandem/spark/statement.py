@@ -18,7 +18,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from tandem.errors import CountMismatch, JobFailed, ObjectNotFound
-from tandem.spark.control import Control, encode, translate
+from tandem.spark.control import Control, translate
 from tandem.spark.counters import prefix_of, reported
 from tandem.spark.job import InputFile, JobResult, SidecarRef, StatementJob
 from tandem.spark.job import Table as JobTable
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-    from tandem.spark.datasource import Answer, Work
+    from tandem.spark.datasource import Answer
 
 IDLE_SECONDS = 1800.0
 """A driver that hears nothing of its engine for so long ends: it holds memory for nobody."""
@@ -212,7 +212,7 @@ def read_rows(
     """The live rows of `inputs` (of this table, or of another) as a DataFrame."""
     from pyspark.sql.types import IntegerType, LongType, StructField, StructType
 
-    from tandem.spark.datasource import INPUT, NAME, POSITION, Work, options_for
+    from tandem.spark.datasource import INPUT, NAME, POSITION, Work, put_work
 
     of = table or control.spec.table
     schema = table_schema(of)
@@ -226,14 +226,13 @@ def read_rows(
         round=round_,
         counters=prefix_of(control.spec.control_prefix, round_) if hidden else "",
     )
-    path = _put_work(control, work, round_)
-    options = options_for(control.store, control.spec.table.storage_options, path)
+    options = put_work(control, work, round_)
     return spark.read.format(NAME).schema(StructType(fields)).options(**options).load()
 
 
 def write_rows(control: Control, rows: DataFrame, target_file_size: int, round_: int) -> Answer:
     """Write rows as data files of the table; hidden columns become matches."""
-    from tandem.spark.datasource import NAME, Answer, Work, options_for
+    from tandem.spark.datasource import NAME, Answer, Work, put_work
 
     work = Work(
         table=control.spec.table,
@@ -242,19 +241,12 @@ def write_rows(control: Control, rows: DataFrame, target_file_size: int, round_:
         answer_path=control.round_path(round_, f"answer-{uuid.uuid4()}"),
         round=round_,
     )
-    path = _put_work(control, work, round_)
-    options = options_for(control.store, control.spec.table.storage_options, path)
+    options = put_work(control, work, round_)
     rows.write.format(NAME).options(**options).mode("append").save()
     try:
         return Answer.model_validate_json(control.store.get(work.answer_path))
     except ObjectNotFound as error:
         raise JobFailed("Spark wrote no answer", resource=work.answer_path) from error
-
-
-def _put_work(control: Control, work: Work, round_: int) -> str:
-    path = control.round_path(round_, f"work-{uuid.uuid4()}.json")
-    control.store.put(path, encode(work))
-    return path
 
 
 def _cardinality(input_: InputFile) -> int:

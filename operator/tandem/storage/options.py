@@ -134,7 +134,7 @@ def settings(
             else:
                 config[name.lower()] = environ[name]
     for name, value in options.items():
-        key = _known(scheme, name)
+        key = option_name(scheme, name)
         if "@" in value and "://" in value:
             raise _bad(name, "an option must not carry credentials", "a URL without user info")
         if key in _CLIENT:
@@ -147,7 +147,8 @@ def settings(
     return Settings(config, client)
 
 
-def _known(scheme: str, name: str) -> str:
+def option_name(scheme: str, name: str) -> str:
+    """An option by the client's own name. Raises: InvalidSpec for one that is secret or unknown."""
     key = _PREFIX.sub("", name.lower().replace("-", "_"))
     key = _SYNONYMS.get(scheme, {}).get(key, key)
     allowed = _STORE[scheme] | (_CLIENT if scheme != "file" else frozenset())

@@ -78,17 +78,22 @@ def _problem(path: str) -> str | None:
     for segment in path.split("/"):
         if not segment:
             return "has an empty segment"
-        # Nothing below decodes a path again, but a store or a proxy in between might; so
-        # an encoded "..", once or many times over, is refused too. An encoded slash is not:
-        # partition values with a slash in them look like that.
-        while True:
-            if any(part in (".", "..") for part in re.split(r"[/\\]", segment)):
-                return "steps out of its folder"
-            decoded = unquote(segment)
-            if decoded == segment:
-                break
-            segment = decoded
+        if _steps_out(segment):
+            return "steps out of its folder"
     return None
+
+
+def _steps_out(segment: str) -> bool:
+    """Nothing below decodes a path again, but a store or a proxy in between might; so an
+    encoded "..", once or many times over, counts too. An encoded slash does not: partition
+    values with a slash in them look like that."""
+    while True:
+        if any(part in (".", "..") for part in re.split(r"[/\\]", segment)):
+            return True
+        decoded = unquote(segment)
+        if decoded == segment:
+            return False
+        segment = decoded
 
 
 def _encodable(path: str) -> bool:
@@ -170,9 +175,31 @@ def split_location(
         raise bad("a location must name a bucket", "Write scheme://bucket/path")
     if "\\" in path or _CONTROL.search(path) or not _encodable(path):
         raise bad("a location holds no backslash and no control character", "Correct it")
-    if any(part in (".", "..") for part in path.split("/")):
+    if any(_steps_out(part) for part in path.split("/")):
         raise bad("a location must not contain . or .. segments", "Write the path they stand for")
-    return scheme, authority, posixpath.normpath(path) if path.strip("/") else ""
+    # All slashes at the start are one: two spellings of a table must not be two tables.
+    return scheme, authority, posixpath.normpath(f"/{path.strip('/')}") if path.strip("/") else ""
+
+
+def canonical_prefix(prefix: str, *, field: str = "prefix") -> str:
+    """The one spelling of a location below which others lie; `s3://` alone, with no bucket,
+    stands for all of that kind.
+
+    Raises: InvalidSpec.
+    """
+    match = _SCHEME.match(prefix)
+    if match is not None and not prefix[match.end() :].strip("/"):
+        scheme = _ALIASES.get(match.group(1).lower(), match.group(1).lower())
+        if scheme in SCHEMES:
+            return f"{scheme}://"
+    return canonical_location(prefix, field=field)
+
+
+def is_below(location: str, prefix: str) -> bool:
+    """Whether a location is the prefix or lies below it, by whole segments (both canonical)."""
+    if prefix.endswith("://"):
+        return location.startswith(prefix)
+    return location == prefix or location.startswith(f"{prefix}/")
 
 
 def _without_userinfo(location: str) -> str:
@@ -183,11 +210,10 @@ def _without_userinfo(location: str) -> str:
 def relative_to(location: str, root: str) -> str | None:
     """The decoded path of `location` below `root` (both canonical), None if it lies elsewhere,
     "" if it is the root itself."""
-    root = root.rstrip("/")
     if location == root:
         return ""
-    if location.startswith(root + "/"):
-        return unquote(location[len(root) + 1 :])
+    if is_below(location, root):
+        return unquote(location[len(root) :].removeprefix("/"))
     return None
 
 
@@ -197,7 +223,7 @@ def resolve(path: str, root: str, allowed_prefixes: Sequence[str] = ()) -> Resol
     Args:
         path: relative to `root`, or absolute (a URL, or from `/` on a local root).
         root: the table's canonical location.
-        allowed_prefixes: canonical locations that absolute paths may lie under too.
+        allowed_prefixes: canonical prefixes that absolute paths may lie under too.
 
     Raises:
         LocationNotAllowed: it leaves the root, or lies under no allowed prefix.
@@ -209,6 +235,9 @@ def resolve(path: str, root: str, allowed_prefixes: Sequence[str] = ()) -> Resol
     except InvalidSpec as error:
         raise _not_allowed(path, root, allowed_prefixes) from error
     for prefix in (root, *allowed_prefixes):
+        if prefix.endswith("://") and is_below(location, prefix):
+            scheme, authority, _ = split_location(location)
+            prefix = f"{scheme}://{authority}"
         key = relative_to(location, prefix)
         if key:
             return Resolved(prefix, check_relative(key, resource=prefix))

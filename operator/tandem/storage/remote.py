@@ -26,6 +26,7 @@ from obstore.store import AzureStore, GCSStore, S3Store
 from tandem.errors import (
     AccessDenied,
     AlreadyExists,
+    InvalidSpec,
     ObjectNotFound,
     OutcomeUnknown,
     StorageError,
@@ -292,11 +293,32 @@ def _client(location: str, settings: Settings, retry: RetryConfig) -> ObjectStor
             retry_config=retry,
         )
     container, _, account = authority.partition("@")
-    named = {"account_name": account.split(".")[0]} if account else {}
     return AzureStore(
         container,
         prefix=prefix,
-        config=cast(Any, {**named, **config}),
+        config=cast(Any, _of_account(account.split(".")[0], config)),
         client_options=client,
         retry_config=retry,
     )
+
+
+def _of_account(account: str, config: Mapping[str, str]) -> dict[str, str]:
+    """Azure's settings with the account that the location names, if it names one: who allowed the
+    location has allowed no other.
+
+    Raises: InvalidSpec.
+    """
+    spellings = ("account_name", "azure_storage_account_name")
+    names = {config[key] for key in spellings if config.get(key)} | ({account} - {""})
+    if len(names) > 1:
+        raise InvalidSpec(
+            "the location and the options or the credentials name several storage accounts",
+            field="spec.storage.options.account_name",
+            found=", ".join(sorted(names)),
+            expected="one",
+            remedy="Leave it out where the location names it",
+        )
+    found = {key: value for key, value in config.items() if key not in spellings}
+    if names:
+        [found["account_name"]] = names
+    return found

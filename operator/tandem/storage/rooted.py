@@ -11,7 +11,7 @@ from typing import BinaryIO
 
 from tandem.storage.local import LocalStore
 from tandem.storage.options import settings
-from tandem.storage.paths import canonical_location, resolve, split_location
+from tandem.storage.paths import canonical_location, canonical_prefix, resolve, split_location
 from tandem.storage.remote import RemoteStore
 from tandem.storage.store import ObjectMeta, Store
 
@@ -55,7 +55,7 @@ class RootedStore:
         self._location = canonical_location(location)
         self._options = dict(options)
         self._allowed = tuple(
-            canonical_location(prefix, field="allowedPrefixes") for prefix in allowed_prefixes
+            canonical_prefix(prefix, field="allowedPrefixes") for prefix in allowed_prefixes
         )
         self._environ = environ
         self._lock = threading.Lock()

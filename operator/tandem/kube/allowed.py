@@ -1,0 +1,88 @@
+"""What an administrator allows each namespace: locations, and endpoints. Pure.
+
+A rule is `PREFIX`, for all namespaces, or `PATTERN=PREFIX`, where the pattern is a shell pattern
+on the namespace's name. `{namespace}` in a prefix stands for that name. With no rule at all
+everything is allowed; with some, a namespace that none of them names may have no table.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from dataclasses import dataclass
+
+from tandem.errors import InvalidSpec, LocationNotAllowed
+from tandem.spec.table import LakeTable
+from tandem.storage.allowed import check_prefixes, check_secret, require, require_endpoints
+
+NAMESPACE = "{namespace}"
+_RULE = re.compile(r"(?:([a-z0-9*?\[\]!-]+)=)?(.*)", re.DOTALL)
+_ENDPOINT = re.compile(r"[A-Za-z0-9.*?_-]+(:\d{1,5})?|\[[0-9a-fA-F:.]+\](:\d{1,5})?")
+
+
+@dataclass(frozen=True, slots=True)
+class Allowed:
+    """`locations`: rules as they are typed; `endpoints`: `host` or `host:port`, shell patterns.
+
+    Raises: InvalidSpec for a rule that is none.
+    """
+
+    locations: tuple[str, ...] = ()
+    endpoints: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        self.prefixes("x")
+        for endpoint in self.endpoints:
+            if not _ENDPOINT.fullmatch(endpoint):
+                raise InvalidSpec(
+                    "is no host",
+                    resource="tandem operator",
+                    field="--allowed-endpoint",
+                    found=endpoint,
+                    expected="host or host:port, such as *.minio.svc:9000",
+                )
+
+    def prefixes(self, namespace: str) -> tuple[str, ...]:
+        """Canonical prefixes below which a namespace's tables and sources may lie."""
+        found = []
+        for rule in self.locations:
+            parsed = _RULE.fullmatch(rule)
+            assert parsed is not None
+            pattern, prefix = parsed[1] or "*", parsed[2].replace(NAMESPACE, namespace)
+            [canonical] = check_prefixes([prefix], field="--allowed-location")
+            if fnmatch.fnmatchcase(namespace, pattern):
+                found.append(canonical)
+        return tuple(found)
+
+    def check(self, resource: LakeTable) -> tuple[str, ...]:
+        """That a table lies where its namespace's tables may, and sends its requests nowhere
+        else; the namespace's prefixes, none for anywhere.
+
+        Raises: LocationNotAllowed, InvalidSpec.
+        """
+        prefixes = self.prefixes(resource.namespace)
+        if self.locations and not prefixes:
+            raise LocationNotAllowed(
+                "this operator works on no tables of this namespace",
+                resource=resource.id,
+                field="metadata.namespace",
+                found=resource.namespace,
+                remedy="Ask the operator's administrator for an --allowed-location",
+            )
+        require(resource.spec.location, prefixes, resource=resource.id, field="spec.location")
+        self.check_endpoints(resource, None)
+        return prefixes
+
+    def check_endpoints(self, resource: LakeTable, environ: dict[str, str] | None) -> None:
+        """The same of a Secret, and that it is one of credentials. Raises: as `check`."""
+        storage = resource.spec.storage
+        if environ is not None and storage.secret_ref is not None:
+            check_secret(environ, resource=resource.id, name=storage.secret_ref.name)
+        if self.locations or self.endpoints:
+            require_endpoints(
+                resource.spec.location,
+                storage.options,
+                environ,
+                self.endpoints,
+                resource=resource.id,
+            )

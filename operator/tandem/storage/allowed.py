@@ -1,0 +1,170 @@
+"""Where an administrator lets tables and sources lie, and whom their stores may talk to.
+
+A prefix is a location, or a bare scheme (`s3://`: every bucket). What lies below one is decided
+on canonical spellings, whole path segments at a time; on a local disk links count, too. No
+prefixes at all means: anywhere.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+from tandem.errors import InvalidSpec, LocationNotAllowed
+from tandem.storage.options import option_name
+from tandem.storage.paths import canonical_location, canonical_prefix, is_below, split_location
+
+
+def check_prefixes(prefixes: Sequence[str], *, field: str) -> tuple[str, ...]:
+    """Their canonical spellings. Raises: InvalidSpec."""
+    return tuple(canonical_prefix(prefix, field=field) for prefix in prefixes)
+
+
+def require(location: str, prefixes: Sequence[str], *, resource: str, field: str) -> None:
+    """That a location lies below one of the prefixes, if there are any.
+
+    Raises: LocationNotAllowed; InvalidSpec for what is no location.
+    """
+    if not prefixes:
+        return
+    canonical = canonical_location(location, field=field)
+    allowed = check_prefixes(prefixes, field="allowedLocations")
+    if not any(
+        is_below(canonical, prefix) and _leads_below(canonical, prefix) for prefix in allowed
+    ):
+        raise LocationNotAllowed(
+            "this namespace's tables and sources lie elsewhere",
+            resource=resource,
+            field=field,
+            found=canonical,
+            expected="below " + " or ".join(allowed),
+            remedy="Ask the operator's administrator for an --allowed-location",
+        )
+
+
+def _leads_below(location: str, prefix: str) -> bool:
+    """Whether no link on a local disk leads out. Links above the prefix are its owner's."""
+    scheme, _, path = split_location(location)
+    if scheme != "file":
+        return True
+    root = os.path.realpath(split_location(prefix)[2] or "/")
+    return os.path.commonpath([root, os.path.realpath(path or "/")]) == root
+
+
+# What sends requests, and with them credentials, to somebody else.
+_OPTIONS = frozenset(
+    {"endpoint", "base_url", "proxy_url", "metadata_endpoint", "authority_host", "use_emulator"}
+)
+_EMULATOR = "http://127.0.0.1:10000"
+_VARIABLES = ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AZURE_AUTHORITY_HOST")
+_KEY_URLS = ("gcs_base_url", "token_uri", "auth_uri")
+_OF_GOOGLE = ("*.googleapis.com", "accounts.google.com")
+_URL = re.compile(
+    r"(?i)https?://([a-z0-9._-]+|\[[0-9a-f:.]+\])(?::(\d{1,5}))?(/[A-Za-z0-9._~/-]*)?"
+)
+
+OF_THE_POD = frozenset(
+    {
+        "AWS_ROLE_ARN",
+        "AWS_ROLE_SESSION_NAME",
+        "AWS_WEB_IDENTITY_TOKEN_FILE",
+        "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
+        "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+        "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE",
+        "GOOGLE_APPLICATION_CREDENTIALS",
+        "GOOGLE_SERVICE_ACCOUNT",
+        "GOOGLE_SERVICE_ACCOUNT_PATH",
+        "AZURE_FEDERATED_TOKEN_FILE",
+    }
+)
+"""Variables that name a file, a credential server or a role of the process that reads them. From
+a Secret they would have the operator read its own files, its account's token among them, and send
+them to whoever the Secret names."""
+
+
+def check_secret(environ: Mapping[str, str], *, resource: str, name: str) -> None:
+    """That a Secret holds credentials, and does not point at those of who reads it.
+
+    Raises: InvalidSpec, which names the key and not what it holds.
+    """
+    for key in sorted(OF_THE_POD & set(environ)):
+        raise InvalidSpec(
+            "a Secret must hold the credentials themselves, not where a pod has them",
+            resource=resource,
+            field="spec.storage.secretRef",
+            found=f"{key} in Secret {name}",
+            expected="keys such as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
+            remedy="Remove the key; for a workload's identity give storage.serviceAccountName",
+        )
+
+
+def require_endpoints(
+    location: str,
+    options: Mapping[str, str],
+    environ: Mapping[str, str] | None,
+    allowed: Sequence[str],
+    *,
+    resource: str,
+) -> None:
+    """That options and a Secret send requests to nobody else than the allowed hosts.
+
+    Args:
+        allowed: `host` or `host:port`, shell patterns.
+    Raises: LocationNotAllowed, which shows an option's value and none of a Secret.
+    """
+    scheme = split_location(location)[0]
+    found = [*_of_options(scheme, options), *_of_secret(environ or {})]
+    for where, shown, url in found:
+        patterns = (*allowed, *_OF_GOOGLE) if where.endswith("_uri") else allowed
+        if not _matches(url, patterns):
+            raise LocationNotAllowed(
+                "this operator's tables may not use this endpoint",
+                resource=resource,
+                field=where,
+                found=shown,
+                expected="one of " + ", ".join(allowed) if allowed else "the cloud's own endpoint",
+                remedy="Ask the operator's administrator for an --allowed-endpoint",
+            )
+
+
+def _of_options(scheme: str, options: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
+    """(field, what may be shown, URL) of each."""
+    for name, value in options.items():
+        key = option_name(scheme, name)
+        if key == "use_emulator":
+            if value.lower() not in ("false", "0"):
+                yield f"spec.storage.options.{name}", value[:200], _EMULATOR
+        elif key in _OPTIONS:
+            yield f"spec.storage.options.{name}", value[:200], value
+
+
+def _of_secret(environ: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
+    for name, value in environ.items():
+        field, shown = f"spec.storage.secretRef.{name}", "a URL in the Secret"
+        if value and name in _VARIABLES:
+            yield field, shown, value
+        if value and name == "GOOGLE_SERVICE_ACCOUNT_KEY":
+            for key in _KEY_URLS:
+                if url := _member(value, key):
+                    yield f"{field}.{key}", shown, url
+
+
+def _member(text: str, key: str) -> str:
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return ""  # no key that any client reads
+    return str(found.get(key) or "") if isinstance(found, dict) else ""
+
+
+def _matches(url: str, patterns: Sequence[str]) -> bool:
+    """Of what two parsers might read differently nothing matches."""
+    found = _URL.fullmatch(url.strip())
+    if found is None:
+        return False
+    host, port = found[1].lower(), found[2]
+    names = [host, f"{host}:{port}"] if port else [host]
+    return any(fnmatch.fnmatchcase(n, p.strip().lower()) for n in names for p in patterns)
