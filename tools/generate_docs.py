@@ -1,5 +1,5 @@
-"""Write what is generated: `docs/reasons.md`, `docs/resources.md`, `docs/cli.md`, `crds/` and parts
-of `charts/tandem`.
+"""Write what is generated: `docs/{reasons,resources,cli,metrics}.md`, `crds/` and parts of
+`charts/tandem`.
 
     python tools/generate_docs.py
 
@@ -24,6 +24,8 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "operator"), str(ROOT / "tools")]
 
 import chart_docs  # noqa: E402
+import dashboard  # noqa: E402
+import metrics_page  # noqa: E402
 from tandem import errors  # noqa: E402
 from tandem.errors import Reason  # noqa: E402
 from tandem.spec import KINDS, crds  # noqa: E402
@@ -230,7 +232,17 @@ def commands() -> str:
     return text
 
 
-PAGES = {"reasons.md": reasons, "resources.md": resources, "cli.md": commands}
+def metrics() -> str:
+    """Every family of metrics, and every alert."""
+    return metrics_page.metrics(NOTE)
+
+
+PAGES = {
+    "reasons.md": reasons,
+    "resources.md": resources,
+    "cli.md": commands,
+    "metrics.md": metrics,
+}
 
 
 def main() -> None:
@@ -239,6 +251,7 @@ def main() -> None:
     for kind in KINDS:
         (ROOT / "crds" / crds.file_name(kind)).write_text(crds.manifest(kind))
     chart_docs.write()
+    (ROOT / "charts" / "tandem" / "files" / "dashboard.json").write_text(dashboard.dashboard())
 
 
 if __name__ == "__main__":

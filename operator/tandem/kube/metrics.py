@@ -193,7 +193,7 @@ class _Collected:
 
 
 def _text(metrics: Iterable[Metric]) -> bytes:
-    return generate_latest(_Collected(metrics))  # type: ignore[arg-type]
+    return generate_latest(_Collected(metrics))
 
 
 def verb_and_resource(method: str, url: str) -> tuple[str, str]:

@@ -1,0 +1,289 @@
+"""`charts/tandem/files/dashboard.json`: the Grafana dashboard, from the table below. Used by
+`generate_docs.py`; a test checks every expression.
+
+`$s` in an expression stands for the choice of operators, `$w` for the window of rates.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+Json = dict[str, Any]
+
+_CHOICE = 'job=~"$job",namespace=~"$namespace"'
+_SOURCE = {"type": "prometheus", "uid": "${datasource}"}
+_WIDTH, _HEIGHT = 24, 8
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """`lines` are pairs of an expression and how its series are called."""
+
+    title: str
+    says: str
+    lines: Sequence[tuple[str, str]]
+    unit: str = "short"
+    width: int = 8
+    type: str = "timeseries"
+    stacked: bool = False
+
+
+def _quantile(share: float, family: str, by: str) -> str:
+    return f"histogram_quantile({share}, sum by ({by}, le) (rate({family}_bucket{{$s}}[$w])))"
+
+
+def _rate(family: str, by: str, more: str = "") -> str:
+    return f"sum by ({by}) (rate({family}{{$s{more}}}[$w]))"
+
+
+ROWS: Sequence[tuple[str, Sequence[Panel]]] = (
+    (
+        "Now",
+        (
+            Panel("Leader", "1 if an operator leads.", [("max(tandem_leader{$s})", "")], width=4,
+                  type="stat"),
+            Panel("Locks", "1 if etcd answers.", [("min(tandem_lock_store_up{$s})", "")], width=4,
+                  type="stat"),
+            Panel("Tables", "All, and those that cannot be worked on.",
+                  [("sum(tandem_tables{$s})", "all"),
+                   ('sum(tandem_tables{$s,ready="False"})', "not ready")], width=4, type="stat"),
+            Panel("At work", "Operations that have begun and not ended.",
+                  [('sum(tandem_operations{$s,phase=~"Planned|Locked|Running|Reconciling"})', "")],
+                  width=4, type="stat"),
+            Panel("Failed in the last hour", "Operations that failed for good.",
+                  [('sum(increase(tandem_operations_ended_total{$s,outcome="Failed"}[1h]))', "")],
+                  width=4, type="stat"),
+            Panel("Version", "Of the operators.",
+                  [("count by (version) (tandem_build_info{$s})", "{{version}}")], width=4,
+                  type="stat"),
+            Panel("Operations by phase", "All that exist.",
+                  [("sum by (phase) (tandem_operations{$s})", "{{phase}}")], width=12,
+                  stacked=True),
+            Panel("What operations are hindered by", "See docs/reasons.md.",
+                  [("sum by (reason) (tandem_operations_hindered{$s})", "{{reason}}")], width=12,
+                  stacked=True),
+        ),
+    ),
+    (
+        "Throughput",
+        (
+            Panel("Operations that ended, an hour", "By how.",
+                  [(f"3600 * {_rate('tandem_operations_ended_total', 'kind, outcome')}",
+                    "{{kind}} {{outcome}}")]),
+            Panel("Failures an hour, by reason", "See docs/reasons.md.",
+                  [("3600 * "
+                    + _rate("tandem_operations_ended_total", "reason", ',outcome="Failed"')
+                    + " > 0", "{{reason}}")]),
+            Panel("Duration of operations", "Median, and of nine in ten.",
+                  [(_quantile(0.5, "tandem_operation_duration_seconds", "kind"), "{{kind}} median"),
+                   (_quantile(0.9, "tandem_operation_duration_seconds", "kind"), "{{kind}} 90 %")],
+                  "s"),
+            Panel("Bytes added and removed", "By commits.",
+                  [(_rate("tandem_added_bytes_total", "kind"), "{{kind}} added"),
+                   (_rate("tandem_removed_bytes_total", "kind"), "{{kind}} removed")], "Bps"),
+            Panel("Files added and removed", "By commits.",
+                  [(_rate("tandem_files_added_total", "kind"), "{{kind}} added"),
+                   (_rate("tandem_files_removed_total", "kind"), "{{kind}} removed")]),
+            Panel("Where the time goes", "Seconds a second, by step.",
+                  [(f"topk(8, {_rate('tandem_step_duration_seconds_sum', 'step')})", "{{step}}")],
+                  "s", stacked=True),
+        ),
+    ),
+    (
+        "Waiting and locks",
+        (
+            Panel("Longest without progress", "By phase.",
+                  [("max by (kind, phase) (tandem_operation_longest_unchanged_seconds{$s})",
+                    "{{kind}} {{phase}}")], "s"),
+            Panel("Wait for locks", "Median, and of nine in ten.",
+                  [(_quantile(0.5, "tandem_lock_wait_seconds", "kind"), "{{kind}} median"),
+                   (_quantile(0.9, "tandem_lock_wait_seconds", "kind"), "{{kind}} 90 %")], "s"),
+            Panel("Threads", "At work, and what waits for one.",
+                  [("max(tandem_workers_busy{$s})", "busy"),
+                   ("max(tandem_workers_waiting{$s})", "waiting"),
+                   ("max(tandem_workers_limit{$s})", "limit")]),
+        ),
+    ),
+    (
+        "Jobs",
+        (
+            Panel("Slots", "Jobs that run, and that wait for a slot.",
+                  [("max(tandem_jobs_running{$s})", "running"),
+                   ("max(tandem_jobs_waiting{$s})", "waiting"),
+                   ("max(tandem_jobs_limit{$s})", "limit")]),
+            Panel("Jobs that ended, an hour", "By how.",
+                  [(f"3600 * {_rate('tandem_jobs_ended_total', 'reason')} > 0", "{{reason}}"),
+                   ("3600 * sum(rate(tandem_jobs_started_total{$s}[$w]))", "started")]),
+            Panel("Duration of jobs", "Median, and of nine in ten.",
+                  [(_quantile(0.5, "tandem_job_duration_seconds", "kind"), "{{kind}} median"),
+                   (_quantile(0.9, "tandem_job_duration_seconds", "kind"), "{{kind}} 90 %")], "s"),
+        ),
+    ),
+    (
+        "Reconciliation",
+        (
+            Panel("Commits an hour", "And versions that others took first.",
+                  [(f"3600 * {_rate('tandem_commits_total', 'kind')}", "{{kind}}"),
+                   ("3600 * sum(rate(tandem_commit_races_lost_total{$s}[$w]))", "races lost")]),
+            Panel("Rounds before a commit", "Of nine in ten, and the mean.",
+                  [(_quantile(0.9, "tandem_commit_rounds", "kind"), "{{kind}} 90 %"),
+                   (f"{_rate('tandem_commit_rounds_sum', 'kind')} / "
+                    f"{_rate('tandem_commit_rounds_count', 'kind')}", "{{kind}} mean")]),
+            Panel("What was reconciled, a second", "With commits of others.",
+                  [("sum(rate(tandem_reconciled_commits_total{$s}[$w]))", "commits met"),
+                   ("sum(rate(tandem_reconciled_deletes_total{$s}[$w]))", "deletes replayed"),
+                   ("sum(rate(tandem_reconciled_rows_masked_total{$s}[$w]))", "rows masked"),
+                   ("sum(rate(tandem_reconciled_rows_evaluated_total{$s}[$w]))", "rows evaluated"),
+                   ("sum(rate(tandem_reconciled_bins_dropped_total{$s}[$w]))", "bins dropped")]),
+        ),
+    ),
+    (
+        "Tables",
+        (
+            Panel("All tables", "Files, small ones, segments.",
+                  [("max(tandem_tables_files{$s})", "files"),
+                   ("max(tandem_tables_small_files{$s})", "small files"),
+                   ("max(tandem_tables_segments{$s})", "segments")]),
+            Panel("Size of all tables", "Live files.", [("max(tandem_tables_bytes{$s})", "bytes")],
+                  "bytes"),
+            Panel("Not ready, by reason", "See docs/reasons.md.",
+                  [('sum by (reason) (tandem_tables{$s,ready="False"})', "{{reason}}")],
+                  stacked=True),
+            Panel("Small files", "The ten tables with the most.",
+                  [("topk(10, max by (table_namespace, table) (tandem_table_small_files{$s}))",
+                    "{{table_namespace}}/{{table}}")]),
+            Panel("Deleted rows", "The ten tables with the most.",
+                  [("topk(10, max by (table_namespace, table) (tandem_table_deleted_rows{$s}))",
+                    "{{table_namespace}}/{{table}}")]),
+            Panel("Since the last compaction", "The ten tables with the longest.",
+                  [("topk(10, time() - max by (table_namespace, table) "
+                    "(tandem_table_last_compaction_timestamp_seconds{$s}))",
+                    "{{table_namespace}}/{{table}}")], "s"),
+            Panel("What automatic compaction waits for", "How many tables, by what for.",
+                  [("count by (hold) (tandem_table_automatic_compaction{$s})", "{{hold}}")],
+                  width=12, stacked=True),
+            Panel("Until the next compaction", "Where the clock says when.",
+                  [("min by (table_namespace, table) "
+                    "(tandem_table_next_compaction_timestamp_seconds{$s}) - time()",
+                    "{{table_namespace}}/{{table}}")], "s", width=12),
+        ),
+    ),
+    (
+        "API server, etcd and stores",
+        (
+            Panel("Calls of the API server", "By code.",
+                  [(_rate("tandem_api_requests_total", "code"), "{{code}}")], "reqps",
+                  stacked=True),
+            Panel("Latency of the API server", "Of 99 in 100.",
+                  [(_quantile(0.99, "tandem_api_request_duration_seconds", "verb"), "{{verb}}")],
+                  "s"),
+            Panel("Lateness of the event loop", "Of 99 in 100.",
+                  [(_quantile(0.99, "tandem_loop_lag_seconds", "pod"), "{{pod}}")], "s"),
+            Panel("Calls of etcd", "By outcome.",
+                  [(_rate("tandem_lock_requests_total", "outcome"), "{{outcome}}")], "reqps",
+                  stacked=True),
+            Panel("Latency of etcd", "Of 99 in 100.",
+                  [(_quantile(0.99, "tandem_lock_request_duration_seconds", "request"),
+                    "{{request}}")], "s"),
+            Panel("Steps that failed, an hour", "By reason; most are tried again.",
+                  [(f"3600 * {_rate('tandem_step_failures_total', 'reason')} > 0", "{{reason}}")]),
+            Panel("CPU of the operators", "Cores.",
+                  [("sum by (pod) (rate(process_cpu_seconds_total{$s}[$w]))", "{{pod}}")],
+                  width=12),
+            Panel("Memory of the operators", "Resident.",
+                  [("sum by (pod) (process_resident_memory_bytes{$s})", "{{pod}}")], "bytes",
+                  width=12),
+        ),
+    ),
+)  # fmt: skip
+
+
+def dashboard() -> str:
+    """The file's text."""
+    found = {
+        "uid": "tandem",
+        "title": "Tandem",
+        "tags": ["tandem"],
+        "schemaVersion": 39,
+        "version": 1,
+        "editable": True,
+        "timezone": "browser",
+        "refresh": "1m",
+        "time": {"from": "now-6h", "to": "now"},
+        "templating": {"list": list(_variables())},
+        "panels": list(_panels()),
+    }
+    return json.dumps(found, indent=1) + "\n"
+
+
+def _variables() -> Iterator[Json]:
+    yield {"name": "datasource", "label": "Prometheus", "type": "datasource", "query": "prometheus"}
+    for name in ("namespace", "job"):
+        more = ',namespace=~"$namespace"' if name == "job" else ""
+        query = f"label_values(tandem_build_info{{{more.strip(',')}}}, {name})"
+        yield {
+            "name": name,
+            "type": "query",
+            "datasource": _SOURCE,
+            "query": {"query": query, "refId": name},
+            "definition": query,
+            "includeAll": True,
+            "multi": True,
+            "allValue": ".*",
+            "current": {"text": "All", "value": "$__all"},
+            "refresh": 2,
+            "sort": 1,
+        }
+
+
+def _panels() -> Iterator[Json]:
+    number, top = 1, 0
+    for title, panels in ROWS:
+        yield {
+            "id": number,
+            "type": "row",
+            "title": title,
+            "collapsed": False,
+            "panels": [],
+            "gridPos": {"x": 0, "y": top, "w": _WIDTH, "h": 1},
+        }
+        number, top, left, height = number + 1, top + 1, 0, 0
+        for panel in panels:
+            if left + panel.width > _WIDTH:
+                top, left = top + height, 0
+            height = 4 if panel.type == "stat" else _HEIGHT
+            place = {"x": left, "y": top, "w": panel.width, "h": height}
+            yield _panel(panel, number, place)
+            number, left = number + 1, left + panel.width
+        top += height
+
+
+def _panel(panel: Panel, number: int, place: Json) -> Json:
+    custom = {"fillOpacity": 20, "stacking": {"mode": "normal"}} if panel.stacked else {}
+    return {
+        "id": number,
+        "type": panel.type,
+        "title": panel.title,
+        "description": panel.says,
+        "datasource": _SOURCE,
+        "gridPos": place,
+        "fieldConfig": {
+            "defaults": {"unit": panel.unit, "min": 0, "custom": custom},
+            "overrides": [],
+        },
+        "options": {"reduceOptions": {"calcs": ["lastNotNull"]}}
+        if panel.type == "stat"
+        else {"legend": {"displayMode": "list", "placement": "bottom"}},
+        "targets": [
+            {
+                "refId": chr(ord("A") + place_),
+                "datasource": _SOURCE,
+                "expr": expression.replace("$s", _CHOICE).replace("$w", "$__rate_interval"),
+                "legendFormat": name or "__auto",
+            }
+            for place_, (expression, name) in enumerate(panel.lines)
+        ],
+    }

@@ -1,0 +1,123 @@
+"""`docs/metrics.md`: every family of metrics with its labels and its bound, from
+`tandem.kube.metrics_families`; and every alert with its runbook. Used by `generate_docs.py`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import yaml
+
+from tandem.kube import metrics_families as families
+from tandem.kube.metrics_families import FAMILIES, Family, Label
+
+ROOT = Path(__file__).resolve().parent.parent
+ALERTS = ROOT / "charts" / "tandem" / "files" / "alerts.yaml"
+SHOWN = 100
+
+_INTRODUCTION = """\
+`tandem operator` serves `/metrics` beside `/healthz` and `/readyz` (`--health`, port 8080 by
+default), in Prometheus' text format. Durations are in seconds, sizes in bytes. Every operator
+has all families; who waits to lead has no tables and no operations, so ask for the maximum or
+the sum over operators.
+
+**Counters begin at zero when the operator starts.** Nothing of them is kept: `rate` and
+`increase` know that. What is looked up at a scrape (gauges) is as true after a restart as
+before; only the time an operation stands still, and the last compaction of a table whose
+compactions are all deleted, are known from then on.
+
+**The number of series is bounded**, whatever happens in the cluster. No label names an operation
+or comes from outside unchecked: what is not on the list says `Other`. Tables have series of
+their own for the {shown} with the most files (`--table-metrics`; 0: none); sums are over all
+tables. With that default it is at most **{bound}** series, and about {typical} in an operator
+that has seen some of everything. A table that is shown makes place only for one with a quarter
+more files.
+
+Prometheus' own label `namespace` says where the operator runs, ours `table_namespace` where the
+table is.
+
+The chart makes a ServiceMonitor (`serviceMonitor.enabled`), the alerts below
+(`prometheusRule.enabled`) and a Grafana dashboard (`dashboard.enabled`). Without the Prometheus
+operator: `charts/tandem/files/alerts.yaml` is a plain rule file (put where these pages are
+instead of `RUNBOOKS`), `charts/tandem/files/dashboard.json` can be imported as it is.
+
+A scrape takes about 10 ms. What is counted on the way costs an operation less than 0.3 ms of CPU
+time, of about 36 ms that the operator spends on it (`tests/kube/test_metrics_bound.py` measures
+it).
+"""
+
+
+def metrics(note: str) -> str:
+    """The page."""
+    bound = f"{families.bound(SHOWN):,}"
+    text = "# Metrics and alerts\n\n" + note
+    text += _INTRODUCTION.format(shown=SHOWN, bound=bound, typical="1,000")
+    text += "\n## Families\n\n| name | type | labels | at most | meaning |\n|---|---|---|---|---|\n"
+    for family in FAMILIES:
+        most = "one a table" if family.per_table else f"{family.bound(SHOWN):,}"
+        text += f"| `{family.name}` | {family.type} | {_labels(family)} | {most} | "
+        text += f"{family.meaning} |\n"
+    text += (
+        "\nThe `process_*` families (CPU, memory, file descriptors, start) are those of every "
+        "Prometheus client.\n\n## What labels say\n\n| label | of | values |\n|---|---|---|\n"
+    )
+    for label, names in _uses().items():
+        text += f"| `{label.name}` | {', '.join(names)} | {_values(label)} |\n"
+    text += "\n## Logs\n\n" + _LOGS + "\n## Alerts\n\n"
+    text += "| alert | severity | says | after |\n|---|---|---|---|\n"
+    for group in yaml.safe_load(ALERTS.read_text())["groups"]:
+        for rule in group["rules"]:
+            name, says = rule["alert"], rule["annotations"]["summary"]
+            says = says.replace("{{ $labels.", "<").replace(" }}", ">")
+            severity, after = rule["labels"]["severity"], rule.get("for", "at once")
+            text += f"| [{name}](runbooks/{name}.md) | {severity} | {_code(says)} | {after} |\n"
+    return text
+
+
+_LOGS = """\
+Lines are JSON (`--log-format console` for people), on standard error. A line about an operation
+has `kind`, `namespace`, `name`, `table` and, once they are known, `operation` (its id, as in its
+status, in the names of its jobs and below `_tandem/`) and `attempt`; kopf's own lines name the
+object, too. So
+
+```sh
+kubectl -n tandem-system logs -l app.kubernetes.io/component=operator --tail=-1 |
+  jq -c 'select(.operation == "0123456789abcdef")'
+```
+
+is the story of one: `told` (each event), `adopted`, `job started`, `committed` with `version`,
+`ended` with `phase`, `reason`, `message`, `version` and `seconds`, a warning if it failed. Of
+the operator itself: `starts` with its version and settings, `leads`, `leads no more`,
+`resigned`, `stops`. No line holds a secret.
+"""
+
+
+def _labels(family: Family) -> str:
+    names = ["table_namespace", "table"] if family.per_table else []
+    names += [label.name for label in family.labels]
+    names += ["le"] if family.type == "histogram" else []
+    return ", ".join(f"`{name}`" for name in names)
+
+
+def _uses() -> dict[Label, list[str]]:
+    found: dict[Label, list[str]] = {}
+    for family in FAMILIES:
+        for label in family.labels:
+            found.setdefault(label, []).append(f"`{family.name}`")
+    return found
+
+
+def _values(label: Label) -> str:
+    reasons = {str(reason) for reason in families.REASON.values}
+    if label.values >= reasons:
+        more = sorted(label.values - reasons)
+        also = "".join(f", `{value}`" for value in more)
+        return f"a [reason](reasons.md), `Other`{also}"
+    if label.name == "step":
+        return f"the {len(label.values)} steps of an operation, such as `Plan`, `PutCommit`"
+    if len(label.values) == 1:
+        return next(iter(label.values))
+    return ", ".join(f"`{value}`" for value in sorted(label.values))
+
+
+def _code(text: str) -> str:
+    return text.replace("<", "`<").replace(">", ">`")
