@@ -1,0 +1,283 @@
+"""Where tables and sources may lie, and whom their stores may talk to: each way out is tried."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tandem import spec
+from tandem.errors import InvalidSpec, LocationNotAllowed
+from tandem.kube.allowed import Allowed
+from tandem.spec.table import LakeTable
+from tandem.storage import open_store
+from tandem.storage.allowed import OF_THE_POD, require
+from tandem.storage.paths import canonical_location
+
+CANARY = "CANARY-4711"
+RULES = ("team-a=s3://lake/team-a", "team-b=s3://lake/team-b/", "sand-*=file:///sand/{namespace}")
+
+
+def table(location: str, namespace: str = "team-a", **storage: Any) -> LakeTable:
+    found = spec.parse(
+        {
+            "apiVersion": "tandem.dev/v1alpha1",
+            "kind": "LakeTable",
+            "metadata": {"name": "t", "namespace": namespace},
+            "spec": {"location": location, "storage": storage},
+        }
+    )
+    assert isinstance(found, LakeTable)
+    return found
+
+
+OUTSIDE = [
+    "s3://lake/team-b/t",  # another namespace's
+    "s3://lake/team-a2/t",  # looks alike
+    "s3://lake/team-a%2Fx/../../team-b/t",
+    "s3://lake/team-a/../team-b/t",
+    "s3://lake/team-a/%2e%2e/team-b/t",
+    "s3://lake/team-a/%2E%2E/team-b/t",
+    "s3://lake/team-a/%252e%252e/team-b/t",
+    "s3://lake/team-a/%25252e%25252e/team-b/t",
+    "s3://lake/team-a/..%2fteam-b/t",
+    "s3://lake/team-a/%2e%2e%2fteam-b",
+    "s3://lake/team-a/.",
+    "s3://lake/team-a\\..\\team-b",
+    "s3://lake/team-a%5c..%5cteam-b",
+    "s3://lake/team-a\x00/t",
+    "s3://lake/Team-A/t",
+    "s3://LAKE/team-a/t",
+    "s3://lake2/team-a/t",
+    "s3://lake@evil/team-a/t",
+    "s3://key:secret@lake/team-a/t",
+    "s3://lake/team-a?x=1",
+    "s3://lake/team-a#x",
+    "s3://lake/team-\u0430/t",  # a Cyrillic a
+    "s3://lake\uff0fteam-a/t",
+    "s3://lake",
+    "s3://",
+    "s3:lake/team-a/t",
+    "s3:///lake/team-a/t",
+    "gs://lake/team-a/t",
+    "abfss://lake@team-a/t",
+    "http://lake/team-a/t",
+    "hdfs://lake/team-a/t",
+    "file:///lake/team-a/t",
+    "/lake/team-a/t",
+    "lake/team-a/t",
+    "file:///var/run/secrets/kubernetes.io/serviceaccount",
+    "file://lake/team-a/t",
+]
+
+
+@pytest.mark.parametrize("location", OUTSIDE)
+def test_a_table_elsewhere_is_refused(location: str) -> None:
+    with pytest.raises((LocationNotAllowed, InvalidSpec)) as refused:
+        Allowed(RULES).check(table(location))
+    assert "secret@" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "location",
+    [
+        "s3://lake/team-a",
+        "s3://lake/team-a/t",
+        "s3://lake/team-a/t/",
+        "s3://lake//team-a//t",
+        "s3://lake/%74eam-a/t",
+        "s3://lake/team-a/a b/c=d%2Fe",
+    ],
+)
+def test_a_table_below_is_not_however_it_is_spelled(location: str) -> None:
+    assert Allowed(RULES).check(table(location)) == ("s3://lake/team-a",)
+
+
+def test_each_namespace_has_its_own() -> None:
+    rules = Allowed(
+        ("*=s3://all", "team-*=gs://teams/{namespace}", "abfss://c@a/x", "team-c=s3://")
+    )
+    assert rules.prefixes("other") == ("s3://all", "abfss://c@a/x")
+    assert rules.prefixes("team-b") == ("s3://all", "gs://teams/team-b", "abfss://c@a/x")
+    assert rules.prefixes("team-c")[-1] == "s3://"
+    rules.check(table("s3://any/where", "team-c"))
+    with pytest.raises(LocationNotAllowed):
+        rules.check(table("gs://teams/team-b/t", "team-c"))
+    with pytest.raises(LocationNotAllowed, match="no tables of this namespace"):
+        Allowed(("team-a=s3://lake",)).check(table("s3://lake/t", "team-b"))
+    # A value in a path is no pattern.
+    assert Allowed(("s3://lake/dt=1",)).prefixes("x") == ("s3://lake/dt=1",)
+    Allowed().check(table("s3://any/where", "anybody", options={"endpoint": "http://any:1"}))
+
+
+@pytest.mark.parametrize("rule", ["", "lake", "x=lake", "team-a=s3:///x", "s3://a/../b", "ftp://x"])
+def test_a_rule_that_is_none_ends_the_operator_at_once(rule: str) -> None:
+    with pytest.raises(InvalidSpec, match="--allowed-location"):
+        Allowed((rule,))
+
+
+# On a disk: links count
+
+
+SEGMENTS = st.sampled_from(
+    ["..", ".", "%2e%2e", "in", "out", "up", "loop", "x", "", "%2f", "root", "secret", "a b", "%00"]
+)
+
+
+@pytest.fixture(scope="module")
+def disk(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`root` is allowed; `root2` and `secret` beside it are not; links lead everywhere."""
+    base = tmp_path_factory.mktemp("disk").resolve()
+    for name in ("root/in/x", "root/x", "root2/x", "secret"):
+        (base / name).mkdir(parents=True)
+    (base / "root/out").symlink_to(base / "secret")
+    (base / "root/in/up").symlink_to("..")
+    (base / "root/up").symlink_to("..")
+    (base / "root/loop").symlink_to("loop")
+    (base / "root/in/out").symlink_to(base / "root2")
+    (base / "link").symlink_to("root")
+    return base
+
+
+@settings(max_examples=400, deadline=None)
+@given(parts=st.lists(SEGMENTS, max_size=6), lead=st.sampled_from(["root/", "root", "link/", ""]))
+def test_no_spelling_and_no_link_leads_out(disk: Path, parts: list[str], lead: str) -> None:
+    location = f"file://{disk}/{lead}{'/'.join(parts)}"
+    try:
+        require(location, [f"file://{disk}/root"], resource="", field="spec.location")
+    except (LocationNotAllowed, InvalidSpec):
+        return
+    reached = os.path.realpath(canonical_location(location).removeprefix("file://"))
+    assert (reached + "/").startswith(f"{disk}/root/")
+
+
+def test_a_folder_that_is_a_link_out_is_refused_and_one_that_leads_in_is_not(disk: Path) -> None:
+    allowed = [f"file://{disk}/root"]
+    require(f"file://{disk}/root/in/up/x", allowed, resource="", field="")
+    require(f"file://{disk}/link/x", [f"file://{disk}/link"], resource="", field="")
+    for out in ("root/out", "root/in/out/x", "root/up/secret", "link/x"):
+        with pytest.raises(LocationNotAllowed):
+            require(f"file://{disk}/{out}", allowed, resource="", field="")
+
+
+# Endpoints and Secrets
+
+
+ENDPOINTS: list[tuple[str, dict[str, str]]] = [
+    ("s3", {"endpoint": "http://169.254.169.254"}),
+    ("s3", {"AWS_ENDPOINT_URL": "http://evil.example"}),
+    ("s3", {"aws_endpoint": "https://minio.svc.evil.example"}),
+    ("s3", {"endpoint": "https://minio.svc:9001"}),
+    ("s3", {"endpoint": "https://minio.svc.:9000"}),
+    ("s3", {"endpoint": "https://evil.example/minio.svc"}),
+    ("s3", {"endpoint": "https://evil.example#minio.svc"}),
+    ("s3", {"endpoint": "https://evil.example?minio.svc"}),
+    ("s3", {"endpoint": "https://evil.example\\.minio.svc:9000"}),
+    ("s3", {"endpoint": "https:minio.svc"}),
+    ("s3", {"endpoint": "minio.svc:9000"}),
+    ("s3", {"endpoint": "ftp://minio.svc:9000"}),
+    ("s3", {"endpoint": "http://[::1]:9000"}),
+    ("s3", {"endpoint": "http://minio.svc:9000\n.evil.example"}),
+    ("s3", {"proxy_url": "http://evil.example"}),
+    ("s3", {"metadata_endpoint": "http://evil.example"}),
+    ("gs", {"base_url": "https://evil.example"}),
+    ("gs", {"endpoint": "https://evil.example"}),
+    ("abfss", {"endpoint": "https://evil.example"}),
+    ("abfss", {"authority_host": "https://evil.example"}),
+    ("abfss", {"azure_authority_host": "https://evil.example"}),
+    ("abfss", {"use_emulator": "true"}),
+]
+LOCATIONS = {"s3": "s3://lake/t", "gs": "gs://lake/t", "abfss": "abfss://c@acct/t"}
+OPEN = Allowed(("s3://", "gs://", "abfss://"), ("minio.svc:9000", "*.store.example"))
+
+
+@pytest.mark.parametrize(("scheme", "options"), ENDPOINTS, ids=str)
+def test_another_endpoint_is_refused(scheme: str, options: dict[str, str]) -> None:
+    with pytest.raises(LocationNotAllowed, match="may not use this endpoint"):
+        OPEN.check(table(LOCATIONS[scheme], options=options))
+
+
+def test_an_allowed_endpoint_is_used() -> None:
+    for url in ("http://minio.svc:9000", "https://MINIO.svc:9000/", "https://a.store.example"):
+        OPEN.check(table("s3://lake/t", options={"endpoint": url, "region": "x"}))
+    OPEN.check(table("abfss://c@acct/t", options={"use_emulator": "false"}))
+    with pytest.raises(LocationNotAllowed, match="the cloud's own endpoint"):
+        Allowed(("s3://",)).check(table("s3://lake/t", options={"endpoint": "http://x"}))
+    for wrong in ("http://minio", "minio/x", "a b", ""):
+        with pytest.raises(InvalidSpec, match="--allowed-endpoint"):
+            Allowed((), (wrong,))
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [
+        {"AWS_ENDPOINT_URL": f"http://{CANARY}.evil.example"},
+        {"AWS_ENDPOINT_URL_S3": f"http://{CANARY}.evil.example"},
+        {"AZURE_AUTHORITY_HOST": f"http://{CANARY}.evil.example"},
+        {"GOOGLE_SERVICE_ACCOUNT_KEY": json.dumps({"gcs_base_url": f"http://{CANARY}.x"})},
+        {"GOOGLE_SERVICE_ACCOUNT_KEY": json.dumps({"token_uri": f"http://{CANARY}.x"})},
+    ],
+    ids=lambda environ: next(iter(environ)),
+)
+def test_nor_does_a_secret_name_another_one(environ: dict[str, str]) -> None:
+    with pytest.raises(LocationNotAllowed) as refused:
+        OPEN.check_endpoints(table("s3://lake/t", secretRef={"name": "keys"}), environ)
+    assert CANARY not in str(refused.value)
+
+
+def test_a_google_key_as_google_makes_it_is_taken() -> None:
+    key = {"token_uri": "https://oauth2.googleapis.com/token", "private_key": CANARY}
+    resource = table("gs://lake/t", secretRef={"name": "keys"})
+    OPEN.check_endpoints(resource, {"GOOGLE_SERVICE_ACCOUNT_KEY": json.dumps(key)})
+
+
+@pytest.mark.parametrize("key", sorted(OF_THE_POD))
+@pytest.mark.parametrize("rules", [Allowed(), OPEN], ids=["anything goes", "restricted"])
+def test_a_secret_does_not_have_the_operator_read_its_own_files(key: str, rules: Allowed) -> None:
+    """`AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE` with `…_FULL_URI` would send the operator's own
+    token to whoever the Secret names."""
+    resource = table("s3://lake/t", secretRef={"name": "keys"})
+    with pytest.raises(InvalidSpec) as refused:
+        rules.check_endpoints(resource, {key: CANARY})
+    assert key in str(refused.value)
+    assert CANARY not in str(refused.value)
+
+
+def test_an_option_does_not_lead_to_another_storage_account() -> None:
+    for options, environ in (
+        ({"account_name": "other"}, {}),
+        ({}, {"AZURE_STORAGE_ACCOUNT_NAME": "other"}),
+    ):
+        with pytest.raises(InvalidSpec, match="several storage accounts"):
+            open_store("abfss://c@acct.dfs.core.windows.net/t", options, environ=environ)
+    same = {"AZURE_STORAGE_ACCOUNT_NAME": "acct", "AZURE_STORAGE_ACCOUNT_KEY": "eA=="}
+    open_store("abfss://c@acct.dfs.core.windows.net/t", {"account_name": "acct"}, environ=same)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"aws_secret_access_key": CANARY},
+        {"access_key_id": CANARY},
+        {"AWS_SESSION_TOKEN": CANARY},
+        {"sas_key": CANARY},
+        {"account_key": CANARY},
+        {"google_service_account_key": CANARY},
+        {"client_secret": CANARY},
+        {"password": CANARY},
+        {"credential": CANARY},
+        {"bearer_token": CANARY},
+        {"endpoint": f"https://u:{CANARY}@minio.svc:9000"},
+        {"proxy_url": f"http://{CANARY}@minio.svc:9000"},
+    ],
+    ids=lambda options: next(iter(options)),
+)
+def test_options_that_look_like_credentials_are_refused(options: dict[str, str]) -> None:
+    with pytest.raises(InvalidSpec) as refused:
+        open_store("s3://lake/t", table("s3://lake/t", options=options).spec.storage.options)
+    assert CANARY not in str(refused.value)

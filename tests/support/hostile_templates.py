@@ -1,0 +1,299 @@
+"""Pieces of SparkApplications: those that reach for more than the job's pods, with the path by
+which they are to be refused, and those that do not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+Json = dict[str, Any]
+
+SAFE: Json = {
+    "runAsNonRoot": True,
+    "allowPrivilegeEscalation": False,
+    "capabilities": {"drop": ["ALL"]},
+    "seccompProfile": {"type": "RuntimeDefault"},
+}
+DRIVER = "spark-kubernetes-driver"
+
+
+def spec(**fields: Any) -> Json:
+    return {"spec": fields}
+
+
+def conf(key: str, value: str = "x") -> Json:
+    return spec(sparkConf={key: value})
+
+
+def driver(**fields: Any) -> Json:
+    return spec(driver=fields)
+
+
+def pod(**fields: Any) -> Json:
+    return driver(template={"spec": fields})
+
+
+def container(**fields: Any) -> Json:
+    return pod(containers=[{"name": DRIVER, **fields}])
+
+
+def context(**fields: Any) -> Json:
+    return container(securityContext={**SAFE, **fields})
+
+
+def sidecar(**fields: Any) -> Json:
+    return {"name": "beside", "image": "i", **fields}
+
+
+HOSTILE: dict[str, tuple[Json, str]] = {
+    # Out of the pod.
+    "host path": (
+        spec(volumes=[{"name": "h", "hostPath": {"path": "/"}}]),
+        "spec.volumes.h.hostPath",
+    ),
+    "host path in the pod template": (
+        pod(volumes=[{"name": "h", "hostPath": {"path": "/var/run/containerd"}}]),
+        "spec.driver.template.spec.volumes.h.hostPath",
+    ),
+    "host path of executors": (
+        spec(executor={"template": {"spec": {"volumes": [{"name": "h", "hostPath": {}}]}}}),
+        "spec.executor.template.spec.volumes.h.hostPath",
+    ),
+    "host path by a setting": (
+        conf("spark.kubernetes.driver.volumes.hostPath.h.mount.path", "/host"),
+        "spec.sparkConf.spark.kubernetes.driver.volumes.hostPath.h.mount.path",
+    ),
+    "host path beside another volume": (
+        spec(volumes=[{"name": "both", "emptyDir": {}, "hostPath": {"path": "/"}}]),
+        "spec.volumes.both.hostPath",
+    ),
+    "nfs": (spec(volumes=[{"name": "n", "nfs": {"server": "s"}}]), "spec.volumes.n.nfs"),
+    "host network": (driver(hostNetwork=True), "spec.driver.hostNetwork"),
+    "host network in the template": (
+        pod(hostNetwork=True),
+        "spec.driver.template.spec.hostNetwork",
+    ),
+    "host pid": (pod(hostPID=True), "spec.driver.template.spec.hostPID"),
+    "host ipc": (pod(hostIPC=True), "spec.driver.template.spec.hostIPC"),
+    "host port": (
+        container(ports=[{"containerPort": 1, "hostPort": 1}]),
+        f"spec.driver.template.spec.containers.{DRIVER}.ports",
+    ),
+    "probe of another host": (
+        container(livenessProbe={"httpGet": {"host": "169.254.169.254", "port": 80}}),
+        f"spec.driver.template.spec.containers.{DRIVER}.httpGet.host",
+    ),
+    "hook to another host": (
+        driver(lifecycle={"preStop": {"httpGet": {"host": "10.0.0.1", "port": 1}}}),
+        "spec.driver.httpGet.host",
+    ),
+    # More rights in it.
+    "privileged": (
+        context(privileged=True),
+        f"spec.driver.template.spec.containers.{DRIVER}.securityContext.privileged",
+    ),
+    "privileged field": (
+        driver(securityContext={"privileged": True}),
+        "spec.driver.securityContext.privileged",
+    ),
+    "root": (
+        driver(securityContext={"runAsUser": 0}),
+        "spec.driver.securityContext.runAsUser",
+    ),
+    "root pod": (
+        driver(podSecurityContext={"runAsUser": 0}),
+        "spec.driver.podSecurityContext.runAsUser",
+    ),
+    "may be root": (
+        driver(securityContext={"runAsNonRoot": False}),
+        "spec.driver.securityContext.runAsNonRoot",
+    ),
+    "no context at all": (
+        driver(securityContext=None),
+        "spec.driver.securityContext.allowPrivilegeEscalation",
+    ),
+    "no context in the template": (
+        container(securityContext=None),
+        f"spec.driver.template.spec.containers.{DRIVER}.securityContext.allowPrivilegeEscalation",
+    ),
+    "escalation": (
+        driver(securityContext={"allowPrivilegeEscalation": True}),
+        "spec.driver.securityContext.allowPrivilegeEscalation",
+    ),
+    "capabilities": (
+        driver(securityContext={"capabilities": {"add": ["SYS_ADMIN"]}}),
+        "spec.driver.securityContext.capabilities.add",
+    ),
+    "capabilities kept": (
+        driver(securityContext={"capabilities": {"drop": []}}),
+        "spec.driver.securityContext.capabilities.drop",
+    ),
+    "seccomp off": (
+        driver(securityContext={"seccompProfile": {"type": "Unconfined"}}),
+        "spec.driver.securityContext.seccompProfile",
+    ),
+    "seccomp off in the pod": (
+        pod(securityContext={"seccompProfile": {"type": "Unconfined"}}),
+        "spec.driver.template.spec.securityContext.seccompProfile",
+    ),
+    "proc unmasked": (
+        context(procMount="Unmasked"),
+        f"spec.driver.template.spec.containers.{DRIVER}.securityContext.procMount",
+    ),
+    "apparmor off": (
+        driver(annotations={f"container.apparmor.security.beta.kubernetes.io/{DRIVER}": "x"}),
+        f"spec.driver.annotations.container.apparmor.security.beta.kubernetes.io/{DRIVER}",
+    ),
+    "apparmor off by a setting": (
+        conf("spark.kubernetes.driver.annotation.container.apparmor.security.beta", "unconfined"),
+        "spec.sparkConf.spark.kubernetes.driver.annotation.container.apparmor.security.beta",
+    ),
+    "selinux": (
+        context(seLinuxOptions={"type": "spc_t"}),
+        f"spec.driver.template.spec.containers.{DRIVER}.securityContext.seLinuxOptions",
+    ),
+    "sysctl": (
+        pod(securityContext={"sysctls": [{"name": "kernel.core_pattern", "value": "|x"}]}),
+        "spec.driver.template.spec.securityContext.sysctls",
+    ),
+    "host process": (
+        pod(securityContext={"windowsOptions": {"hostProcess": True}}),
+        "spec.driver.template.spec.securityContext.windowsOptions.hostProcess",
+    ),
+    "init container": (
+        driver(initContainers=[sidecar()]),
+        "spec.driver.initContainers.beside.securityContext.allowPrivilegeEscalation",
+    ),
+    "privileged init container": (
+        pod(initContainers=[sidecar(securityContext={**SAFE, "privileged": True})]),
+        "spec.driver.template.spec.initContainers.beside.securityContext.privileged",
+    ),
+    "privileged sidecar": (
+        spec(executor={"sidecars": [sidecar(securityContext={**SAFE, "privileged": True})]}),
+        "spec.executor.sidecars.beside.securityContext.privileged",
+    ),
+    "root sidecar": (
+        driver(sidecars=[sidecar(securityContext={**SAFE, "runAsUser": 0})]),
+        "spec.driver.sidecars.beside.securityContext.runAsUser",
+    ),
+    # Somebody else.
+    "another account": (driver(serviceAccount="admin"), "spec.driver.serviceAccount"),
+    "another account of executors": (
+        spec(executor={"serviceAccount": "admin"}),
+        "spec.executor.serviceAccount",
+    ),
+    "another account in the template": (
+        pod(serviceAccountName="admin"),
+        "spec.driver.template.spec.serviceAccountName",
+    ),
+    "another account by a setting": (
+        conf("spark.kubernetes.authenticate.driver.serviceAccountName", "admin"),
+        "spec.sparkConf.spark.kubernetes.authenticate.driver.serviceAccountName",
+    ),
+    "a proxy user": (spec(proxyUser="hdfs"), "spec.proxyUser"),
+    # The Spark operator's own pod, in which spark-submit runs.
+    **{
+        key: (conf(key), f"spec.sparkConf.{key}")
+        for key in (
+            "spark.kubernetes.authenticate.submission.oauthTokenFile",
+            "spark.kubernetes.authenticate.submission.oauthToken",
+            "spark.kubernetes.authenticate.driver.oauthTokenFile",
+            "spark.kubernetes.authenticate.driver.clientKeyFile",
+            "spark.kubernetes.authenticate.driver.mounted.caCertFile",
+            "spark.kubernetes.authenticate.caCertFile",
+            "spark.kubernetes.authenticate.executor.serviceAccountName",
+            "spark.kubernetes.file.upload.path",
+            "spark.kubernetes.context",
+            "spark.kubernetes.trust.certificates",
+            "spark.kubernetes.kerberos.krb5.path",
+            "spark.kubernetes.hadoop.configMapName",
+            "spark.kubernetes.submission.waitAppCompletion",
+            "spark.kubernetes.driver.pod.featureSteps",
+            "spark.kubernetes.executor.pod.featureSteps",
+            "spark.kubernetes.executor.volumes.nfs.x.options.server",
+            "spark.kubernetes.executor.volumes.hostPath.x.options.path",
+            "spark.jars",
+            "spark.jars.packages",
+            "spark.jars.repositories",
+            "spark.jars.ivySettings",
+            "spark.files",
+            "spark.archives",
+            "spark.submit.pyFiles",
+            "spark.kerberos.keytab",
+            "spark.kerberos.principal",
+            "spark.yarn.keytab",
+            "spark.security.credentials.hbase.enabled",
+            "spark.hadoop.hadoop.security.credential.provider.path",
+            "spark.hadoop.fs.s3a.aws.credentials.provider",
+            "spark.hadoop.hadoop.security.group.mapping",
+            "SPARK.JARS.PACKAGES",
+        )
+    },
+    "remote jars": (spec(deps={"jars": ["https://evil.example/x.jar"]}), "spec.deps.jars"),
+    "files of the Spark operator's pod": (
+        spec(deps={"files": ["local:///a", "file:///var/run/secrets/x/token"]}),
+        "spec.deps.files",
+    ),
+    "packages": (spec(deps={"packages": ["evil:evil:1"]}), "spec.deps.packages"),
+    "repositories": (spec(deps={"repositories": ["https://x"]}), "spec.deps.repositories"),
+    "hadoop settings": (
+        spec(hadoopConf={"fs.s3a.assumed.role.arn": "x"}),
+        "spec.hadoopConf.fs.s3a.assumed.role.arn",
+    ),
+    "settings of a config map": (spec(sparkConfigMap="mine"), "spec.sparkConfigMap"),
+    "hadoop settings of a config map": (spec(hadoopConfigMap="mine"), "spec.hadoopConfigMap"),
+    "an ingress": (
+        spec(sparkUIOptions={"ingressAnnotations": {"nginx.ingress/snippet": "x"}}),
+        "spec.sparkUIOptions",
+    ),
+    "a driver's ingress": (
+        spec(driverIngressOptions=[{"servicePort": 1}]),
+        "spec.driverIngressOptions",
+    ),
+    "a service's annotations": (
+        driver(serviceAnnotations={"external-dns/hostname": "bank.example"}),
+        "spec.driver.serviceAnnotations",
+    ),
+}  # fmt: skip
+
+# These are no question of policy: they are set by us, whatever it is.
+OURS = {
+    "another program": (spec(mainApplicationFile="local:///tmp/x.py"), "spec.mainApplicationFile"),
+    "another class": (spec(mainClass="Evil"), "spec.mainClass"),
+    "other arguments": (spec(arguments=["--location", "s3://other"]), "spec.arguments"),
+    "another namespace": (conf("spark.kubernetes.namespace", "other"), "spec.sparkConf.spark.kube"),
+    "a template's file": (
+        conf("spark.kubernetes.driver.podTemplateFile", "https://evil.example/pod.yaml"),
+        "spec.sparkConf.spark.kubernetes.driver.podTemplateFile",
+    ),
+    "another cluster": (conf("spark.master", "k8s://evil.example"), "spec.sparkConf.spark.master"),
+    "files as tables": (conf("spark.sql.runSQLOnFiles", "true"), "spec.sparkConf.spark.sql.runSQL"),
+    "another owner": ({"metadata": {"ownerReferences": []}}, "metadata.ownerReferences"),
+    "another place": ({"metadata": {"namespace": "other"}}, "metadata.namespace"),
+}
+
+HARMLESS: dict[str, Json] = {
+    "image": spec(image="mine:1", driver={"image": "mine:2"}),
+    "sizes": driver(cores=4, memory="8g", coreLimit="4"),
+    "placement": driver(nodeSelector={"a": "b"}, tolerations=[{"operator": "Exists"}]),
+    "node settings": conf("spark.kubernetes.node.selector.disk", "ssd"),
+    "volumes": spec(
+        volumes=[
+            {"name": "a", "emptyDir": {}},
+            {"name": "b", "persistentVolumeClaim": {"claimName": "c"}},
+            {"name": "c", "configMap": {"name": "c"}},
+            {"name": "d", "secret": {"secretName": "s"}},
+            {"name": "e", "projected": {"sources": [{"serviceAccountToken": {"path": "t"}}]}},
+        ]
+    ),
+    "spill": conf("spark.kubernetes.driver.volumes.emptyDir.spill.mount.path", "/spill"),
+    "options of the Java in the pod": conf("spark.driver.extraJavaOptions", "-javaagent:/x.jar"),
+    "environment": driver(env=[{"name": "A", "value": "b"}], envSecretKeyRefs={}),
+    "a sidecar that keeps to it": driver(sidecars=[sidecar(securityContext=SAFE)]),
+    "jars of the image": spec(deps={"jars": ["local:///opt/x.jar"]}),
+    "the job's own account": driver(serviceAccount="tandem-spark"),
+    "a stricter container": driver(securityContext={"readOnlyRootFilesystem": True}),
+    "another user": driver(securityContext={"runAsUser": 1000}),
+    "labels": {"metadata": {"labels": {"team": "a"}}, "spec": {"driver": {"labels": {"a": "b"}}}},
+    "session": conf("spark.sql.files.maxPartitionBytes", "1"),
+    "allocation": conf("spark.kubernetes.allocation.batch.size", "5"),
+}
