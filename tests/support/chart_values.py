@@ -65,7 +65,11 @@ MATRIX: dict[str, Json] = {
     "monitoring": {
         **BUNDLED,
         "serviceMonitor": {"enabled": True, "labels": {"release": "prom"}, "interval": "30s"},
-        "prometheusRule": {"enabled": True, "labels": {"release": "prom"}},
+        "prometheusRule": {
+            "enabled": True,
+            "labels": {"release": "prom"},
+            "runbookUrl": "https://docs.example/runbooks/",
+        },
         "dashboard": {"enabled": True, "annotations": {"grafana_folder": "Lake"}},
         "service": {"port": 9090, "annotations": {"a.b/c": "d"}},
     },

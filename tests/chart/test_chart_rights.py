@@ -1,0 +1,129 @@
+"""Who may do what with charts/tandem: the operator, jobs and people, each no more than it needs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import yaml
+
+import chart_docs
+from support.chart_values import EXTERNAL, MATRIX, NAMESPACES
+from support.helm import of_kind, one, template
+from tandem.spec import KINDS
+from tandem.spec.crds import plural
+
+Json = dict[str, Any]
+ROLES = ("Role", "ClusterRole")
+every_combination = pytest.mark.parametrize("name", MATRIX)
+
+
+def rules(objects: list[Json], *kinds: str) -> Iterator[tuple[Json, Json]]:
+    """(role, rule)."""
+    for role in of_kind(objects, *kinds):
+        for rule in role["rules"]:
+            yield role, rule
+
+
+def of_operator(objects: list[Json]) -> list[Json]:
+    """Its roles, not those of people or of jobs."""
+    bindings = of_kind(objects, "RoleBinding", "ClusterRoleBinding")
+    account = one(objects, "Deployment")["spec"]["template"]["spec"]["serviceAccountName"]
+    bound = {
+        (each["metadata"].get("namespace"), each["roleRef"]["name"])
+        for each in bindings
+        if [account] == [subject["name"] for subject in each["subjects"]]
+    }
+    return [
+        role
+        for role in of_kind(objects, *ROLES)
+        if (role["metadata"].get("namespace"), role["metadata"]["name"]) in bound
+    ]
+
+
+@every_combination
+def test_no_rule_says_everything(name: str) -> None:
+    for role, rule in rules(template(MATRIX[name]), *ROLES):
+        for part in ("apiGroups", "resources", "verbs"):
+            assert not [word for word in rule[part] if "*" in word], role["metadata"]["name"]
+        assert not {"escalate", "bind", "impersonate"} & set(rule["verbs"])
+
+
+@every_combination
+def test_secrets_are_only_got_one_by_one(name: str) -> None:
+    for _, rule in rules(template(MATRIX[name]), *ROLES):
+        if "secrets" in rule["resources"]:
+            assert rule["verbs"] == ["get"]
+            assert rule["resources"] == ["secrets"]
+
+
+def test_named_secrets_are_all_that_can_be_read() -> None:
+    for name in ("named-secrets", "named-secrets-namespaced"):
+        objects = template(MATRIX[name])
+        named = MATRIX[name]["rbac"]["secrets"]
+        reading = [
+            (r, rule) for r, rule in rules(objects, *ROLES) if "secrets" in rule["resources"]
+        ]
+        assert {r["metadata"]["namespace"]: rule["resourceNames"] for r, rule in reading} == named
+
+
+@pytest.mark.parametrize(
+    "name", ["namespaced", "nothing-of-the-cluster", "named-secrets-namespaced"]
+)
+def test_listed_namespaces_give_no_right_beyond_them(name: str) -> None:
+    objects = template(MATRIX[name])
+    assert not of_kind(objects, "ClusterRoleBinding")
+    assert {role["metadata"]["namespace"] for role in of_operator(objects)} == set(NAMESPACES)
+    assert {o["metadata"]["namespace"] for o in of_kind(objects, "Role", "RoleBinding")} == set(
+        NAMESPACES
+    )
+
+
+def test_a_release_can_do_without_anything_of_the_whole_cluster() -> None:
+    objects = template(MATRIX["nothing-of-the-cluster"])
+    assert not [each["kind"] for each in objects if "namespace" not in each["metadata"]]
+
+
+def test_the_examples_give_the_same_rights() -> None:
+    example = yaml.safe_load_all((chart_docs.ROOT / "examples/cluster/rbac.yaml").read_text())
+    theirs = one([each for each in example if each], "ClusterRole", "tandem-operator")
+    [ours] = of_operator(template(EXTERNAL))
+    assert ours["rules"] == theirs["rules"]
+    assert ours["metadata"]["name"] == theirs["metadata"]["name"]
+
+
+def test_a_role_in_a_namespace_says_what_the_cluster_role_says() -> None:
+    [cluster] = of_operator(template(EXTERNAL))
+    for role in of_operator(template(MATRIX["namespaced"])):
+        assert role["rules"] == cluster["rules"]
+
+
+def test_jobs_may_do_nothing_with_what_is_ours() -> None:
+    objects = template(MATRIX["namespaced"])
+    jobs = [role for role in of_kind(objects, "Role") if role["metadata"]["name"] == "tandem-spark"]
+    assert {role["metadata"]["namespace"] for role in jobs} == set(NAMESPACES)
+    for _, rule in rules(jobs, "Role"):
+        assert rule["apiGroups"] == [""]
+        assert not {"secrets", "pods/exec", "serviceaccounts", "events"} & set(rule["resources"])
+    for namespace in NAMESPACES:
+        assert [
+            account
+            for account in of_kind(objects, "ServiceAccount")
+            if account["metadata"]["name"] == "tandem-spark"
+            and account["metadata"]["namespace"] == namespace
+        ]
+
+
+def test_people_get_our_kinds_with_view_and_edit() -> None:
+    objects = template(EXTERNAL)
+    all_kinds = {plural(kind) for kind in KINDS}
+    for suffix, verbs in (
+        ("-view", {"get", "list", "watch"}),
+        ("-edit", {"create", "update", "patch", "delete", "deletecollection"}),
+    ):
+        role = one(objects, "ClusterRole", suffix)
+        [rule] = role["rules"]
+        assert (set(rule["resources"]), set(rule["verbs"])) == (all_kinds, verbs)
+        label = f"rbac.authorization.k8s.io/aggregate-to{suffix}"
+        assert role["metadata"]["labels"][label] == "true"
