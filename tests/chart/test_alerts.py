@@ -17,6 +17,8 @@ import dashboard
 from support.chart_values import EXTERNAL
 from support.helm import of_kind, template
 from tandem.kube.metrics_families import FAMILIES
+from tandem.spec import KINDS
+from tandem.spec.crds import plural
 
 ROOT = Path(__file__).resolve().parents[2]
 FILES = ROOT / "charts" / "tandem" / "files"
@@ -183,6 +185,21 @@ def test_every_alert_helps_whoever_it_wakes(alert: str) -> None:
         *("## Meaning", "## Impact", "## Diagnosis", "## Mitigation"),
     ]
     assert "```sh\nkubectl " in page
+
+
+def test_the_commands_of_the_pages_are_there() -> None:
+    from tandem.cli.kubectl.main import app
+
+    ours = {command.callback.__name__ for command in app.registered_commands if command.callback}
+    names = {"lake", "pods", "events", "secrets", "secret", "deployments", "sparkapplications"}
+    names |= {"servicemonitors", "networkpolicies", "crds"}
+    for kind, model in KINDS.items():
+        names |= {kind.lower(), plural(kind), model.short_name}
+    for page in RUNBOOKS.iterdir():
+        text = page.read_text()
+        assert set(re.findall(r"kubectl tandem ([a-z]+)", text)) <= ours, page
+        for found in re.findall(r"kubectl (?:-n \S+ )?(?:get|describe) ([a-z,]+)", text):
+            assert set(found.split(",")) <= names, (page, found)
 
 
 def test_the_chart_says_where_the_pages_are() -> None:

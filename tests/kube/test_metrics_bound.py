@@ -422,7 +422,7 @@ def test_an_operation_costs_less_than_a_third_of_a_millisecond() -> None:
     locks = MeasuredLocks(InProcessLocks(), stage.metrics)
     result = OperationResult(version=1, files_added=1, reconciled=Reconciled(rounds=1))
     status = ended(Phase.SUCCEEDED, "Committed", result=result)
-    many = 200
+    many = 50
 
     def one(number: int) -> None:
         observed = Observed(stage.metrics, Subject(KINDS[0], "n", "m"), lambda _, call: call())
@@ -435,11 +435,14 @@ def test_an_operation_costs_less_than_a_third_of_a_millisecond() -> None:
             locks.entries("t")
         stage.metrics.operation_ended(KINDS[0], status, 1.0)
 
-    one(0)
-    begun = time.process_time()
-    for number in range(many):
-        one(number)
-    assert (time.process_time() - begun) / many < 0.3e-3 * 2  # twice: for machines half as fast
+    def seconds() -> float:
+        begun = time.process_time()
+        for number in range(many):
+            one(number)
+        return (time.process_time() - begun) / many
+
+    # The least of several: whatever else the process does only adds to it.
+    assert min(seconds() for _ in range(5)) < 0.3e-3
 
 
 def own(series: Series) -> Series:

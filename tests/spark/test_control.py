@@ -14,6 +14,7 @@ from tandem.errors import (
     JobFailed,
     ManifestInvalid,
     ObjectNotFound,
+    OutputMissing,
     StatementFailed,
 )
 from tandem.spark.control import Control, main, open_job, translate
@@ -81,6 +82,26 @@ def test_a_request_of_another_attempt_is_refused(job: Control) -> None:
     with pytest.raises(ManifestInvalid, match="another attempt"):
         job.request(1)
     assert job.request(2) is None
+
+
+def test_every_line_of_a_driver_says_whose_it_is(
+    job: Control, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["--location", job.store.location, "--spec", spec_path(job)]
+    assert main(lambda _: None, arguments) == 0
+
+    def fails(_: Control) -> None:
+        raise OutputMissing("nothing was written")
+
+    assert main(fails, arguments) == 1
+    lines = capsys.readouterr().err.splitlines()
+    whose = f"tandem operation={job.spec.operation_id} attempt={job.spec.attempt}: "
+    assert [line.removeprefix(whose) for line in lines] == [
+        f"{job.spec.job.kind} of version {job.spec.table.version} begins",
+        "answered",
+        f"{job.spec.job.kind} of version {job.spec.table.version} begins",
+        "nothing was written",
+    ]
 
 
 def test_only_the_first_result_counts(job: Control) -> None:

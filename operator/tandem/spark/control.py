@@ -333,7 +333,18 @@ def main(run: Callable[[Control], None], arguments: Sequence[str] | None = None)
     except TandemError as error:
         sys.stderr.write(f"{error}\n")
         return 1
-    return answer(run, control)
+    say(control, f"{control.spec.job.kind} of version {control.spec.table.version} begins")
+    code = answer(run, control)
+    if code == 0:
+        say(control, "answered")
+    return code
+
+
+def say(control: Control, text: str) -> None:
+    """A line of the driver's log that says whose it is, as the operator's lines do."""
+    spec = control.spec
+    whose = f"operation={spec.operation_id} attempt={spec.attempt}"
+    sys.stderr.write(f"tandem {whose}: {text}\n")
 
 
 def answer(run: Callable[[Control], None], control: Control) -> int:
@@ -342,7 +353,7 @@ def answer(run: Callable[[Control], None], control: Control) -> int:
         run(control)
     except Exception as error:  # noqa: BLE001 - the border of the process: described, not lost
         described = translate(error)
-        sys.stderr.write(f"{described}\n")
+        say(control, str(described))
         control.fail(described)
         return 1
     return 0
