@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
+import json
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +14,14 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from tandem.cli.kubectl import change, names, render
-from tandem.cli.kubectl.access import files_of, in_words, log_in, merged
+from tandem.cli.kubectl.access import Access, files_of, in_words, log_in, merged
 from tandem.cli.kubectl.complete import candidates
 from tandem.cli.kubectl.flags import Flags
-from tandem.cli.kubectl.gather import summary
+from tandem.cli.kubectl.gather import operator, summary
 from tandem.cli.kubectl.look import history_of
 from tandem.cli.kubectl.main import app
 from tandem.cli.kubectl.overview import overview
+from tandem.cli.kubectl.plan import Wish, blocks
 from tandem.cli.kubectl.redact import REMOVED, Redactor, harmless
 from tandem.cli.kubectl.results import did
 from tandem.cli.kubectl.twins import expected, twin
@@ -221,7 +224,7 @@ def test_bars_waits_what_comes_and_what_was() -> None:
     rests = body("TableUpdate", "s", said("Suspended", "Suspended", "spec.suspend is true"))
     lock = {"operation": "TableUpdate/w", "state": "Waiting", "since": "2027-01-15T07:57:00Z",
             "behind": ["A on B"]}  # fmt: skip
-    facts = {
+    facts: Json = {
         "locks": [lock],
         "version": 7,
         "nextCompaction": {"what": "Minor of 0-3", "nextTime": "2027-01-16T01:00:00Z", "why": "W."},
@@ -235,7 +238,8 @@ def test_bars_waits_what_comes_and_what_was() -> None:
     text = shown(render.status({"operator": None, **found}, now_ms=NOW))
     assert "████████████░░░░░░░░  60% 12/20 files, 40 s left, attempt 2, for 2 min" in text
     assert "waits for A on B, for 3 min" in text
-    assert "Minor of 0-3  at 2027-01-16 01:00:00; W." in " ".join(text.split("\n"))
+    assert "Minor of 0-3" in text
+    assert "at 2027-01-16 01:00:00; W." in text
     assert "Succeeded, version 6, 2 h ago" in text
     assert "\x1b" not in text
 
@@ -247,7 +251,7 @@ def test_the_operators_health_in_a_line() -> None:
 
     assert summary([], "in any namespace") == {
         "ok": False,
-        "summary": "no pod of it in any namespace",
+        "summary": "no pod of it is seen in any namespace",
     }
     two = summary([pod("a", leads=True), pod("b", leads=False, ready=False, restarts=1)], "")
     assert two == {
@@ -258,6 +262,49 @@ def test_the_operators_health_in_a_line() -> None:
     assert "leader" not in summary([pod("a")], "")["summary"]
 
 
+class Pods:
+    """An API server that has two pods of the operator, and may refuse to say all."""
+
+    def __init__(self, *, everywhere: bool = True, proxy: bool = True) -> None:
+        self.asked: list[str] = []
+        self._everywhere = everywhere
+        self._proxy = proxy
+
+    async def list(self, where: ResourcePath, **_query: str) -> Json:
+        self.asked.append(where.url())
+        if where.namespace is None and not self._everywhere:
+            raise Forbidden(403, "Forbidden", "cannot list pods")
+        ports = [{"name": "http", "containerPort": 8081}]
+        pods = [
+            {
+                "metadata": {"namespace": "tandem-system", "name": name},
+                "spec": {"containers": [{"image": "tandem:2", "ports": ports}]},
+                "status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]},
+            }
+            for name in ("a", "b")
+        ]
+        return {"kind": "PodList", "apiVersion": "v1", "items": pods}
+
+    async def request(self, _method: str, url: str, **_options: Any) -> Json:
+        self.asked.append(url)
+        if not self._proxy:
+            raise Forbidden(403, "Forbidden", "cannot get pods/proxy")
+        leads = "/pods/b:8081/" in url
+        return {"text": json.dumps({"leads": leads, "version": "2.0"})}
+
+
+def test_who_leads_is_asked_through_the_api_server_where_that_is_allowed() -> None:
+    def seen(pods: Pods) -> str:
+        access = Access(pods, "n")  # type: ignore[arg-type]
+        return str(asyncio.run(operator(access))["summary"])
+
+    all_, some = Pods(), Pods(everywhere=False, proxy=False)
+    assert seen(all_) == "2 of 2 pods ready in tandem-system, version 2.0, leader b"
+    assert "/api/v1/namespaces/tandem-system/pods/a:8081/proxy/healthz" in all_.asked
+    assert seen(some) == "2 of 2 pods ready in tandem-system"
+    assert some.asked[:2] == ["/api/v1/pods", "/api/v1/namespaces/tandem-system/pods"]
+
+
 def test_a_twin_is_the_same_operation_that_only_plans() -> None:
     spec = {"tableRef": {"name": "t"}, "type": "Minor", "suspend": True, "priority": 5}
     made = twin("TableCompaction", "a-very-long-name-" * 4, spec)
@@ -266,6 +313,21 @@ def test_a_twin_is_the_same_operation_that_only_plans() -> None:
     assert len(made["metadata"]["name"]) <= 52
     assert "-plan-" in made["metadata"]["name"]
     assert twin("TableCompaction", "x", spec)["metadata"] != made["metadata"]
+
+
+def test_long_lists_of_a_plan_are_shortened_with_their_number() -> None:
+    names_ = [str(n) for n in range(40)]
+    status = said("Succeeded", "DryRun", "planned", plan={
+        "readVersion": 3, "inputs": 364, "inputBytes": 2048, "costBytes": 4096,
+        "segments": [*names_, "… and 324 more"], "outputs": ["(new number).2"] * 30 + ["7.1"],
+    })  # fmt: skip
+    wish = Wish("TableCompaction", "n", "m", outcome=body("TableCompaction", "m", status))
+    text = shown(blocks([wish]))
+    assert "0, 1, 2, 3, 4, 5, … (364 in all) → (new number).2 (×30), 7.1" in text
+    assert "version 3: 364 files, 2.0 KiB" in text
+    assert "meets     nobody" in text
+    late = Wish("TableCompaction", "n", "m", outcome=body("TableCompaction", "m"))
+    assert "no operator has looked at it in time" in shown(blocks([late]))
 
 
 def test_whom_a_plan_meets_is_what_the_locks_matrix_says() -> None:

@@ -110,6 +110,7 @@ async def run_operator(
             def facts() -> dict[str, object]:
                 return {
                     "instance": settings.instance,
+                    "version": __version__,
                     "leads": leadership.leads,
                     "resources": len(registry),
                     "jobs": context.slots.taken,

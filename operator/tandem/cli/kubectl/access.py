@@ -231,7 +231,7 @@ def in_words(error: ApiError, verb: str, path: ResourcePath, sub: str = "") -> T
         can_i += f" -n {path.namespace}" if path.namespace else " -A"
         return AccessDenied(
             f"you may not {verb} {what} in {where}",
-            resource=what_else,
+            resource=path.name,
             found=error.message,
             expected=f"a role with verb {verb} on {what}",
             remedy=f"Ask the cluster's administrator; `{can_i}` tells when it is there",

@@ -25,7 +25,8 @@ from tandem.cli.kubectl.overview import (
     reason_of,
     table_of,
 )
-from tandem.cli.output import Output, print_data, print_table
+from tandem.cli.kubectl.render import shown
+from tandem.cli.output import Output, print_data
 from tandem.cli.output import table_of as table
 from tandem.errors import TandemError
 from tandem.kube.kinds import status_of
@@ -46,7 +47,7 @@ def status(flags: Flags, name: str | None, *, output: Output, watch: bool) -> Ex
             await _watch(access, name, output)
         found = await _overview(access, name)
         if output is Output.TABLE:
-            print_table(render.status(found, now_ms=now_ms(), namespaces=access.all_namespaces))
+            shown(render.status(found, now_ms=now_ms(), namespaces=access.all_namespaces))
         else:
             print_data(found, output)
         return Exit.OK
@@ -83,7 +84,7 @@ async def _watch(access: Access, name: str | None, output: Output) -> None:
         if found != last:
             last = found
             if output is Output.TABLE:
-                print_table(render.status(found, now_ms=now_ms(), namespaces=access.all_namespaces))
+                shown(render.status(found, now_ms=now_ms(), namespaces=access.all_namespaces))
             elif output is Output.JSON:
                 # One line each, so that programs can read them as they come.
                 sys.stdout.write(json.dumps(found, ensure_ascii=False) + "\n")
@@ -100,9 +101,9 @@ def locks(flags: Flags, name: str | None, *, output: Output) -> Exit:
         if output is not Output.TABLE:
             print_data(found, output)
         elif found:
-            print_table(render.locks(found, now_ms=now_ms(), namespaces=access.all_namespaces))
+            shown(render.locks(found, now_ms=now_ms(), namespaces=access.all_namespaces))
         else:
-            print_table(table(["locks"], [["Nobody holds a lock, and nobody waits for one."]]))
+            shown(table(["locks"], [["Nobody holds a lock, and nobody waits for one."]]))
         return Exit.OK
 
     return access_.run(flags, work)
@@ -126,7 +127,7 @@ def history(flags: Flags, name: str, *, output: Output, limit: int) -> Exit:
         )
         rows = history_of(found, operations, events)[:limit]
         if output is Output.TABLE:
-            print_table(render.history(rows))
+            shown(render.history(rows))
         else:
             print_data(rows, output)
         return Exit.OK
@@ -222,7 +223,7 @@ def version(flags: Flags, *, output: Output) -> Exit:
             ["kinds", ", ".join(kinds) if isinstance(kinds, list) else kinds],
             ["Kubernetes", found["kubernetes"]],
         ]
-        print_table(table(["part", "version"], rows))
+        shown(table(["part", "version"], rows))
         return Exit.OK
 
     return access_.run(flags, work)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,15 +20,16 @@ from tandem.cli.kubectl.access import Access
 from tandem.cli.kubectl.flags import Flags
 from tandem.cli.kubectl.look import now_ms
 from tandem.cli.kubectl.overview import Json, message_of, reason_of
-from tandem.cli.kubectl.render import ago, people, plain
+from tandem.cli.kubectl.render import ago, people, plain, shown
 from tandem.cli.kubectl.twins import expected, twin
-from tandem.cli.output import Output, human_bytes, print_data, print_table
+from tandem.cli.output import Output, human_bytes, print_data
 from tandem.errors import InvalidSpec, ReferenceNotFound, TandemError
 from tandem.kube.kinds import TABLE_KIND, path, spec_of, status_of
 from tandem.spec import LakeTable, load
 from tandem.spec.remedies import remedy
 from tandem.spec.status import ENDED, Phase
 
+_CUT = re.compile(r"… and (\d+) more")
 _POLL_S = 0.3
 _GOODBYE_S = 10.0
 
@@ -77,7 +80,7 @@ def plan(
                 wishes[-1].outcome = found
         await _plan_all(access, wishes, wait_s)
         if output is Output.TABLE:
-            print_table(blocks(wishes))
+            shown(blocks(wishes))
         else:
             print_data([_document(wish) for wish in wishes], output)
         return _exit(wishes)
@@ -233,11 +236,19 @@ def _files(count: int) -> str:
     return "1 file" if count == 1 else f"{count} files"
 
 
-def _some(items: Sequence[Any], limit: int = 8) -> str:
-    items = [str(item) for item in items]
-    if len(items) <= limit:
-        return ", ".join(items)
-    return f"{', '.join(items[: limit - 2])}, … {items[-1]} ({len(items)})"
+def _some(items: Sequence[Any], limit: int = 6) -> str:
+    """The first ones, equal ones together, and how many there are; the status may have been cut
+    (`… and 324 more`)."""
+    names = [str(item) for item in items]
+    total = len(names)
+    if names and (cut := _CUT.fullmatch(names[-1])):
+        names.pop()
+        total += int(cut[1]) - 1
+    runs = [(name, len(list(group))) for name, group in itertools.groupby(names)]
+    told = [f"{name} (×{count})" if count > 1 else name for name, count in runs[:limit]]
+    if total > sum(count for _, count in runs[:limit]):
+        told.append(f"… ({total} in all)")
+    return ", ".join(told)
 
 
 def _meets(conflict: Mapping[str, Any]) -> str:

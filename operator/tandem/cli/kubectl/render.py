@@ -1,23 +1,39 @@
-"""An overview as a terminal shows it. Pure: gives what rich prints; colours come only where
-rich sees a terminal."""
+"""What commands find as a terminal shows it. Pure but for `shown`: gives what rich prints; colours
+come only where rich sees a terminal."""
 
 from __future__ import annotations
 
+import io
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rich.console import Group, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from tandem.cli.kubectl.overview import milliseconds
-from tandem.cli.output import human_bytes, table_of
+from tandem.cli.output import PIPE_WIDTH, human_bytes, table_of, write
 from tandem.operations.statuses import spoken
 
 Json = Mapping[str, Any]
 _BAR = 20
+_LOCKED = 4
+"""So many segments of a lock are shown; `-o json` has more."""
 _HEALTH = {"NotReady": "yellow", "Stalled": "red", "Unseen": "yellow"}
 _PHASES = {"Succeeded": "green", "Superseded": "cyan", "Failed": "red"}
+
+
+def shown(rendered: RenderableType) -> None:
+    """A result, on standard output. For a file or pipe nothing is cut off, and no line ends with
+    blanks."""
+    console = Console(file=sys.stdout)
+    if console.is_terminal:
+        console.print(rendered)
+        return
+    text = io.StringIO()
+    Console(file=text, width=PIPE_WIDTH).print(rendered)
+    write("\n".join(line.rstrip() for line in text.getvalue().splitlines()) + "\n")
 
 
 def bar(percent: int, width: int = _BAR) -> str:
@@ -191,8 +207,8 @@ def locks(found: Sequence[Json], *, now_ms: int, namespaces: bool = False) -> Ta
     """A line per lock and place in the queue."""
     rows = []
     for lock in found:
-        segments = ", ".join(lock.get("segments", ()))
-        more = lock.get("more")
+        segments = list(map(str, lock.get("segments", ())))
+        more = len(segments) - _LOCKED + int(lock.get("more") or 0)
         behind = "; ".join(lock.get("behind", ()))
         rows.append(
             [
@@ -200,7 +216,7 @@ def locks(found: Sequence[Json], *, now_ms: int, namespaces: bool = False) -> Ta
                 lock["operation"],
                 lock.get("mode"),
                 lock.get("state"),
-                f"{segments} and {more} more" if more else segments,
+                ", ".join(segments[:_LOCKED]) + (f" and {more} more" if more > 0 else ""),
                 ago(lock.get("since"), now_ms),
                 behind,
             ]
@@ -216,7 +232,7 @@ def history(rows: Sequence[Json]) -> Table:
             row.get("resource"),
             row.get("what"),
             row.get("version"),
-            row.get("did"),
+            str(row.get("did", "")).partition("\n")[0],
         ]
         for row in rows
     ]
