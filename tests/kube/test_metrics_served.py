@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 Json = dict[str, Any]
 KIND = "TableCompaction"
+_KNOWN = frozenset({"job started", "adopted", "committed", "ended"})
+"""Lines that are written when the operation's id is known."""
 CANARY = "canary-that-nobody-may-see"
 
 
@@ -205,7 +207,7 @@ def test_every_line_about_an_operation_says_which(told: Told) -> None:
             assert (line["kind"], line["namespace"]) == (KIND, told.namespace), line
             if line["logger"].startswith("tandem."):
                 assert line["table"] == ("other" if name == "left" else "lake"), line
-                if line["event"] in ("job started", "adopted", "committed", "ended"):
+                if line["event"] in _KNOWN or line.get("reason") == "JobStarted":
                     assert line["operation"] == status["operationId"], line
                     assert line["attempt"] == 1, line
         operation = status["operationId"]

@@ -139,7 +139,7 @@ class Automatic:
                 _log.warning(
                     "children not listed",
                     namespace=resource.namespace,
-                    table=resource.id,
+                    table=resource.name,
                     problem=str(error),
                 )
                 return False
@@ -222,7 +222,7 @@ class Automatic:
             _log.info(
                 "automatic compaction",
                 namespace=resource.namespace,
-                table=resource.id,
+                table=resource.name,
                 child=child.name,
                 what=child.what,
             )
@@ -236,7 +236,7 @@ class Automatic:
             _log.warning(
                 "not created",
                 namespace=resource.namespace,
-                table=resource.id,
+                table=resource.name,
                 child=child.name,
                 problem=str(error),
             )

@@ -79,14 +79,17 @@ class Finished:
                 kind=summary.kind,
                 namespace=summary.namespace,
                 name=summary.name,
+                operation=summary.operation,
             )
         except (NotFound, Conflict):
             return  # gone, or changed: then there is an event to come
         except ApiError as error:
             _log.warning(
                 "not deleted yet",
+                kind=summary.kind,
                 namespace=summary.namespace,
                 name=summary.name,
+                operation=summary.operation,
                 problem=str(error),
             )
             heapq.heappush(self._due, (now_s + _RETRY_S, uid))
@@ -112,8 +115,10 @@ class Finished:
         except ApiError as error:
             _log.warning(
                 "generation not observed",
+                kind=summary.kind,
                 namespace=summary.namespace,
                 name=summary.name,
+                operation=summary.operation,
                 problem=str(error),
             )
 

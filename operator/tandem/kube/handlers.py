@@ -31,6 +31,7 @@ from tandem.kube.kinds import (
     has_finalizer,
     is_active,
     is_deleting,
+    key_of,
     plural,
     uid_of,
 )
@@ -129,7 +130,8 @@ async def _clean_up(context: Context, body: Body) -> None:
         async with asyncio.timeout(context.settings.cancel_s):
             await Life(context, body).clean_up()
     except TimeoutError:
-        _log.warning("let go without cleaning up", uid=uid_of(body))
+        kind, namespace, name = key_of(body)
+        _log.warning("let go without cleaning up", kind=kind, namespace=namespace, name=name)
 
 
 class NoDifferences(kopf.DiffBaseStorage):

@@ -34,7 +34,8 @@ _LABEL = "tandem.dev/"
 @dataclass(frozen=True, slots=True)
 class Summary:
     """One resource. `table` is the name of its LakeTable (its own of a LakeTable), `owner` the
-    uid of what owns it. Times are RFC 3339 as the API server gives them, "" where not known."""
+    uid of what owns it, `operation` its id. Times are RFC 3339 as the API server gives them, ""
+    where not known."""
 
     uid: str
     kind: str
@@ -56,6 +57,7 @@ class Summary:
     owner: str
     labels: tuple[tuple[str, str], ...]
     version: int | None
+    operation: str
 
     @property
     def key(self) -> Key:
@@ -103,6 +105,7 @@ def summarize(body: Body) -> Summary:
         owner=next((o["uid"] for o in metadata.get("ownerReferences") or ()), ""),
         labels=tuple((k, v) for k, v in sorted(labels.items()) if k.startswith(_LABEL)),
         version=version if isinstance(version, int) else None,
+        operation=str(status.get("operationId", "")),
     )
 
 

@@ -166,7 +166,7 @@ class TableContext:
             _log.error(
                 "a bug: please report it",
                 namespace=resource.namespace,
-                table=resource.id,
+                table=resource.name,
                 at=where_from(error),
             )
             message = f"{type(error).__name__}, see the operator's log; it will be tried again"
@@ -216,7 +216,7 @@ class TableContext:
             self.snapshot = None
         self._opened = replace(fresh, store=store, log=DeltaLog(store))
         if version != self._secret_version and self._secret_version:
-            _log.info("credentials renewed", table=resource.id, namespace=resource.namespace)
+            _log.info("credentials renewed", table=resource.name, namespace=resource.namespace)
         self._secret_version = version
 
     async def _environ(self, resource: LakeTable) -> tuple[dict[str, str] | None, str]:
@@ -314,4 +314,4 @@ class TableContext:
                 lambda: self._means.locks.entries(table.location)
             )
         except LocksUnavailable as error:
-            _log.warning("locks not read", table=table.display, problem=str(error))
+            _log.warning("locks not read", location=table.location, problem=str(error))
