@@ -286,6 +286,10 @@ def test_the_operator_works_with_the_charts_rights_alone(
             space.compaction(f"c{number}", f"t{number}")
             status = space.await_end("TableCompaction", f"c{number}", limit_s=40)
             assert status["phase"] == "Succeeded", status
+            if watched == ["team-*"]:
+                late = Resources(cluster, cluster.namespace("team-late"))
+                late.table("t", lake.location)
+                late.await_reason("LakeTable", "t", "Adopted")
         lake.assert_clean()
         told = [json.loads(line) for line in log.read_text().splitlines()]
         assert not [line for line in told if "orbidden" in json.dumps(line)]

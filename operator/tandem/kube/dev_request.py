@@ -55,6 +55,7 @@ def request_of(body: Mapping[str, Any], name: str, environ: Mapping[str, str]) -
     parser.add_argument("--location", required=True)
     parser.add_argument("--spec", required=True)
     parser.add_argument("--option", action="append", default=[])
+    parser.add_argument("--allowed", action="append", default=[])
     found = parser.parse_args([str(word) for word in spec.get("arguments") or ()])
     if not all("=" in option for option in found.option):
         raise Unfit("arguments: an --option is KEY=VALUE")
@@ -65,6 +66,7 @@ def request_of(body: Mapping[str, Any], name: str, environ: Mapping[str, str]) -
         name=name,
         app=app.stem,
         location=found.location,
+        allowed_locations=tuple(found.allowed),
         spec_path=found.spec,
         storage_options=tuple(
             (key, value) for key, value in (option.split("=", 1) for option in found.option)
