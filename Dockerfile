@@ -38,7 +38,7 @@ ENV JAVA_HOME=/opt/java \
 FROM system AS build
 RUN apt-get update -q \
  && DEBIAN_FRONTEND=noninteractive apt-get install -qy --no-install-recommends \
-        python3-pip python3-venv
+        binutils python3-pip python3-venv
 WORKDIR /src
 COPY requirements/runtime.lock requirements/dev.lock requirements/
 COPY tools/image/install.sh tools/image/

@@ -52,6 +52,11 @@ test: setup ## Set up and run all tests (one folder: make test PYTEST_ARGS=tests
 	@tools/build-prometheus-crds.sh >/dev/null
 	@$(BIN)/pytest -n 2 --dist worksteal $(PYTEST_ARGS)
 
+.PHONY: image
+image: setup ## Build the image, look at it and let it work (needs podman or docker; cold: 5 min)
+	@tools/build-image.sh >/dev/null
+	@tools/check-image.sh
+
 .PHONY: storm
 storm: setup ## Every death of the operator that there is, 500 resources at once (half an hour)
 	@tools/build-kubernetes.sh >/dev/null

@@ -16,8 +16,9 @@ if ! command -v mmdebstrap >/dev/null 2>&1; then
 fi
 work=$(mktemp -d "${TMPDIR:-/var/tmp}/tandem-base-XXXXXX")
 trap 'rm -rf "$work"' EXIT
-# As the official one: no documentation, no translations, no recommended packages.
-mmdebstrap --quiet --variant=minbase --mode=root --components=main \
+# As the official one: no documentation, no translations, no recommended packages, and no
+# program that would move /bin below /usr, where it is already.
+mmdebstrap --quiet --variant=minbase --mode=root --components=main --include=usr-is-merged \
     --dpkgopt='path-exclude=/usr/share/doc/*' \
     --dpkgopt='path-include=/usr/share/doc/*/copyright' \
     --dpkgopt='path-exclude=/usr/share/man/*' \
