@@ -46,7 +46,7 @@ compares. */}}
 {{- end }}
 - apiGroups: [""]
   resources: [events]
-  verbs: [create, patch]
+  verbs: [create]
 {{- end -}}
 
 {{/* What it needs beside, where patterns of namespaces are served: those that come later. */}}
