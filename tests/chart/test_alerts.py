@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ import yaml
 import dashboard
 from support.chart_values import EXTERNAL
 from support.helm import of_kind, template
+from support.promtool import promtool
 from tandem.kube.metrics_families import FAMILIES
 from tandem.spec import KINDS
 from tandem.spec.crds import plural
@@ -55,27 +55,12 @@ CASES = tuple(
 )
 
 
-@pytest.fixture(scope="module")
-def promtool() -> Path:
-    done = subprocess.run(
-        [ROOT / "tools" / "build-promtool.sh"], check=True, capture_output=True, text=True
-    )
-    return Path(done.stdout.strip())
-
-
-def run(promtool: Path, *arguments: str | Path, text: str | None = None) -> None:
-    done = subprocess.run(
-        [promtool, *arguments], input=text, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
-def check(promtool: Path, folder: Path, expressions: list[str]) -> None:
+def check(folder: Path, expressions: list[str]) -> None:
     """Whether Prometheus understands them."""
     rules = [{"record": f"r:{n}", "expr": each} for n, each in enumerate(expressions)]
     file = folder / "expressions.yaml"
     file.write_text(yaml.safe_dump({"groups": [{"name": "all", "rules": rules}]}))
-    run(promtool, "check", "rules", "--lint=none", file)
+    promtool("check", "rules", "--lint=none", file)
 
 
 def selector(labels: dict[str, str]) -> str:
@@ -114,13 +99,13 @@ def unit_test(one: Case) -> dict[str, Any]:
     }
 
 
-def test_alerts_are_rules_that_prometheus_takes(promtool: Path) -> None:
-    run(promtool, "check", "rules", FILES / "alerts.yaml")
+def test_alerts_are_rules_that_prometheus_takes() -> None:
+    promtool("check", "rules", FILES / "alerts.yaml")
 
 
 @pytest.mark.parametrize(("unit", "interval"), [("m", "1m"), ("h", "10m")])
 def test_every_alert_fires_when_it_should_and_only_then(
-    promtool: Path, tmp_path: Path, unit: str, interval: str
+    tmp_path: Path, unit: str, interval: str
 ) -> None:
     """Those that take hours are looked at less often, which saves seconds."""
     tests = {
@@ -130,10 +115,10 @@ def test_every_alert_fires_when_it_should_and_only_then(
     }
     file = tmp_path / "tests.yaml"
     file.write_text(yaml.safe_dump(tests, sort_keys=False))
-    run(promtool, "test", "rules", file)
+    promtool("test", "rules", file)
 
 
-def test_the_words_of_an_alert_are_filled_in(promtool: Path, tmp_path: Path) -> None:
+def test_the_words_of_an_alert_are_filled_in(tmp_path: Path) -> None:
     annotations = {
         "summary": "A TableUpdate makes no progress",
         "description": "A TableUpdate in phase Running has shown no progress for 38m 20s. It holds "
@@ -162,7 +147,7 @@ def test_the_words_of_an_alert_are_filled_in(promtool: Path, tmp_path: Path) -> 
     }
     file = tmp_path / "tests.yaml"
     file.write_text(yaml.safe_dump(tests))
-    run(promtool, "test", "rules", file)
+    promtool("test", "rules", file)
 
 
 def test_every_alert_is_tried_both_ways() -> None:
@@ -215,7 +200,7 @@ def test_every_page_is_of_an_alert() -> None:
     assert {page.stem for page in RUNBOOKS.iterdir()} == RULES.keys()
 
 
-def test_the_dashboard_is_fresh_and_asks_for_what_there_is(promtool: Path, tmp_path: Path) -> None:
+def test_the_dashboard_is_fresh_and_asks_for_what_there_is(tmp_path: Path) -> None:
     text = (FILES / "dashboard.json").read_text()
     assert text == dashboard.dashboard(), "run `make docs`"
     panels = [panel for panel in json.loads(text)["panels"] if panel["type"] != "row"]
@@ -223,7 +208,7 @@ def test_the_dashboard_is_fresh_and_asks_for_what_there_is(promtool: Path, tmp_p
     for expression in expressions:
         assert asked(expression), expression
         assert asked(expression) <= told(), expression
-    check(promtool, tmp_path, [each.replace("$__rate_interval", "5m") for each in expressions])
+    check(tmp_path, [each.replace("$__rate_interval", "5m") for each in expressions])
     places = [tuple(panel["gridPos"].values()) for panel in panels]
     assert len(set(places)) == len(places)
     assert all(x + width <= 24 for x, _, width, _ in places)

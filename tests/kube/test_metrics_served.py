@@ -21,6 +21,7 @@ import structlog
 
 from support import quick_lake
 from support.operator_thread import HeldJobs, Resources, operating, quick_settings
+from support.promtool import promtool
 from tandem import __version__
 from tandem.cli.operator_command import LogFormat, configure_logging
 from tandem.kube.metrics_families import FAMILIES, bound
@@ -160,6 +161,7 @@ def test_it_is_served_as_prometheus_takes_it(told: Told) -> None:
     assert all(told.first.types[family.name] == family.type for family in FAMILIES)
     for scraped in (told.first, told.second):
         series = [line for line in scraped.text.splitlines() if line.startswith("tandem_")]
+        promtool("check", "metrics", text=scraped.text)
         assert len(series) == len({line.rpartition(" ")[0] for line in series}) < bound(2)
 
 
