@@ -199,7 +199,7 @@ def test_the_product_imports_what_it_requires_and_no_more() -> None:
     """A package that is only needed by tests must not be installed with the product."""
     import ast
 
-    names = {"pyyaml": "yaml", "grpcio": "grpc"}
+    names = {"pyyaml": "yaml", "grpcio": "grpc", "prometheus-client": "prometheus_client"}
     data = {"tzdata"}
     required = {
         names.get(name, name)
