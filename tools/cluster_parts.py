@@ -38,7 +38,8 @@ class ControlPlane:
         [port] = free_ports(1)
         self.server = f"https://127.0.0.1:{port}"
         self.audit_log = folder / "audit.log"
-        """One JSON object for every write that the API server has answered."""
+        """One JSON object for every write that the API server has answered, and for every read
+        by a service account."""
         self._secrets = folder / "secrets"
         self._secrets.mkdir(mode=0o700)
         self._token = secrets.token_hex(16)
@@ -157,6 +158,12 @@ _AUDIT_POLICY: Mapping[str, object] = {
     "omitStages": ["RequestReceived"],
     "omitManagedFields": True,
     "rules": [
+        # Who of ours read what; of people and of the cluster's own parts it would be too much.
+        {
+            "level": "Metadata",
+            "userGroups": ["system:serviceaccounts"],
+            "verbs": ["get", "list", "watch"],
+        },
         {"level": "None", "verbs": ["get", "list", "watch"]},
         {"level": "None", "users": ["system:apiserver"]},
         {"level": "Metadata"},

@@ -43,6 +43,7 @@ _KEEPER = Path(__file__).with_name("cluster_keeper.py")
 # Long enough to build everything; a part that does not come up says so much sooner.
 _READY_WITHIN_S = 1200.0
 _POLL_S = 0.05
+READS = ("get", "list", "watch")
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,8 @@ class Cluster:
     etcd_endpoint: str
     """host:port of an etcd for locks, without TLS; the API server's own, under /registry."""
     audit_log: Path
-    """One JSON object a line for every write: `verb`, `user`, `objectRef`, `responseStatus`."""
+    """One JSON object a line for every write, and for service accounts' reads: `verb`, `user`,
+    `objectRef`, `responseStatus`."""
 
     @property
     def kubeconfig(self) -> Path:
@@ -142,7 +144,11 @@ class Cluster:
         return self.admin.request(method, path, body, **options)
 
     def writes(self, namespace: str) -> list[dict[str, Any]]:
-        """The audit log's entries for that namespace, oldest first."""
+        """The audit log's writes in that namespace, oldest first."""
+        return [entry for entry in self.calls(namespace) if entry["verb"] not in READS]
+
+    def calls(self, namespace: str) -> list[dict[str, Any]]:
+        """Its writes, and the reads of service accounts there."""
         with self.audit_log.open() as lines:
             # The log is of the whole run; most of it need not be parsed.
             entries = [json.loads(line) for line in lines if namespace in line]
