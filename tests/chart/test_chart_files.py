@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -89,3 +90,9 @@ def test_the_schema_names_exactly_the_values_that_there_are() -> None:
 def test_chart_and_operator_have_one_version() -> None:
     chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
     assert chart["version"] == chart["appVersion"] == tandem.__version__
+
+
+def test_the_bundled_etcd_is_the_one_that_tests_run() -> None:
+    pinned = (chart_docs.ROOT / "tools" / "etcd" / "go.mod").read_text()
+    [version] = re.findall(r"go\.etcd\.io/etcd/server/v3 (v\S+)", pinned)
+    assert VALUES["etcd"]["bundled"]["image"]["tag"] == version
