@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import yaml
+from pydantic import BaseModel
 
 import dashboard
 from support.chart_values import EXTERNAL
@@ -185,6 +187,37 @@ def test_the_commands_of_the_pages_are_there() -> None:
         assert set(re.findall(r"kubectl tandem ([a-z]+)", text)) <= ours, page
         for found in re.findall(r"kubectl (?:-n \S+ )?(?:get|describe) ([a-z,]+)", text):
             assert set(found.split(",")) <= names, (page, found)
+
+
+def test_the_settings_of_the_pages_are_there() -> None:
+    values = yaml.safe_load((ROOT / "charts" / "tandem" / "values.yaml").read_text())
+    fields = {path for model in KINDS.values() for path in paths(spec_of(model))}
+    fields |= set(fields_below(values))
+    for page in RUNBOOKS.iterdir():
+        for found in re.findall(r"`([a-z]\w+(?:\.\w+)+)`", page.read_text()):
+            assert {found, found.removeprefix("spec.")} & fields, (page.name, found)
+
+
+def fields_below(values: object, before: str = "") -> Iterator[str]:
+    """`image.tag` and so on, of values of the chart."""
+    if isinstance(values, dict):
+        for name, inner in values.items():
+            yield f"{before}{name}"
+            yield from fields_below(inner, f"{before}{name}.")
+
+
+def spec_of(model: Any) -> Any:
+    return model.model_fields["spec"].annotation
+
+
+def paths(model: Any, before: str = "") -> Iterator[str]:
+    """Likewise, of a resource's spec."""
+    for name, field in model.model_fields.items():
+        path = f"{before}{field.alias or name}"
+        yield path
+        for inner in (field.annotation, *get_args(field.annotation)):
+            if isinstance(inner, type) and issubclass(inner, BaseModel):
+                yield from paths(inner, f"{path}.")
 
 
 def test_the_chart_says_where_the_pages_are() -> None:
