@@ -218,9 +218,9 @@ def test_a_release_is_installed_upgraded_and_uninstalled(release: Release, tmp_p
 
 
 @contextmanager
-def operator(release: Release, folder: Path) -> Iterator[Path]:
+def operator(release: Release, folder: Path) -> Iterator[tuple[Path, str]]:
     """The process of the Deployment that is installed, by its own command line, as the chart's
-    service account; its log."""
+    service account; its log and its address."""
     path = f"/apis/apps/v1/namespaces/{SYSTEM}/deployments/lake-tandem-operator"
     pod = release.cluster.request("GET", path)["spec"]["template"]["spec"]
     [container] = pod["containers"]
@@ -240,7 +240,7 @@ def operator(release: Release, folder: Path) -> Iterator[Path]:
             stderr=output,
         )
     try:
-        yield log
+        yield log, f"127.0.0.1:{port}"
     finally:
         process.terminate()
         assert process.wait(30) == 0, log.read_text()
@@ -281,11 +281,12 @@ def test_the_operator_works_with_the_charts_rights_alone(
         folder.mkdir()
         lake = quick_lake.make(folder)
         space = Resources(cluster, "team-a")
-        with operator(release, folder) as log:
+        with operator(release, folder) as (log, address):
             space.table(f"t{number}", lake.location)
             space.compaction(f"c{number}", f"t{number}")
             status = space.await_end("TableCompaction", f"c{number}", limit_s=40)
             assert status["phase"] == "Succeeded", status
+            assert helm_test(address) == 0
             if watched == ["team-*"]:
                 late = Resources(cluster, cluster.namespace("team-late"))
                 late.table("t", lake.location)
@@ -301,6 +302,18 @@ def test_the_operator_works_with_the_charts_rights_alone(
         assert refused(account, "GET", beyond) is (watched == ["team-a"])
         assert refused(account, "GET", "/api/v1/namespaces") is (watched != ["team-*"])
     release.uninstall()
+    assert helm_test(address) != 0, "nobody answers any more"
+
+
+def helm_test(address: str) -> int:
+    """What the pod of `helm test` would do, for that address; its exit code."""
+    hook = one(template({"locks": "in-process"}), "Pod", "-test")
+    [container] = hook["spec"]["containers"]
+    script, url = container["args"]
+    assert container["command"] == ["python3", "-c"]
+    assert url == f"http://tandem-operator.{NAMESPACE}.svc:8080/readyz"
+    command = [sys.executable, "-c", script, f"http://{address}/readyz"]
+    return subprocess.run(command, capture_output=True, check=False).returncode
 
 
 # The bundled etcd, as the chart starts it
