@@ -44,7 +44,9 @@ def make_targets() -> set[str]:
     return set(re.findall(r"^([a-z0-9-]+):", text, re.MULTILINE))
 
 
-@pytest.mark.parametrize("page", ["reasons.md", "resources.md", "cli.md", "metrics.md"])
+@pytest.mark.parametrize(
+    "page", ["reasons.md", "resources.md", "troubleshooting.md", "cli.md", "metrics.md"]
+)
 def test_generated_pages_are_fresh(page: str) -> None:
     assert (ROOT / "docs" / page).read_text() == generator().PAGES[page](), "run `make docs`"
 

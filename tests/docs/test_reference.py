@@ -1,0 +1,91 @@
+"""The reference pages: every field is in an example, every reason in the troubleshooting, every
+label and annotation on its page, and every command that a page names is one."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+import yaml
+
+import troubleshooting_page
+from tandem.cli.kubectl.main import app as plugin
+from tandem.cli.main import app
+from tandem.errors import Reason
+from tandem.spec import KINDS, load
+from tandem.spec.common import OperationSpec
+from tandem.spec.crds import plural
+from tandem.spec.status import ENDED
+
+ROOT = Path(__file__).resolve().parents[2]
+KIND_FILES = ROOT / "examples" / "kinds"
+PAGES = sorted((ROOT / "docs").glob("*.md"))
+NOT_BUILT = {"merge"}
+
+
+def documents(kind: str) -> list[dict[str, Any]]:
+    return list(yaml.safe_load_all((KIND_FILES / f"{kind.lower()}.yaml").read_text()))
+
+
+def test_the_examples_are_right_together() -> None:
+    assert {each.kind for each in load([KIND_FILES])} == set(KINDS)
+    assert {file.stem for file in KIND_FILES.iterdir()} == {kind.lower() for kind in KINDS}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_example_of_a_kind_shows_every_field_of_its_own(kind: str) -> None:
+    model = KINDS[kind].model_fields["spec"].annotation
+    assert model is not None
+    common = set() if kind == "LakeTable" else set(OperationSpec.model_fields)
+    names = {
+        field.alias or name for name, field in model.model_fields.items() if name not in common
+    }
+    assert {each["kind"] for each in documents(kind)} == {kind}
+    shown = set().union(*(each["spec"] for each in documents(kind)))
+    assert names - NOT_BUILT <= shown
+
+
+def test_an_example_shows_every_field_of_operations() -> None:
+    fields = OperationSpec.model_fields
+    [ingest] = documents("TableIngest")
+    assert {field.alias or name for name, field in fields.items()} <= set(ingest["spec"])
+
+
+def test_every_reason_has_a_place_to_look_at() -> None:
+    assert set(troubleshooting_page.LOOK) == set(Reason)
+    assert all(troubleshooting_page.LOOK.values())
+
+
+def commands(known: typer.Typer) -> set[str]:
+    return {
+        command.name or (command.callback.__name__ if command.callback else "")
+        for command in known.registered_commands
+    } | {group.name or "" for group in known.registered_groups}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.name))
+def test_commands_that_pages_name_are_there(page: Path) -> None:
+    text = page.read_text()
+    ours = {name.replace("_", "-") for name in commands(plugin)}
+    assert set(re.findall(r"kubectl tandem ([a-z]+)(?![a-z<])", text)) <= ours
+    typed = re.findall(r"(?:`|\$ |^)(?:\.venv/bin/)?tandem ([a-z][a-z-]+)", text, re.MULTILINE)
+    assert set(typed) <= {name.replace("_", "-") for name in commands(app)}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.name))
+def test_resources_that_commands_name_are_kinds(page: Path) -> None:
+    """`kubectl get|describe|delete|patch|annotate|wait … KIND/NAME` of kinds that there are."""
+    short = {model.short_name for model in KINDS.values()}
+    known = short | {kind.lower() for kind in KINDS} | {plural(kind) for kind in KINDS}
+    for line in re.findall(r"kubectl [^`\n|]+", page.read_text()):
+        for kind in re.findall(r"\s([a-z]+)/[A-Za-z]", line):
+            if kind.startswith(("t", "lake", "seg")) and kind != "tandem":
+                assert kind in known, line
+
+
+def test_phases_of_an_end_are_three() -> None:
+    """`docs/first-table.md` waits for them."""
+    assert {str(phase) for phase in ENDED} == {"Succeeded", "Superseded", "Failed"}

@@ -1,0 +1,242 @@
+"""`docs/resources.md`: every field of every kind, from the resource model and from the definitions
+that the API server is given. Used by `generate_docs.py`; nothing here is written by hand twice.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Iterator, Mapping
+from enum import EnumType, StrEnum
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from tandem.spec import KINDS, crds
+from tandem.spec.common import OperationSpec
+from tandem.spec.crd_schema import RULES, object_schema
+from tandem.spec.fields import format_duration, format_quantity
+from tandem.spec.status import OperationStatus, TableStatus
+
+Schema = Mapping[str, Any]
+_BOUNDS = (
+    ("minItems", "maxItems", "entries"),
+    ("minProperties", "maxProperties", "entries"),
+    ("minLength", "maxLength", "characters"),
+    ("minimum", "maximum", ""),
+)
+_BOUND_WORDS = ("must be greater than", "must be less than")
+"""How a rule begins that bounds a duration; its other rules say what a duration is."""
+_FIXED = "cannot be changed"
+
+_RESOURCES = """`apiVersion: tandem.dev/v1alpha1`. The same files work under `tandem run -f` and,
+with the operator, under `kubectl apply -f`: both refuse the same mistakes with the same words.
+Unknown fields are refused; a field that is null counts as absent. Sizes are Kubernetes quantities
+(`128Mi`, `1G`, bytes as a number), more than 0 and less than 8Ei; durations are Go durations
+(`10m`, `1h30m`; no days), at most 100 years. Fields in **bold** are required.
+
+**Bounds** are what the API server refuses beyond. `entries` and `characters` are the most that a
+list, a mapping or a text may have. What two fields say together is refused with the words below
+the table.
+
+**Quotes.** kubectl reads YAML 1.1, in which `yes`, `no`, `on`, `off`, `y` and `n` are true or
+false, `010` is 8 and `1_000` is 1000. `tandem run` takes the words for text, which the API server
+refuses as booleans, and refuses such numbers; within a `sparkTemplate`, where nobody else would
+notice, it refuses both. So a file means the same to both, or is an error to one. Quotes are needed
+by names of segments (`"0.1"`, `"7"`), by columns of these names (`set: {"no": …}`), by texts in
+`options` (`header: "true"`) and by a cron expression that begins with a star (`"*/5 * * * *"`).
+`1Gi`, `4h`, `01:00`, `2013-02` and `0 3 * * *` need none, nor does the `on` of a merge: the API
+server takes the `true` that kubectl makes of it for what it is.
+
+**What is not built yet** is admitted all the same, so that a file need not change when it is:
+`tandem run` refuses it before anything starts, and the operator says so in the conditions.
+"""
+
+
+def resources(note: str) -> str:
+    """All fields of all kinds, with types, defaults, bounds and meaning."""
+    text = "# Resources\n\n" + note + _RESOURCES
+    text += "\n## Every operation\n\nFields of all kinds but `LakeTable`.\n\n"
+    text += _table(_rows(OperationSpec, "spec", object_schema(OperationSpec)))
+    for name, model in KINDS.items():
+        schema = _spec_schema(name)
+        rows = list(_rows(model.model_fields["spec"].annotation, "spec", schema))
+        if name != "LakeTable":
+            common = {field.alias or at for at, field in OperationSpec.model_fields.items()}
+            rows = [row for row in rows if row[0].split(".")[1].rstrip("[]") not in common]
+        text += f"\n## {name}\n\n{_first_paragraph(model)} Short name: `{model.short_name}`. "
+        text += f"Example: [{name.lower()}.yaml](../examples/kinds/{name.lower()}.yaml). "
+        text += f"{_changes(name, schema)}\n\n"
+        text += _table(rows)
+        refused = list(dict.fromkeys(_refused(schema)))
+        if refused:
+            text += "\nRefused:\n\n" + "".join(f"- {each}\n" for each in refused)
+    text += "\n# Status\n\nWhat does not apply is absent.\n"
+    for title, status in (("LakeTable", TableStatus), ("every operation", OperationStatus)):
+        text += f"\n## Status of {title}\n\n| field | type | meaning |\n|---|---|---|\n"
+        for path, field, _ in _rows(status, "status", object_schema(status, defaults=False)):
+            text += f"| `{path}` | {_type(field)} | {_meaning(field)} |\n"
+    return text
+
+
+def _spec_schema(kind: str) -> Schema:
+    (version,) = crds.definition(kind)["spec"]["versions"]
+    found: Schema = version["schema"]["openAPIV3Schema"]["properties"]["spec"]
+    return found
+
+
+def _changes(kind: str, schema: Schema) -> str:
+    """What may change once it is there, as the rules of the definition say."""
+    fixed = sum(_FIXED in rule["message"] for rule in schema.get(RULES, ()))
+    spec = KINDS[kind].model_fields["spec"].annotation
+    changeable = getattr(spec, "changeable", None)
+    if changeable is None:
+        names = sorted(getattr(spec, "fixed", ()))
+        assert len(names) == fixed, kind
+        return f"Never changes: {', '.join(f'`{name}`' for name in names)}."
+    assert isinstance(spec, type)
+    assert issubclass(spec, BaseModel)
+    assert len(spec.model_fields) - len(changeable) == fixed, kind
+    names = [str(spec.model_fields[name].alias) for name in sorted(changeable)]
+    return f"May change: {', '.join(f'`{name}`' for name in names)}; nothing else."
+
+
+def _first_paragraph(model: type[BaseModel]) -> str:
+    return " ".join((model.__doc__ or "").split("\n\n")[0].split())
+
+
+def _meaning(field: FieldInfo) -> str:
+    return " ".join((field.description or "").split()).replace("|", "\\|")
+
+
+Row = tuple[str, FieldInfo, Schema]
+
+
+def _table(rows: Iterator[Row] | list[Row]) -> str:
+    text = "| field | type | default | bounds | meaning |\n|---|---|---|---|---|\n"
+    for path, field, schema in rows:
+        name = f"**`{path}`**" if field.is_required() else f"`{path}`"
+        cells = (
+            name,
+            _type(field),
+            _default(field),
+            _bounds(schema, _type(field)),
+            _meaning(field),
+        )
+        text += f"| {' | '.join(cells)} |\n"
+    return text
+
+
+def _rows(model: Any, prefix: str, schema: Schema) -> Iterator[Row]:
+    for name, field in model.model_fields.items():
+        alias = field.alias or name
+        path, own = f"{prefix}.{alias}", schema["properties"][alias]
+        yield path, field, own
+        for inner, listed in _models(field.annotation):
+            below = own["items"] if listed else own
+            if "properties" in below:
+                yield from _rows(inner, path + ("[]" if listed else ""), below)
+
+
+def _bounds(schema: Schema, kind: str = "") -> str:
+    """The least and the most of a value, and of its entries' texts."""
+    found = []
+    for least, most, unit in _BOUNDS:
+        low, high = schema.get(least), schema.get(most)
+        if unit == "characters" and kind in ("size", "duration"):
+            continue  # nobody meets it
+        if low is None and high is None:
+            continue
+        if unit:
+            found.append(f"{low}–{high} {unit}" if low else f"≤ {high} {unit}")
+        elif high is None:
+            found.append(f"≥ {low}")
+        else:
+            found.append(f"{low} – {high}")
+    for rule in schema.get(RULES, ()):
+        if rule.get("message", "").startswith(_BOUND_WORDS):
+            found.append(rule["message"].removeprefix("must be "))
+    if "items" in schema:
+        inner = _bounds(schema["items"])
+        if inner:
+            found.append(f"each {inner}")
+    if schema.get("x-kubernetes-list-type") == "set":
+        found.append("none twice")
+    return ", ".join(found)
+
+
+def _refused(schema: Schema, path: str = "spec") -> Iterator[str]:
+    """The words of rules about two fields at once."""
+    for name, inner in schema.get("properties", {}).items():
+        yield from _refused(inner, f"{path}.{name}")
+    if "items" in schema:
+        yield from _refused(schema["items"], f"{path}[]")
+    if "properties" in schema:
+        for rule in schema.get(RULES, ()):
+            if _FIXED not in rule["message"]:
+                yield f"`{path}` {rule['message']}" if path != "spec" else rule["message"]
+
+
+def _models(annotation: Any, listed: bool = False) -> list[tuple[type[BaseModel], bool]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [(annotation, listed)]
+    origin = get_origin(annotation)
+    if origin in (Union, types.UnionType, Annotated, tuple):
+        return [
+            found
+            for part in get_args(annotation)
+            for found in _models(part, listed or origin is tuple)
+        ]
+    return []
+
+
+def _type(field: FieldInfo) -> str:
+    for extra in field.metadata:
+        schema = getattr(extra, "json_schema", None) or {}
+        if "x-tandem-type" in schema:
+            return str(schema["x-tandem-type"])
+    return _type_text(field.annotation)
+
+
+def _type_text(annotation: Any) -> str:
+    if annotation is Any:
+        return "anything"
+    if get_origin(annotation) is Annotated:
+        base, *extras = get_args(annotation)
+        for extra in extras:
+            schema = getattr(extra, "json_schema", None) or {}
+            if "x-tandem-type" in schema:
+                return str(schema["x-tandem-type"])
+        return _type_text(base)
+    if isinstance(annotation, EnumType) and issubclass(annotation, StrEnum):
+        return ", ".join(f"`{member}`" for member in annotation)
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return "mapping"
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin in (Union, types.UnionType):
+        return " or ".join(_type_text(a) for a in arguments if a is not types.NoneType)
+    if origin is tuple:
+        return f"list of {_type_text(arguments[0])}"
+    if origin is dict:
+        return f"mapping of text to {_type_text(arguments[1])}"
+    if origin is Literal:
+        return ", ".join(f"`{argument}`" for argument in arguments)
+    return {str: "text", int: "integer", bool: "boolean"}.get(annotation, str(annotation))
+
+
+def _default(field: FieldInfo) -> str:
+    if field.is_required() or field.default_factory is not None:
+        return ""
+    value = field.default
+    if value is None or value == () or isinstance(value, BaseModel):
+        return ""
+    kind = _type(field)
+    if kind == "size":
+        return f"`{format_quantity(value)}`"
+    if kind == "duration":
+        return f"`{format_duration(value)}`"
+    if isinstance(value, bool):
+        return f"`{str(value).lower()}`"
+    if isinstance(value, tuple):
+        return f"`[{', '.join(map(str, value))}]`"
+    return f"`{value}`" if value != "" else ""
