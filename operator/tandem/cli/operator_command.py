@@ -26,6 +26,12 @@ class Locks(StrEnum):
     IN_PROCESS = "in-process"
 
 
+class PullPolicy(StrEnum):
+    ALWAYS = "Always"
+    IF_NOT_PRESENT = "IfNotPresent"
+    NEVER = "Never"
+
+
 class LogFormat(StrEnum):
     JSON = "json"
     CONSOLE = "console"

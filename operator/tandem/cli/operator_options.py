@@ -11,7 +11,7 @@ import typer
 
 from tandem import __version__
 from tandem.cli.exits import errors_to_exit
-from tandem.cli.operator_command import Locks, LogFormat
+from tandem.cli.operator_command import Locks, LogFormat, PullPolicy
 from tandem.spark.application_policy import TemplatePolicy
 
 
@@ -76,6 +76,9 @@ def operator(
     image: Annotated[
         str, option("--image", "Image of Spark drivers and executors.")
     ] = f"tandem:{__version__}",
+    image_pull_policy: Annotated[
+        PullPolicy, option("--image-pull-policy", "When nodes pull that image.")
+    ] = PullPolicy.IF_NOT_PRESENT,
     spark_version: Annotated[
         str, option("--spark-version", "Spark's version in that image.")
     ] = "4.2.0",
@@ -187,6 +190,7 @@ def operator(
             etcd=etcd,
             application=ApplicationSettings(
                 image=image,
+                image_pull_policy=image_pull_policy,
                 spark_version=spark_version,
                 apps_dir=apps_dir,
                 service_account=service_account,
