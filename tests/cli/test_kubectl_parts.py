@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -457,3 +458,23 @@ def test_what_is_taken_out_of_an_object_is_taken_out_of_logs() -> None:
     schedule = {"cron": "0 3 * * *", "template": {"type": "Major", "layout": {"columns": ["a"]}}}
     policy = body("LakeTable", "t", compaction={"schedules": [schedule]})
     assert Redactor().clean(policy)["spec"]["compaction"]["schedules"] == [schedule]
+
+
+def test_commands_that_pages_and_remedies_name_are_understood() -> None:
+    root = Path(__file__).resolve().parents[2]
+    pages = [
+        root / "README.md",
+        *(root / "docs").rglob("*.md"),
+        *(root / "charts").rglob("NOTES.txt"),
+    ]
+    text = "\n".join([*(page.read_text() for page in pages), *REMEDY.values()])
+    typed = set(re.findall(r"kubectl tandem ([a-z]+)((?: [^`\n>;|]*)?)", text))
+    assert {command for command, _ in typed} >= {"status", "plan", "locks", "history", "report"}
+    for command, rest in sorted(typed):
+        if command == "st":
+            continue  # how completion is shown
+        found = CliRunner().invoke(app, [command, "--help"])
+        assert found.exit_code == 0, command
+        for option in re.findall(r"(?<!\S)--?[a-zA-Z-]+", rest):
+            known = option in found.output or option in ("--as", "--user", "--cluster")
+            assert known, f"{command} {option}"

@@ -131,7 +131,7 @@ def table_locks(
     there = {_place(entry) for entry in entries}
     for place in [place for place in since if place not in there]:
         del since[place]
-    found = []
+    found: list[TableLock] = []
     for entry in entries:
         begun = since.setdefault(_place(entry), rfc3339(now_ms))
         if len(found) == _LOCKS:
