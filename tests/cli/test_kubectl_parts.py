@@ -6,6 +6,7 @@ import asyncio
 import io
 import json
 import re
+import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from tandem.cli.kubectl.main import app
 from tandem.cli.kubectl.overview import overview
 from tandem.cli.kubectl.plan import Wish, blocks
 from tandem.cli.kubectl.redact import REMOVED, Redactor, harmless
+from tandem.cli.kubectl.report import Bundle, _logs
 from tandem.cli.kubectl.results import did
 from tandem.cli.kubectl.twins import expected, twin
 from tandem.errors import AccessDenied, InvalidSpec, Reason
@@ -458,6 +460,44 @@ def test_what_is_taken_out_of_an_object_is_taken_out_of_logs() -> None:
     schedule = {"cron": "0 3 * * *", "template": {"type": "Major", "layout": {"columns": ["a"]}}}
     policy = body("LakeTable", "t", compaction={"schedules": [schedule]})
     assert Redactor().clean(policy)["spec"]["compaction"]["schedules"] == [schedule]
+
+
+class Logs:
+    """An API server of which only a log and metrics can be had."""
+
+    async def list(self, _where: ResourcePath, **_query: str) -> Json:
+        raise Forbidden(403, "Forbidden", "cannot list")
+
+    async def request(self, _method: str, url: str, *, query: Any = None, **_options: Any) -> Json:
+        asked = f"{url} {query}" if query else url
+        return {"text": f"{asked}\nAWS_SECRET_ACCESS_KEY=hunter2 and open sesame\n"}
+
+
+def test_logs_are_in_a_report_without_what_was_taken_out_elsewhere() -> None:
+    bundle = Bundle(Redactor())
+    variable = {"env": [{"name": "A", "value": "open sesame"}]}
+    bundle.redactor.clean(body("TableUpdate", "u", sparkTemplate={"spec": {"driver": variable}}))
+    container = {"name": "driver", "restartCount": 1}
+    pod: Json = {"metadata": {"namespace": "n", "name": "p"},
+                 "status": {"containerStatuses": [container]}}  # fmt: skip
+    access = Access(Logs(), "n")  # type: ignore[arg-type]
+    asyncio.run(_logs(access, bundle, [pod], "logs", 7))
+    asyncio.run(bundle.reading("pods", access.list(ResourcePath("", "v1", "pods", "n"))))
+    with tarfile.open(fileobj=io.BytesIO(bundle.pack({"by": "test"})), mode="r:gz") as archive:
+        files = {
+            entry.name: found.read().decode()
+            for entry in archive.getmembers()
+            if (found := archive.extractfile(entry))
+        }
+    log = files["tandem-report/logs/n/p/driver.log"]
+    assert "'tailLines': '7'" in log
+    assert f"KEY={REMOVED} and {REMOVED}" in log
+    assert "'previous': 'true'" in files["tandem-report/logs/n/p/driver.previous.log"]
+    manifest = json.loads(files["tandem-report/manifest.json"])
+    assert manifest["missing"] == [
+        {"what": "pods", "why": "you may not list pods in namespace n", "reason": "AccessDenied"}
+    ]
+    assert "hunter2" not in "".join(files.values())
 
 
 def test_commands_that_pages_and_remedies_name_are_understood() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import pty
 import signal
 import subprocess
 import sys
@@ -87,18 +88,19 @@ class Stage:
         assert result.exit_code == 0, result.stderr
         return json.loads(result.stdout)
 
-    def kubectl(self, *words: str) -> subprocess.Popen[str]:
+    def kubectl(self, *words: str, stdout: int = subprocess.PIPE) -> subprocess.Popen[str]:
         """As people type it: `kubectl tandem …`, in this namespace, who may only look."""
         found = [str(Path(sys.executable).parent), str(built("kubernetes") / "bin")]
         environ = {
             "PATH": os.pathsep.join([*found, os.environ["PATH"]]),
             "KUBECONFIG": os.pathsep.join([str(self.folder / "none"), str(self.viewer)]),
             "HOME": str(self.folder),
+            "TERM": "xterm-256color",
         }
         return subprocess.Popen(
             ["kubectl", "tandem", *words],
             env=environ,
-            stdout=subprocess.PIPE,
+            stdout=stdout,
             stderr=subprocess.PIPE,
             text=True,
         )
@@ -157,6 +159,9 @@ def test_status_locks_and_plan_while_one_runs_and_one_waits(stage: Stage) -> Non
             "LakeTable", "busy", lambda s: {k["state"] for k in s.get("locks", ())}
             >= {"Held", "Waiting"},
         )  # fmt: skip
+        screen, terminal = pty.openpty()
+        watching = stage.kubectl("status", "busy", "--watch", stdout=terminal)
+        lines = stage.kubectl("status", "-w", "-o", "json")
         typed = stage.kubectl("status", "busy")
         shown, errors = typed.communicate(timeout=60)
         assert typed.returncode == 0, errors
@@ -164,6 +169,18 @@ def test_status_locks_and_plan_while_one_runs_and_one_waits(stage: Stage) -> Non
                       "waits for TableCompaction/first on segment f-"):  # fmt: skip
             assert words in shown, shown
         assert "\x1b[" not in shown
+        # On a terminal it is shown in colours, and anew.
+        seen = b""
+        while b"Ready" not in seen or b"\x1b[" not in seen:
+            seen += os.read(screen, 65536)
+        assert lines.stdout is not None
+        assert json.loads(lines.stdout.readline())["tables"][0]["name"] == "busy"
+        for process in (watching, lines):
+            process.send_signal(signal.SIGINT)
+            process.communicate(timeout=60)
+            assert process.returncode == 130
+        os.close(screen)
+        os.close(terminal)
 
         found = stage.json("status", viewer=True)
         assert found["problems"] == []
@@ -316,6 +333,8 @@ def test_ctrl_c_deletes_what_a_plan_has_made(stage: Stage) -> None:
 def test_a_report_holds_what_helps_and_no_secret(stage: Stage) -> None:
     lake = stage.lake("told")
     _plant(stage, lake)
+    planted = json.dumps([stage.cluster.request("GET", url) for url in _places(stage)])
+    assert {n for n in range(1, 20) if f"{CANARY}-{n}" not in planted} == {18}
     admin = _bundle(stage.type("report"))
     viewer = _bundle(stage.type("report", "told", viewer=True))
     for files in (admin, viewer):
@@ -345,6 +364,13 @@ def test_a_report_holds_what_helps_and_no_secret(stage: Stage) -> None:
     assert {d["name"] for d in definitions} >= {"laketables.tandem.dev"}
     silent = _bundle(stage.type("report", "told", "--redact-statements"))
     assert "k = 1" not in "\n".join(silent.values())
+
+
+def _places(stage: Stage) -> list[str]:
+    core = f"/api/v1/namespaces/{stage.namespace}"
+    spark = f"/apis/sparkoperator.k8s.io/v1beta2/namespaces/{stage.namespace}"
+    kinds = [stage.space.url(kind) for kind in ("LakeTable", "TableUpdate", "TableIngest")]
+    return [*kinds, f"{core}/pods", f"{core}/events", f"{spark}/sparkapplications"]
 
 
 def _bundle(result: Result) -> dict[str, str]:

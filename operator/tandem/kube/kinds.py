@@ -18,6 +18,8 @@ OPERATION_KINDS: Final = ("TableCompaction", "TableIngest", "TableUpdate", "Segm
 KINDS: Final = (TABLE_KIND, *OPERATION_KINDS)
 RETRY: Final = "tandem.dev/retry"
 """Annotation: any new value asks for one more run of an operation that failed."""
+PLAN: Final = "tandem.dev/plan"
+"""Label of an operation that `kubectl tandem plan` has made, to show its plan and delete it."""
 FINALIZER: Final = "tandem.dev/cleanup"
 
 Key = tuple[str, str, str]

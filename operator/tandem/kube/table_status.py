@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from typing import Any, Literal
 
 from tandem.errors import Reason
+from tandem.kube.kinds import PLAN
 from tandem.kube.registry import Summary
 from tandem.locks.model import WHOLE_TABLE, Entry, EntryState, Resource
 from tandem.locks.rules import blockers_of, waiting
@@ -82,7 +83,9 @@ def compose(
 ) -> TableStatus:
     """The whole status: `facts` of the table's latest version (None where it was never read),
     and what happens on it. `since` is what `table_locks` takes."""
-    operations, locks = list(operations), tuple(locks)
+    # What is there only to be looked at is no news of the table.
+    operations = [o for o in operations if all(key != PLAN for key, _ in o.labels)]
+    locks = tuple(locks)
     is_ready = conditions[0].status == "True"
     is_stalled = conditions[2].status == "True"
     return (facts or TableStatus()).model_copy(

@@ -10,13 +10,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import tandem
-from tandem.cli.exits import Exit
+from tandem.cli.exits import Exit, say
 from tandem.cli.kubectl import access as access_
 from tandem.cli.kubectl import gather, render
 from tandem.cli.kubectl.access import Access
 from tandem.cli.kubectl.flags import Flags
 from tandem.cli.kubectl.overview import (
-    TWIN,
     Json,
     id_of,
     milliseconds,
@@ -28,8 +27,8 @@ from tandem.cli.kubectl.overview import (
 from tandem.cli.kubectl.render import shown
 from tandem.cli.output import Output, print_data
 from tandem.cli.output import table_of as table
-from tandem.errors import TandemError
-from tandem.kube.kinds import status_of
+from tandem.errors import AccessDenied, TandemError
+from tandem.kube.kinds import PLAN, status_of
 from tandem.spec.status import ENDED
 
 _WATCH_S = 2.0
@@ -123,7 +122,7 @@ def history(flags: Flags, name: str, *, output: Output, limit: int) -> Exit:
         (found, *_), operations, events = await asyncio.gather(
             gather.tables(access, name),
             gather.operations(access, name, ended_well=True),
-            gather.events(access),
+            _events(access),
         )
         rows = history_of(found, operations, events)[:limit]
         if output is Output.TABLE:
@@ -133,6 +132,15 @@ def history(flags: Flags, name: str, *, output: Output, limit: int) -> Exit:
         return Exit.OK
 
     return access_.run(flags, work)
+
+
+async def _events(access: Access) -> list[Json]:
+    """None where they may not be read: what ended is in the resources."""
+    try:
+        return await gather.events(access)
+    except AccessDenied as error:
+        say(f"Without events: {error.message}.")
+        return []
 
 
 def history_of(
@@ -145,7 +153,7 @@ def history_of(
     mine = [
         o for o in operations
         if namespace_of(o) == namespace and table_of(o) == table["metadata"]["name"]
-        and TWIN not in (o["metadata"].get("labels") or {})
+        and PLAN not in (o["metadata"].get("labels") or {})
     ]  # fmt: skip
     rows = [_row_of_end(o) for o in mine if status_of(o).get("phase") in ENDED]
     there = {id_of(o) for o in mine}
@@ -157,7 +165,7 @@ def history_of(
             "version": last.get("version"),
         }
         for last in status_of(table).get("lastOperations") or ()
-        if last.get("name") not in there and "-plan-" not in str(last.get("name"))
+        if last.get("name") not in there
     ]
     ended = {(row["resource"], row["reason"]) for row in rows if "reason" in row}
     for event in events:

@@ -12,6 +12,7 @@ from typing import Any
 
 from tandem.errors import Reason
 from tandem.kube.kinds import (
+    PLAN,
     TABLE_KIND,
     Body,
     condition,
@@ -27,8 +28,6 @@ Json = dict[str, Any]
 _UNSEEN_S = 30
 _MOST_PROBLEMS = 20
 _AUTOMATIC = "tandem.dev/automatic"
-TWIN = "tandem.dev/plan"
-"""Label of what `kubectl tandem plan` makes."""
 _NO_PROBLEM = frozenset(
     {
         *(Reason.PENDING, Reason.PLANNED, Reason.WAITING_FOR_DEPENDENCY, Reason.WAITING_FOR_LOCK),
@@ -47,7 +46,7 @@ def overview(
     Args:
         problems_of: only this table's.
     """
-    operations = [o for o in operations if TWIN not in _labels(o)]
+    operations = [o for o in operations if PLAN not in _labels(o)]
     return {
         "tables": [_table(table, operations) for table in sorted(tables, key=_where)],
         "problems": _problems(

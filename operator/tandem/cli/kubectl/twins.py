@@ -10,7 +10,8 @@ import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tandem.cli.kubectl.overview import TWIN, Json
+from tandem.cli.kubectl.overview import Json
+from tandem.kube.kinds import PLAN
 from tandem.locks.conflicts import MATRIX, Beside
 from tandem.locks.model import Mode
 from tandem.spec.common import API_VERSION
@@ -35,7 +36,7 @@ def twin(kind: str, name: str, spec: Mapping[str, Any]) -> Json:
         "kind": kind,
         "metadata": {
             "name": f"{name[:_MOST_NAME].rstrip('-.')}-plan-{secrets.token_hex(3)}",
-            "labels": {TWIN: "true"},
+            "labels": {PLAN: "true"},
         },
         "spec": {
             **{key: value for key, value in spec.items() if key not in left},
