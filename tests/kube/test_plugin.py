@@ -6,141 +6,29 @@ plugin by its name on PATH. Who only looks is a service account with the cluster
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import pty
 import signal
-import subprocess
-import sys
-import tarfile
 from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
-import structlog
 import yaml
-from typer.testing import CliRunner, Result
 
-from cluster_processes import built
-from support import quick_lake
-from support.operator_thread import (
-    HeldJobs,
-    Resources,
-    await_that,
-    operating,
-    quick_settings,
-)
-from support.quick_lake import QuickLake
-from tandem.cli.kubectl.main import app
+from support.operator_thread import await_that
+from support.plugin import Stage, plugin_stage
 
 if TYPE_CHECKING:
     from support.cluster import Cluster
 
 KIND = "TableCompaction"
-CANARY = "canary-5f1e9b"
-_RULES = [
-    {
-        "apiGroups": ["tandem.dev"],
-        "resources": ["*"],
-        "verbs": ["get", "list", "watch"],
-    },
-    {
-        "apiGroups": ["sparkoperator.k8s.io"],
-        "resources": ["sparkapplications"],
-        "verbs": ["get", "list", "watch"],
-    },
-]
-
-
-@dataclass
-class Stage:
-    cluster: Cluster
-    space: Resources
-    jobs: HeldJobs
-    folder: Path
-    viewer: Path
-    """kubeconfig of who may only look."""
-
-    @property
-    def namespace(self) -> str:
-        return self.space.namespace
-
-    def lake(self, name: str, loads: int = 4) -> QuickLake:
-        lake = quick_lake.make(self.folder / name, loads)
-        self.space.table(name, lake.location)
-        self.space.await_reason("LakeTable", name, "Adopted")
-        return lake
-
-    def type(self, *words: str, viewer: bool = False, input_: str | None = None) -> Result:
-        """A command in this process."""
-        kubeconfig = self.viewer if viewer else self.cluster.kubeconfig
-        typed = [words[0], "-n", self.namespace, "--kubeconfig", str(kubeconfig), *words[1:]]
-        result = CliRunner().invoke(app, typed, input=input_, env={"COLUMNS": "200"})
-        if result.exception is not None and not isinstance(result.exception, SystemExit):
-            raise result.exception
-        return result
-
-    def json(self, *words: str, viewer: bool = False) -> Any:
-        result = self.type(*words, "-o", "json", viewer=viewer)
-        assert result.exit_code == 0, result.stderr
-        return json.loads(result.stdout)
-
-    def kubectl(self, *words: str, stdout: int = subprocess.PIPE) -> subprocess.Popen[str]:
-        """As people type it: `kubectl tandem …`, in this namespace, who may only look."""
-        found = [str(Path(sys.executable).parent), str(built("kubernetes") / "bin")]
-        environ = {
-            "PATH": os.pathsep.join([*found, os.environ["PATH"]]),
-            "KUBECONFIG": os.pathsep.join([str(self.folder / "none"), str(self.viewer)]),
-            "HOME": str(self.folder),
-            "TERM": "xterm-256color",
-        }
-        return subprocess.Popen(
-            ["kubectl", "tandem", *words],
-            env=environ,
-            stdout=stdout,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
 
 
 @pytest.fixture(scope="module")
 def stage(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
-    space = Resources(cluster, cluster.namespace("plugin"))
-    folder = tmp_path_factory.mktemp("plugin")
-    jobs = HeldJobs()
-    before = structlog.get_config()
-    with (folder / "operator.log").open("w") as log:
-        # It runs in this process, and must not talk into what commands print.
-        structlog.configure(logger_factory=structlog.PrintLoggerFactory(log))
-        with operating(quick_settings(cluster, space.namespace), jobs):
-            yield Stage(cluster, space, jobs, folder, _viewer(cluster, space.namespace, folder))
-        structlog.configure(**before)
-
-
-def _viewer(cluster: Cluster, namespace: str, folder: Path) -> Path:
-    """Kubernetes' own role for looking, and ours that the chart aggregates to it."""
-    rbac = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{namespace}"
-    accounts = f"/api/v1/namespaces/{namespace}/serviceaccounts"
-    cluster.request("POST", accounts, {"metadata": {"name": "viewer"}})
-    cluster.request("POST", f"{rbac}/roles", {"metadata": {"name": "look"}, "rules": _RULES})
-    subject = {"kind": "ServiceAccount", "name": "viewer", "namespace": namespace}
-    for kind, name in (("Role", "look"), ("ClusterRole", "system:aggregate-to-view")):
-        reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": kind, "name": name}
-        binding = {
-            "metadata": {"name": kind.lower()},
-            "roleRef": reference,
-            "subjects": [subject],
-        }
-        cluster.request("POST", f"{rbac}/rolebindings", binding)
-    access = cluster.admin.of_service_account(namespace, "viewer")
-    path = access.write(folder / "viewer.kubeconfig")
-    config = json.loads(path.read_text())
-    config["contexts"][0]["context"]["namespace"] = namespace
-    path.write_text(json.dumps(config))
-    return path
+    with plugin_stage(cluster, tmp_path_factory.mktemp("plugin"), "plugin") as stage:
+        yield stage
 
 
 def twins(stage: Stage) -> list[str]:
@@ -328,170 +216,6 @@ def test_ctrl_c_deletes_what_a_plan_has_made(stage: Stage) -> None:
     typed.communicate(timeout=60)
     assert typed.returncode == 130
     assert stage.cluster.request("GET", url)["items"] == []
-
-
-def test_a_report_holds_what_helps_and_no_secret(stage: Stage) -> None:
-    lake = stage.lake("told")
-    _plant(stage, lake)
-    planted = json.dumps([stage.cluster.request("GET", url) for url in _places(stage)])
-    assert {n for n in range(1, 20) if f"{CANARY}-{n}" not in planted} == {18}
-    admin = _bundle(stage.type("report"))
-    viewer = _bundle(stage.type("report", "told", viewer=True))
-    for files in (admin, viewer):
-        everything = "\n".join(files.values())
-        assert CANARY not in everything, [n for n, t in files.items() if CANARY in t]
-        manifest = json.loads(files["tandem-report/manifest.json"])
-        assert "Secrets: never read." in manifest["never"]
-        resources = f"tandem-report/resources/{stage.namespace}"
-        assert f"{resources}/LakeTable/told.yaml" in files
-        update = yaml.safe_load(files[f"{resources}/TableUpdate/planted.yaml"])
-        assert update["spec"]["update"]["where"] == "k = 1"
-        assert update["status"]["phase"] == "Suspended"
-        driver = update["spec"]["sparkTemplate"]["spec"]["driver"]
-        assert driver["env"][0] == {"name": "PASSWORD", "value": "(removed)"}
-        assert driver["memory"] == "2g"
-        assert "sparkapplications" in everything
-        pod = yaml.safe_load(files["tandem-report/pods.yaml"])[0]
-        assert pod["name"] == "tandem-planted-driver"
-        assert pod["status"]["containerStatuses"][0]["state"]["terminated"]["exitCode"] == 137
-        assert set(manifest["included"]) == {
-            name.removeprefix("tandem-report/") for name in files
-        } - {"manifest.json"}
-    missing = {item["what"]: item["why"] for item in
-               json.loads(viewer["tandem-report/manifest.json"])["missing"]}  # fmt: skip
-    assert "you may not" in missing["CRD laketables.tandem.dev"]
-    definitions = yaml.safe_load(admin["tandem-report/versions.yaml"])["definitions"]
-    assert {d["name"] for d in definitions} >= {"laketables.tandem.dev"}
-    silent = _bundle(stage.type("report", "told", "--redact-statements"))
-    assert "k = 1" not in "\n".join(silent.values())
-
-
-def _places(stage: Stage) -> list[str]:
-    core = f"/api/v1/namespaces/{stage.namespace}"
-    spark = f"/apis/sparkoperator.k8s.io/v1beta2/namespaces/{stage.namespace}"
-    kinds = [stage.space.url(kind) for kind in ("LakeTable", "TableUpdate", "TableIngest")]
-    return [*kinds, f"{core}/pods", f"{core}/events", f"{spark}/sparkapplications"]
-
-
-def _bundle(result: Result) -> dict[str, str]:
-    assert result.exit_code == 0, result.stderr
-    with tarfile.open(fileobj=io.BytesIO(result.stdout_bytes), mode="r:gz") as archive:
-        found = {}
-        for entry in archive.getmembers():
-            opened = archive.extractfile(entry)
-            assert opened is not None
-            found[entry.name] = opened.read().decode()
-        return found
-
-
-def _plant(stage: Stage, lake: QuickLake) -> None:
-    """A secret of its own wherever somebody may have put one by mistake."""
-    space, request = stage.space, stage.cluster.request
-    template = {
-        "metadata": {"annotations": {"note": f"{CANARY}-1"}, "labels": {"x": f"{CANARY}-2"}},
-        "spec": {
-            "sparkConf": {
-                "spark.hadoop.fs.s3a.secret.key": f"{CANARY}-3",
-                "spark.ssl.keyPassword": f"{CANARY}-4",
-                "spark.executorEnv.ANY": f"{CANARY}-5",
-            },
-            "driver": {
-                "memory": "2g",
-                "env": [{"name": "PASSWORD", "value": f"{CANARY}-6"}],
-                "javaOptions": f"-Dpassword={CANARY}-7",
-            },
-        },
-    }
-    space.create(
-        "TableUpdate",
-        "planted",
-        {
-            "tableRef": {"name": "told"},
-            "update": {"where": "k = 1", "set": {"v": "0"}},
-            "suspend": True,
-            "sparkTemplate": template,
-        },
-        annotations={
-            "kubectl.kubernetes.io/last-applied-configuration": f'{{"a": "{CANARY}-8"}}',
-            "owner": f"{CANARY}-9",
-            "tandem.dev/retry": f"{CANARY}-10",
-        },
-    )
-    space.await_phase("TableUpdate", "planted", "Suspended")
-    space.create(
-        "TableIngest",
-        "planted",
-        {
-            "tableRef": {"name": "told"},
-            "suspend": True,
-            "source": {
-                "format": "Csv",
-                "location": lake.location,
-                "options": {"header": "true", "anything": f"{CANARY}-11"},
-            },
-        },
-    )
-    space.patch(
-        "LakeTable", "told", {"spec": {"storage": {"options": {"key_hint": f"{CANARY}-12"}}}}
-    )
-    labels = {
-        "app.kubernetes.io/managed-by": "tandem",
-        "tandem.dev/table": "told",
-        "sparkoperator.k8s.io/app-name": "tandem-planted",
-    }
-    core = f"/api/v1/namespaces/{stage.namespace}"
-    applications = f"/apis/sparkoperator.k8s.io/v1beta2/namespaces/{stage.namespace}"
-    request(
-        "POST",
-        f"{applications}/sparkapplications",
-        {
-            "apiVersion": "sparkoperator.k8s.io/v1beta2",
-            "kind": "SparkApplication",
-            "metadata": {"name": "tandem-planted", "labels": labels},
-            "spec": {
-                "type": "Python",
-                "mode": "cluster",
-                "sparkVersion": "4.2.0",
-                "mainApplicationFile": "local:///x.py",
-                "sparkConf": {"spark.x": f"{CANARY}-13"},
-                "driver": {"envVars": {"TOKEN": f"{CANARY}-14"}},
-                "executor": {},
-            },
-        },
-    )
-    request("POST", f"{core}/pods", {
-        "metadata": {"name": "tandem-planted-driver", "labels": labels},
-        "spec": {"containers": [{
-            "name": "spark-kubernetes-driver",
-            "image": "tandem:1",
-            "args": [f"--password={CANARY}-15"],
-            "env": [{"name": "ANY", "value": f"{CANARY}-16"}],
-        }]},
-    })  # fmt: skip
-    ended = {"exitCode": 137, "reason": "OOMKilled", "message": f"token={CANARY}-17"}
-    request(
-        "PATCH",
-        f"{core}/pods/tandem-planted-driver/status",
-        {"status": {"phase": "Failed", "containerStatuses": [{
-            "name": "spark-kubernetes-driver", "image": "tandem:1", "imageID": "",
-            "ready": False, "restartCount": 0, "state": {"terminated": ended},
-        }]}},
-        content_type="application/merge-patch+json",
-    )  # fmt: skip
-    request("POST", f"{core}/secrets", {
-        "metadata": {"name": "lake"}, "stringData": {"AWS_SECRET_ACCESS_KEY": f"{CANARY}-18"},
-    })  # fmt: skip
-    request("POST", f"{core}/events", {
-        "metadata": {"name": "planted"},
-        "involvedObject": {
-            "apiVersion": "tandem.dev/v1alpha1", "kind": "TableUpdate", "name": "planted",
-            "namespace": stage.namespace,
-        },
-        "reason": "JobFailed",
-        # Taken out since it stood where a secret may stand.
-        "message": f"the job printed {CANARY}-6 and s3://user:{CANARY}-19@host/x",
-        "type": "Warning",
-    })  # fmt: skip
 
 
 def test_versions_and_the_operators_pods(stage: Stage) -> None:

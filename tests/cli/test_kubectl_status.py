@@ -1,0 +1,132 @@
+"""`kubectl tandem status` and `history`: what is made of objects, and how it is shown."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from support.kubectl_objects import NOW, Json, body, said, shown, table
+from tandem.cli.kubectl import render
+from tandem.cli.kubectl.gather import summary
+from tandem.cli.kubectl.look import history_of
+from tandem.cli.kubectl.overview import overview
+from tandem.cli.kubectl.results import did
+
+
+def test_problems_come_first_with_what_to_do() -> None:
+    failed = body(
+        "TableUpdate", "typo",
+        said("Failed", "InvalidStatement", "no column x", completionTime="2027-01-15T07:59:20Z"),
+    )  # fmt: skip
+    hindered = body("TableCompaction", "stuck", said("Locked", "LocksUnavailable", "no etcd"))
+    unseen = body("TableIngest", "lost", {"observedGeneration": -1})
+    fine = body("TableCompaction", "ok", said("Running", "Running"))
+    found = overview([table()], [failed, hindered, unseen, fine], now_ms=NOW)
+    problems = {p["resource"]: p for p in found["problems"]}
+    assert {name: p["reason"] for name, p in problems.items()} == {
+        "TableUpdate/typo": "InvalidStatement",
+        "TableCompaction/stuck": "LocksUnavailable",
+        "TableIngest/lost": "Unseen",
+    }
+    text = shown(render.status({"operator": None, **found}, now_ms=NOW))
+    assert text.startswith("3 problems")
+    assert "TableUpdate/typo on t: InvalidStatement, 40 s" in text
+    assert "→ Correct the expression" in text
+    assert "`" not in text
+    assert text.index("no etcd") < text.index("health")
+    stalled = table("False", "TableNotFound", "nothing there")
+    (problem,) = overview([stalled], [], now_ms=NOW)["problems"]
+    assert (problem["resource"], problem["table"]) == ("LakeTable/t", "t")
+    assert overview([stalled], [], now_ms=NOW)["tables"][0]["health"] == "Stalled"
+
+
+def test_a_failure_that_was_made_good_or_is_tried_again_is_no_problem() -> None:
+    line = {"labels": {"tandem.dev/automatic": "minor"}}
+    ended = {"completionTime": "2027-01-15T07:00:00Z"}
+    before = body("TableCompaction", "a", said("Failed", "JobFailed", **ended), metadata=line)
+    ended = {"completionTime": "2027-01-15T07:10:00Z"}
+    after = body("TableCompaction", "b", said("Succeeded", "Committed", **ended), metadata=line)
+    asked = {"annotations": {"tandem.dev/retry": "7"}}
+    again = body("TableUpdate", "c", said("Failed", "JobFailed"), metadata=asked)
+    twin_ = body("TableUpdate", "d", said("Failed", "JobFailed"),
+                 metadata={"labels": {"tandem.dev/plan": "true"}})  # fmt: skip
+    assert overview([table()], [before, after, again, twin_], now_ms=NOW)["problems"] == []
+    assert len(overview([table()], [before], now_ms=NOW)["problems"]) == 1
+
+
+def test_bars_waits_what_comes_and_what_was() -> None:
+    runs = body(
+        "TableCompaction", "r",
+        said("Running", "Running", startTime="2027-01-15T07:58:00Z", attempt=2,
+             progress={"percent": 60, "summary": "12/20 files, 40 s left", "etaSeconds": 40}),
+    )  # fmt: skip
+    waits = body("TableUpdate", "w", said("Pending", "WaitingForLock", "waits for A on B, 3 s"))
+    rests = body("TableUpdate", "s", said("Suspended", "Suspended", "spec.suspend is true"))
+    lock = {"operation": "TableUpdate/w", "state": "Waiting", "since": "2027-01-15T07:57:00Z",
+            "behind": ["A on B"]}  # fmt: skip
+    facts: Json = {
+        "locks": [lock],
+        "version": 7,
+        "nextCompaction": {"what": "Minor of 0-3", "nextTime": "2027-01-16T01:00:00Z", "why": "W."},
+        "lastOperations": [{"name": "TableIngest/l", "phase": "Succeeded", "reason": "Committed",
+                            "completionTime": "2027-01-15T06:00:00Z", "version": 6}],
+    }  # fmt: skip
+    found = overview([table(**facts)], [runs, waits, rests], now_ms=NOW)
+    assert found["problems"] == []
+    (shown_,) = found["tables"]
+    assert [o["operation"] for o in shown_["waiting"]] == ["TableUpdate/s", "TableUpdate/w"]
+    text = shown(render.status({"operator": None, **found}, now_ms=NOW))
+    assert "████████████░░░░░░░░  60% 12/20 files, 40 s left, attempt 2, for 2 min" in text
+    assert "waits for A on B, for 3 min" in text
+    assert "Minor of 0-3" in text
+    assert "at 2027-01-16 01:00:00; W." in text
+    assert "Succeeded, version 6, 2 h ago" in text
+    assert "\x1b" not in text
+
+
+def test_the_operators_health_in_a_line() -> None:
+    def pod(name: str, **facts: Any) -> Json:
+        return {"namespace": "s", "name": name, "ready": True, "restarts": 0, "version": "1",
+                "leads": None, **facts}  # fmt: skip
+
+    assert summary([], "in any namespace") == {
+        "ok": False,
+        "summary": "no pod of it is seen in any namespace",
+    }
+    two = summary([pod("a", leads=True), pod("b", leads=False, ready=False, restarts=1)], "")
+    assert two == {
+        "ok": False,
+        "summary": "1 of 2 pods ready in s, version 1, leader a, 1 restart",
+    }
+    assert summary([pod("a", leads=False)], "")["summary"].endswith("no leader")
+    assert "leader" not in summary([pod("a")], "")["summary"]
+
+
+def test_history_tells_ends_once_and_newest_first() -> None:
+    done = body(
+        "TableUpdate", "u",
+        said("Succeeded", "Committed", completionTime="2027-01-15T07:30:00Z",
+             result={"version": 5, "filesRemoved": 2, "filesAdded": 1, "bytesRemoved": 2048,
+                     "bytesAdded": 1024, "rowsAffected": {"updated": 1234}}),
+    )  # fmt: skip
+
+    def event(reason: str, time: str, name: str = "u") -> Json:
+        about = {"kind": "TableUpdate", "name": name, "namespace": "n"}
+        return {"metadata": {}, "involvedObject": about, "reason": reason, "lastTimestamp": time,
+                "message": "m"}  # fmt: skip
+
+    last = [{"name": "TableIngest/gone", "phase": "Superseded", "reason": "Superseded",
+             "completionTime": "2027-01-15T07:00:00Z"}]  # fmt: skip
+    rows = history_of(
+        table(lastOperations=last),
+        [done],
+        [event("JobStarted", "2027-01-15T07:29:00Z"), event("Committed", "2027-01-15T07:30:00Z"),
+         event("JobStarted", "2027-01-15T07:29:00Z", "of-another-table")],
+    )  # fmt: skip
+    assert [(row["resource"], row["what"]) for row in rows] == [
+        ("TableUpdate/u", "Succeeded"),
+        ("TableUpdate/u", "JobStarted"),
+        ("TableIngest/gone", "Superseded"),
+    ]
+    assert rows[0]["did"] == "2 files (2.0 KiB) → 1 (1.0 KiB), 1,234 rows updated"
+    assert did(body("TableUpdate", "x", said("Failed", "Conflict", "version 7"))) == "version 7"
+    assert "1,234 rows" in shown(render.history(rows))
