@@ -61,6 +61,20 @@ class Locked:
         )
         return replace(chosen, **changes)
 
+    def keys(self, user: str, password: str) -> list[bytes]:
+        """All keys, as that user sees them."""
+
+        async def read() -> list[bytes]:
+            trust = grpc.ssl_channel_credentials((self.folder / "ca.pem").read_bytes())
+            async with grpc.aio.secure_channel(self.endpoint, trust) as channel:
+                asked = rpc.AuthenticateRequest(name=user, password=password)
+                token = (await rpc.AuthStub(channel).Authenticate(asked)).token
+                everything = rpc.RangeRequest(key=b"\0", range_end=b"\0", keys_only=True)
+                found = await rpc.KVStub(channel).Range(everything, metadata=(("token", token),))
+            return [kv.key for kv in found.kvs]
+
+        return asyncio.run(read())
+
     def ask(self, user: str, password: str, *calls: tuple[str, str, Any]) -> list[str]:
         """Calls one after the other, as that user and by a client of our own: "OK", or what
         etcd says to each."""
