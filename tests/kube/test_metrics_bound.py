@@ -6,25 +6,19 @@ import asyncio
 import itertools
 import time
 from collections import Counter
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
+from support.metrics_stage import KINDS, Stage, ended, family_of, of, own
 from tandem.errors import AccessDenied, LocksUnavailable, Reason, StorageError
 from tandem.kube import metrics_families as families
-from tandem.kube import table_status
-from tandem.kube.metrics import Metrics, verb_and_resource
-from tandem.kube.metrics_families import FAMILIES, Family
+from tandem.kube.metrics import verb_and_resource
+from tandem.kube.metrics_families import FAMILIES
 from tandem.kube.metrics_locks import MeasuredLocks
-from tandem.kube.metrics_state import LOOKED_UP, State
+from tandem.kube.metrics_state import LOOKED_UP
 from tandem.kube.observed import Observed
-from tandem.kube.registry import Registry
-from tandem.kube.slots import Slots
 from tandem.kube.subject import Subject
-from tandem.kube.tables import TableContext, Upcoming
-from tandem.kube.workers import Workers
 from tandem.locks.memory import InProcessLocks
 from tandem.locks.model import WHOLE_TABLE, LockRequest, Mode
 from tandem.operations.effects import Effect, Point
@@ -39,95 +33,15 @@ from tandem.operations.events import (
     LocksWaiting,
     RoundDone,
 )
-from tandem.operations.statuses import conditions
 from tandem.planning.decision import Hold
 from tandem.spec.status import (
     OperationResult,
-    OperationStatus,
     Phase,
     Plan,
     Reconciled,
-    TableStatus,
 )
 
-Json = dict[str, Any]
-Series = dict[tuple[str, frozenset[tuple[str, str]]], float]
-KINDS = ("TableCompaction", "TableIngest", "TableUpdate", "SegmentRewrite")
 ODD = ("", "Nonsense", "x" * 300, 'quo"te', "new\nline")
-
-
-class Stage:
-    """An operator's metrics without the operator."""
-
-    def __init__(self, shown: int = 100) -> None:
-        self.metrics = Metrics()
-        self.registry = Registry()
-        self.tables: dict[tuple[str, str], TableContext] = {}
-        self.slots = Slots(2)
-        self.workers = Workers(2, self.metrics)
-        context = SimpleNamespace(registry=self.registry, tables=self.tables, slots=self.slots)
-        self.metrics.add(State(cast(Any, context), lambda: True, self.workers, shown))
-
-    def text(self) -> str:
-        return asyncio.run(self.metrics.exposition()).decode()
-
-    def series(self) -> Series:
-        return {
-            (sample.name, frozenset(sample.labels.items())): sample.value
-            for family in text_string_to_metric_families(self.text())
-            for sample in family.samples
-        }
-
-    def operation(self, number: int, phase: str, kind: str = KINDS[0], **more: Any) -> None:
-        reason = more.pop("reason", "")
-        condition = {"type": "Succeeded", "status": "Unknown", "reason": reason}
-        self.registry.update(
-            {
-                "kind": kind,
-                "metadata": {
-                    "name": f"op-{number}",
-                    "namespace": f"n{number % 50}",
-                    "uid": f"uid-{number}",
-                    "resourceVersion": "1",
-                },
-                "spec": {"tableRef": {"name": more.pop("table", "t")}},
-                "status": {"phase": phase, "conditions": [condition], **more},
-            }
-        )
-
-    def table(self, number: int, files: int | None, hold: Hold | None = None) -> TableContext:
-        table = TableContext(f"table-{number}", cast(Any, None))
-        if files is None:
-            table.conditions = table_status.hindered(Reason.ACCESS_DENIED, "no", 1, 0)
-        else:
-            table.table = cast(Any, object())
-            table.conditions = table_status.ready(Reason.ADOPTED, "", 1, 0)
-            table.facts = TableStatus(
-                version=number, segments=3, files=files, bytes=files, small_files=1, deleted_rows=2
-            )
-        if hold is not None:
-            table.upcoming = Upcoming(hold, 1_000 * number)
-        self.tables[f"n{number % 50}", f"t{number}"] = table
-        return table
-
-
-def of(series: Series, name: str, **labels: str) -> float | None:
-    """The sum of all series with these labels, None if there are none."""
-    values = [
-        v
-        for (found, has), v in series.items()
-        if found == name and labels.items() <= dict(has).items()
-    ]
-    return sum(values) if values else None
-
-
-def ended(phase: Phase, reason: str, **more: Any) -> OperationStatus:
-    found = conditions(phase, Reason.COMMITTED, "", 1, 0)
-    return OperationStatus(
-        phase=phase,
-        conditions=tuple(c.model_copy(update={"reason": reason}) for c in found),
-        **more,
-    )
 
 
 def storm(stage: Stage, seed: int) -> None:
@@ -443,18 +357,6 @@ def test_an_operation_costs_less_than_a_third_of_a_millisecond() -> None:
 
     # The least of several: whatever else the process does only adds to it.
     assert min(seconds() for _ in range(5)) < 0.3e-3
-
-
-def own(series: Series) -> Series:
-    return {key: value for key, value in series.items() if key[0].startswith("tandem_")}
-
-
-def family_of(name: str) -> Family:
-    for family in FAMILIES:
-        endings = ("_bucket", "_sum", "_count") if family.type == "histogram" else ("",)
-        if any(name == family.name + ending for ending in endings):
-            return family
-    raise AssertionError(f"{name} is of no family")
 
 
 def shown(stage: Stage) -> set[str]:
