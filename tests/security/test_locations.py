@@ -248,6 +248,35 @@ def test_a_secret_does_not_have_the_operator_read_its_own_files(key: str, rules:
     assert CANARY not in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    ("location", "options", "environ"),
+    [
+        ("s3://lake/t", {"region": "x@evil.example/"}, {}),
+        ("s3://lake/t", {"region": "x.evil.example/"}, {}),
+        ("s3://lake/t", {"region": "x\n"}, {}),
+        ("s3://lake/t", {"aws_default_region": "evil.example#"}, {}),
+        ("s3://lake/t", {}, {"AWS_REGION": "x@evil.example/"}),
+        ("s3://lake/t", {}, {"AWS_DEFAULT_REGION": "evil.example?"}),
+        ("abfss://lake/t", {"account_name": "evil.example/"}, {}),
+        ("abfss://lake/t", {}, {"AZURE_STORAGE_ACCOUNT_NAME": "evil.example/"}),
+        ("abfss://lake/t", {"tenant_id": "../../x"}, {}),
+        ("s3://evil.example\\x/t", {"virtual_hosted_style_request": "true"}, {}),
+        ("s3://evil.example:443/t", {}, {}),
+        ("s3://evil.example%2fx/t", {}, {}),
+        ("gs://evil example/t", {}, {}),
+        ("abfss://lake@evil.example:443/t", {}, {}),
+        ("abfss://lake@evil.example\n/t", {}, {}),
+    ],
+    ids=str,
+)
+def test_no_name_becomes_a_host(
+    location: str, options: dict[str, str], environ: dict[str, str]
+) -> None:
+    """Clients write regions, accounts and buckets into URLs as they are."""
+    with pytest.raises(InvalidSpec):
+        open_store(location, options, environ=environ)
+
+
 def test_an_option_does_not_lead_to_another_storage_account() -> None:
     for options, environ in (
         ({"account_name": "other"}, {}),

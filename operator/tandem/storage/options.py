@@ -52,6 +52,19 @@ _SYNONYMS = {
     "s3": {"endpoint_url": "endpoint", "default_region": "region"},
     "gs": {"endpoint": "base_url"},
 }
+# Clients write these into the name of a host, or as they are into a URL: with a slash in it, a
+# region is another host.
+_NAMES = frozenset({"region", "account_name", "tenant_id", "client_id"})
+_NAME = re.compile(r"[A-Za-z0-9._-]{1,255}")
+_NAMED_BY = frozenset(
+    {
+        "AWS_REGION",
+        "AWS_DEFAULT_REGION",
+        "AZURE_STORAGE_ACCOUNT_NAME",
+        "AZURE_CLIENT_ID",
+        "AZURE_TENANT_ID",
+    }
+)
 _PREFIX = re.compile(r"^(aws|google|azure|azure_storage)_")
 _SECRET = ("secret", "access_key", "account_key", "token", "password", "sas", "credential")
 _ALSO_SECRET = re.compile(r"private|service_account|passphrase|(^|_)pass($|_)|(^|_)key$")
@@ -131,12 +144,16 @@ def settings(
         if environ and environ.get(name):
             if name == "AWS_ALLOW_HTTP":
                 client["allow_http"] = _truth(name, environ[name])
+            elif name in _NAMED_BY and not _NAME.fullmatch(environ[name]):
+                raise _bad(name, "this is no name", "letters, digits, . _ -")
             else:
                 config[name.lower()] = environ[name]
     for name, value in options.items():
         key = option_name(scheme, name)
         if "@" in value and "://" in value:
             raise _bad(name, "an option must not carry credentials", "a URL without user info")
+        if key in _NAMES and not _NAME.fullmatch(value):
+            raise _bad(name, "this is no name", "letters, digits, . _ -")
         if key in _CLIENT:
             client[key] = _truth(name, value) if key == "allow_http" else value
         else:

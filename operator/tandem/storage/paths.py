@@ -22,7 +22,8 @@ SCHEMES = ("file", "s3", "gs", "abfss")
 _ALIASES = {"s3a": "s3", "s3n": "s3", "gcs": "gs"}
 _SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.\-]*):")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
-_CONTAINER_AT_ACCOUNT = re.compile(r"^[A-Za-z0-9$][A-Za-z0-9\-]*@[A-Za-z0-9.\-]+$")
+_BUCKET = re.compile(r"^\$?[A-Za-z0-9][A-Za-z0-9._\-]*\Z")
+_CONTAINER_AT_ACCOUNT = re.compile(r"^[A-Za-z0-9$][A-Za-z0-9\-]*@[A-Za-z0-9.\-]+\Z")
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +174,9 @@ def split_location(
         )
     elif not authority:
         raise bad("a location must name a bucket", "Write scheme://bucket/path")
+    elif "@" not in authority and not _BUCKET.match(authority):
+        # Clients put it into the name of a host.
+        raise bad("this is no name of a bucket", "Correct it: letters, digits, . _ - alone")
     if "\\" in path or _CONTROL.search(path) or not _encodable(path):
         raise bad("a location holds no backslash and no control character", "Correct it")
     if any(_steps_out(part) for part in path.split("/")):
