@@ -61,6 +61,9 @@ def test_files_of_kubeconfig_are_merged_and_the_first_word_counts(tmp_path: Path
     assert log_in(Flags(kubeconfig=second), environ).info.server == "https://two"
     with pytest.raises(InvalidSpec, match="no such file"):
         log_in(Flags(kubeconfig=tmp_path / "none"), environ)
+    (tmp_path / "bad").write_text("{clusters: [{}]}")
+    with pytest.raises(InvalidSpec, match="not a kubeconfig"):
+        log_in(Flags(kubeconfig=tmp_path / "bad"), environ)
     with pytest.raises(InvalidSpec, match="three"):
         log_in(Flags(context="three"), environ)
 

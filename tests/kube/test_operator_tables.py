@@ -94,7 +94,9 @@ def test_a_running_operation_and_its_locks_show(stage: Stage) -> None:
     with stage.jobs.held():
         stage.space.compaction("work", "busy")
         stage.space.await_phase(KIND, "work", "Running")
-        status = stage.space.await_status(TABLE, "busy", lambda s: bool(s.get("heldLocks")))
+        status = stage.space.await_status(
+            TABLE, "busy", lambda s: bool(s.get("heldLocks") and s.get("runningOperations"))
+        )
         assert status["runningOperations"] == ["TableCompaction/work"]
         (lock,) = status["heldLocks"]
         assert lock.startswith("TableCompaction/work: f-")

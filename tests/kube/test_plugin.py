@@ -18,6 +18,7 @@ import yaml
 
 from support.operator_thread import await_that
 from support.plugin import Stage, plugin_stage
+from tandem.cli.kubectl.complete import candidates
 
 if TYPE_CHECKING:
     from support.cluster import Cluster
@@ -189,6 +190,14 @@ def test_suspend_resume_wait_and_retry(stage: Stage) -> None:
         assert "not ended in time" in late.stderr
     assert stage.type("resume", "tcomp/long").exit_code == 0
     assert stage.type("wait", "tcomp/long", "--timeout", "30s").exit_code == 0
+    where = ["-n", stage.namespace, "--kubeconfig", str(stage.cluster.kubeconfig)]
+    assert candidates(["status", *where, "pau"]) == ["paused"]
+    assert candidates(["wait", *where, "Tab"]) == [
+        *("TableCompaction/", "TableIngest/", "TableUpdate/")
+    ]
+    assert candidates(["wait", *where, "tcomp/lo"]) == ["tcomp/long"]
+    nobody = ["--kubeconfig", str(stage.folder / "none")]
+    assert candidates(["wait", *nobody, "tcomp/lo"]) == []
     refused = stage.type("suspend", "tcomp/long")
     assert refused.exit_code == 2
     assert "it has ended" in refused.stderr

@@ -113,14 +113,18 @@ def log_in(flags: Flags, environ: Mapping[str, str] | None = None) -> Login:
     files = files_of(flags, os.environ if environ is None else environ)
     headers: dict[str, str] = {}
     if any(path.exists() for path in files):
-        config = merged(files)
-        info = credentials.from_config(
-            config,
-            files[0],
-            flags.context,
-            cluster_name=flags.cluster,
-            user_name=flags.user,
-        )
+        try:
+            info = credentials.from_config(
+                merged(files),
+                files[0],
+                flags.context,
+                cluster_name=flags.cluster,
+                user_name=flags.user,
+            )
+        except (AttributeError, KeyError, TypeError) as error:
+            raise InvalidSpec(
+                "not a kubeconfig", resource=", ".join(map(str, files)), found=str(error)
+            ) from error
     elif flags.server:
         info = kopf.ConnectionInfo(server=flags.server)
     else:
@@ -143,8 +147,11 @@ class Access:
     """Calls as the user. Every one may raise AccessDenied, ReferenceNotFound, InvalidSpec,
     ClusterUnavailable."""
 
-    def __init__(self, api: Api, namespace: str, *, all_namespaces: bool = False) -> None:
+    def __init__(
+        self, api: Api, namespace: str, *, all_namespaces: bool = False, server: str = ""
+    ) -> None:
         self.api = api
+        self.server = server
         self.namespace = namespace
         self.all_namespaces = all_namespaces
 
@@ -177,10 +184,9 @@ class Access:
 
     async def page(self, url: str) -> Json:
         """What the API server says of itself: `/version`, `/apis/…`."""
-        try:
-            return await self.api.request("GET", url)
-        except ApiError as error:
-            raise in_words(error, "get", ResourcePath("", "", url.strip("/"))) from error
+        return await self._doing("get", ResourcePath("", "", url.strip("/")))(
+            self.api.request("GET", url)
+        )
 
     async def text(self, path: ResourcePath, sub: str, query: Mapping[str, str]) -> str:
         """A subresource that is no JSON: `log`."""
@@ -201,7 +207,7 @@ class Access:
             try:
                 return await asked
             except ApiError as error:
-                raise in_words(error, verb, path, sub) from error
+                raise in_words(error, verb, path, sub, server=self.server) from error
 
         return call
 
@@ -212,7 +218,9 @@ def described(path: ResourcePath, sub: str = "") -> str:
     return f"{plural}/{sub}" if sub else plural
 
 
-def in_words(error: ApiError, verb: str, path: ResourcePath, sub: str = "") -> TandemError:
+def in_words(
+    error: ApiError, verb: str, path: ResourcePath, sub: str = "", *, server: str = ""
+) -> TandemError:
     """The API server's error as one of ours, with the verb and the resource in it."""
     what = described(path, sub)
     if path.name:
@@ -247,7 +255,9 @@ def in_words(error: ApiError, verb: str, path: ResourcePath, sub: str = "") -> T
     if isinstance(error, Conflict | Invalid):
         return InvalidSpec(error.message, resource=what_else)
     if isinstance(error, Unavailable) or error.status == 0:
-        return ClusterUnavailable(error.message, remedy="Is the context the right one?")
+        return ClusterUnavailable(
+            error.message, resource=server, remedy="Is the context the right one?"
+        )
     return ClusterUnavailable(f"{error.status} {error.reason}: {error.message}", resource=what_else)
 
 
@@ -275,7 +285,12 @@ async def opened(flags: Flags) -> AsyncIterator[Access]:
         user_agent=f"kubectl-tandem/{tandem.__version__}",
         headers=login.headers,
     ) as api:
-        yield Access(api, login.namespace, all_namespaces=flags.all_namespaces)
+        yield Access(
+            api,
+            login.namespace,
+            all_namespaces=flags.all_namespaces,
+            server=str(login.info.server),
+        )
 
 
 def run(flags: Flags, work: Callable[[Access], Awaitable[_T]]) -> _T:

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from tandem.cli.exits import errors_to_exit
+from tandem.cli.kubectl import offer
 from tandem.cli.kubectl.flags import Flags, connected
 from tandem.cli.output import Output
 
@@ -34,9 +35,17 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-Table = Annotated[str | None, typer.Argument(metavar="TABLE", help="Only this LakeTable.")]
+Table = Annotated[
+    str | None,
+    typer.Argument(metavar="TABLE", help="Only this LakeTable.", autocompletion=offer.tables),
+]
 Named = Annotated[
-    str, typer.Argument(metavar="KIND/NAME", help="An operation, as in TableCompaction/nightly.")
+    str,
+    typer.Argument(
+        metavar="KIND/NAME",
+        help="An operation, as in TableCompaction/nightly.",
+        autocompletion=offer.operations,
+    ),
 ]
 OutputOption = Annotated[Output, typer.Option("-o", "--output", help="How results are printed.")]
 Timeout = Annotated[
@@ -87,7 +96,11 @@ def plan(
     flags: Flags,
     resources: Annotated[
         list[str] | None,
-        typer.Argument(metavar="KIND/NAME", help="What is there already; a LakeTable too."),
+        typer.Argument(
+            metavar="KIND/NAME",
+            help="What is there already; a LakeTable too.",
+            autocompletion=offer.operations,
+        ),
     ] = None,
     files: Annotated[
         list[str] | None,
@@ -139,7 +152,10 @@ def locks(flags: Flags, name: Table = None, output: OutputOption = Output.TABLE)
 @connected()
 def history(
     flags: Flags,
-    name: Annotated[str, typer.Argument(metavar="TABLE", help="A LakeTable.")],
+    name: Annotated[
+        str,
+        typer.Argument(metavar="TABLE", help="A LakeTable.", autocompletion=offer.tables),
+    ],
     output: OutputOption = Output.TABLE,
     limit: Annotated[int, typer.Option("--limit", min=1, help="At most so many lines.")] = 30,
 ) -> None:

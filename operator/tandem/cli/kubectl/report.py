@@ -7,6 +7,7 @@ missing, and why.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import io
 import json
 import os
@@ -29,7 +30,7 @@ from tandem.cli.kubectl.flags import Flags
 from tandem.cli.kubectl.look import now_ms
 from tandem.cli.kubectl.overview import Json, id_of, namespace_of
 from tandem.cli.kubectl.redact import Redactor
-from tandem.errors import InvalidSpec, TandemError
+from tandem.errors import AccessDenied, InvalidSpec, TandemError
 from tandem.kube.api import ResourcePath
 from tandem.kube.kinds import GROUP, KINDS, plural, status_of
 
@@ -112,6 +113,8 @@ def report(
 
     async def work(access: Access) -> Exit:
         bundle = Bundle(Redactor(statements=redact_statements))
+        with contextlib.suppress(AccessDenied):  # an answer too: somebody is there to be asked
+            await access.page("/version")
         await collect(access, bundle, table, log_lines)
         manifest = {
             "made": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
