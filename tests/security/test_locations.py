@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 from tandem import spec
 from tandem.errors import InvalidSpec, LocationNotAllowed
 from tandem.kube.allowed import Allowed
+from tandem.kube.metrics import Metrics
+from tandem.kube.workers import Workers
 from tandem.spec.table import LakeTable
 from tandem.storage import open_store
 from tandem.storage.allowed import OF_THE_POD, require
@@ -275,6 +277,44 @@ def test_no_name_becomes_a_host(
     """Clients write regions, accounts and buckets into URLs as they are."""
     with pytest.raises(InvalidSpec):
         open_store(location, options, environ=environ)
+
+
+@pytest.mark.parametrize(
+    ("location", "options", "environ"),
+    [
+        ("s3://b/t", {"endpoint": "http://a b"}, {}),
+        ("s3://b/t", {"endpoint": "http://[::1"}, {}),
+        ("s3://b/t", {"endpoint": ""}, {}),
+        ("s3://b/t", {"endpoint": "\u00e9://x"}, {}),
+        ("s3://b/t", {"timeout": CANARY}, {}),
+        ("s3://b/t", {}, {"AWS_ENDPOINT_URL": f"http://{CANARY} x"}),
+        ("s3://b/t", {}, {"AWS_ACCESS_KEY_ID": f"{CANARY}\nx"}),
+        ("s3://b/t", {}, {"AWS_SESSION_TOKEN": f"{CANARY}\u20ac"}),
+        ("gs://b/t", {}, {"GOOGLE_SERVICE_ACCOUNT_KEY": CANARY}),
+        ("gs://b/t", {}, {"GOOGLE_SERVICE_ACCOUNT_KEY": f'{{"private_key": "{CANARY}"}}'}),
+        ("abfss://c@a/t", {}, {"AZURE_STORAGE_ACCOUNT_KEY": f"{CANARY}!"}),
+    ],
+    ids=str,
+)
+def test_what_a_client_panics_on_is_a_wrong_spec(
+    location: str, options: dict[str, str], environ: dict[str, str]
+) -> None:
+    """A panic is no Exception, and would end the operator for everybody."""
+    right = {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "AWS_REGION": "x"}
+    with pytest.raises(InvalidSpec) as refused:
+        open_store(location, options, environ={**right, **environ})
+    assert CANARY not in str(refused.value)
+
+
+def test_a_panic_all_the_same_is_an_ordinary_error() -> None:
+    class PanicException(BaseException):
+        pass
+
+    def panic() -> None:
+        raise PanicException
+
+    with Workers(1, Metrics()) as workers, pytest.raises(RuntimeError, match="panicked"):
+        workers.submit(panic).result()
 
 
 def test_an_option_does_not_lead_to_another_storage_account() -> None:

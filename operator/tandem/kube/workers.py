@@ -12,6 +12,9 @@ from typing import Any, ParamSpec, TypeVar
 
 from tandem.kube.metrics import Metrics
 
+_PANIC = "PanicException"
+"""What Rust's panics come as, obstore's for one: a BaseException that nobody catches, so that one
+table's would be the end of all. The class cannot be imported."""
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
@@ -47,6 +50,10 @@ class Workers(ThreadPoolExecutor):
             self._metrics.worker_wait.observe(time.perf_counter() - asked)
             try:
                 return context.run(fn, *args, **kwargs)
+            except BaseException as error:
+                if type(error).__name__ != _PANIC:
+                    raise
+                raise RuntimeError("a native library panicked") from error
             finally:
                 with self._counting:
                     self._busy -= 1

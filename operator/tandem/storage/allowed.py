@@ -10,11 +10,10 @@ from __future__ import annotations
 import fnmatch
 import json
 import os
-import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from tandem.errors import InvalidSpec, LocationNotAllowed
-from tandem.storage.options import option_name
+from tandem.storage.options import URL, option_name
 from tandem.storage.paths import canonical_location, canonical_prefix, is_below, split_location
 
 
@@ -62,9 +61,6 @@ _EMULATOR = "http://127.0.0.1:10000"
 _VARIABLES = ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AZURE_AUTHORITY_HOST")
 _KEY_URLS = ("gcs_base_url", "token_uri", "auth_uri")
 _OF_GOOGLE = ("*.googleapis.com", "accounts.google.com")
-_URL = re.compile(
-    r"(?i)https?://([a-z0-9._-]+|\[[0-9a-f:.]+\])(?::(\d{1,5}))?(/[A-Za-z0-9._~/-]*)?"
-)
 
 OF_THE_POD = frozenset(
     {
@@ -162,7 +158,7 @@ def _member(text: str, key: str) -> str:
 
 def _matches(url: str, patterns: Sequence[str]) -> bool:
     """Of what two parsers might read differently nothing matches."""
-    found = _URL.fullmatch(url.strip())
+    found = URL.fullmatch(url.strip())
     if found is None:
         return False
     host, port = found[1].lower(), found[2]

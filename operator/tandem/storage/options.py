@@ -55,7 +55,13 @@ _SYNONYMS = {
 # Clients write these into the name of a host, or as they are into a URL: with a slash in it, a
 # region is another host.
 _NAMES = frozenset({"region", "account_name", "tenant_id", "client_id"})
+_URLS = frozenset({"endpoint", "base_url", "proxy_url", "metadata_endpoint", "authority_host"})
+_URL_OF = frozenset({"AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AZURE_AUTHORITY_HOST"})
+URL = re.compile(r"(?i)https?://([a-z0-9._-]+|\[[0-9a-f:.]+\])(?::(\d{1,5}))?(/[A-Za-z0-9._~/-]*)?")
+"""A URL that everybody reads alike; its host and port. On others a client may panic."""
+_PLAIN = re.compile(r"[\x20-\x7e]*")
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,255}")
+_JSON = frozenset({"GOOGLE_SERVICE_ACCOUNT_KEY"})
 _NAMED_BY = frozenset(
     {
         "AWS_REGION",
@@ -144,14 +150,23 @@ def settings(
         if environ and environ.get(name):
             if name == "AWS_ALLOW_HTTP":
                 client["allow_http"] = _truth(name, environ[name])
+            elif name in _URL_OF and not URL.fullmatch(environ[name]):
+                raise _bad(name, "this is no URL", "http://host:port or https://…", "secretRef")
+            elif name not in _JSON and not _PLAIN.fullmatch(environ[name]):
+                # It goes into a header, where a client panics on it.
+                raise _bad(
+                    name, "it holds control or foreign characters", "plain text", "secretRef"
+                )
             elif name in _NAMED_BY and not _NAME.fullmatch(environ[name]):
-                raise _bad(name, "this is no name", "letters, digits, . _ -")
+                raise _bad(name, "this is no name", "letters, digits, . _ -", "secretRef")
             else:
                 config[name.lower()] = environ[name]
     for name, value in options.items():
         key = option_name(scheme, name)
         if "@" in value and "://" in value:
             raise _bad(name, "an option must not carry credentials", "a URL without user info")
+        if key in _URLS and not URL.fullmatch(value):
+            raise _bad(name, "this is no URL", "http://host:port or https://…")
         if key in _NAMES and not _NAME.fullmatch(value):
             raise _bad(name, "this is no name", "letters, digits, . _ -")
         if key in _CLIENT:
@@ -186,11 +201,13 @@ def _truth(name: str, value: str) -> bool:
     return value.lower() in ("true", "1")
 
 
-def _bad(name: str, message: str, expected: str) -> InvalidSpec:
+def _bad(name: str, message: str, expected: str, where: str = "options") -> InvalidSpec:
     return InvalidSpec(
         message,
-        field=f"spec.storage.options.{name}",
+        field=f"spec.storage.{where}.{name}",
         found=name,
         expected=expected,
-        remedy="Put secrets into the environment (AWS_…, GOOGLE_…, AZURE_…) or a Secret",
+        remedy="Put secrets into the environment (AWS_…, GOOGLE_…, AZURE_…) or a Secret"
+        if where == "options"
+        else "Correct it in the Secret",
     )

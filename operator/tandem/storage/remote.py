@@ -71,8 +71,19 @@ class RemoteStore:
 
     def __init__(self, location: str, settings: Settings) -> None:
         self._location = location
-        self._client = _client(location, settings, _RETRY)
-        self._exclusive = _client(location, settings, _NO_RETRY)
+        try:
+            self._client = _client(location, settings, _RETRY)
+            self._exclusive = _client(location, settings, _NO_RETRY)
+        except BaseError as error:
+            # Its text may repeat what it was given.
+            raise InvalidSpec(
+                "the store's client takes these options or credentials for none",
+                resource=location,
+                field="spec.storage",
+                found=type(error).__name__,
+                expected="options and keys as the client's documentation has them",
+                remedy="Correct spec.storage.options or the Secret",
+            ) from None
 
     @property
     def location(self) -> str:
