@@ -3,58 +3,26 @@ each as a service account of its own; the Spark operator's CRD validates what is
 
 from __future__ import annotations
 
-import asyncio
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from support import quick_lake
+from support.dev_thread import spark_operator
 from support.operator_thread import (
-    LIMIT_S,
     HeldJobs,
     Resources,
     await_that,
     operating,
     quick_settings,
 )
-from tandem.kube.dev import DevSettings, run_dev
 
 if TYPE_CHECKING:
     from support.cluster import Cluster
 
 KIND = "TableCompaction"
-
-
-@contextmanager
-def spark_operator(cluster: Cluster, namespace: str, jobs: HeldJobs) -> Iterator[None]:
-    """`tandem dev` in a thread."""
-    settings = DevSettings(namespaces=(namespace,), kubeconfig=cluster.dev_kubeconfig)
-    is_ready = threading.Event()
-    ends: list[Any] = []
-
-    async def run() -> None:
-        stop, ready = asyncio.Event(), asyncio.Event()
-        loop = asyncio.get_running_loop()
-        ends.append(lambda: loop.call_soon_threadsafe(stop.set))
-        running = asyncio.create_task(run_dev(settings, runner=jobs, stop=stop, ready=ready))
-        await asyncio.wait({running, asyncio.ensure_future(ready.wait())},
-                           return_when=asyncio.FIRST_COMPLETED)  # fmt: skip
-        is_ready.set()
-        await running
-
-    thread = threading.Thread(target=lambda: asyncio.run(run()), name="dev", daemon=True)
-    thread.start()
-    assert is_ready.wait(LIMIT_S)
-    try:
-        yield
-    finally:
-        ends[0]()
-        thread.join(LIMIT_S)
-        assert not thread.is_alive()
 
 
 class Stage:

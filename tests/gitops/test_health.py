@@ -1,0 +1,203 @@
+"""What kstatus, Argo CD and Flux make of every situation, by their own code; the same table is in
+docs/gitops.md. And over a real life: see `test_life_of_objects.py`."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+
+from cluster_processes import REPOSITORY
+from support.gitops import EXAMPLES, HEALTH_LUA, Judges
+from support.situations import OPERATIONS, TABLES, play
+from tandem.kube.api import Api
+from tandem.kube.kinds import OPERATION_KINDS, TABLE_KIND
+
+if TYPE_CHECKING:
+    from support.cluster import Cluster
+
+Json = dict[str, Any]
+AT_WORK = ("InProgress", "Progressing", "InProgress")
+DONE = ("Current", "Healthy", "Current")
+FAILED = ("Failed", "Degraded", "Failed")
+SUSPENDED = ("Current", "Suspended", "Current")
+GOING = ("Terminating", "Progressing", "InProgress")
+# kstatus knows nothing of annotations, so a failure stays one until the operator has answered.
+TO_BE_RETRIED = ("Failed", "Progressing", "InProgress")
+
+OF_OPERATIONS = {
+    "just created, nobody has seen it yet": AT_WORK,
+    "waits for its table, or for another operation": AT_WORK,
+    "begins": AT_WORK,
+    "planned": AT_WORK,
+    "waits for locks": AT_WORK,
+    "has its locks": AT_WORK,
+    "its job runs": AT_WORK,
+    "an attempt failed, another one follows": AT_WORK,
+    "etcd, the store or the API server is away": AT_WORK,
+    "its result is reconciled and committed": AT_WORK,
+    "committed": DONE,
+    "there was nothing to do": DONE,
+    "a dry run, planned": DONE,
+    "superseded by what others committed": DONE,
+    "failed for good": FAILED,
+    "its spec is wrong": FAILED,
+    "failed, and `tandem.dev/retry` is new": TO_BE_RETRIED,
+    "is tried again": AT_WORK,
+    "failed again after that": FAILED,
+    "suspended": SUSPENDED,
+    "at work, and Git says `suspend` since a moment ago": AT_WORK,
+    "suspended, and Git says so no more since a moment ago": AT_WORK,
+    "committed, and then its spec was changed": AT_WORK,
+    "deleted while its job ran, being cleaned up": GOING,
+    "deleted after its end, kept by somebody's finalizer": GOING,
+}
+OF_TABLES = {
+    "just created, nobody has seen it yet": AT_WORK,
+    "ready: adopted or created": DONE,
+    "the store is away for now": AT_WORK,
+    "there is no table, or no access": FAILED,
+    "its spec is wrong": FAILED,
+    "its spec was changed a moment ago": AT_WORK,
+    "being deleted": GOING,
+}
+
+
+@dataclass(frozen=True)
+class Judged:
+    """An object, and what kstatus, Argo CD and Flux say of it."""
+
+    body: Json
+    verdict: tuple[str, str, str]
+    message: str
+
+    @property
+    def phase(self) -> str:
+        return str(self.body["status"].get("phase", ""))
+
+
+@pytest.fixture(scope="module")
+def judged(cluster: Cluster, judges: Judges) -> dict[tuple[str, str], Judged]:
+    """All situations of all kinds."""
+    namespace = cluster.namespace("health")
+
+    async def all_of_them() -> dict[tuple[str, str], Json]:
+        async with Api.from_kubeconfig(cluster.kubeconfig) as api:
+            return await play(api, namespace)
+
+    bodies = asyncio.run(all_of_them())
+    listed = list(bodies.values())
+    found = zip(
+        bodies, listed, judges.kstatus(listed), judges.argo(listed), judges.flux(listed),
+        strict=True,
+    )  # fmt: skip
+    judged = {}
+    for key, body, *verdicts in found:
+        assert [verdict.error for verdict in verdicts] == ["", "", ""], key
+        words = (verdicts[0].status, verdicts[1].status, verdicts[2].status)
+        judged[key] = Judged(body, words, verdicts[1].message)
+    return judged
+
+
+def test_every_situation_is_judged() -> None:
+    assert [situation.name for situation in OPERATIONS] == list(OF_OPERATIONS)
+    assert [situation.name for situation in TABLES] == list(OF_TABLES)
+
+
+@pytest.mark.parametrize("kind", OPERATION_KINDS)
+def test_operations(judged: dict[tuple[str, str], Judged], kind: str) -> None:
+    assert {name: judged[kind, name].verdict for name in OF_OPERATIONS} == OF_OPERATIONS
+
+
+def test_tables(judged: dict[tuple[str, str], Judged]) -> None:
+    assert {name: judged[TABLE_KIND, name].verdict for name in OF_TABLES} == OF_TABLES
+
+
+def test_argo_shows_the_reason_and_the_message(judged: dict[tuple[str, str], Judged]) -> None:
+    def of(name: str, kind: str = "TableCompaction") -> str:
+        return judged[kind, name].message
+
+    assert of("just created, nobody has seen it yet") == "The operator has not seen it yet"
+    assert of("waits for locks").startswith(
+        "WaitingForLock: waits for TableCompaction/nightly on segment 0.1, "
+    )
+    assert of("committed") == "Committed"
+    assert of("failed for good") == "BackoffLimitExceeded: JobFailed: exit code 1"
+    assert of("suspended") == "Suspended: spec.suspend is true"
+    assert of("there is no table, or no access", TABLE_KIND) == (
+        "TableNotFound: there is no Delta table at the location"
+    )
+
+
+def test_the_documentation_has_the_same_table(judged: dict[tuple[str, str], Judged]) -> None:
+    text = (REPOSITORY / "docs" / "gitops.md").read_text()
+    tables = re.findall(r"<!-- of (\w+): tests/gitops -->\n\n(.*?)\n\n", text, re.DOTALL)
+    assert dict(tables) == {
+        "operations": written(judged, "TableCompaction", OF_OPERATIONS),
+        "tables": written(judged, TABLE_KIND, OF_TABLES),
+    }
+
+
+def written(
+    judged: dict[tuple[str, str], Judged], kind: str, names: dict[str, tuple[str, str, str]]
+) -> str:
+    """As Markdown."""
+    lines = ["| situation | phase | kstatus | Argo CD | Flux, by our expressions |"]
+    lines.append("|---|---|---|---|---|")
+    for name in names:
+        found = judged[kind, name]
+        lines.append(f"| {name} | {found.phase} | {' | '.join(found.verdict)} |")
+    return "\n".join(lines)
+
+
+def test_without_our_script_argo_says_nothing(
+    judged: dict[tuple[str, str], Judged], judges: Judges
+) -> None:
+    """Which is why it has to be configured: the failure would leave the Application green."""
+    failed = judged["TableCompaction", "failed for good"].body
+    assert judges.argo([failed], script="")[0].status == ""
+
+
+def test_the_script_names_no_phase(judged: dict[tuple[str, str], Judged], judges: Judges) -> None:
+    """Later versions may have more phases, so nothing may hang on them."""
+    bodies = [dict(found.body) for found in judged.values()]
+    for body in bodies:
+        body["status"] = {**body["status"], "phase": "SomethingNew"}
+    expected = [found.verdict for found in judged.values()]
+    found = zip(judges.kstatus(bodies), judges.argo(bodies), judges.flux(bodies), strict=True)
+    assert [tuple(verdict.status for verdict in verdicts) for verdicts in found] == expected
+
+
+def test_the_configuration_of_argo_has_the_script() -> None:
+    config = yaml.safe_load((EXAMPLES / "argocd" / "argocd-cm.yaml").read_text())
+    customizations = yaml.safe_load(config["data"]["resource.customizations"])
+    assert customizations == {"tandem.dev/*": {"health.lua": HEALTH_LUA.read_text()}}
+
+
+def test_flux_has_expressions_for_every_kind(judges: Judges) -> None:
+    assert set(judges.expressions) == {TABLE_KIND, *OPERATION_KINDS}
+    expressions = [
+        {key: item[key] for key in ("inProgress", "failed", "current")}
+        for item in judges.expressions.values()
+    ]
+    assert all(item == expressions[0] for item in expressions)
+    versions = {item["apiVersion"] for item in judges.expressions.values()}
+    assert versions == {"tandem.dev/v1alpha1"}
+
+
+def test_nonsense_is_answered_with_an_error(judges: Judges) -> None:
+    body = {"apiVersion": "tandem.dev/v1alpha1", "kind": "TableUpdate", "metadata": {"name": "x"}}
+    answers = judges.ask(
+        [
+            {"engine": "argo", "object": body, "script": "return os.execute('true')"},
+            {"engine": "argo", "object": body, "script": "return {status = 'Fine'}"},
+            {"engine": "flux", "object": body, "expressions": {"current": "status.("}},
+            {"engine": "guess", "object": body},
+            {"engine": "kstatus"},
+        ]
+    )
+    assert all(answer.error and not answer.status for answer in answers)

@@ -1,0 +1,357 @@
+"""Every situation that a resource of ours can be in, as an object on the API server whose status
+the product wrote: what GitOps tools get to see.
+
+`play` creates one object per situation and kind, and gives them as the server has them then. No
+operator may serve the namespace: the statuses are written by the operator's own parts here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any, cast
+from unittest.mock import MagicMock
+
+import kopf
+from kopf._core.engines import posting
+
+from tandem.errors import Reason
+from tandem.kube import table_status
+from tandem.kube.api import Api
+from tandem.kube.context import Context
+from tandem.kube.kinds import (
+    FINALIZER,
+    OPERATION_KINDS,
+    RETRY,
+    TABLE_KIND,
+    generation_of,
+    path,
+    retry_asked,
+    uid_of,
+)
+from tandem.kube.reporting import Reporter
+from tandem.kube.settings import OperatorSettings
+from tandem.kube.status import StatusWriter
+from tandem.operations.events import Ending
+from tandem.operations.ports import SystemClock
+from tandem.operations.state import OperationState
+from tandem.operations.statuses import status_of
+from tandem.spec.status import (
+    Condition,
+    OperationResult,
+    OperationStatus,
+    Phase,
+    Plan,
+    Progress,
+    TableStatus,
+)
+
+Json = dict[str, Any]
+_SPECS: dict[str, Json] = {
+    "LakeTable": {"location": "s3://lake/flights"},
+    "TableCompaction": {"type": "Minor"},
+    "TableUpdate": {"update": {"where": "k = 1", "set": {"v": "0"}}},
+    "TableIngest": {"source": {"format": "Parquet", "location": "s3://lake/new"}},
+    "SegmentRewrite": {"segments": ["0.1"], "rewrite": {"purgeDeleted": True}},
+}
+_LIMIT_S = 20.0
+
+
+@dataclass(frozen=True)
+class Situation:
+    """`name` is a sentence of docs/gitops.md."""
+
+    name: str
+    come_about: Callable[[Actor], Awaitable[None]]
+
+
+class Actor:
+    """One object and the operator's part in its life."""
+
+    def __init__(self, api: Api, kind: str, namespace: str, name: str) -> None:
+        self.api = api
+        self.path = path(kind, namespace, name)
+        self._collection = path(kind, namespace)
+        self._kind = kind
+        self.body: Json = {}
+        self.clock = SystemClock()
+
+    async def create(self, *finalizers: str) -> None:
+        spec = dict(_SPECS[self._kind])
+        if self._kind != TABLE_KIND:
+            spec["tableRef"] = {"name": "flights"}
+        created = await self.api.create(
+            self._collection,
+            {
+                "apiVersion": "tandem.dev/v1alpha1",
+                "kind": self._kind,
+                "metadata": {
+                    "name": self.path.name,
+                    "namespace": self.path.namespace,
+                    "finalizers": list(finalizers),
+                },
+                "spec": spec,
+            },
+        )
+        self.body = dict(created)
+
+    async def look(self) -> None:
+        self.body = dict(await self.api.get(self.path))
+
+    async def change(self, **spec: Any) -> None:
+        """As somebody who applies another manifest."""
+        self.body = dict(await self.api.patch(self.path, {"spec": spec}))
+
+    async def annotate(self, key: str, value: str) -> None:
+        patch = {"metadata": {"annotations": {key: value}}}
+        self.body = dict(await self.api.patch(self.path, patch))
+
+    async def delete(self) -> None:
+        await self.api.delete(self.path)
+        await self.look()
+
+    # What the operator says of an operation
+
+    async def says(self, state: OperationState) -> None:
+        """The engine's state, by the engine's and the operator's own way to a status."""
+        now = self.clock.now_ms()
+        status = status_of(
+            state,
+            operation_id="0123456789abcdef",
+            generation=generation_of(self.body),
+            started_ms=now,
+            now_ms=now,
+        )
+        retry = retry_asked(self.body)
+        reporter = self._reporter()
+        await self._written(reporter, reporter.as_of_now(status, retry))
+
+    async def is_hindered(self, phase: Phase, reason: Reason, message: str) -> None:
+        """By what keeps it from starting, or from being understood."""
+        reporter = self._reporter()
+        await self._written(reporter, reporter.changed(phase, reason, message))
+
+    def _reporter(self) -> Reporter:
+        context = SimpleNamespace(
+            api=self.api,
+            settings=OperatorSettings(status_s=0.0, progress_s=0.0),
+            clock=self.clock,
+            may_write=lambda: True,
+            metrics=MagicMock(),
+        )
+        return Reporter(cast(Context, context), self.body, lambda: None)
+
+    async def _written(self, reporter: Reporter, status: OperationStatus) -> None:
+        reporter.offer(status)
+        await self._until_phase(status.phase)
+        await reporter.close()
+
+    # What the operator says of a table
+
+    async def is_table(self, *conditions: Condition) -> None:
+        facts = TableStatus(version=7, segments=3, files=3, bytes=3000, rows=30, small_files=3)
+        generation = generation_of(self.body)
+        # Locks and operations are of no interest here.
+        status = table_status.compose(facts, conditions, generation, (), ())
+        writer = StatusWriter(self.api, self.path, uid_of(self.body), self.body["status"])
+        writer.offer(status.manifest())
+        await self._until_phase(status.phase)
+        await writer.close()
+
+    async def is_ready(self) -> None:
+        await self.is_table(
+            *table_status.ready(Reason.ADOPTED, "", generation_of(self.body), self.clock.now_ms())
+        )
+
+    async def is_unready(self, reason: Reason, message: str) -> None:
+        now = self.clock.now_ms()
+        await self.is_table(*table_status.hindered(reason, message, generation_of(self.body), now))
+
+    async def _until_phase(self, phase: Phase) -> None:
+        async with asyncio.timeout(_LIMIT_S):
+            await self.look()
+            while self.body["status"].get("phase") != phase:
+                await asyncio.sleep(0.05)
+                await self.look()
+
+
+PLAN = Plan(read_version=6, inputs=4, input_bytes=4000, locks=("0-3",))
+BEGUN = OperationState(attempt=1, plan=PLAN)
+ENDED_WELL = Ending(
+    Phase.SUCCEEDED, Reason.COMMITTED, "", 1, OperationResult(version=7, files_removed=4)
+)
+GAVE_UP = Ending(Phase.FAILED, Reason.BACKOFF_LIMIT_EXCEEDED, "JobFailed: exit code 1", 4)
+
+
+def _in(state: OperationState) -> Callable[[Actor], Awaitable[None]]:
+    return lambda actor: actor.says(state)
+
+
+def _ended(phase: Phase, reason: Reason) -> Callable[[Actor], Awaitable[None]]:
+    return _in(BEGUN.at(ended=Ending(phase, reason, "", 1)))
+
+
+async def _unseen(_actor: Actor) -> None:
+    """Nobody does anything."""
+
+
+async def _waits_for_another(actor: Actor) -> None:
+    message = "waits for LakeTable/flights, which does not exist"
+    await actor.is_hindered(Phase.PENDING, Reason.WAITING_FOR_DEPENDENCY, message)
+
+
+async def _is_wrong(actor: Actor) -> None:
+    await actor.is_hindered(Phase.FAILED, Reason.INVALID_SPEC, "layout.strategy: not built yet")
+
+
+async def _suspended(actor: Actor) -> None:
+    await actor.change(suspend=True)
+    await actor.is_hindered(Phase.SUSPENDED, Reason.SUSPENDED, "spec.suspend is true")
+
+
+async def _to_be_tried_again(actor: Actor) -> None:
+    await actor.says(BEGUN.at(ended=GAVE_UP))
+    await actor.annotate(RETRY, "2026-11-21")
+
+
+async def _tried_again(actor: Actor) -> None:
+    await _to_be_tried_again(actor)
+    await actor.says(BEGUN.at(attempt=5, phase=Phase.PLANNED))
+
+
+async def _failed_again(actor: Actor) -> None:
+    await _to_be_tried_again(actor)
+    await actor.says(BEGUN.at(attempt=5, phase=Phase.PLANNED))
+    await actor.says(BEGUN.at(ended=GAVE_UP))
+
+
+async def _to_be_suspended(actor: Actor) -> None:
+    await actor.says(BEGUN.at(phase=Phase.RUNNING))
+    await actor.change(suspend=True)
+
+
+async def _to_be_resumed(actor: Actor) -> None:
+    await _suspended(actor)
+    await actor.change(suspend=False)
+
+
+async def _changed_after_its_end(actor: Actor) -> None:
+    await actor.says(BEGUN.at(ended=ENDED_WELL))
+    await actor.change(ttlSecondsAfterFinished=3600)
+
+
+async def _cancelled(actor: Actor) -> None:
+    await actor.says(BEGUN.at(phase=Phase.RUNNING))
+    await actor.delete()
+
+
+async def _removed(actor: Actor) -> None:
+    await actor.says(BEGUN.at(ended=ENDED_WELL))
+    await actor.delete()
+
+
+OPERATIONS = (
+    Situation("just created, nobody has seen it yet", _unseen),
+    Situation("waits for its table, or for another operation", _waits_for_another),
+    Situation("begins", _in(OperationState())),
+    Situation("planned", _in(BEGUN.at(phase=Phase.PLANNED))),
+    Situation(
+        "waits for locks",
+        _in(
+            BEGUN.at(
+                phase=Phase.PLANNED,
+                waiting_since_ms=1,
+                blockers=(("TableCompaction/nightly", "segment 0.1"),),
+            )
+        ),
+    ),
+    Situation("has its locks", _in(BEGUN.at(phase=Phase.LOCKED))),
+    Situation(
+        "its job runs",
+        _in(BEGUN.at(phase=Phase.RUNNING, progress=Progress(percent=40, summary="2/5 files"))),
+    ),
+    Situation(
+        "an attempt failed, another one follows",
+        _in(BEGUN.at(phase=Phase.PENDING, failures=1, message="JobFailed: exit code 1")),
+    ),
+    Situation(
+        "etcd, the store or the API server is away",
+        _in(BEGUN.at(phase=Phase.RUNNING, hindrance=(Reason.LOCKS_UNAVAILABLE, "no answer"))),
+    ),
+    Situation("its result is reconciled and committed", _in(BEGUN.at(phase=Phase.RECONCILING))),
+    Situation("committed", _in(BEGUN.at(ended=ENDED_WELL))),
+    Situation("there was nothing to do", _ended(Phase.SUCCEEDED, Reason.NOTHING_TO_DO)),
+    Situation("a dry run, planned", _ended(Phase.SUCCEEDED, Reason.DRY_RUN)),
+    Situation("superseded by what others committed", _ended(Phase.SUPERSEDED, Reason.SUPERSEDED)),
+    Situation("failed for good", _in(BEGUN.at(ended=GAVE_UP))),
+    Situation("its spec is wrong", _is_wrong),
+    Situation("failed, and `tandem.dev/retry` is new", _to_be_tried_again),
+    Situation("is tried again", _tried_again),
+    Situation("failed again after that", _failed_again),
+    Situation("suspended", _suspended),
+    Situation("at work, and Git says `suspend` since a moment ago", _to_be_suspended),
+    Situation("suspended, and Git says so no more since a moment ago", _to_be_resumed),
+    Situation("committed, and then its spec was changed", _changed_after_its_end),
+    Situation("deleted while its job ran, being cleaned up", _cancelled),
+    Situation("deleted after its end, kept by somebody's finalizer", _removed),
+)
+
+
+async def _store_is_away(actor: Actor) -> None:
+    await actor.is_unready(Reason.STORAGE_ERROR, "the store does not answer")
+
+
+async def _no_table_there(actor: Actor) -> None:
+    await actor.is_unready(Reason.TABLE_NOT_FOUND, "there is no Delta table at the location")
+
+
+async def _wrong_table(actor: Actor) -> None:
+    await actor.is_unready(Reason.INVALID_SPEC, "spec.time.column: there is no such column")
+
+
+async def _changed_table(actor: Actor) -> None:
+    await actor.is_ready()
+    await actor.change(time={"column": "time_hour", "granularity": "Day"})
+
+
+async def _deleted_table(actor: Actor) -> None:
+    await actor.is_ready()
+    await actor.delete()
+
+
+TABLES = (
+    Situation("just created, nobody has seen it yet", _unseen),
+    Situation("ready: adopted or created", Actor.is_ready),
+    Situation("the store is away for now", _store_is_away),
+    Situation("there is no table, or no access", _no_table_there),
+    Situation("its spec is wrong", _wrong_table),
+    Situation("its spec was changed a moment ago", _changed_table),
+    Situation("being deleted", _deleted_table),
+)
+
+
+async def play(api: Api, namespace: str) -> dict[tuple[str, str], Json]:
+    """(Kind, name of the situation) → the object."""
+    # Nobody posts events here.
+    silent = kopf.OperatorSettings()
+    silent.posting.enabled = False
+    posting.settings_var.set(silent)
+    actors: list[tuple[Situation, Actor]] = []
+    for kind in (TABLE_KIND, *OPERATION_KINDS):
+        for number, situation in enumerate(TABLES if kind == TABLE_KIND else OPERATIONS):
+            name = f"{kind.lower()}-{number}"
+            actors.append((situation, Actor(api, kind, namespace, name)))
+
+    async def act(situation: Situation, actor: Actor) -> Json:
+        await actor.create(FINALIZER)
+        await situation.come_about(actor)
+        await actor.look()
+        return actor.body
+
+    bodies = await asyncio.gather(*(act(*item) for item in actors))
+    return {
+        (str(body["kind"]), situation.name): body
+        for (situation, _), body in zip(actors, bodies, strict=True)
+    }
