@@ -138,6 +138,7 @@ class Story:
                 self.table("elsewhere", "elsewhere")
                 self.table("pointing", "pointing")
                 self.space.update("failing", "good", "1 / v > 0", {"v": "v + 1"}, backoffLimit=0)
+                self.space.compaction("works", "good")
                 self.await_reason("good", "Adopted")
                 self.await_reason("denied", "AccessDenied")
                 self.await_reason("elsewhere", "LocationNotAllowed")
@@ -147,7 +148,6 @@ class Story:
                 self.keys = self.etcd.keys("root", self.root)
                 self.objects += objects(self.cluster, self.space.namespace)
             with self.operator("console", TANDEM_ETCD_PASSWORD=self.password):
-                self.space.compaction("works", "good")
                 self.await_reason("away", "StorageError")
                 status = self.space.await_end("TableUpdate", "failing", limit_s=LONG_S)
                 assert status["phase"] == "Failed"

@@ -21,6 +21,7 @@ from support.operator_thread import (
     HeldJobs,
     Resources,
     await_that,
+    condition,
     operating,
     quick_settings,
 )
@@ -81,6 +82,7 @@ class Run:
         self.jobs = HeldJobs()
         self.lake = quick_lake.make(folder / "t")
         self.automatic = quick_lake.make(folder / "a")
+        self.hostile: dict[str, Any] = {}
         self.secrets = [f"keys-{number}" for number in range(2)]
 
     def secret(self, name: str, namespace: str = "") -> None:
@@ -121,6 +123,9 @@ class Run:
         space.compaction("gone", "t", type="Major", **ttl)
         space.await_gone(KIND, "gone")
         await_that(lambda: len(self.automatic.names) == 1, lambda: self.automatic.names)
+        host = {"spec": {"volumes": [{"name": "h", "hostPath": {"path": "/"}}]}}
+        space.compaction("hostile", "t", type="Major", sparkTemplate=host)
+        self.hostile = space.await_end(KIND, "hostile")
         space.delete("LakeTable", "t")
         space.await_gone("LakeTable", "t")
 
@@ -184,6 +189,19 @@ def test_only_secrets_that_tables_name_are_read_and_one_by_one(run: Run) -> None
         if entry.get("objectRef", {}).get("resource") == "secrets"
     ]
     assert set(read) == {("get", run.space.namespace, name) for name in run.secrets}
+
+
+def test_a_hostile_template_is_told_by_its_path_and_makes_nothing(run: Run) -> None:
+    succeeded = condition(run.hostile)
+    assert (run.hostile["phase"], succeeded["reason"]) == ("Failed", "InvalidSpec")
+    assert "spec.sparkTemplate.spec.volumes.h.hostPath" in succeeded["message"]
+    made = [
+        entry["requestURI"]
+        for entry in run.calls()
+        if entry["verb"] == "create"
+        and entry.get("objectRef", {}).get("resource") == "sparkapplications"
+    ]
+    assert len(made) == len(run.jobs.started)
 
 
 @pytest.fixture(scope="module")
