@@ -16,9 +16,12 @@ if ! command -v mmdebstrap >/dev/null 2>&1; then
 fi
 work=$(mktemp -d "${TMPDIR:-/var/tmp}/tandem-base-XXXXXX")
 trap 'rm -rf "$work"' EXIT
-# As the official one: no documentation, no translations, no recommended packages, and no
-# program that would move /bin below /usr, where it is already.
-mmdebstrap --quiet --variant=minbase --mode=root --components=main --include=usr-is-merged \
+# As the official one: no documentation, no translations, no recommended packages, and /bin below
+# /usr from the start, not moved there by a package that brings all of Perl.
+mmdebstrap --quiet --variant=apt --mode=root --components=main \
+    --include=usr-is-merged,adduser,mount,passwd,tzdata \
+    --hook-dir=/usr/share/mmdebstrap/hooks/merged-usr \
+    --setup-hook='printf "Package: usrmerge\nPin: release *\nPin-Priority: -1\n" >"$1/etc/apt/preferences.d/usrmerge"' \
     --dpkgopt='path-exclude=/usr/share/doc/*' \
     --dpkgopt='path-include=/usr/share/doc/*/copyright' \
     --dpkgopt='path-exclude=/usr/share/man/*' \
@@ -26,6 +29,7 @@ mmdebstrap --quiet --variant=minbase --mode=root --components=main --include=usr
     --dpkgopt='path-exclude=/usr/share/info/*' \
     --dpkgopt='path-exclude=/usr/share/lintian/*' \
     --dpkgopt='path-exclude=/usr/share/locale/*' \
+    --customize-hook='rm -f "$1/etc/resolv.conf" "$1/etc/hostname" "$1/etc/apt/preferences.d/usrmerge"' \
     --aptopt='Apt::Install-Recommends "false"' \
     bookworm "$work/root.tar" \
     "deb $mirror/debian bookworm main" \
