@@ -94,6 +94,9 @@ def test_the_application_of_an_attempt() -> None:
     assert said["restartPolicy"] == {"type": "Never"}
     assert said["timeToLiveSeconds"] == 86_400
     assert session_conf().items() <= said["sparkConf"].items()
+    # Else each submission needs a right that the Spark operator's chart does not give it.
+    excluded = said["sparkConf"]["spark.kubernetes.driver.pod.excludedFeatureSteps"]
+    assert excluded.endswith(".NetworkPolicyFeatureStep")
     assert said["driver"]["serviceAccount"] == "tandem-spark"
 
 

@@ -191,6 +191,23 @@ def test_a_false_alarm(state: str) -> None:
     assert (other.phase, other.reason) == (JobPhase.FAILED, Reason.SUBMISSION_FAILED)
 
 
+def test_of_all_that_spark_submit_prints_the_exception_is_told() -> None:
+    """As the real one words a right that is missing: warnings first, then the cause."""
+    said = application(
+        "FAILED",
+        "failed to submit spark application: failed to run spark-submit: WARNING: Using incubator"
+        " modules: jdk.incubator.vector\n" + "26/11/21 21:20:15 INFO SslContext: of no use\n" * 20
+        + 'Exception in thread "main" a.b.KubernetesClientException: pods is forbidden: User'
+        ' "system:serviceaccount:spark:it" cannot patch\n\tat a.b.c\nCaused by: x\n',
+    )  # fmt: skip
+    found = classify(said, None)
+    assert found.reason == Reason.SUBMISSION_FAILED
+    assert found.message == (
+        "failed to submit spark application: a.b.KubernetesClientException: pods is forbidden:"
+        ' User "system:serviceaccount:spark:it" cannot patch'
+    )
+
+
 UNSCHEDULABLE = {
     "type": "PodScheduled",
     "status": "False",

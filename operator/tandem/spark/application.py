@@ -73,6 +73,8 @@ folders for Spark's blocks, which Spark makes volumes of by itself (`spark.local
 SCRATCH: Final = "/tmp"
 _SCRATCH_VOLUME: Final = "tandem-tmp"
 
+_NETWORK_POLICY: Final = "org.apache.spark.deploy.k8s.features.NetworkPolicyFeatureStep"
+
 _SIZE_KEYS: Final = {
     ("driver", "cores"): "spark.driver.cores",
     ("driver", "memory"): "spark.driver.memory",
@@ -332,6 +334,9 @@ def _defaults(
             "spark.default.parallelism": str(size.slots),
             "spark.sql.catalogImplementation": "in-memory",
             "spark.sql.execution.arrow.pyspark.enabled": "true",
+            # Spark 4.2 submits a NetworkPolicy with every job, which the Spark operator has no
+            # right to (2.5.1). Where it has, null in a template brings the policy back.
+            "spark.kubernetes.driver.pod.excludedFeatureSteps": _NETWORK_POLICY,
         },
     }
     if settings.ttl_s is not None:

@@ -145,7 +145,7 @@ def _failed(
     patience: Patience,
 ) -> JobStatus:
     """The Spark operator calls it failed: the pod, if it is there, knows better."""
-    said = _line(_get(application, "status", "applicationState", "errorMessage") or "")
+    said = _cause(str(_get(application, "status", "applicationState", "errorMessage") or ""))
     if pod is None:
         reason = _reason_of(said, state)
         told = said or "the Spark operator gives no cause"
@@ -296,6 +296,12 @@ def _get(source: Mapping[str, Any], *path: str) -> Any:
 
 def _line(text: str) -> str:
     return re.sub(r"\s+", " ", str(text)).strip()[:500]
+
+
+def _cause(text: str) -> str:
+    """The Spark operator's words; of the whole output of a spark-submit, the exception."""
+    thrown = re.search(r"^Exception in thread \S+ (.*)$", text, re.MULTILINE)
+    return _line(f"{text.split(':', 1)[0]}: {thrown[1]}" if thrown else text)
 
 
 def _last_line(text: str) -> str:
