@@ -32,10 +32,14 @@ def cluster(figures: Figures) -> Iterator[Target]:
     """Where it all happens, with namespaces, and with the Spark operator."""
     with target(CACHE / "e2e") as found:
         figures.begin(found)
+        if found.node is None:
+            install.clean(found)
         install.namespaces(found)
         install.spark_operator(found)
         yield found
         figures.resident(found)
+        if found.node is None:
+            install.clean(found)
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,6 @@ import data
 import duckdb
 
 from support import e2e_install as install
-from support.e2e_kube import until
 from support.e2e_lake import Lake, compaction
 from support.e2e_steps import Steps, durations
 from support.e2e_target import Target
@@ -37,11 +36,11 @@ def until_first_success(cluster: Target, lake: Lake, table: str, name: str) -> d
         install.tandem(cluster)
         steps.mark("installed")
         cluster.kube.rolled_out(install.SYSTEM, "deployment/tandem-operator")
-        until(lambda: "operator: ready" in steps.at, "the operator is not ready")
+        steps.until("operator: ready")
         steps.mark("table applied")
         lake.adopt(table)
         steps.mark("applied")
         [tidy] = lake.apply(compaction(name, table))
         tidy.succeeded()
-        until(lambda: f"{name}: Succeeded" in steps.at, "nobody looked")
+        steps.until(f"{name}: Succeeded")
     return durations(steps, table, name)

@@ -57,6 +57,16 @@ def namespaces(target: Target) -> None:
         )
 
 
+def clean(target: Target) -> None:
+    """Remove all that a run makes in somebody else's cluster, but for definitions. Tables go
+    first, while their operator can let them go."""
+    for namespace in (LAKE, STORE):
+        target.kube("delete", "namespace", namespace, "--ignore-not-found", "--timeout=180s")
+    for release, namespace in (("tandem", SYSTEM), (SPARK, SPARK)):
+        target.run_helm("uninstall", release, "-n", namespace, "--ignore-not-found", "--wait")
+        target.kube("delete", "namespace", namespace, "--ignore-not-found", "--timeout=180s")
+
+
 def s3_server(target: Target, keys: Keys) -> None:
     """An S3 server in the cluster, empty, and the tables' Secret for it."""
     labels = {"app": "s3"}

@@ -27,6 +27,7 @@ Json = dict[str, Any]
 T = TypeVar("T")
 POLL_S = 0.15
 LIMIT_S = 300.0
+_TRIES = 60
 
 
 class CommandFailed(AssertionError):
@@ -47,6 +48,7 @@ class Kube:
     def served(self) -> Iterator[Kube]:
         """With `kubectl proxy` for the length of the block."""
         log = self.folder / "kubectl-proxy.log"
+        log.unlink(missing_ok=True)
         command = [str(self.program), *self.options, "proxy", "--port=0"]
         proxy = Part("kubectl-proxy", command, self.folder, lambda: " on " in log.read_text())
         proxy.start()
@@ -68,15 +70,21 @@ class Kube:
 
     def get(self, path: str) -> Json | None:
         """An object, or a list of them; None if there is none."""
-        try:
-            with urllib.request.urlopen(f"{self._base}{path}", timeout=30) as answer:
-                found: Json = json.load(answer)
-                return found
-        except HTTPError as error:
-            with error:
-                if error.code == 404:
-                    return None
-                raise
+        pause = threading.Event()
+        for left in reversed(range(_TRIES)):
+            try:
+                with urllib.request.urlopen(f"{self._base}{path}", timeout=30) as answer:
+                    found: Json = json.load(answer)
+                    return found
+            except HTTPError as error:
+                with error:
+                    if error.code == 404:
+                        return None
+                    # As long as a definition is new, for one.
+                    if error.code not in {429, 503} or not left:
+                        raise
+            pause.wait(POLL_S)
+        raise AssertionError("unreachable")
 
     def items(self, path: str) -> list[Json]:
         """What is in a list; nothing where there is no such list."""

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any
 
 from support.e2e_install import LAKE, OPERATOR, SYSTEM
-from support.e2e_kube import POLL_S, condition
+from support.e2e_kube import POLL_S, condition, until
 from support.e2e_lake import API, PLURALS, Lake
 
 
@@ -44,12 +44,24 @@ class Steps(AbstractContextManager["Steps"]):
     ) -> None:
         self._over.set()
         self._thread.join()
-        if self._failed is not None and error is None:
-            raise self._failed
+        self._check()
 
     def mark(self, step: str) -> None:
         """It happens now."""
         self.at.setdefault(step, time.monotonic() - self._began)
+
+    def until(self, step: str) -> None:
+        """Wait until it was seen."""
+
+        def seen() -> bool:
+            self._check()
+            return step in self.at
+
+        until(seen, lambda: f"{step!r} was not seen: {self.at}")
+
+    def _check(self) -> None:
+        if self._failed is not None:
+            raise RuntimeError("nobody looks any more") from self._failed
 
     def took(self, start: str, end: str) -> float:
         return self.at[end] - self.at[start]

@@ -19,7 +19,8 @@ def main(arguments: list[str]) -> int:
     if arguments[:1] != ["up"]:
         sys.stderr.write(f"{__doc__}\n")
         return 2
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
     cache = Path(os.environ.get("TANDEM_CACHE", Path.home() / ".cache" / "tandem"))
     try:
         with single_node(cache / "single-node") as node:

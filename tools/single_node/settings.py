@@ -166,6 +166,9 @@ def kubelet(place: Place, port: int, authority: Path, certificate: Path, key: Pa
             "nodefs.available": "1%",
             "imagefs.available": "1%",
         },
+        # Never: images come as archives, and nobody could pull them again.
+        "imageGCHighThresholdPercent": 100,
+        "imageGCLowThresholdPercent": 99,
         "maxPods": 60,
         "syncFrequency": "10s",
         "nodeStatusUpdateFrequency": "5s",
