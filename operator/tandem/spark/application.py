@@ -72,7 +72,6 @@ folders for Spark's blocks, which Spark makes volumes of by itself (`spark.local
 
 SCRATCH: Final = "/tmp"
 _SCRATCH_VOLUME: Final = "tandem-tmp"
-
 _NETWORK_POLICY: Final = "org.apache.spark.deploy.k8s.features.NetworkPolicyFeatureStep"
 
 _SIZE_KEYS: Final = {
@@ -334,8 +333,7 @@ def _defaults(
             "spark.default.parallelism": str(size.slots),
             "spark.sql.catalogImplementation": "in-memory",
             "spark.sql.execution.arrow.pyspark.enabled": "true",
-            # Spark 4.2 submits a NetworkPolicy with every job, which the Spark operator has no
-            # right to (2.5.1). Where it has, null in a template brings the policy back.
+            # Spark 4.2's needs a right that the Spark operator (2.5.1) has not. Null brings it back.
             "spark.kubernetes.driver.pod.excludedFeatureSteps": _NETWORK_POLICY,
         },
     }
