@@ -333,7 +333,7 @@ def _defaults(
             "spark.default.parallelism": str(size.slots),
             "spark.sql.catalogImplementation": "in-memory",
             "spark.sql.execution.arrow.pyspark.enabled": "true",
-            # Spark 4.2's needs a right that the Spark operator (2.5.1) has not. Null brings it back.
+            # Spark 4.2's needs a right that the Spark operator (2.5.1) lacks. Null brings it back.
             "spark.kubernetes.driver.pod.excludedFeatureSteps": _NETWORK_POLICY,
         },
     }
