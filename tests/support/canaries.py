@@ -82,7 +82,7 @@ def command_lines(own: Iterable[int] = ()) -> Iterator[set[bytes]]:
     left_out = {os.getpid(), os.getppid(), *own}
 
     def watch() -> None:
-        while not stop.wait(0.02):
+        while not stop.wait(0.1):
             for entry in os.scandir("/proc"):
                 if entry.name.isdigit() and int(entry.name) not in left_out:
                     try:

@@ -17,12 +17,11 @@ from typing import Any, Final
 
 from tandem.errors import InvalidSpec
 from tandem.spark import application_template as templates
+from tandem.spark.application_pods import SECURITY, complete_pods
 from tandem.spark.application_policy import TemplatePolicy, require_restricted
 from tandem.spark.application_port import ApplicationBuilder, ApplicationSettings, Owner
 from tandem.spark.application_sizes import MIB, Pod, Sizes, sizes
 from tandem.spark.application_status import (
-    DRIVER_CONTAINER,
-    EXECUTOR_CONTAINER,
     FINISHED,
     LOG_ANNOTATION,
     Patience,
@@ -58,20 +57,6 @@ MAX_NAME: Final = 50
 """Longer names are cut and hashed by the Spark operator for the services that it makes."""
 _DNS_1035 = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 
-_SECURITY: Final[Json] = {
-    "runAsNonRoot": True,
-    "runAsUser": 185,
-    "runAsGroup": 185,
-    "allowPrivilegeEscalation": False,
-    "readOnlyRootFilesystem": True,
-    "capabilities": {"drop": ["ALL"]},
-    "seccompProfile": {"type": "RuntimeDefault"},
-}
-"""As Spark's images are made: user 185 and no rights. What may be written is `SCRATCH`, and the
-folders for Spark's blocks, which Spark makes volumes of by itself (`spark.local.dir`)."""
-
-SCRATCH: Final = "/tmp"
-_SCRATCH_VOLUME: Final = "tandem-tmp"
 _NETWORK_POLICY: Final = "org.apache.spark.deploy.k8s.features.NetworkPolicyFeatureStep"
 
 _SIZE_KEYS: Final = {
@@ -235,7 +220,7 @@ def build(
     # One after the other, so that a null of the resource's template removes what is below.
     merged = templates.merge(merged, template or {})
     spec = merged.setdefault("spec", {})
-    _complete_pods(spec, secret_name, alone=not size.executors)
+    complete_pods(spec, secret_name, alone=not size.executors)
     spec.update(
         {
             "type": "Python",
@@ -310,13 +295,13 @@ def _defaults(
     flags = ["-XX:+UseSerialGC"]
     if not size.executors and request.input_bytes < SHORT_JOB_BYTES:
         flags.append("-XX:TieredStopAtLevel=1")
-    driver = {**_pod(size.driver), "serviceAccount": account, "securityContext": _SECURITY}
+    driver = {**_pod(size.driver), "serviceAccount": account, "securityContext": SECURITY}
     # Alone, the driver starts no executors; the CRD wants to be told of them all the same.
     executor = {
         **(_pod(size.executor) if size.executors else {"cores": 1, "memory": "512m"}),
         "instances": size.executors or 1,
         "serviceAccount": account,
-        "securityContext": _SECURITY,
+        "securityContext": SECURITY,
     }
     defaults: Json = {
         "pythonVersion": "3",
@@ -348,49 +333,6 @@ def _pod(pod: Pod) -> Json:
         "memory": f"{pod.heap // MIB}m",
         "memoryOverhead": f"{pod.beside // MIB}m",
     }
-
-
-def _complete_pods(spec: Json, secret_name: str | None, *, alone: bool) -> None:
-    """Credentials; no token of the API server where nobody speaks to it; and a pod template that
-    holds what must not be lost in a cluster without the Spark operator's webhook, which alone
-    applies the fields beside the template."""
-    credentials = [{"secretRef": {"name": secret_name}}] if secret_name else []
-    for part, name in (("driver", DRIVER_CONTAINER), ("executor", EXECUTOR_CONTAINER)):
-        pod = spec.setdefault(part, {})
-        env_from = [*(pod.get("envFrom") or []), *credentials]
-        if env_from:
-            pod["envFrom"] = env_from
-        main: Json = {"name": name, "terminationMessagePolicy": "FallbackToLogsOnError"}
-        if pod.get("securityContext"):
-            main["securityContext"] = pod["securityContext"]
-        ours: Json = {"spec": {"containers": [main]}}
-        if alone or part == "executor":
-            ours["spec"]["automountServiceAccountToken"] = False
-        pod["template"] = templates.merge(ours, pod.get("template") or {})
-        containers = pod["template"].setdefault("spec", {}).setdefault("containers", [])
-        if not any(item["name"] == name for item in containers):
-            containers.append(main)
-        container = next(item for item in containers if item["name"] == name)
-        if credentials:
-            container["envFrom"] = [*(container.get("envFrom") or []), *credentials]
-        _add_scratch(pod, container, part, spec.get("sparkConf") or {})
-
-
-def _add_scratch(pod: Json, container: Json, part: str, conf: Mapping[str, Any]) -> None:
-    """A volume at `SCRATCH`, unless a template mounts one there: by the pod's template, by the
-    field beside it, or by a setting. What has no shape of a list, the API server judges."""
-    volumes = pod["template"]["spec"].get("volumes") or []
-    mounts = container.get("volumeMounts") or []
-    beside = pod.get("volumeMounts") or []
-    if not all(isinstance(found, list) for found in (volumes, mounts, beside)):
-        return
-    paths = [mount.get("mountPath") for mount in (*mounts, *beside) if isinstance(mount, Mapping)]
-    setting = f"spark.kubernetes.{part}.volumes."
-    paths += [conf[key] for key in conf if key.startswith(setting) and key.endswith(".mount.path")]
-    if any(str(path).rstrip("/") == SCRATCH for path in paths):
-        return
-    pod["template"]["spec"]["volumes"] = [*volumes, {"name": _SCRATCH_VOLUME, "emptyDir": {}}]
-    container["volumeMounts"] = [*mounts, {"name": _SCRATCH_VOLUME, "mountPath": SCRATCH}]
 
 
 def _whole(value: object, default: int) -> int:

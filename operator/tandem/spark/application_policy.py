@@ -105,6 +105,7 @@ _OF_PODS: Final = re.compile(
     rf"{_POD}\.(?:label|annotation|node\.selector|secrets|secretKeyRef)\..+"
     rf"|{_POD}\.volumes\.(?:persistentVolumeClaim|emptyDir)\..+"
     rf"|{_POD}\.(?:request|limit)\.cores|{_POD}\.container\.image|{_POD}\.scheduler\.name"
+    rf"|{_POD}\.pod\.excludedFeatureSteps"
     r"|spark\.kubernetes\.driver\.(?:own|reuse|waitToReuse)PersistentVolumeClaims?"
     r"|spark\.kubernetes\.driver\.(?:service\.(?:label|ipFam).*|requestTimeout|connectionTimeout)"
     r"|spark\.kubernetes\.executor\.(?:roll.*|minTasksPerExecutorBeforeRolling|delete.*"
