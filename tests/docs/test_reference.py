@@ -89,3 +89,29 @@ def test_resources_that_commands_name_are_kinds(page: Path) -> None:
 def test_phases_of_an_end_are_three() -> None:
     """`docs/first-table.md` waits for them."""
     assert {str(phase) for phase in ENDED} == {"Succeeded", "Superseded", "Failed"}
+
+
+LABELS = (ROOT / "docs" / "labels-and-annotations.md").read_text()
+
+
+def test_labels_and_annotations_are_those_of_the_code() -> None:
+    used = set[str]()
+    for file in (ROOT / "operator").rglob("*.py"):
+        used |= set(re.findall(r"\"tandem\.dev/([a-z-]+)\"", file.read_text()))
+    assert used
+    assert set(re.findall(r"^\| `tandem\.dev/([a-z-]+)`", LABELS, re.MULTILINE)) == used
+
+
+def test_labels_of_the_chart_are_those_of_its_templates() -> None:
+    helpers = (ROOT / "charts" / "tandem" / "templates" / "_helpers.tpl").read_text()
+    used = re.findall(r"^((?:app\.kubernetes\.io|helm\.sh)/[a-z-]+):", helpers, re.MULTILINE)
+    table = re.findall(r"^\| `((?:app\.kubernetes\.io|helm\.sh)/[a-z-]+)`", LABELS, re.MULTILINE)
+    assert set(table) == set(used)
+
+
+def test_tests_that_pages_name_are_there() -> None:
+    known = set[str]()
+    for file in (ROOT / "tests").rglob("*_*.py"):
+        known |= set(re.findall(r"^def (test_\w+)", file.read_text(), re.MULTILINE))
+    for page in PAGES:
+        assert set(re.findall(r"`(test_\w+)`", page.read_text())) <= known, page.name
