@@ -15,7 +15,7 @@ program="$cache/bin/gitops"
 if ! is_built gitops "$program"; then
     alone
     if ! is_built gitops "$program"; then
-        echo "Building Argo CD's, Flux's and kstatus's judgement (a minute after Kubernetes)" >&2
+        echo "Building Argo CD's, Flux's and kstatus's judgement (two minutes the first time)" >&2
         build gitops "" .
     fi
 fi

@@ -141,7 +141,7 @@ replace (
 	k8s.io/sample-controller => k8s.io/sample-controller v0.35.4
 )
 
-// As in tools/kubernetes: what is built there already is not built again.
+// As in tools/kubernetes: these versions are known to work together, and are fetched already.
 replace (
 	github.com/chai2010/gettext-go => github.com/chai2010/gettext-go v1.0.2
 	github.com/davecgh/go-spew => github.com/davecgh/go-spew v1.1.1
