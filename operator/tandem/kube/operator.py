@@ -120,11 +120,17 @@ async def run_operator(
                 try:
                     if not await _unless(stop, leadership.win()):
                         return
-                    if not await _unless(stop, _await_kinds(api, spark=runner_of is None)):
-                        return
                     resource = builder.resource if runner_of is None else None
                     kopf_registry = handlers.register(context, finished, applications, resource)
-                    while await work(settings, kopf_registry, leadership, finished, stop, ready):
+                    again = True
+                    while again:
+                        # Each time: a watch also dies when its kind is removed.
+                        kinds = _await_kinds(api, leadership, spark=runner_of is None)
+                        if not await _unless(stop, kinds):
+                            return
+                        again = await work(
+                            settings, kopf_registry, leadership, finished, stop, ready
+                        )
                         registry.clear()
                 finally:
                     await leadership.resign()
@@ -166,8 +172,17 @@ async def _lock_store(settings: OperatorSettings) -> AsyncIterator[tuple[LockSto
         await asyncio.to_thread(store.close)
 
 
-async def _await_kinds(api: Api, *, spark: bool) -> None:
-    """Wait until our kinds are installed: kopf would not notice them later."""
+async def _await_kinds(api: Api, leadership: Leadership, *, spark: bool) -> None:
+    """Wait until our kinds are installed: kopf would not notice them later. Go on leading."""
+    holding = asyncio.create_task(leadership.hold(), name="hold leadership")
+    try:
+        await _are_installed(api, spark=spark)
+    finally:
+        holding.cancel()
+        await asyncio.gather(holding, return_exceptions=True)
+
+
+async def _are_installed(api: Api, *, spark: bool) -> None:
     wanted = {f"{GROUP}/{VERSION}": {plural(kind) for kind in KINDS}}
     if spark:
         wanted["sparkoperator.k8s.io/v1beta2"] = {"sparkapplications"}
