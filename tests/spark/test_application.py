@@ -97,6 +97,7 @@ def test_the_application_of_an_attempt() -> None:
     # Else each submission needs a right that the Spark operator's chart does not give it.
     excluded = said["sparkConf"]["spark.kubernetes.driver.pod.excludedFeatureSteps"]
     assert excluded.endswith(".NetworkPolicyFeatureStep")
+    assert int(said["sparkConf"]["spark.executor.maxNumFailures"]) > 4  # spark.task.maxFailures
     assert said["driver"]["serviceAccount"] == "tandem-spark"
 
 

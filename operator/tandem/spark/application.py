@@ -320,6 +320,8 @@ def _defaults(
             "spark.sql.execution.arrow.pyspark.enabled": "true",
             # Spark 4.2's needs a right that the Spark operator (2.5.1) lacks. Null brings it back.
             "spark.kubernetes.driver.pod.excludedFeatureSteps": _NETWORK_POLICY,
+            # A task's fourth loss ends a job, and says why; Spark's own 3 executors come before.
+            "spark.executor.maxNumFailures": str(max(8, 2 * size.executors)),
         },
     }
     if settings.ttl_s is not None:
