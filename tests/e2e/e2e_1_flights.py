@@ -51,6 +51,7 @@ def test_rows_change_while_executors_compact(
         changed_meanwhile = tidy.phase not in ENDED
         for each in (*statements, tidy):
             each.succeeded()
+            steps.until(f"{each.name}: Succeeded")
     assert changed_meanwhile, "the compaction was over before the statements came"
 
     ours, theirs = lake.read_both("flights")

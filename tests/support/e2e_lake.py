@@ -299,7 +299,7 @@ def compaction(
     found: Json = {
         "apiVersion": "tandem.dev/v1alpha1",
         "kind": "TableCompaction",
-        "metadata": {"name": name},
+        "metadata": {"name": name, "namespace": LAKE},
         "spec": {"tableRef": {"name": table}, "type": "Minor",
                  "minor": {"thresholds": [4, 3]}, **spec},
     }  # fmt: skip
