@@ -1,0 +1,56 @@
+"""Kinds that are not installed are waited for, also when an operator begins anew: kopf would not
+notice them later."""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, cast
+
+import pytest
+
+from tandem.kube import operator
+from tandem.kube.api import Api, NotFound
+from tandem.kube.kinds import KINDS, plural
+from tandem.kube.leader import Leadership, LockMembers
+from tandem.locks.memory import InProcessLocks
+
+
+LATE = len(KINDS) + 3
+
+
+class Server:
+    """Serves one kind more each time it is asked, after it has known none; that of the Spark
+    operator last."""
+
+    def __init__(self) -> None:
+        self.asked = self.asked_for_theirs = 0
+
+    async def request(self, method: str, path: str) -> dict[str, Any]:
+        assert method == "GET"
+        if path == "/apis/sparkoperator.k8s.io/v1beta2":
+            self.asked_for_theirs += 1
+            if self.asked_for_theirs <= LATE:
+                raise NotFound(404, "", "404 page not found")
+            return {"resources": [{"name": "sparkapplications"}]}
+        assert path == "/apis/tandem.dev/v1alpha1"
+        self.asked += 1
+        if self.asked == 1:
+            raise NotFound(404, "", "404 page not found")
+        return {"resources": [{"name": plural(kind)} for kind in KINDS[: self.asked - 1]]}
+
+
+def test_all_kinds_are_waited_for_and_it_leads_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(operator, "_CRDS_S", 0.01)
+    server = Server()
+
+    async def scene() -> bool:
+        with ThreadPoolExecutor(2) as office:
+            locks = InProcessLocks()
+            leadership = Leadership(locks, LockMembers(locks, "one", "n"), "tandem", office)
+            await leadership.win()
+            await operator._await_kinds(cast(Api, server), leadership, spark=True)
+            return leadership.leads
+
+    assert asyncio.run(scene())
+    assert server.asked_for_theirs == LATE + 1
