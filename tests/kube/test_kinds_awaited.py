@@ -15,7 +15,6 @@ from tandem.kube.kinds import KINDS, plural
 from tandem.kube.leader import Leadership, LockMembers
 from tandem.locks.memory import InProcessLocks
 
-
 LATE = len(KINDS) + 3
 
 
