@@ -6,6 +6,7 @@ what he likes anyway: the image is free (docs/security.md).
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterator
 from dataclasses import replace
@@ -47,6 +48,26 @@ def test_a_hostile_template_is_refused_by_its_path(case: str) -> None:
         with pytest.raises(InvalidSpec) as refused:
             attempt()
         assert refused.value.field.startswith(f"spec.sparkTemplate.{path}")
+
+
+ODD = (True, 5, "x", [[]], [None], {"a": []}, [{"name": [], "value": {}}], {"add": 5, "drop": [[]]})
+
+
+@pytest.mark.parametrize("value", ODD, ids=repr)
+def test_what_is_of_another_type_is_refused_and_no_bug(value: Any) -> None:
+    """Nobody but the Spark operator knows what it would make of these."""
+    inside = {"securityContext": {"sysctls": value}}
+    for template in (
+        driver(securityContext={"capabilities": {"drop": value}}),
+        driver(securityContext={"capabilities": {"drop": ["ALL"], "add": value}}),
+        driver(podSecurityContext={"sysctls": value}),
+        driver(template={"spec": inside}),
+        driver(sidecars=[sidecar(securityContext=value)]),
+    ):
+        with pytest.raises(InvalidSpec):
+            JOBS.check(template, resource="x")
+    with contextlib.suppress(InvalidSpec):  # no port of the host in most of them
+        JOBS.check(driver(ports=value), resource="x")
 
 
 @pytest.mark.parametrize("case", HARMLESS)

@@ -242,16 +242,16 @@ def _container(where: str, container: Json, shared: Json) -> Iterator[Violation]
     if context.get("allowPrivilegeEscalation") is not False:
         yield wrong(f"{at}.allowPrivilegeEscalation", "it is not false")
     capabilities = _mapping(context.get("capabilities"))
-    if "ALL" not in (capabilities.get("drop") or ()):
+    if "ALL" not in _items(capabilities.get("drop")):
         yield wrong(f"{at}.capabilities.drop", "it does not drop ALL")
-    if set(capabilities.get("add") or ()) - {"NET_BIND_SERVICE"}:
+    if any(each != "NET_BIND_SERVICE" for each in _items(capabilities.get("add"))):
         yield wrong(f"{at}.capabilities.add", "it adds capabilities")
     both = {**shared, **{key: value for key, value in context.items() if value is not None}}
     if both.get("runAsNonRoot") is not True:
         yield wrong(f"{at}.runAsNonRoot", "it is not true")
     if _mapping(both.get("seccompProfile")).get("type") not in _PROFILES:
         yield wrong(f"{at}.seccompProfile", "it is not RuntimeDefault")
-    for port in container.get("ports") or ():
+    for port in _items(container.get("ports")):
         if _mapping(port).get("hostPort"):
             yield wrong(f"{where}.ports", "it takes a port of the host")
     handlers = [_mapping(container.get(name)) for name in _HANDLERS]
@@ -276,8 +276,8 @@ def _forbidden(where: str, context: Json) -> Iterator[Violation]:
         yield _wrong(f"{where}.seLinuxOptions", "it changes a pod's confinement", context)
     if _mapping(context.get("windowsOptions")).get("hostProcess"):
         yield _wrong(f"{where}.windowsOptions.hostProcess", "it is a process of the host", context)
-    for sysctl in context.get("sysctls") or ():
-        if _mapping(sysctl).get("name") not in _SYSCTLS:
+    for sysctl in _items(context.get("sysctls")):
+        if str(_mapping(sysctl).get("name")) not in _SYSCTLS:
             yield _wrong(f"{where}.sysctls", "it is no safe one", context)
 
 
@@ -296,6 +296,14 @@ def _volumes(where: str, found: Any) -> Iterator[Violation]:
 
 def _mapping(value: Any) -> Json:
     return value if isinstance(value, Mapping) else {}
+
+
+def _items(value: Any) -> list[Any]:
+    """Of what should be a list; anything else is one item, which is none of those that are let
+    through."""
+    if value in (None, (), "", {}):
+        return []
+    return value if isinstance(value, list) else [value]
 
 
 def _wrong(where: str, why: str, what: Any) -> Violation:

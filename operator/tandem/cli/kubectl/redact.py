@@ -55,14 +55,15 @@ _TEXTS: Final = (
     (re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(-----END [A-Z ]*-----|\Z)", re.S), REMOVED),
     (re.compile(r"(?<=://)[^/\s@'\"]+@"), f"{REMOVED}@"),
     (re.compile(r"\b(?:AKIA|ASIA)[0-9A-Z]{16}\b"), REMOVED),
-    (re.compile(r"\beyJ[\w-]{8,}\.[\w-]+\.[\w-]*"), REMOVED),
+    (re.compile(r"\beyJ[\w-]{8,}+\.[\w-]++\.[\w-]*"), REMOVED),
     (re.compile(r"\b(?:gh[pousr]_|glpat-|xox[abp]-)[\w-]{10,}"), REMOVED),
     (re.compile(r"\b(bearer|basic)\s+[\w.~+/=-]{8,}", re.I), rf"\1 {REMOVED}"),
     (
+        # Without a way back, and from the beginning of a word only: a long word takes no longer.
         re.compile(
-            r"([\w.-]*(?:secret|password|passwd|passphrase|token|credential|access[_.-]?key|"
-            r"account[_.-]?key|private[_.-]?key|api[_.-]?key|signature|\bsig\b)[\w.-]*"
-            r"[\"']?\s*[:=]\s*[\"']?)(?!\(removed\))[^\s\"',;&}\]]+",
+            r"(?<![\w.-])((?>[\w.-]*(?:secret|password|passwd|passphrase|token|credential|"
+            r"access[_.-]?key|account[_.-]?key|private[_.-]?key|api[_.-]?key|signature|\bsig\b))"
+            r"[\w.-]*+[\"']?\s*+[:=]\s*+[\"']?)(?!\(removed\))[^\s\"',;&}\]]+",
             re.I,
         ),
         rf"\1{REMOVED}",
