@@ -222,7 +222,10 @@ def stay() -> int:
         with cluster(folder) as plane:
             console.rule("In another terminal")
             binaries = built("kubernetes") / "bin"
-            for line in (f"export KUBECONFIG={plane.kubeconfig}", f"export PATH={binaries}:$PATH"):
+            for line in (
+                f"export KUBECONFIG={plane.kubeconfig}",
+                f"export PATH={binaries}:{Path(TANDEM).parent}:$PATH",
+            ):
                 console.print(f"  {line}", highlight=False, soft_wrap=True)
             console.print("  kubectl get lake -A        # nothing yet")
             console.rule("Ctrl-C ends it")
