@@ -223,6 +223,24 @@ def test_whom_a_plan_meets_is_what_the_locks_matrix_says() -> None:
     assert [c["operation"] for c in expected("TableUpdate", plan, locks, "b")] == ["d"]
 
 
+def test_of_segments_that_are_not_named_nobody_says_that_they_are_free() -> None:
+    def met(plan: Json, **lock: Any) -> list[str]:
+        locks = [{"operation": "a", "mode": "Rewrite", "state": "Held", **lock}]
+        return [c["means"] for c in expected("TableCompaction", plan, locks)]
+
+    cut = {"segments": ["2", "… and 3 more"]}
+    assert met(cut, segments=["9"]) == ["perhaps"]
+    assert met(cut, segments=["2"]) == ["waits"]
+    assert met({"segments": ["2"]}, segments=["9"], more=4) == ["perhaps"]
+    assert met({"segments": ["2"]}, segments=["2013-01-01 to 2013-02-01"]) == ["perhaps"]
+    assert met({"segments": ["2"]}, segments=["9"]) == []
+    assert met({}, segments=["9"], more=4) == []
+    wish = Wish("TableCompaction", "n", "m", outcome=body(
+        "TableCompaction", "m", said("Succeeded", "DryRun", plan={"segments": ["2"]})))  # fmt: skip
+    wish.conflicts = [{"operation": "a", "means": "perhaps", "segments": []}]
+    assert "a, perhaps: it has more segments than are named" in shown(blocks([wish]))
+
+
 def test_locks_in_a_status_are_bounded_and_remember_since_when() -> None:
     def entry(name: str, state: EntryState, order: int, *segments: str) -> Entry:
         resources = tuple(segment(s) for s in segments)

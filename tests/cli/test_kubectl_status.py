@@ -47,10 +47,13 @@ def test_a_failure_that_was_made_good_or_is_tried_again_is_no_problem() -> None:
     after = body("TableCompaction", "b", said("Succeeded", "Committed", **ended), metadata=line)
     asked = {"annotations": {"tandem.dev/retry": "7"}}
     again = body("TableUpdate", "c", said("Failed", "JobFailed"), metadata=asked)
-    twin_ = body("TableUpdate", "d", said("Failed", "JobFailed"),
-                 metadata={"labels": {"tandem.dev/plan": "true"}})  # fmt: skip
+    looks = {"labels": {"tandem.dev/plan": "true"}}
+    twin_ = body("TableUpdate", "d", said("Failed", "JobFailed"), metadata=looks, dryRun=True)
     assert overview([table()], [before, after, again, twin_], now_ms=NOW)["problems"] == []
     assert len(overview([table()], [before], now_ms=NOW)["problems"]) == 1
+    # A label that anybody may set does not hide what works.
+    hidden = body("TableUpdate", "e", said("Failed", "JobFailed"), metadata=looks)
+    assert len(overview([table()], [hidden], now_ms=NOW)["problems"]) == 1
 
 
 def test_bars_waits_what_comes_and_what_was() -> None:

@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 from tandem.errors import Reason
-from tandem.kube.kinds import is_active, retry_asked
+from tandem.kube.kinds import PLAN, is_active, retry_asked
 from tandem.kube.registry import Registry, summarize
 from tandem.kube.slots import Slots
 from tandem.kube.table_status import compose, held_lock, hindered, ready
@@ -95,9 +95,14 @@ def test_what_is_active() -> None:
 
 
 def test_whatever_is_in_an_object_a_summary_is_made() -> None:
-    odd = {"kind": "TableUpdate", "metadata": {"name": "x", "uid": "u", "resourceVersion": "1"}}
+    metadata = {"name": "x", "uid": "u", "resourceVersion": "1"}
+    odd = {"kind": "TableUpdate", "metadata": metadata}
     assert summarize({**odd, "spec": None, "status": None}).table == ""
     assert summarize({**odd, "spec": [], "status": "no"}).phase == ""
+    # Who only plans is left out of the table's news; a label alone leaves nobody out.
+    labelled = {**odd, "metadata": {**metadata, "labels": {PLAN: "true"}}}
+    assert summarize({**labelled, "spec": {"dryRun": True}}).labels == ((PLAN, "true"),)
+    assert summarize({**labelled, "spec": {}}).labels == ()
 
 
 def test_the_registry_knows_the_latest_of_a_name() -> None:

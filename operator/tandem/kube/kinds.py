@@ -74,6 +74,12 @@ def has_finalizer(body: Body) -> bool:
     return FINALIZER in (body["metadata"].get("finalizers") or ())
 
 
+def is_twin(body: Body) -> bool:
+    """Whether it is there only to be looked at: the label alone hides nothing that works."""
+    labels = body["metadata"].get("labels") or {}
+    return PLAN in labels and spec_of(body).get("dryRun") is True
+
+
 def is_active(body: Body) -> bool:
     """Whether there is something to do for an operation: it has not ended, or has failed and
     shall be tried again."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from sys import intern
 
 from tandem.kube.kinds import (
+    PLAN,
     TABLE_KIND,
     Body,
     Key,
@@ -20,6 +21,7 @@ from tandem.kube.kinds import (
     generation_of,
     is_active,
     is_deleting,
+    is_twin,
     key_of,
     spec_of,
     status_of,
@@ -79,7 +81,9 @@ def summarize(body: Body) -> Summary:
     table = name if kind == TABLE_KIND else str((spec.get("tableRef") or {}).get("name", ""))
     ready = condition(body, "Ready" if kind == TABLE_KIND else "Succeeded")
     ttl = spec.get("ttlSecondsAfterFinished")
-    labels = metadata.get("labels") or {}
+    labels = dict(metadata.get("labels") or {})
+    if not is_twin(body):
+        labels.pop(PLAN, None)
     active = kind == TABLE_KIND or is_active(body)
     result = status.get("result")
     version = result.get("version") if isinstance(result, Mapping) else None

@@ -28,7 +28,7 @@ from tandem.cli.kubectl.render import shown
 from tandem.cli.output import Output, print_data
 from tandem.cli.output import table_of as table
 from tandem.errors import AccessDenied, TandemError
-from tandem.kube.kinds import PLAN, status_of
+from tandem.kube.kinds import is_twin, status_of
 from tandem.spec.status import ENDED
 
 _WATCH_S = 2.0
@@ -153,7 +153,7 @@ def history_of(
     mine = [
         o for o in operations
         if namespace_of(o) == namespace and table_of(o) == table["metadata"]["name"]
-        and PLAN not in (o["metadata"].get("labels") or {})
+        and not is_twin(o)
     ]  # fmt: skip
     rows = [_row_of_end(o) for o in mine if status_of(o).get("phase") in ENDED]
     there = {id_of(o) for o in mine}

@@ -12,11 +12,11 @@ from typing import Any
 
 from tandem.errors import Reason
 from tandem.kube.kinds import (
-    PLAN,
     TABLE_KIND,
     Body,
     condition,
     is_active,
+    is_twin,
     retry_asked,
     spec_of,
     status_of,
@@ -46,7 +46,7 @@ def overview(
     Args:
         problems_of: only this table's.
     """
-    operations = [o for o in operations if PLAN not in _labels(o)]
+    operations = [o for o in operations if not is_twin(o)]
     return {
         "tables": [_table(table, operations) for table in sorted(tables, key=_where)],
         "problems": _problems(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,7 +20,7 @@ from tandem.cli.kubectl.flags import Flags
 from tandem.cli.kubectl.look import now_ms
 from tandem.cli.kubectl.overview import Json, message_of, reason_of
 from tandem.cli.kubectl.render import ago, people, plain, shown
-from tandem.cli.kubectl.twins import expected, twin
+from tandem.cli.kubectl.twins import CUT, expected, twin
 from tandem.cli.output import Output, human_bytes, print_data
 from tandem.errors import InvalidSpec, ReferenceNotFound, TandemError
 from tandem.kube.kinds import TABLE_KIND, path, spec_of, status_of
@@ -29,7 +28,6 @@ from tandem.spec import LakeTable, load
 from tandem.spec.remedies import remedy
 from tandem.spec.status import ENDED, Phase
 
-_CUT = re.compile(r"… and (\d+) more")
 _POLL_S = 0.3
 _GOODBYE_S = 10.0
 
@@ -241,7 +239,7 @@ def _some(items: Sequence[Any], limit: int = 6) -> str:
     (`… and 324 more`)."""
     names = [str(item) for item in items]
     total = len(names)
-    if names and (cut := _CUT.fullmatch(names[-1])):
+    if names and (cut := CUT.fullmatch(names[-1])):
         names.pop()
         total += int(cut[1]) - 1
     runs = [(name, len(list(group))) for name, group in itertools.groupby(names)]
@@ -252,6 +250,8 @@ def _some(items: Sequence[Any], limit: int = 6) -> str:
 
 
 def _meets(conflict: Mapping[str, Any]) -> str:
+    if conflict["means"] == "perhaps":
+        return f"{conflict['operation']}, perhaps: it has more segments than are named"
     where = f"on {_some(conflict['segments'])}"
     since = ago(conflict.get("since"), now_ms())
     if conflict["means"] == "rows":

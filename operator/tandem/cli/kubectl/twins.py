@@ -6,6 +6,7 @@ the table as it is, and neither locks nor writes anything.
 
 from __future__ import annotations
 
+import re
 import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -25,6 +26,9 @@ _MODES = {
     "TableIngest": Mode.APPEND,
 }
 _WHOLE = "the whole table"
+_INTERVAL = " to "
+CUT = re.compile(r"… and (\d+) more")
+"""What stands at the end of a list in a status for what was left out."""
 _MOST_NAME = 40
 
 
@@ -49,27 +53,31 @@ def twin(kind: str, name: str, spec: Mapping[str, Any]) -> Json:
 def expected(
     kind: str, plan: Mapping[str, Any], locks: Sequence[Mapping[str, Any]], itself: str = ""
 ) -> list[Json]:
-    """Who is there already on the segments of a plan, and what that would mean: `waits` or
-    `rows` (both go on; the rows that both change decide at the commit).
+    """Who is there already on the segments of a plan, and what that would mean: `waits`, `rows`
+    (both go on; the rows that both change decide at the commit) or, where statuses do not name
+    all segments and those that they name differ, `perhaps`.
 
     Args:
         locks: of the table's status.
         itself: the operation whose plan it is: it does not wait for itself.
     """
     wanted = set(map(str, plan.get("segments") or ()))
+    named = {name for name in wanted if not CUT.fullmatch(name)}
     found = []
     for lock in locks:
         if lock.get("operation") == itself or lock.get("mode") not in set(Mode):
             continue
         beside = MATRIX[_MODES[kind], Mode(lock["mode"])]
         theirs = set(map(str, lock.get("segments") or ()))
-        common = wanted if _WHOLE in theirs else wanted & theirs
-        if beside is Beside.YES or not common:
+        common = named if _WHOLE in theirs else named & theirs
+        unnamed = named != wanted or lock.get("more") or any(_INTERVAL in name for name in theirs)
+        if beside is Beside.YES or not named or not (common or unnamed):
             continue
+        means = "rows" if beside is Beside.ROWS else "waits"
         found.append(
             {
                 "operation": lock["operation"],
-                "means": "rows" if beside is Beside.ROWS else "waits",
+                "means": means if common else "perhaps",
                 "state": lock.get("state"),
                 "since": lock.get("since"),
                 "segments": sorted(common),
