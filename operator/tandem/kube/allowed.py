@@ -67,7 +67,8 @@ class Allowed:
                 resource=resource.id,
                 field="metadata.namespace",
                 found=resource.namespace,
-                remedy="Ask the operator's administrator for an --allowed-location",
+                remedy="Ask the operator's administrator for an --allowed-location "
+                "(the chart's allowedLocations)",
             )
         require(resource.spec.location, prefixes, resource=resource.id, field="spec.location")
         self.check_endpoints(resource, None)

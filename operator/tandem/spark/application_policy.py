@@ -61,7 +61,8 @@ def require_restricted(
         field=f"{field}.{first.where}" if field else first.where,
         expected="what keeps to Pod Security restricted and to the job's account",
         remedy=(f"Remove it (and {more} more: {found[1].where}, …). " if more else "Remove it. ")
-        + "The operator's administrator can give it to all jobs by --spark-template",
+        + "The operator's administrator can give it to all jobs by --spark-template "
+        "(the chart's jobs.sparkTemplate)",
     )
 
 

@@ -40,7 +40,8 @@ def require(location: str, prefixes: Sequence[str], *, resource: str, field: str
             field=field,
             found=canonical,
             expected="below " + " or ".join(allowed),
-            remedy="Ask the operator's administrator for an --allowed-location",
+            remedy="Ask the operator's administrator for an --allowed-location "
+            "(the chart's allowedLocations)",
         )
 
 
@@ -122,7 +123,8 @@ def require_endpoints(
                 field=where,
                 found=shown,
                 expected="one of " + ", ".join(allowed) if allowed else "the cloud's own endpoint",
-                remedy="Ask the operator's administrator for an --allowed-endpoint",
+                remedy="Ask the operator's administrator for an --allowed-endpoint "
+                "(the chart's allowedEndpoints)",
             )
 
 
