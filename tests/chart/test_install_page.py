@@ -21,6 +21,8 @@ INSTALL = (ROOT / "docs" / "install.md").read_text()
 UPGRADING = (ROOT / "docs" / "upgrading.md").read_text()
 NEEDS_PODS = ("rollout status", "helm test", "kubectl tandem")
 """There is no kubelet; `make e2e` and tests of the plugin run these."""
+OF_OTHERS = ("https://kubeflow.github.io", "spark-operator/spark-operator")
+"""From the internet; `make e2e` installs that chart of that version with those values."""
 DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 
 
@@ -29,7 +31,7 @@ def commands(page: str) -> list[str]:
     found = []
     for block in re.findall(r"```sh\n(.*?)```", page, re.DOTALL):
         found += block.replace("\\\n", " ").strip().splitlines()
-    return [line for line in found if not any(word in line for word in NEEDS_PODS)]
+    return [line for line in found if not any(word in line for word in NEEDS_PODS + OF_OTHERS)]
 
 
 def values(page: str, folder: Path) -> Path:
@@ -98,3 +100,6 @@ def test_the_spark_operators_values_are_those_that_are_tried() -> None:
     tried = (ROOT / "tests" / "support" / "e2e_install.py").read_text()
     for name in re.findall(r"([a-z]\w+):", block):
         assert f'"{name}"' in tried, name
+    [version] = re.findall(r"spark-operator/spark-operator --version (\S+)", INSTALL)
+    built = (ROOT / "tools" / "spark-operator" / "go.mod").read_text()
+    assert f"github.com/kubeflow/spark-operator/v2 v{version} " in built
