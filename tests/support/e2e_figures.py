@@ -68,7 +68,7 @@ class Figures:
             cells = (
                 f"{run[step]:>14.1f}" if step in run else " " * 14 for run in self.runs.values()
             )
-            lines.append(f"{step:<{width}}" + "".join(f"  {cell}" for cell in cells))
+            lines.append((f"{step:<{width}}" + "".join(f"  {cell}" for cell in cells)).rstrip())
         return "\n".join(lines) + "\n"
 
 
