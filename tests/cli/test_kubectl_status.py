@@ -81,7 +81,7 @@ def test_bars_waits_what_comes_and_what_was() -> None:
     assert "████████████░░░░░░░░  60% 12/20 files, 40 s left, attempt 2, for 2 min" in text
     assert "waits for A on B, for 3 min" in text
     assert "Minor of 0-3" in text
-    assert "at 2027-01-16 01:00:00; W." in text
+    assert "at 2027-01-16 01:00:00 UTC; W." in text
     assert "Succeeded, version 6, 2 h ago" in text
     assert "\x1b" not in text
 

@@ -201,7 +201,7 @@ def _lines(wish: Wish) -> list[tuple[str, str]]:
         coming = status.get("nextCompaction") or {}
         return [
             ("next", str(coming.get("what") or "nothing")),
-            ("at", people(coming.get("nextTime"))),
+            ("at (UTC)", people(coming.get("nextTime"))),
             ("why not now", str(coming.get("why", ""))),
         ]
     if status.get("phase") == Phase.FAILED:

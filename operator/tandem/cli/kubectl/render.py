@@ -186,7 +186,7 @@ def _coming(coming: Json) -> list[tuple[Text, Text]]:
         return []
     what = Text(str(coming.get("what") or "nothing"))
     parts = [
-        f"at {people(coming['nextTime'])}" if coming.get("nextTime") else "",
+        f"at {people(coming['nextTime'])} UTC" if coming.get("nextTime") else "",
         str(coming.get("why", "")),
     ]
     return [(what, Text("; ".join(part for part in parts if part)))]
