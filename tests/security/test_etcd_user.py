@@ -290,6 +290,28 @@ def test_rights_that_somebody_added_are_taken_back(etcd: Locked) -> None:
     assert etcd.ask("tandem", "ours", read) == ["etcdserver: permission denied"]
 
 
+def test_an_etcd_that_lost_its_users_is_set_up_again_and_the_error_says_so(etcd: Locked) -> None:
+    runs = EtcdLocks(etcd.settings(timeout_s=4.0))
+    held = request("runs", Mode.REWRITE, "0")
+    assert isinstance(runs.acquire(held), Granted)
+    etcd.member.wipe()
+    etcd.member.start()
+    fresh = EtcdLocks(etcd.settings())
+    with pytest.raises(LocksUnavailable, match="tandem etcd-user") as refused:
+        fresh.entries(TABLE)
+    assert "ours" not in str(refused.value)
+    code, said = etcd.tandem()
+    assert code == 0
+    assert "etcd asks for passwords now" in said
+    assert fresh.entries(TABLE) == ()
+    # Who has gone on all the time gets a new token, and its lock again: with the old one, etcd
+    # would be silent until it has counted as far as when it gave it.
+    assert isinstance(runs.acquire(held), Granted)
+    assert len(fresh.entries(TABLE)) == 1
+    runs.close()
+    fresh.close()
+
+
 @pytest.mark.parametrize(
     ("user", "password", "prefix"),
     [

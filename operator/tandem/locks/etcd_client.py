@@ -273,6 +273,7 @@ class EtcdClient:
                 if answer.events:
                     yield tuple(map(_change, answer.events))
         except TimeoutError as error:
+            self._forget_token(metadata)
             self.avoid(endpoint)
             raise StreamBroken("no answer to a watch") from error
         except grpc.aio.AioRpcError as error:
@@ -351,6 +352,10 @@ class EtcdClient:
                 if _is_token_refused(error) and metadata and failures <= 3:
                     self._forget_token(metadata)
                 elif error.code() in _ELSEWHERE:
+                    if error.code() is _CODES.DEADLINE_EXCEEDED:
+                        # A token tells how far etcd was when it gave it. One that has lost its
+                        # data since answers nothing until it is as far again.
+                        self._forget_token(metadata)
                     self.avoid(endpoint)
                 else:
                     raise _told(error, endpoint) from error
@@ -459,7 +464,12 @@ def _told(error: Any, endpoint: _Endpoint) -> Exception:
             expected="less than 1 MB of names",
             remedy="Split the operation into several",
         )
-    if code in (_CODES.PERMISSION_DENIED, _CODES.UNAUTHENTICATED, _CODES.INVALID_ARGUMENT):
+    if "authentication is not enabled" in details:
+        remedy = (
+            "It has lost its data, or was never set up: run `tandem etcd-user`; "
+            "for the chart's bundled etcd, `kubectl rollout restart` the operator"
+        )
+    elif code in (_CODES.PERMISSION_DENIED, _CODES.UNAUTHENTICATED, _CODES.INVALID_ARGUMENT):
         remedy = "Check the user, the password or the certificate, and the user's roles"
     elif code is _CODES.RESOURCE_EXHAUSTED:
         remedy = "Check etcd's alarms and quota"
