@@ -39,6 +39,13 @@ def test_problems_come_first_with_what_to_do() -> None:
     assert overview([stalled], [], now_ms=NOW)["tables"][0]["health"] == "Stalled"
 
 
+def test_an_operation_without_its_table_is_told_with_the_tables_name() -> None:
+    waits = body("TableCompaction", "typo", said("Pending", "WaitingForDependency"))
+    found = overview([], [waits], now_ms=NOW)
+    text = shown(render.status({"operator": None, **found}, now_ms=NOW))
+    assert "TableCompaction/typo waits: there is no LakeTable t in its namespace" in text
+
+
 def test_a_failure_that_was_made_good_or_is_tried_again_is_no_problem() -> None:
     line = {"labels": {"tandem.dev/automatic": "minor"}}
     ended = {"completionTime": "2027-01-15T07:00:00Z"}

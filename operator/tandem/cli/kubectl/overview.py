@@ -53,7 +53,7 @@ def overview(
             tables, [o for o in operations if problems_of in ("", table_of(o))], now_ms
         ),
         "withoutTable": [
-            id_of(o)
+            {"namespace": namespace_of(o), "operation": id_of(o), "table": table_of(o)}
             for o in sorted(operations, key=_where)
             if is_active(o) and not any(_is_on(o, t) for t in tables)
         ],

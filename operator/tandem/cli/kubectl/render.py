@@ -75,8 +75,9 @@ def status(found: Json, *, now_ms: int, namespaces: bool = False) -> Group:
         blocks.append(Text("No LakeTables here."))
     happens = _happens(tables, now_ms, namespaces)
     blocks += happens
-    for name in found.get("withoutTable", ()):
-        blocks.append(Text(f"{name}: its LakeTable is not there"))
+    for lost in found.get("withoutTable", ()):
+        name = f"{lost['namespace']}/{lost['operation']}" if namespaces else lost["operation"]
+        blocks.append(Text(f"{name} waits: there is no LakeTable {lost['table']} in its namespace"))
     return Group(*blocks)
 
 
