@@ -103,6 +103,16 @@ WITHOUT: Final = (
         "[TandemNoLeader](runbooks/TandemNoLeader.md)",
     ),
     (
+        "a pod of ours says `ImagePullBackOff` or `ErrImagePull`",
+        "the image is not on the node, and in no registry of that name",
+        "[build it](image.md) and push it: `image.registry`, `imagePullSecrets`",
+    ),
+    (
+        "the bundled etcd's pod stays `Pending`",
+        "the cluster has no default storage class",
+        "`etcd.bundled.persistence.storageClass`, or `etcd.bundled.persistence.enabled=false` to try it out",
+    ),
+    (
         "the operator's pod is not ready",
         "it waits for etcd, or for definitions of the Spark operator",
         "its log says which",
