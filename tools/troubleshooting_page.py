@@ -110,7 +110,8 @@ WITHOUT: Final = (
     (
         "the bundled etcd's pod stays `Pending`",
         "the cluster has no default storage class",
-        "`etcd.bundled.persistence.storageClass`, or `etcd.bundled.persistence.enabled=false` to try it out",
+        "`etcd.bundled.persistence.storageClass`, or "
+        "`etcd.bundled.persistence.enabled=false` to try it out",
     ),
     (
         "the operator's pod is not ready",
