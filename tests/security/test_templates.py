@@ -50,7 +50,16 @@ def test_a_hostile_template_is_refused_by_its_path(case: str) -> None:
         assert refused.value.field.startswith(f"spec.sparkTemplate.{path}")
 
 
-ODD = (True, 5, "x", [[]], [None], {"a": []}, [{"name": [], "value": {}}], {"add": 5, "drop": [[]]})
+ODD: tuple[Any, ...] = (
+    True,
+    5,
+    "x",
+    [[]],
+    [None],
+    {"a": []},
+    [{"name": [], "value": {}}],
+    {"add": 5, "drop": [[]]},
+)
 
 
 @pytest.mark.parametrize("value", ODD, ids=repr)
