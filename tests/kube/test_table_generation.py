@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from support import quick_lake
-from support.operator_thread import HeldJobs, Resources, condition, operating, quick_settings
+from support.operator_thread import (
+    HeldJobs,
+    Resources,
+    await_that,
+    condition,
+    operating,
+    quick_settings,
+)
 from support.recorder import recording
 from tandem.kube.tables import TableContext
 from tandem.spec.table import LakeTable
@@ -55,8 +62,12 @@ def test_ready_is_not_said_of_a_spec_that_nobody_has_looked_at(
         held.left.set()
         status = space.await_status(TABLE, "t", lambda s: s["observedGeneration"] == 2)
         assert condition(status, "Ready")["status"] == "False"
+
+        def seen() -> list[int]:
+            return [body["status"]["observedGeneration"] for body in recorder.of(TABLE, "t")]
+
+        await_that(lambda: 2 in seen(), seen)
         said = [body["status"] for body in recorder.of(TABLE, "t")]
-        assert [s for s in said if s["observedGeneration"] == 2] != []
         for each in said:
             ready = [c for c in each.get("conditions", ()) if c["type"] == "Ready"]
             assert ("True", 2) not in [(c["status"], c["observedGeneration"]) for c in ready]

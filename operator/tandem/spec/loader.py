@@ -6,6 +6,7 @@ schema is found out later.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -177,31 +178,10 @@ def _read(path: str | Path) -> Iterator[Document]:
         yield from documents(sys.stdin.read(), "<stdin>")
         return
     file = Path(path)
-    if file.is_dir():
-        children = sorted(
-            child for child in file.iterdir() if child.suffix in _SUFFIXES and child.is_file()
-        )
-        if not children:
-            raise InvalidSpec(
-                "no YAML files in this folder",
-                resource=str(path),
-                found="none",
-                expected=" ".join(_SUFFIXES),
-                remedy="Name the folder that holds your resources",
-            )
-        for child in children:
-            yield from _read(child)
-        return
     try:
-        if file.stat().st_size > _MAX_FILE_BYTES:
-            raise InvalidSpec(
-                "file is too large to be resources",
-                resource=str(path),
-                found=f"{file.stat().st_size} bytes",
-                expected=f"at most {_MAX_FILE_BYTES} bytes",
-                remedy="Is this the file that you meant?",
-            )
-        text = file.read_text(encoding="utf-8")
+        # Unlike `Path.is_dir`, no error where a folder above may not be entered: opening tells.
+        children = _children(file) if os.path.isdir(file) else None
+        text = "" if children is not None else _text(file)
     except UnicodeDecodeError as error:
         raise InvalidSpec(
             "not UTF-8 text",
@@ -218,7 +198,40 @@ def _read(path: str | Path) -> Iterator[Document]:
             expected="a YAML file, a folder of them, or - for standard input",
             remedy="Correct the path, or give this user the permission to read it",
         ) from error
-    yield from documents(text, str(path))
+    if children is None:
+        yield from documents(text, str(path))
+        return
+    for child in children:
+        yield from _read(child)
+
+
+def _children(folder: Path) -> list[Path]:
+    """The YAML files of a folder, sorted. Raises: InvalidSpec, OSError."""
+    children = sorted(
+        child for child in folder.iterdir() if child.suffix in _SUFFIXES and child.is_file()
+    )
+    if not children:
+        raise InvalidSpec(
+            "no YAML files in this folder",
+            resource=str(folder),
+            found="none",
+            expected=" ".join(_SUFFIXES),
+            remedy="Name the folder that holds your resources",
+        )
+    return children
+
+
+def _text(file: Path) -> str:
+    """What a file says. Raises: InvalidSpec, OSError, UnicodeDecodeError."""
+    if (size := file.stat().st_size) > _MAX_FILE_BYTES:
+        raise InvalidSpec(
+            "file is too large to be resources",
+            resource=str(file),
+            found=f"{size} bytes",
+            expected=f"at most {_MAX_FILE_BYTES} bytes",
+            remedy="Is this the file that you meant?",
+        )
+    return file.read_text(encoding="utf-8")
 
 
 def _items(document: Document) -> Iterator[Document]:
