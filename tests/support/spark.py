@@ -42,7 +42,11 @@ def start_session(record_archive: Path | None = None) -> SparkSession:
     """Start the shared session. Call once per process (the fixture does)."""
     os.environ.update(launch_environment())
     conf = {
-        **build_conf(cores=2, extra_jars=delta_jars(), record_archive=record_archive),
+        # Delta keeps the plans of every table that it has seen, and the tests make hundreds: with
+        # Spark's 1 GiB the end of a run is mostly garbage collection.
+        **build_conf(
+            cores=2, memory_bytes=3 << 30, extra_jars=delta_jars(), record_archive=record_archive
+        ),
         **DELTA_CONF,
         "spark.sql.warehouse.dir": tempfile.mkdtemp(prefix="tandem-warehouse-"),
     }
