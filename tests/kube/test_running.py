@@ -1,10 +1,19 @@
-"""A process whose kopf does not end, ends: nobody waits for an operator that hangs."""
+"""What becomes of an operator whose kopf does not end, or ends by itself."""
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 import textwrap
+from typing import Any
+
+import kopf
+import pytest
+from kopf._cogs.clients.errors import APIClientError
+
+from tandem.kube import running
+from tandem.kube.settings import OperatorSettings
 
 HANGS = textwrap.dedent("""
     import asyncio
@@ -42,3 +51,35 @@ def test_a_process_ends_although_kopf_hangs_in_its_end() -> None:
     assert done.returncode == 1, done.stderr
     assert done.stdout.startswith("ready\n")
     assert "kopf does not end" in done.stdout
+
+
+class Idle:
+    """Leads for ever, and has nothing to tidy."""
+
+    async def hold(self) -> None:
+        await asyncio.Event().wait()
+
+    run = hold
+
+
+@pytest.mark.parametrize(("status", "goes_on"), [(410, True), (403, False)])
+def test_a_watch_that_dies_at_once_is_begun_anew(
+    monkeypatch: pytest.MonkeyPatch, status: int, *, goes_on: bool
+) -> None:
+    """Before anybody has seen it among kopf's tasks. What no new beginning mends is an end."""
+
+    async def dying(**_: Any) -> None:
+        raise APIClientError("refused", status=status, headers={})
+
+    async def working() -> bool:
+        events = asyncio.Event(), asyncio.Event()
+        idle: Any = Idle()
+        return await running.work(OperatorSettings(), kopf.OperatorRegistry(), idle, idle, *events)
+
+    monkeypatch.setattr(kopf, "operator", dying)
+    monkeypatch.setattr(running, "_LOOK_S", 0.0)
+    if goes_on:
+        assert asyncio.run(working())
+    else:
+        with pytest.raises(APIClientError):
+            asyncio.run(working())

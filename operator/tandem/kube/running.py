@@ -19,6 +19,7 @@ from tandem.kube.memories import FrugalMemories
 from tandem.kube.settings import OperatorSettings
 
 _log = structlog.get_logger("tandem.kube.running")
+_GONE = 410
 _LOOK_S = 0.5
 _END_S = 20.0
 """How long kopf may take to end. It can hang in its own clean-up once a watch has died."""
@@ -74,7 +75,8 @@ async def work(
             tidying.result()
     except Exception as error:
         # An answer that it does not expect (410 to a watch) ends kopf as a whole.
-        if not watches.has_one_died():
+        # One that dies at once was never seen.
+        if not (watches.has_one_died() or getattr(error, "status", None) == _GONE):
             raise
         _log.error("a watch has died; beginning anew", problem=repr(error))
         blind = True
