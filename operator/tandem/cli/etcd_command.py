@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated
 
 from tandem.cli.exits import errors_to_exit, say
-from tandem.cli.operator_options import FILE, option
+from tandem.cli.operator_options import FILE, EtcdCa, EtcdCertificate, EtcdKey, option
 
 
 def etcd_user(
@@ -26,15 +26,9 @@ def etcd_user(
     etcd_prefix: Annotated[
         str, option("--etcd-prefix", "All that the user may read and write.")
     ] = "/tandem/v1",
-    etcd_ca: Annotated[
-        Path | None, option("--etcd-ca", "Certificate authority of etcd (PEM).", **FILE)
-    ] = None,
-    etcd_certificate: Annotated[
-        Path | None, option("--etcd-certificate", "Our certificate for etcd (PEM).", **FILE)
-    ] = None,
-    etcd_key: Annotated[
-        Path | None, option("--etcd-key", "The certificate's key (PEM).", **FILE)
-    ] = None,
+    etcd_ca: EtcdCa = None,
+    etcd_certificate: EtcdCertificate = None,
+    etcd_key: EtcdKey = None,
     wait: Annotated[
         float, option("--wait", "Seconds to wait for an etcd that does not answer yet.", min=0)
     ] = 60.0,

@@ -23,6 +23,12 @@ def option(name: str, text: str, **more: Any) -> Any:
 
 FILE = {"exists": True, "dir_okay": False}
 
+EtcdCa = Annotated[Path | None, option("--etcd-ca", "Certificate authority of etcd (PEM).", **FILE)]
+EtcdCertificate = Annotated[
+    Path | None, option("--etcd-certificate", "Our certificate for etcd (PEM).", **FILE)
+]
+EtcdKey = Annotated[Path | None, option("--etcd-key", "The certificate's key (PEM).", **FILE)]
+
 
 def operator(
     namespaces: Annotated[
@@ -55,15 +61,9 @@ def operator(
             min=2,
         ),
     ] = 60,
-    etcd_ca: Annotated[
-        Path | None, option("--etcd-ca", "Certificate authority of etcd (PEM).", **FILE)
-    ] = None,
-    etcd_certificate: Annotated[
-        Path | None, option("--etcd-certificate", "Our certificate for etcd (PEM).", **FILE)
-    ] = None,
-    etcd_key: Annotated[
-        Path | None, option("--etcd-key", "The certificate's key (PEM).", **FILE)
-    ] = None,
+    etcd_ca: EtcdCa = None,
+    etcd_certificate: EtcdCertificate = None,
+    etcd_key: EtcdKey = None,
     etcd_user: Annotated[str, option("--etcd-user", "User of etcd.")] = "",
     etcd_password_file: Annotated[
         Path | None,
