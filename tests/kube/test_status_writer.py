@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
+import structlog
 
-from tandem.kube.api import Conflict, Invalid, NotFound, Unavailable
+from tandem.kube.api import Conflict, Forbidden, Invalid, NotFound, Unavailable
 from tandem.kube.kinds import path
 from tandem.kube.status import StatusWriter, carried_over, changed_fields
 
@@ -235,3 +237,41 @@ def test_what_a_watch_says_late_is_not_believed() -> None:
         await writer.finish(status("Running", "Running"))
 
     assert len(run(test).patches) == 1
+
+
+class SlowServer(Server):
+    """Answers when told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked, self.answer = asyncio.Event(), asyncio.Event()
+
+    async def patch_status(self, where: object, patch: Json, *, uid: str) -> Json:
+        self.asked.set()
+        await self.answer.wait()
+        return await super().patch_status(where, patch, uid=uid)
+
+
+@pytest.mark.parametrize("refusal", [Forbidden(403, "Forbidden", "the role is gone"), OSError()])
+def test_a_write_that_fails_after_the_end_is_heard(refusal: Exception) -> None:
+    """Of a task whose exception nobody has asked for, asyncio tells with a traceback."""
+    told: list[Json] = []
+
+    async def test() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, what: told.append(what))
+        server = SlowServer()
+        writer = server.writer()
+        writer.offer(status("Running", "Running"))
+        await server.asked.wait()
+        await writer.close()
+        server.refusals = [refusal]
+        server.answer.set()
+        await until(lambda: len(asyncio.all_tasks()) == 1)
+        gc.collect()
+
+    with structlog.testing.capture_logs() as lines:
+        asyncio.run(test())
+    assert not told
+    assert [line["log_level"] for line in lines] == [
+        "warning" if isinstance(refusal, Forbidden) else "error"
+    ]

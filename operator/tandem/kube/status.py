@@ -14,6 +14,7 @@ import structlog
 
 from tandem.errors import Reason
 from tandem.kube.api import Api, ApiError, Conflict, Invalid, NotFound, ResourcePath
+from tandem.kube.events import where_from
 from tandem.kube.shorten import shortened
 
 _log = structlog.get_logger("tandem.kube.status")
@@ -67,6 +68,8 @@ class StatusWriter:
         self._busy = asyncio.Lock()
         self._last = asyncio.get_running_loop().time() + first_s - pause_s
         self._task: asyncio.Task[None] | None = None
+        # The loop itself keeps no task alive.
+        self._left: set[asyncio.Task[None]] = set()
         self.gone = False
         self.writes = 0
 
@@ -175,7 +178,22 @@ class StatusWriter:
 
     async def _write(self) -> None:
         # Once begun, a write is not abandoned: nobody would know what the server has.
-        await asyncio.shield(asyncio.ensure_future(self._write_once()))
+        writing = asyncio.create_task(self._write_once(), name=f"write {self._path.name}")
+        try:
+            await asyncio.shield(writing)
+        except asyncio.CancelledError:
+            # Closed. Nobody waits for it any more, but it has to be heard.
+            self._left.add(writing)
+            writing.add_done_callback(self._hear_out)
+            raise
+
+    def _hear_out(self, writing: asyncio.Task[None]) -> None:
+        self._left.discard(writing)
+        problem = None if writing.cancelled() else writing.exception()
+        if isinstance(problem, ApiError):
+            _log.warning("status not written", resource=self._path.url(), problem=str(problem))
+        elif problem is not None:
+            _log.error("a bug: please report it", at=where_from(problem))
 
     async def _write_once(self) -> None:
         async with self._busy:
