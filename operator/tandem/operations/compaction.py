@@ -1,81 +1,65 @@
 """`TableCompaction`: plan runs, let a job re-encode them, reconcile by file.
 
-A compaction never changes what rows there are, so nobody can be in its way: what others did
-to its inputs meanwhile is masked in its outputs (design, "Reconciliation").
+What it shares with other rewrites is in `rewriting`; here is what makes segments of others:
+which runs, and what their outputs are called.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
-from pyroaring import BitMap64
-
-from tandem.delta import dv, protocol
 from tandem.delta.actions import AddFile
-from tandem.errors import LogGap, ManifestInvalid
-from tandem.locks.model import Mode, Resource, segment
-from tandem.operations import jobs, layout
-from tandem.operations.changes import verdict_of_table
-from tandem.operations.events import Verdict
-from tandem.operations.outputs import output_add
+from tandem.locks.model import Mode
+from tandem.operations import layout
 from tandem.operations.records import RunRecord
+from tandem.operations.rewriting import Rewriting, locks_on, past_segments, published
 from tandem.operations.selection import files_where, require_inside
 from tandem.operations.times import time_column
-from tandem.operations.views import SnapshotView, VectorCache
-from tandem.operations.work import ChangeSet, Decision, OutputFileChange, Planned, Work
+from tandem.operations.work import ChangeSet, Planned, Work
 from tandem.planning.compaction import plan_compaction
 from tandem.planning.model import CompactionPlan, CompactionRequest, Run
-from tandem.reconcile import rowmap_format
-from tandem.reconcile.rewrite import RewriteDecision, RewriteInput, rewrite
-from tandem.reconcile.rowmap import RowMap, RowMapIdentity
-from tandem.spark.job import Bin, InputFile, RewriteJob
+from tandem.reconcile.rewrite import RewriteDecision
+from tandem.spark.job import Bin, InputFile, OutputFile, RewriteJob
 from tandem.spec.compaction import TableCompaction
-from tandem.spec.status import Plan, Reconciled
+from tandem.spec.status import Plan
 from tandem.timeline import lineage
-from tandem.timeline.history import retired
 from tandem.timeline.marks import live_marks
 from tandem.timeline.names import NameRequest, SegmentNumbers, output_names
-from tandem.timeline.segments import TAG_CHUNK, Segment, output_tags, segments
+from tandem.timeline.segments import TAG_CHUNK, output_tags, segments
 
 
-class Compaction:
-    """The `Kind` of one TableCompaction. Holds what is immutable: vectors and the row map."""
-
-    protocol_kind = protocol.OperationKind.COMPACTION
-    app = "rewrite"
+class Compaction(Rewriting):
+    """The `Kind` of one TableCompaction."""
 
     def __init__(self, resource: TableCompaction) -> None:
+        super().__init__()
         self._resource = resource
-        self._cache: VectorCache | None = None
-        self._row_map: RowMap | None = None
-        self._row_map_bytes = b""
 
     # Planning
 
     def plan(self, work: Work) -> Planned:
         snapshot = work.snapshot
-        self._row_map, self._row_map_bytes = None, b""
+        self.begin()
         time = time_column(work.table.spec, snapshot)
         live = segments(snapshot.adds(), time)
         plan = plan_compaction(
             live,
             self._request(work),
             granularity=time.granularity if time else None,
-            past=self._past(work, live),
+            past=past_segments(work, live, self._named),
         )
         summary = _summary(plan, snapshot.version)
-        locks = tuple(segment(name) for name in plan.segments)
+        locks = locks_on(plan.segments)
         if not plan.runs:
             return Planned(summary, None, Mode.REWRITE, locks, nothing_to_do=plan.nothing)
         require_inside(work.table, (file.add for file in plan.files))
-        cache = self._vectors(work)
-        cache.load(f.add.deletion_vector for f in plan.files if f.add.deletion_vector)
+        self.vectors(work).load(f.add.deletion_vector for f in plan.files if f.add.deletion_vector)
         inputs: list[InputFile] = []
         bins: list[Bin] = []
         for number, run in enumerate(plan.runs):
             for each in run.bins:
                 first = len(inputs)
-                inputs += (self._input(work, file.add) for file in each.files)
+                inputs += (self.input_file(work, file.add) for file in each.files)
                 bins.append(
                     Bin(
                         inputs=tuple(range(first, len(inputs))),
@@ -91,21 +75,10 @@ class Compaction:
         runs = tuple(_record(run) for run in plan.runs)
         return Planned(summary, job, Mode.REWRITE, locks, record={"runs": runs})
 
-    def plan_of_adopted(self, work: Work) -> Planned:
-        plan, _ = work.frozen
-        return Planned(plan.summary, None, Mode.REWRITE, _locks(plan.summary.segments))
-
-    def _past(self, work: Work, live: Sequence[Segment]) -> tuple[Segment, ...]:
-        """Segments of the past, only where one is named that is not live: for the message."""
+    @property
+    def _named(self) -> frozenset[str]:
         custom = self._resource.spec.custom
-        named = set(custom.segments or ()) if custom is not None else set()
-        if named <= {segment.name for segment in live}:
-            return ()
-        log, last = work.table.log, work.snapshot.version
-        try:
-            return retired(live, log.commits(0, last))
-        except LogGap as hole:
-            return retired(live, log.commits(hole.first_available, last))
+        return frozenset((custom.segments if custom is not None else None) or ())
 
     def _request(self, work: Work) -> CompactionRequest:
         spec = self._resource.spec
@@ -120,89 +93,19 @@ class Compaction:
             )
         return CompactionRequest.of(spec, selects=selects, resource=self._resource.id)
 
-    def _input(self, work: Work, add: AddFile) -> InputFile:
-        cache = self._vectors(work)
-        dead = cache.dead(add)
-        return InputFile(
-            logged_path=add.logged_path,
-            size=add.size,
-            rows=cache.rows_of(add),
-            dv=dv.to_base64(dead) if dead else "",
-            partition_values=dict(add.partition_values),
-        )
-
-    def _vectors(self, work: Work) -> VectorCache:
-        if self._cache is None:
-            self._cache = VectorCache(work.table.store)
-        return self._cache
-
-    # Reconciling
-
-    def load(self, work: Work, round_: int) -> None:
-        result = work.results[round_]
-        if result.row_map is None:
-            raise ManifestInvalid(
-                "a rewrite's result has no row map",
-                resource=layout.rounds(result.operation_id, result.attempt),
-                field="rowMap",
-            )
-        self._row_map_bytes = jobs.sidecar(work.table.store, result.row_map)
-        plan, _ = work.frozen
-        self._row_map = rowmap_format.from_bytes(
-            self._row_map_bytes,
-            expected=RowMapIdentity(
-                plan.table_id, plan.operation_id, plan.attempt, plan.read_version
-            ),
-            resource=result.row_map.path,
-        )
-
-    def decide(self, work: Work) -> Decision:
-        _, job = work.frozen
-        assert isinstance(job.job, RewriteJob)
-        snapshot = work.snapshot
-        refusal = verdict_of_table(work, self.protocol_kind, needs_vectors=False)
-        if refusal is not None:
-            return refusal
-        assert self._row_map is not None
-        cache = self._vectors(work)
-        view = SnapshotView(snapshot, cache)
-        inputs = [
-            RewriteInput(
-                path=file.logged_path,
-                dead_at_read=dv.from_base64(file.dv) if file.dv else BitMap64(),
-                rows=file.rows,
-            )
-            for file in job.job.inputs
-        ]
-        view.prefetch(i.path for i in inputs)
-        decision = rewrite(
-            inputs,
-            view,
-            self._row_map,
-            deletion_vectors=protocol.writes_deletion_vectors(snapshot.protocol, snapshot.metadata),
-        )
-        if decision.superseded:
-            return Decision(Verdict.SUPERSEDED, "nothing of what it rewrote is left to replace")
-        return Decision(Verdict.COMMIT, payload=decision)
+    # Committing
 
     def change(self, work: Work) -> ChangeSet:
         assert work.decision is not None
         decision = work.decision.payload
         assert isinstance(decision, RewriteDecision)
         plan, _ = work.frozen
-        snapshot = work.snapshot
-        removed = snapshot.files_by_path(decision.removes)
-        result = work.results[0]
-        published = set(decision.outputs)
-        chosen = [o for o in result.outputs if o.path in published]
-        names, numbers = self._names(work, removed.values(), chosen_runs={o.run for o in chosen})
+        removed = work.snapshot.files_by_path(decision.removes)
+        runs = {output.run for output in published(work, decision)}
+        names, numbers = self._names(work, removed.values(), runs)
         map_path = layout.row_map(plan.operation_id, plan.attempt)
-        outputs = []
-        replayed: dict[str, int] = {}
-        for output in chosen:
-            if output.path in decision.masks:
-                name = names[output.run]
-                replayed[name] = replayed.get(name, 0) + len(decision.masks[output.path])
+
+        def tags_of(output: OutputFile) -> dict[str, str]:
             run = plan.runs[output.run]
             tags = output_tags(
                 names[output.run],
@@ -213,30 +116,12 @@ class Compaction:
             )
             if run.chunk:
                 tags[TAG_CHUNK] = run.chunk
-            add = output_add(output, tags, data_change=False)
-            outputs.append(OutputFileChange(add, output.rows, decision.masks.get(output.path)))
-        counts = decision.counts
-        return ChangeSet(
-            operation="OPTIMIZE",
-            parameters={"predicate": "[]", "zOrderBy": "[]", "auto": "false"},
-            outputs=tuple(outputs),
-            removes=tuple(removed.values()),
-            data_change=False,
-            segments=tuple(dict.fromkeys(names[o.run] for o in chosen)),
-            numbers=numbers,
-            reconciled=Reconciled(
-                commits_seen=max(0, snapshot.version - plan.read_version),
-                deletes_remapped=counts.deletes_remapped,
-                rows_masked=counts.rows_masked,
-                bins_dropped=counts.bins_dropped,
-                rounds=work.rounds,
-                by_segment=replayed or None,
-            ),
-            row_map=self._row_map_bytes if outputs else b"",
-        )
+            return tags
+
+        return self.change_set(work, decision, removed.values(), tags_of, numbers=numbers)
 
     def _names(
-        self, work: Work, removed: Iterable[AddFile], chosen_runs: set[int]
+        self, work: Work, removed: Iterable[AddFile], runs: set[int]
     ) -> tuple[dict[int, str], SegmentNumbers]:
         """Names of the output segments on top of the version just read."""
         plan, _ = work.frozen
@@ -244,7 +129,7 @@ class Compaction:
         taken = live_marks(work.snapshot.files, without=gone).names
         mentioned = live_marks(work.snapshot.files).mentioned
         numbers = SegmentNumbers.at(work.snapshot.txns, mentioned)
-        order = sorted(chosen_runs)
+        order = sorted(runs)
         requests = [NameRequest(plan.runs[n].first, plan.runs[n].level) for n in order]
         return dict(zip(order, output_names(requests, taken, numbers), strict=True)), numbers
 
@@ -279,7 +164,3 @@ def _record(run: Run) -> RunRecord:
         major=run.major,
         steps=tuple(f"{', '.join(s.inputs)} → {s.output}" for s in run.steps),
     )
-
-
-def _locks(names: Iterable[str]) -> tuple[Resource, ...]:
-    return tuple(segment(name) for name in names)

@@ -1,0 +1,189 @@
+"""What all kinds share that write files anew and change no rows: compaction, segment rewrite.
+
+A rewrite never changes what rows there are, so nobody can be in its way: what others did to its
+inputs meanwhile is masked in its outputs (design, "Reconciliation").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+
+from pyroaring import BitMap64
+
+from tandem.delta import dv, protocol
+from tandem.delta.actions import AddFile
+from tandem.errors import LogGap, ManifestInvalid
+from tandem.locks.model import Mode, Resource, segment
+from tandem.operations import jobs, layout
+from tandem.operations.changes import verdict_of_table
+from tandem.operations.events import Verdict
+from tandem.operations.outputs import output_add
+from tandem.operations.views import SnapshotView, VectorCache
+from tandem.operations.work import ChangeSet, Decision, OutputFileChange, Planned, Work
+from tandem.reconcile import rowmap_format
+from tandem.reconcile.rewrite import RewriteDecision, RewriteInput, rewrite
+from tandem.reconcile.rowmap import RowMap, RowMapIdentity
+from tandem.spark.job import InputFile, OutputFile, RewriteJob
+from tandem.spec.status import Reconciled
+from tandem.timeline.history import retired
+from tandem.timeline.names import SegmentNumbers
+from tandem.timeline.segments import TAG_SEGMENT, Segment
+
+
+class Rewriting:
+    """The part of a `Kind` that rewrites have in common. Holds what is immutable: deletion
+    vectors and the row map."""
+
+    protocol_kind = protocol.OperationKind.COMPACTION
+    app = "rewrite"
+
+    def __init__(self) -> None:
+        self._cache: VectorCache | None = None
+        self._row_map: RowMap | None = None
+        self._row_map_bytes = b""
+
+    # Planning
+
+    def plan_of_adopted(self, work: Work) -> Planned:
+        plan, _ = work.frozen
+        return Planned(plan.summary, None, Mode.REWRITE, locks_on(plan.summary.segments))
+
+    def begin(self) -> None:
+        """Another plan: nothing of the last attempt's result holds."""
+        self._row_map, self._row_map_bytes = None, b""
+
+    def vectors(self, work: Work) -> VectorCache:
+        if self._cache is None:
+            self._cache = VectorCache(work.table.store)
+        return self._cache
+
+    def input_file(self, work: Work, add: AddFile) -> InputFile:
+        """A file as it is now, for the job."""
+        cache = self.vectors(work)
+        dead = cache.dead(add)
+        return InputFile(
+            logged_path=add.logged_path,
+            size=add.size,
+            rows=cache.rows_of(add),
+            dv=dv.to_base64(dead) if dead else "",
+            partition_values=dict(add.partition_values),
+        )
+
+    # Reconciling
+
+    def load(self, work: Work, round_: int) -> None:
+        result = work.results[round_]
+        if result.row_map is None:
+            raise ManifestInvalid(
+                "a rewrite's result has no row map",
+                resource=layout.rounds(result.operation_id, result.attempt),
+                field="rowMap",
+            )
+        self._row_map_bytes = jobs.sidecar(work.table.store, result.row_map)
+        plan, _ = work.frozen
+        self._row_map = rowmap_format.from_bytes(
+            self._row_map_bytes,
+            expected=RowMapIdentity(
+                plan.table_id, plan.operation_id, plan.attempt, plan.read_version
+            ),
+            resource=result.row_map.path,
+        )
+
+    @property
+    def row_map(self) -> RowMap:
+        """The map of the attempt's result, once loaded."""
+        assert self._row_map is not None
+        return self._row_map
+
+    def decide(self, work: Work) -> Decision:
+        _, job = work.frozen
+        assert isinstance(job.job, RewriteJob)
+        snapshot = work.snapshot
+        refusal = verdict_of_table(work, self.protocol_kind, needs_vectors=False)
+        if refusal is not None:
+            return refusal
+        view = SnapshotView(snapshot, self.vectors(work))
+        inputs = [
+            RewriteInput(
+                path=file.logged_path,
+                dead_at_read=dv.from_base64(file.dv) if file.dv else BitMap64(),
+                rows=file.rows,
+            )
+            for file in job.job.inputs
+        ]
+        view.prefetch(i.path for i in inputs)
+        decision = rewrite(
+            inputs,
+            view,
+            self.row_map,
+            deletion_vectors=protocol.writes_deletion_vectors(snapshot.protocol, snapshot.metadata),
+        )
+        if decision.superseded:
+            return Decision(Verdict.SUPERSEDED, "nothing of what it rewrote is left to replace")
+        return Decision(Verdict.COMMIT, payload=decision)
+
+    def change_set(
+        self,
+        work: Work,
+        decision: RewriteDecision,
+        removed: Iterable[AddFile],
+        tags_of: Callable[[OutputFile], Mapping[str, str]],
+        *,
+        numbers: SegmentNumbers | None = None,
+    ) -> ChangeSet:
+        """The commit of a decision. `tags_of` an output names its segment; `removed` are the
+        live adds of `decision.removes`."""
+        plan, _ = work.frozen
+        outputs = []
+        replayed: dict[str, int] = {}
+        for output in published(work, decision):
+            tags = tags_of(output)
+            name = tags[TAG_SEGMENT]
+            mask = decision.masks.get(output.path)
+            if mask is not None:
+                replayed[name] = replayed.get(name, 0) + len(mask)
+            add = output_add(output, tags, data_change=False)
+            outputs.append(OutputFileChange(add, output.rows, mask))
+        counts = decision.counts
+        return ChangeSet(
+            operation="OPTIMIZE",
+            parameters={"predicate": "[]", "zOrderBy": "[]", "auto": "false"},
+            outputs=tuple(outputs),
+            removes=tuple(removed),
+            data_change=False,
+            segments=tuple(dict.fromkeys(o.add.tags[TAG_SEGMENT] for o in outputs)),
+            numbers=numbers,
+            reconciled=Reconciled(
+                commits_seen=max(0, work.snapshot.version - plan.read_version),
+                deletes_remapped=counts.deletes_remapped,
+                rows_masked=counts.rows_masked,
+                bins_dropped=counts.bins_dropped,
+                rounds=work.rounds,
+                by_segment=replayed or None,
+            ),
+            row_map=self._row_map_bytes if outputs else b"",
+        )
+
+
+def published(work: Work, decision: RewriteDecision) -> list[OutputFile]:
+    """The files that a decision makes visible, in the order of the result."""
+    chosen = set(decision.outputs)
+    return [output for output in work.results[0].outputs if output.path in chosen]
+
+
+def locks_on(names: Iterable[str]) -> tuple[Resource, ...]:
+    """The resources of these segments."""
+    return tuple(segment(name) for name in names)
+
+
+def past_segments(
+    work: Work, live: Sequence[Segment], named: Collection[str]
+) -> tuple[Segment, ...]:
+    """Segments of the past, only where one is named that is not live: for the message."""
+    if set(named) <= {each.name for each in live}:
+        return ()
+    log, last = work.table.log, work.snapshot.version
+    try:
+        return retired(live, log.commits(0, last))
+    except LogGap as hole:
+        return retired(live, log.commits(hole.first_available, last))
