@@ -93,6 +93,14 @@ def test_the_examples_give_the_same_rights() -> None:
     assert ours["metadata"]["name"] == theirs["metadata"]["name"]
 
 
+@every_combination
+def test_no_finalizer_is_put_where_the_rights_go_with_their_namespace(name: str) -> None:
+    objects = template(MATRIX[name])
+    [container] = one(objects, "Deployment")["spec"]["template"]["spec"]["containers"]
+    has_roles = {role["kind"] for role in of_operator(objects)} == {"Role"}
+    assert ("--no-finalizers" in container["args"]) is has_roles
+
+
 def test_a_role_in_a_namespace_says_what_the_cluster_role_says() -> None:
     [cluster] = of_operator(template(EXTERNAL))
     for role in of_operator(template(MATRIX["namespaced"])):

@@ -35,6 +35,25 @@ def body(name: str = "m", uid: str = "u1", kind: str = "TableCompaction", **more
     }
 
 
+def test_of_two_resources_of_one_name_the_later_one_is_there() -> None:
+    """A deletion may never be seen, and what was before may be told late."""
+    registry, woken = Registry(), list[str]()
+    registry.watch(("LakeTable", "n", "t"), lambda: woken.append(""))
+    old = body("t", "u1", "LakeTable", metadata={"resourceVersion": "9"})
+    new = body("t", "u2", "LakeTable", metadata={"resourceVersion": "10"})
+    registry.update(old)
+    registry.update(new)
+    assert (registry.by_uid("u1"), registry.body("u1")) == (None, None)
+    assert len(woken) == 3  # of its coming, its going, and who is there now
+    registry.update(old)
+    registry.remove("u1")
+    found = registry.get(("LakeTable", "n", "t"))
+    assert found is not None
+    assert found.uid == "u2"
+    assert len(registry) == 1
+    assert len(woken) == 3
+
+
 def test_slots_are_given_in_order() -> None:
     async def test() -> list[int]:
         slots, order = Slots(2), list[int]()

@@ -137,6 +137,14 @@ def operator(
         float,
         option("--cancel", "Seconds that a deleted operation has to clean up.", min=1),
     ] = 60.0,
+    no_finalizers: Annotated[
+        bool,
+        option(
+            "--no-finalizers",
+            "Put no finalizer on operations: where our rights are Roles, which go when their "
+            "namespace is deleted, and nobody could take it off.",
+        ),
+    ] = False,
     election_id: Annotated[
         str, option("--election-id", "Operators with the same one elect a leader.")
     ] = "tandem",
@@ -208,5 +216,6 @@ def operator(
             health=health,
             table_metrics=table_metrics,
             cancel_s=cancel,
+            finalizers=not no_finalizers,
         )
         raise typer.Exit(operator_command.run(settings))

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from datetime import datetime
 from typing import Protocol
 
 import structlog
@@ -68,6 +67,7 @@ class Life:
         self._key = key_of(body)
         self._signals = Signals(asyncio.Event())
         self._session: Session | None = None
+        self._table: Table | None = None
         self._deleted = False
         self._give_up = False
         self._inherited = False
@@ -78,7 +78,7 @@ class Life:
             operation=str(status_of(body).get("operationId", "")),
         )
         with about(self._subject):
-            self._reporter = Reporter(context, body, self._vanished)
+            self._reporter = Reporter(context, body, self._gone)
 
     @property
     def _body(self) -> Body:
@@ -132,24 +132,39 @@ class Life:
     async def _mind(self, stopped: Stopped) -> None:
         await stopped.wait()
         reason = stopped.reason
+        mismatch = reason == DaemonStoppingReason.FILTERS_MISMATCH
         if reason is not None and DaemonStoppingReason.RESOURCE_DELETED in reason:
             self._vanished()
-        elif reason == DaemonStoppingReason.FILTERS_MISMATCH and self._session is not None:
+        elif mismatch and self._is_gone:
+            self._gone()
+        elif mismatch and self._session is not None:
             # Another operator has reported the end. Ours finds that out by itself, and lets go
             # of the locks, which would else live as long as this process.
             self._signals.wake.set()
         else:
             self._signals.leave()
 
+    @property
+    def _is_gone(self) -> bool:
+        return self._context.registry.by_uid(self._uid) is None
+
+    def _gone(self) -> None:
+        """Without our finalizer it goes at once. Perhaps a write was first to find that out."""
+        self._context.registry.remove(self._uid)
+        self._reporter.fall_silent()
+        self._vanished()
+
     def _vanished(self) -> None:
-        """It is being deleted, or somebody took our finalizer off and it is gone."""
-        self._deleted = True
-        if self._session is not None:
+        """It is being deleted, or gone."""
+        if self._session is not None and not self._deleted:
             self._session.ask(Ask.CANCEL)
+        self._deleted = True
         self._signals.wake.set()
 
     def _changed(self) -> None:
         """Something that we watch has changed: the resource, its table, what it depends on."""
+        if self._is_gone and not self._deleted:
+            self._gone()
         body = self._context.registry.body(self._uid)
         if body is not None:
             self._reporter.observe(body)
@@ -213,6 +228,8 @@ class Life:
 
     async def _await_finalizer(self) -> None:
         """No effect before the finalizer is on: without it we could not clean up."""
+        if not self._context.settings.finalizers:
+            return
         loop = asyncio.get_running_loop()
         until = loop.time() + _FINALIZER_S
         while not has_finalizer(self._body) and not self._over and loop.time() < until:
@@ -231,7 +248,9 @@ class Life:
         except InvalidSpec as error:
             return self._reporter.changed(Phase.FAILED, Reason.INVALID_SPEC, str(error))
         if self._deleted:
-            table, snapshot = await table_for_cleaning(self._context, resource), None
+            # A LakeTable that goes at the same time may have gone first.
+            table = self._table or await table_for_cleaning(self._context, resource)
+            snapshot = None
             if table is None:
                 self._give_up = True
                 return None
@@ -272,6 +291,7 @@ class Life:
         self, resource: Operation, table: Table, snapshot: Snapshot | None
     ) -> OperationStatus | None:
         context = self._context
+        self._table = table
         retry = retry_asked(self._body)
         ports = Ports(
             jobs=context.runner_of(resource, self._body, table),
@@ -288,7 +308,7 @@ class Life:
             lock_wait_s=0,
             around=Observed(context.metrics, self._subject, context.around),
         )
-        started_ms = None if retry or not self._last.attempt else _ms(self._last.start_time)
+        started_ms = None if retry else self._reporter.started_ms
         loop = asyncio.get_running_loop()
 
         def report(status: OperationStatus) -> None:
@@ -365,15 +385,8 @@ class Life:
 
     async def _end(self, status: OperationStatus) -> None:
         await self._reporter.finish(status, write=not self._deleted)
-        if self._deleted:
+        if self._deleted and not self._is_gone:
             self._context.cancelled.add(self._uid)
         context = self._context.tables.get((self._key[1], self._table_name))
         if context is not None:
             context.look_soon()
-
-
-def _ms(time: str | None) -> int | None:
-    """Unix milliseconds of an RFC 3339 time."""
-    if not time:
-        return None
-    return int(datetime.fromisoformat(time).timestamp() * 1000)

@@ -19,6 +19,7 @@ from tandem.kube import credentials
 from tandem.kube.context import Context
 from tandem.kube.daemon import Life
 from tandem.kube.finished import Finished
+from tandem.kube.inside_kopf import without_finalizer
 from tandem.kube.jobs import ApplicationCache
 from tandem.kube.kinds import (
     FINALIZER,
@@ -88,6 +89,11 @@ def register(
             await TableLife(context, raw).run(stopped)
         await stopped.wait()
 
+    def is_there(body: Body) -> bool:
+        # `see` comes first, also when it is deleted: without a finalizer, kopf itself would have
+        # the daemon of what has vanished go on.
+        return context.registry.by_uid(uid_of(body)) is not None
+
     options: dict[str, Any] = {
         "registry": registry,
         "backoff": _RETRY_S,
@@ -99,10 +105,18 @@ def register(
             VERSION,
             plural(kind),
             id="operate",
-            when=lambda body, **_: is_active(body),
+            when=lambda body, **_: is_there(body) and is_active(body),
             **options,
         )(operate)
-    kopf.daemon(GROUP, VERSION, plural(TABLE_KIND), id="tend", **options)(tend)
+    kopf.daemon(
+        GROUP,
+        VERSION,
+        plural(TABLE_KIND),
+        id="tend",
+        when=lambda body, **_: is_there(body),
+        **options,
+    )(tend)
+    without_finalizer(registry, {"tend"} if context.settings.finalizers else {"tend", "operate"})
 
     if application_resource is not None:
 

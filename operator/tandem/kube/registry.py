@@ -74,6 +74,12 @@ class Summary:
         return self.phase in ENDED and not self.active
 
 
+def version_of(summary: Summary) -> int:
+    """Of any two objects of the API server, the one written later has the greater one."""
+    version = summary.resource_version
+    return int(version) if version.isdecimal() else 0
+
+
 def summarize(body: Body) -> Summary:
     """Of an object as the API server gives it."""
     metadata, spec, status = body["metadata"], spec_of(body), status_of(body)
@@ -129,6 +135,12 @@ class Registry:
     def update(self, body: Body) -> Summary:
         """An object was created or changed."""
         summary = summarize(body)
+        other = self.get(summary.key)
+        if other is not None and other.uid != summary.uid:
+            # One of the two is gone, whatever was seen of that: the older one.
+            if version_of(other) > version_of(summary):
+                return summary
+            self.remove(other.uid)
         self._forget(summary.uid)
         self._summaries[summary.uid] = summary
         self._uids[summary.key] = summary.uid

@@ -53,6 +53,7 @@ class Reporter:
         # kopf's queue of events is found by the context of its handler, in which we are now.
         self._told = contextvars.copy_context()
         self._narrator = Narrator(known)
+        self._is_silent = False
         settings = context.settings
         self._writer = StatusWriter(
             context.api,
@@ -69,6 +70,14 @@ class Reporter:
     def has_begun_before(self) -> bool:
         """Whether the resource says that work on it has begun, by whomever."""
         return status_of(self.body).get("phase") in BEGUN
+
+    @property
+    def started_ms(self) -> int | None:
+        """When its first attempt began (Unix), if there was one."""
+        time = self.last.start_time
+        if not self.last.attempt or not time:
+            return None
+        return int(datetime.fromisoformat(time).timestamp() * 1000)
 
     def observe(self, body: Body) -> None:
         """The resource has changed."""
@@ -117,6 +126,12 @@ class Reporter:
         if write:
             await self._writer.finish(status.manifest())
 
+    def fall_silent(self) -> None:
+        """The resource is no more: the log alone is told. Perhaps its namespace goes, too, where
+        nothing can be written."""
+        self._is_silent = True
+        self._writer.gone = True
+
     async def close(self) -> None:
         await self._writer.close()
 
@@ -161,6 +176,8 @@ class Reporter:
         )
 
     def _narrate(self, status: OperationStatus) -> None:
+        if self._is_silent:
+            return
         self._told.copy().run(self._narrator.listen, self.body, status)
 
 

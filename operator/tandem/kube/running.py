@@ -14,8 +14,8 @@ import structlog
 
 from tandem.kube import handlers
 from tandem.kube.finished import Finished
+from tandem.kube.inside_kopf import FrugalMemories
 from tandem.kube.leader import Leadership
-from tandem.kube.memories import FrugalMemories
 from tandem.kube.settings import OperatorSettings
 
 _log = structlog.get_logger("tandem.kube.running")

@@ -39,6 +39,8 @@ class OperatorSettings:
         health: `host:port` of /healthz, /readyz and /metrics, "" for none.
         table_metrics: how many tables have metrics of their own, those with the most files.
         cancel_s: how long a deleted operation may take to clean up before its resource goes.
+        finalizers: whether a deleted operation's resource stays until it is cleaned up. Not where
+            our rights in a namespace go with the namespace (docs/decisions/0071).
         status_s, progress_s: least seconds between two writes of one status.
     """
 
@@ -57,6 +59,7 @@ class OperatorSettings:
     health: str = ""
     table_metrics: int = 100
     cancel_s: float = 60.0
+    finalizers: bool = True
     status_s: float = 1.0
     progress_s: float = 5.0
 
@@ -79,6 +82,7 @@ class OperatorSettings:
             "workers": self.workers,
             "table_poll_s": self.table_poll_s,
             "job_poll_ms": self.poll_ms,
+            "finalizers": self.finalizers,
             "health": self.health,
             "table_metrics": self.table_metrics,
         }

@@ -14,6 +14,7 @@ from typing import Any
 import structlog
 
 from tandem.errors import InvalidSpec, Reason
+from tandem.kube.api import ApiError, NotFound
 from tandem.kube.context import Context
 from tandem.kube.daemon import Stopped
 from tandem.kube.events import post
@@ -41,6 +42,9 @@ _CALM = 0.3
 _IDLE_FACTOR = 1.3
 _IDLE_MOST = 6.0
 """A table on which nothing happens is looked at up to so many times less often."""
+_STILL_THERE_S = 300.0
+"""How often to ask whether the resource is still there. No finalizer keeps it, and a watch that
+had to list anew says nothing of what went meanwhile."""
 
 
 class TableLife:
@@ -64,6 +68,7 @@ class TableLife:
             pause_s=settings.status_s,
             progress_s=settings.progress_s,
             allowed=context.may_write,
+            on_gone=self._gone,
         )
         self._reported = (ready.get("status", ""), ready.get("reason", ""))
         self._locked_since = remembered_since(known)
@@ -106,15 +111,39 @@ class TableLife:
         if body is not None:
             self._body = body
             self._writer.observe(status_of(body), body["metadata"]["resourceVersion"])
+        else:
+            self._writer.gone = True
+            self._leaving = True
         self._wake.set()
+
+    def _gone(self) -> None:
+        """It is no more, though nobody has told us: those who need it shall know."""
+        self._context.registry.remove(self._uid)
+
+    async def _is_there(self) -> bool:
+        try:
+            body = await self._context.api.get(path(*self._key))
+        except NotFound:
+            return False
+        except ApiError as error:
+            _, namespace, name = self._key
+            _log.warning("not found out", namespace=namespace, name=name, problem=str(error))
+            return True
+        return uid_of(body) == self._uid
 
     async def _live(self) -> None:
         loop = asyncio.get_running_loop()
         next_look = 0.0
+        next_question = loop.time() + _STILL_THERE_S
         generation = -1
         while not self._leaving and self._context.may_write():
             self._wake.clear()
             now = loop.time()
+            if now >= next_question:
+                next_question = now + _STILL_THERE_S
+                if not await self._is_there():
+                    self._gone()
+                    return
             problem = self._table.problem
             resource = self._parse()
             if resource is not None:
@@ -131,6 +160,8 @@ class TableLife:
                 self._context.table_changed(*self._key[1:])
             if self._table.locks or any(o.active for o in self._operations()):
                 await self._table.look_at_locks()
+            if self._leaving:
+                return
             tended = await self._tend()
             self._report(tended)
             until = next_look if tended is None else min(next_look, loop.time() + tended[1])

@@ -1,21 +1,27 @@
-"""What kopf keeps per resource, for those that it has something to do for only.
+"""What we need of kopf that is not public: which resources it remembers, and on which it puts a
+finalizer.
 
-kopf remembers the whole object of everything that it has ever seen. Of tens of thousands of
-operations that have ended, nothing needs to be remembered. This is the one file that knows a part
-of kopf that is not public (kopf is pinned to a minor version).
+This is the one file that knows such a part of kopf, which is pinned to a minor version.
 """
 
 from __future__ import annotations
 
+from collections.abc import Container
+from dataclasses import replace
 from typing import Any
 
+import kopf
 from kopf._core.reactor.inventory import ResourceMemories, ResourceMemory
 
 from tandem.kube.kinds import GROUP, TABLE_KIND, is_active
 
 
 class FrugalMemories(ResourceMemories):
-    """Remembers LakeTables, and operations that are active or have a daemon still."""
+    """Remembers LakeTables, and operations that are active or have a daemon still.
+
+    kopf remembers the whole object of everything that it has ever seen. Of tens of thousands of
+    operations that have ended, nothing needs to be remembered.
+    """
 
     async def recall(
         self,
@@ -42,3 +48,13 @@ def _is_needed(body: Any) -> bool:
     if not str(body.get("apiVersion", "")).startswith(f"{GROUP}/"):
         return False
     return body["kind"] == TABLE_KIND or is_active(body)
+
+
+def without_finalizer(registry: kopf.OperatorRegistry, daemons: Container[str]) -> None:
+    """Have kopf put no finalizer on what these daemons (ids) are for, as it would for each. One
+    that is there from an earlier release, it takes off."""
+    handlers = registry._spawning._handlers
+    handlers[:] = [
+        replace(handler, requires_finalizer=False) if handler.id in daemons else handler
+        for handler in handlers
+    ]
