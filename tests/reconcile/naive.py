@@ -25,7 +25,7 @@ class AccumulatingMasks:
     seen: dict[int, dict[str, BitMap64]] = field(default_factory=dict)
 
     def __call__(
-        self, inputs: Sequence[RewriteInput], view: FileView, row_map: RowMapLike
+        self, inputs: Sequence[RewriteInput], view: FileView, row_map: RowMapLike, **more: Any
     ) -> RewriteDecision:
         seen = self.seen.setdefault(id(row_map), {})
         for file in inputs:
@@ -38,11 +38,11 @@ class AccumulatingMasks:
                 now = view.get(path)
                 return None if now is None else replace(now, dead=seen[path] | now.dead)
 
-        return rewrite(inputs, Union(), row_map)
+        return rewrite(inputs, Union(), row_map, **more)
 
 
 def differences_only(
-    inputs: Sequence[RewriteInput], view: FileView, row_map: RowMapLike
+    inputs: Sequence[RewriteInput], view: FileView, row_map: RowMapLike, **more: Any
 ) -> RewriteDecision:
     """Remap what was deleted since; do not ask whether something was brought back."""
 
@@ -52,11 +52,11 @@ def differences_only(
             read = next(file.dead_at_read for file in inputs if file.path == path)
             return None if now is None else replace(now, dead=now.dead | read)
 
-    return rewrite(inputs, Union(), row_map)
+    return rewrite(inputs, Union(), row_map, **more)
 
 
 def no_validation_of_inputs(
-    inputs: Sequence[RewriteInput], view: FileView, row_map: RowMapLike
+    inputs: Sequence[RewriteInput], view: FileView, row_map: RowMapLike, **more: Any
 ) -> RewriteDecision:
     """Publish on top of a fresh view as if nothing had happened since the plan (Z2)."""
 
@@ -65,7 +65,7 @@ def no_validation_of_inputs(
             file = next(file for file in inputs if file.path == path)
             return FileState(path, file.rows, file.dead_at_read)
 
-    return rewrite(inputs, AsPlanned(), row_map)
+    return rewrite(inputs, AsPlanned(), row_map, **more)
 
 
 def no_validation_since_read(

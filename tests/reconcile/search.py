@@ -1,302 +1,28 @@
 """Brute force: every interleaving of a few operations, checked against serial executions.
 
-    PYTHONPATH=operator:tests python -m reconcile.search 100000 [seed]
+    PYTHONPATH=operator:tests python -m reconcile.search --small 100000 --random 20000
+    PYTHONPATH=operator:tests python -m reconcile.search --all --random 200000   # make matrix
 
 Pairs of operations are searched completely, then triples in a shuffled order until the given
-number of histories. Interleavings of one choice of operations share their beginnings, which
-is what makes a hundred thousand of them affordable.
+number of histories, or all of them. Interleavings of one choice of operations share their
+beginnings, which is what makes a million of them affordable.
 """
 
 from __future__ import annotations
 
+import argparse
 import random
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations_with_replacement
 
-from pyroaring import BitMap64
-
-from reconcile.world import (
-    Entry,
-    Row,
-    Rows,
-    Rules,
-    Running,
-    Serial,
-    Statement,
-    World,
-    finish_rewrite,
-    finish_statement,
-    initial,
-    problem,
-    start_rewrite,
-    start_statement,
-    step_statement,
-    try_rewrite,
-)
+from reconcile.alphabet import ALPHABET, Operation
+from reconcile.world import Rules, World, initial, problem
 from tandem.errors import TandemError
-from tandem.reconcile.model import ChangeKind
-from tandem.reconcile.rules import Isolation
-from tandem.reconcile.statement import Commit
 
-# A step of an operation: changes the world, and returns what the next step needs.
-Step = Callable[[World, object], object]
-
-
-@dataclass(frozen=True)
-class Operation:
-    name: str
-    steps: tuple[Step, ...]
-
-
-# --- Statements: odd and even, so that each makes rows that the others match ------------------
-
-UPDATE = Statement("update odd", lambda x: x % 2 == 1, lambda x, _: 2 * x + 1)
-DELETE = Statement("delete thirds", lambda x: x % 3 == 0)
-SERIALIZABLE_UPDATE = Statement(
-    "serializable update", UPDATE.matches, UPDATE.change, Isolation.SERIALIZABLE
-)
-SERIALIZABLE_DELETE = Statement("serializable delete", DELETE.matches, None, Isolation.SERIALIZABLE)
-RANDOM_UPDATE = Statement(
-    "random update", UPDATE.matches, lambda x, token: x + 1000 * token, deterministic=False
-)
-FOREIGN_DELETE = Statement("foreign delete", lambda x: x % 5 in (0, 3))
-FOREIGN_UPDATE = Statement("foreign update", lambda x: x % 2 == 0, lambda x, _: 3 * x + 3)
-
-
-# --- What others do, in one step ---------------------------------------------------------------
-
-
-def append(*values: int) -> Step:
-    def step(world: World, _: object) -> object:
-        rows: list[Row] = []
-        for x in values:
-            rows.append((world.next_id, x))
-            world.next_id += 1
-        path = world.write(rows)
-        world.commit(
-            Entry(
-                ChangeKind.BLIND_APPEND,
-                frozenset([path]),
-                Serial("append", lambda before: [*before, *rows], append=True),
-            ),
-            {**world.views[-1], path: BitMap64()},
-        )
-        return None
-
-    return step
-
-
-def insert_only_merge(world: World, _: object) -> object:
-    """Insert a row with x = 7 unless there is one: the same actions as an append, or none."""
-    row = (world.next_id, 7)
-    world.next_id += 1
-
-    def effect(before: Rows) -> Rows:
-        return before if any(x == 7 for _, x in before) else [*before, row]
-
-    view = dict(world.views[-1])
-    files: frozenset[str] = frozenset()
-    if len(effect(world.rows_at(world.latest))) > sum(1 for _ in world.rows_at(world.latest)):
-        path = world.write([row])
-        view[path] = BitMap64()
-        files = frozenset([path])
-    world.commit(Entry(ChangeKind.CHANGE, files, Serial("merge", effect)), view)
-    return None
-
-
-def foreign(statement: Statement, *, vectors: bool) -> Step:
-    """Another engine's update or delete, with deletion vectors or by copying files."""
-
-    def step(world: World, _: object) -> object:
-        view: dict[str, BitMap64] = {}
-        files: set[str] = set()
-        updated: list[Row] = []
-        for path, dead in world.views[-1].items():
-            rows = world.files[path]
-            hit = [p for p in world.live(path) if statement.matches(rows[p][1])]
-            if not hit:
-                view[path] = dead
-                continue
-            files.add(path)
-            changed = statement.apply([rows[p] for p in hit], 0)
-            left = [rows[p] for p in world.live(path) if p not in hit]
-            if vectors:
-                updated += changed
-                now = dead | BitMap64(hit)
-                if len(now) < len(rows):
-                    view[path] = now
-            elif changed or left:
-                copied = world.write([*left, *changed])
-                view[copied] = BitMap64()
-                files.add(copied)
-        if updated:
-            path = world.write(updated)
-            view[path] = BitMap64()
-            files.add(path)
-        world.commit(
-            Entry(
-                ChangeKind.CHANGE if files else ChangeKind.NEUTRAL,
-                frozenset(files),
-                Serial(
-                    statement.name,
-                    lambda rows: statement.apply(rows, 0),
-                    # Matched nothing: it would not match fewer rows either.
-                    passable_from=None if files else -1,
-                ),
-            ),
-            view,
-        )
-        return None
-
-    return step
-
-
-def foreign_optimize(count: int) -> Step:
-    """A compaction by somebody else: no row map."""
-
-    def step(world: World, _: object) -> object:
-        view = dict(world.views[-1])
-        chosen = sorted(view)[:count]
-        rows = [world.files[path][p] for path in chosen for p in world.live(path)]
-        for path in chosen:
-            del view[path]
-        written = world.write(rows)
-        if rows:
-            view[written] = BitMap64()
-        world.commit(
-            Entry(
-                ChangeKind.CHANGE,
-                frozenset([*chosen, written]),
-                Serial("optimize", lambda before: before),
-            ),
-            view,
-        )
-        return None
-
-    return step
-
-
-def restore(back: int | None) -> Step:
-    """To `back` versions before the latest, or to the first one."""
-
-    def step(world: World, _: object) -> object:
-        version = 0 if back is None else max(0, world.latest - back)
-        target, now = world.views[version], world.views[-1]
-        rows = world.rows_at(version)
-        files = frozenset(p for p in {*target, *now} if target.get(p) != now.get(p))
-        world.commit(
-            Entry(ChangeKind.CHANGE, files, Serial("restore", lambda _: list(rows))), dict(target)
-        )
-        return None
-
-    return step
-
-
-def overwrite(world: World, _: object) -> object:
-    rows = [(world.next_id, 3), (world.next_id + 1, 4)]
-    world.next_id += 2
-    path = world.write(rows)
-    files = frozenset([path, *world.views[-1]])
-    serial = Serial("overwrite", lambda _: list(rows))
-    world.commit(Entry(ChangeKind.CHANGE, files, serial), {path: BitMap64()})
-    return None
-
-
-def clean_log(world: World, _: object) -> object:
-    """What was committed so far can no longer be told; only the versions' files can."""
-    world.first_in_log = world.latest + 1
-    return None
-
-
-def clean_versions(world: World, _: object) -> object:
-    """Not even older versions can be read."""
-    world.first_in_log = world.latest + 1
-    world.lost = world.lost | frozenset(range(world.latest))
-    return None
-
-
-def lose_row_maps(world: World, _: object) -> object:
-    world.maps = {}
-    return None
-
-
-# --- What we do --------------------------------------------------------------------------------
-
-
-def compaction(name: str, first: int, count: int, per_output: int, tries: int = 0) -> Operation:
-    def begin(world: World, _: object) -> object:
-        paths = sorted(world.views[-1])[first : first + count]
-        return start_rewrite(world, paths, per_output)
-
-    def attempt(world: World, job: object) -> object:
-        try_rewrite(world, job)  # type: ignore[arg-type]
-        return job  # the put was lost: somebody else had that version
-
-    def end(world: World, job: object) -> object:
-        return finish_rewrite(world, job)  # type: ignore[arg-type]
-
-    return Operation(name, (begin, *[attempt] * tries, end))
-
-
-def append_and_compact(world: World, _: object) -> object:
-    """Rows that came after everybody's start end up in one file with older ones."""
-    append(3, 10)(world, None)
-    return finish_rewrite(world, start_rewrite(world, sorted(world.views[-1]), 99))
-
-
-def statement_of_ours(statement: Statement, rounds: int = 0) -> Operation:
-    def begin(world: World, _: object) -> object:
-        return start_statement(world, statement)
-
-    def one_round(world: World, running: object) -> object:
-        assert isinstance(running, Running)
-        outcome = step_statement(world, running)
-        return running if isinstance(outcome, Commit) or outcome is None else outcome
-
-    def end(world: World, running: object) -> object:
-        assert isinstance(running, Running)
-        return finish_statement(world, running)
-
-    name = statement.name + (" in rounds" if rounds else "")
-    return Operation(name, (begin, *[one_round] * rounds, end))
-
-
-ALPHABET: tuple[Operation, ...] = (
-    Operation("append", (append(3, 8),)),
-    Operation("append one", (append(5),)),
-    Operation("insert-only merge", (insert_only_merge,)),
-    Operation("foreign delete (vectors)", (foreign(FOREIGN_DELETE, vectors=True),)),
-    Operation("foreign delete (copies)", (foreign(FOREIGN_DELETE, vectors=False),)),
-    Operation("foreign update (vectors)", (foreign(FOREIGN_UPDATE, vectors=True),)),
-    Operation("foreign update (copies)", (foreign(FOREIGN_UPDATE, vectors=False),)),
-    Operation("foreign optimize", (foreign_optimize(99),)),
-    Operation("foreign optimize of two", (foreign_optimize(2),)),
-    Operation("restore the first version", (restore(None),)),
-    Operation("restore the version before", (restore(1),)),
-    Operation("restore two versions back", (restore(2),)),
-    Operation("overwrite", (overwrite,)),
-    Operation("log clean-up", (clean_log,)),
-    Operation("log clean-up, old versions unreadable", (clean_versions,)),
-    Operation("row maps lost", (lose_row_maps,)),
-    compaction("compaction of all", 0, 99, 99),
-    compaction("compaction of all, put lost", 0, 99, 99, tries=1),
-    compaction("compaction of two", 0, 2, 99),
-    compaction("compaction of the last two into small files", 1, 99, 2),
-    Operation("append, and compaction of old and new rows", (append_and_compact,)),
-    statement_of_ours(UPDATE),
-    statement_of_ours(UPDATE, rounds=1),
-    statement_of_ours(DELETE),
-    statement_of_ours(DELETE, rounds=1),
-    statement_of_ours(SERIALIZABLE_UPDATE),
-    statement_of_ours(SERIALIZABLE_DELETE),
-    statement_of_ours(RANDOM_UPDATE),
-)
-
-
-# --- The search --------------------------------------------------------------------------------
+EVERYTHING = sys.maxsize
 
 
 @dataclass(frozen=True)
@@ -426,16 +152,28 @@ def run_one(operations: Sequence[Operation], rng: random.Random, rules: Rules) -
             return Failure(tuple(told), what)
 
 
-def main(arguments: Sequence[str]) -> int:
-    size = int(arguments[0]) if arguments else 100_000
-    report = search(size, seed=int(arguments[1]) if len(arguments) > 1 else 0)
-    sys.stdout.write(
-        f"{report.histories:,} histories in {report.seconds:.1f} s, {report.failures} failures\n"
-    )
-    if report.first is not None:
-        sys.stdout.write(f"{report.first}\n")
-    return 1 if report.failures else 0
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="reconcile.search", description=__doc__)
+    parser.add_argument("--small", type=int, default=0, help="of two and three operations")
+    parser.add_argument("--all", action="store_true", help="every one of these")
+    parser.add_argument("--random", type=int, default=0, help="longer histories, at random")
+    parser.add_argument("--seed", type=int, default=0)
+    asked = parser.parse_args()
+    failures = 0
+    for what, report in (
+        ("small histories", search(EVERYTHING if asked.all else asked.small, seed=asked.seed)),
+        ("random histories", search_at_random(asked.random, seed=asked.seed)),
+    ):
+        failures += report.failures
+        sys.stdout.write(
+            f"{report.histories:,} {what} of {len(ALPHABET)} operations"
+            f" in {report.seconds:.0f} s, {report.failures} failures\n"
+        )
+        if report.first is not None:
+            sys.stdout.write(f"{report.first}\n")
+        sys.stdout.flush()
+    return 1 if failures else 0
 
 
 if __name__ == "__main__":
-    raise SystemExit(main(sys.argv[1:]))
+    raise SystemExit(main())

@@ -14,22 +14,17 @@ from hypothesis import strategies as st
 from pyroaring import BitMap64
 
 from reconcile import naive
-from reconcile.search import append, foreign, foreign_optimize
-from reconcile.world import (
-    Entry,
-    Row,
-    Rules,
+from reconcile.ours import (
     Running,
-    Serial,
     Statement,
-    World,
     finish_rewrite,
     finish_statement,
-    problem,
     start_rewrite,
     start_statement,
     step_statement,
 )
+from reconcile.theirs import append, foreign, foreign_optimize
+from reconcile.world import Entry, Row, Rules, Serial, World, problem
 from tandem.reconcile.model import ChangeKind
 from tandem.reconcile.rules import InputFate
 from tandem.reconcile.statement import Commit

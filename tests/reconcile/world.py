@@ -1,52 +1,26 @@
 """A table small enough to understand: rows with an identity, and a log of who did what.
 
 The files, deletion vectors and row maps are real values of `tandem`, and our operations go
-through its rules; what rows *should* be there is worked out separately in `serial`, by
-executing the same operations one after the other on plain lists. A row is (identity, x): an
-update changes x and keeps the identity, so lost, doubled and resurrected rows can be told
-apart.
+through its rules (`reconcile.ours`); what rows *should* be there is worked out separately, by
+executing the same operations one after the other on plain lists (`allowed_states`). A row is
+(identity, x): an update changes x and keeps the identity, so lost, doubled and resurrected
+rows can be told apart, and cannot cancel out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
 from pyroaring import BitMap64
 
 from tandem.reconcile import rewrite as rewrites
 from tandem.reconcile import statement as statements
 from tandem.reconcile.classify import gap
-from tandem.reconcile.matches import FileMatches, InsertFile, RoundResult
-from tandem.reconcile.model import ChangeKind, CommitSummary, FileState, FileView, RowMaps
-from tandem.reconcile.rowmap import RowMap, RowMapBuilder, RowMapIdentity
-from tandem.reconcile.rules import Isolation
+from tandem.reconcile.model import ChangeKind, CommitSummary, FileState, FileView, RowMapLike
 
 Row = tuple[int, int]
 Rows = list[Row]
-
-
-@dataclass(frozen=True)
-class Statement:
-    """`matches(x)`; `change(x, token)`, or None to delete. The token is that of an execution;
-    only a non-deterministic statement looks at it."""
-
-    name: str
-    matches: Callable[[int], bool]
-    change: Callable[[int, int], int] | None = None
-    isolation: Isolation = Isolation.WRITE_SERIALIZABLE
-    deterministic: bool = True
-
-    def apply(self, rows: Rows, token: int) -> Rows:
-        """The statement as everybody understands it: one row after the other."""
-        result = []
-        for identity, x in rows:
-            if not self.matches(x):
-                result.append((identity, x))
-            elif self.change is not None:
-                result.append((identity, self.change(x, token)))
-        return result
 
 
 @dataclass(frozen=True)
@@ -86,6 +60,9 @@ class Working:
         dead = self.dead.get(path)
         return None if dead is None else FileState(path, len(self.files[path]), dead)
 
+    def prefetch(self, paths: Iterable[str]) -> None:
+        """Nothing to do; but a view that has it is told apart from others in no time."""
+
 
 @dataclass(frozen=True)
 class Rules:
@@ -101,7 +78,7 @@ class World:
     files: dict[str, tuple[Row, ...]] = field(default_factory=dict)
     views: list[View] = field(default_factory=list)
     log: list[Entry] = field(default_factory=list)  # log[v] made views[v]; log[0] the table
-    maps: dict[str, RowMap] = field(default_factory=dict)
+    maps: dict[str, RowMapLike] = field(default_factory=dict)
     first_in_log: int = 0
     lost: frozenset[int] = frozenset()  # versions that nobody can read any more
     next_id: int = 100
@@ -180,197 +157,6 @@ def initial(rules: Rules) -> World:
         Entry(ChangeKind.CHANGE, frozenset(), Serial("create", lambda _: list(rows))), view
     )
     return world
-
-
-# --- Our operations ---------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Rewrite:
-    """A compaction in flight."""
-
-    inputs: tuple[rewrites.RewriteInput, ...]
-    row_map: RowMap
-
-
-def start_rewrite(world: World, paths: Sequence[str], per_output: int) -> Rewrite:
-    """Rewrite these files of the latest version into outputs of at most `per_output` rows."""
-    version = world.latest
-    builder = RowMapBuilder(RowMapIdentity("t", f"{len(world.files):016x}", 1, version))
-    inputs = []
-    written: list[Row] = []
-    outputs: dict[str, list[Row]] = {}
-    current = ""
-    for path in paths:
-        dead = world.views[version][path]
-        inputs.append(rewrites.RewriteInput(path, dead, len(world.files[path])))
-        builder.add_input(path, len(world.files[path]), dead)
-        start = 0
-        for position in world.live(path, version):
-            if not current or len(outputs[current]) == per_output:
-                if current and position > start:
-                    builder.add_run(path, start, position, current)
-                start = position
-                current = world.write([], "o")
-                outputs[current] = []
-            outputs[current].append(world.files[path][position])
-            written.append(world.files[path][position])
-        if current and start < len(world.files[path]):
-            builder.add_run(path, start, len(world.files[path]), current)
-    for path, rows in outputs.items():
-        world.files[path] = tuple(rows)
-    return Rewrite(tuple(inputs), builder.build())
-
-
-def try_rewrite(world: World, job: Rewrite) -> rewrites.RewriteDecision:
-    view = world.view(world.latest)
-    assert view is not None
-    decision: rewrites.RewriteDecision = world.rules.rewrite(job.inputs, view, job.row_map)
-    return decision
-
-
-def finish_rewrite(world: World, job: Rewrite) -> rewrites.RewriteDecision:
-    decision = try_rewrite(world, job)
-    if decision.superseded:
-        return decision
-    view = {p: d for p, d in world.views[-1].items() if p not in decision.removes}
-    for path in decision.outputs:
-        view[path] = decision.masks.get(path, BitMap64())
-        world.maps[path] = job.row_map
-    world.commit(
-        Entry(
-            ChangeKind.MAPPED_REWRITE if decision.outputs else ChangeKind.CHANGE,
-            frozenset((*decision.removes, *decision.outputs)),
-            Serial("compaction", lambda rows: rows, passable_from=-1),
-            decision.outputs,
-        ),
-        view,
-    )
-    return decision
-
-
-@dataclass(frozen=True)
-class Running:
-    """A statement of ours in flight."""
-
-    statement: Statement
-    read_version: int
-    token: int
-    progress: statements.StatementProgress
-    rounds: int = 1
-
-
-def run_round(
-    world: World, statement: Statement, rows: Mapping[str, Sequence[int]], token: int
-) -> RoundResult:
-    """What the job does: match rows, write what they become to files of at most two rows."""
-    matches: dict[str, FileMatches] = {}
-    written: Rows = []
-    for path in sorted(rows):
-        found = [p for p in rows[path] if statement.matches(world.files[path][p][1])]
-        if not found:
-            continue
-        places = np.full(len(found), -1, dtype=np.int64)
-        outputs = places
-        if statement.change is not None:
-            places = np.arange(len(written), len(written) + len(found))
-            outputs, places = places // 2, places % 2
-            for position in found:
-                identity, x = world.files[path][position]
-                written.append((identity, statement.change(x, token)))
-        matches[path] = FileMatches(np.array(found, dtype=np.int64), outputs, places)
-    inserts = []
-    for begin in range(0, len(written), 2):
-        part = written[begin : begin + 2]
-        inserts.append(InsertFile(world.write(part, "u"), len(part)))
-    return RoundResult(matches, tuple(inserts))
-
-
-def start_statement(world: World, statement: Statement, version: int | None = None) -> Running:
-    at = world.latest if version is None else version
-    token = len(world.files)
-    rows = {path: world.live(path, at) for path in world.views[at]}
-    result = run_round(world, statement, rows, token)
-    return Running(statement, at, token, statements.start(at, result))
-
-
-def decide(world: World, running: Running) -> statements.Outcome:
-    row_maps: RowMaps = world.maps
-    outcome: statements.Outcome = world.rules.decide(
-        running.progress,
-        world.summaries(running.progress.evaluated_at),
-        view=world.view,
-        row_maps=row_maps,
-        policy=statements.Policy(
-            running.statement.isolation, running.statement.deterministic, max_attempts=99
-        ),
-    )
-    return outcome
-
-
-def step_statement(world: World, running: Running) -> Running | statements.Commit | None:
-    """One decision and, if it asks for one, one round. None if the operation failed."""
-    outcome = decide(world, running)
-    if isinstance(outcome, statements.Evaluate):
-        rows = {path: list(wanted) for path, wanted in outcome.rows.items()}
-        # Another round is another execution: a random statement draws other numbers.
-        result = run_round(world, running.statement, rows, len(world.files))
-        progress = statements.absorb(outcome, result)
-        return Running(
-            running.statement, running.read_version, running.token, progress, running.rounds + 1
-        )
-    if isinstance(outcome, statements.Reexecute):
-        fresh = start_statement(world, running.statement, outcome.at)
-        return Running(
-            running.statement,
-            running.read_version,
-            fresh.token,
-            fresh.progress,
-            running.rounds + 1,
-        )
-    return outcome if isinstance(outcome, statements.Commit) else None
-
-
-def finish_statement(world: World, running: Running) -> statements.Commit | None:
-    """Rounds until the commit, with nobody in between."""
-    while True:
-        outcome = step_statement(world, running)
-        if outcome is None:
-            return None
-        if isinstance(outcome, statements.Commit):
-            commit_statement(world, running, outcome)
-            return outcome
-        running = outcome
-
-
-def commit_statement(world: World, running: Running, commit: statements.Commit) -> None:
-    view = dict(world.views[-1])
-    for path, deleted in commit.deletes.items():
-        if deleted.is_whole:
-            del view[path]
-        else:
-            view[path] = deleted.dead
-    for path in commit.inserts:
-        view[path] = commit.masks.get(path, BitMap64())
-    statement, token = running.statement, running.token
-    passable: int | None = running.read_version
-    if statement.isolation is Isolation.SERIALIZABLE:
-        passable = None
-    if not commit.rows_matched:
-        # It is executed all the same in every order, and must come to nothing there too.
-        passable = -1
-    world.commit(
-        Entry(
-            ChangeKind.CHANGE if commit.rows_matched else ChangeKind.NEUTRAL,
-            frozenset((*commit.deletes, *commit.inserts)),
-            Serial(
-                statement.name,
-                lambda rows: statement.apply(rows, token),
-                passable_from=passable,
-            ),
-        ),
-        view,
-    )
 
 
 # --- The reference ---------------------------------------------------------------------------

@@ -1,0 +1,192 @@
+"""The operations whose histories `reconcile.search` plays: each a few steps on a `World`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from reconcile.ours import (
+    Layout,
+    Rewrite,
+    Running,
+    Statement,
+    finish_rewrite,
+    finish_statement,
+    start_rewrite,
+    start_statement,
+    step_statement,
+    try_rewrite,
+)
+from reconcile.theirs import (
+    FOREIGN_DELETE,
+    FOREIGN_DELETE_ALL,
+    FOREIGN_MERGE,
+    FOREIGN_UPDATE,
+    Step,
+    append,
+    clean_log,
+    clean_versions,
+    foreign,
+    foreign_insert_only_merge,
+    foreign_optimize,
+    lose_row_maps,
+    nothing_of_note,
+    overwrite,
+    purge,
+    replace_where,
+    restore,
+)
+from reconcile.world import Row, World
+from tandem.reconcile.rules import Isolation
+from tandem.reconcile.statement import Commit
+
+
+@dataclass(frozen=True)
+class Operation:
+    name: str
+    steps: tuple[Step, ...]
+
+
+# --- Statements: odd and even, so that each makes rows that the others match ------------------
+
+UPDATE = Statement("update odd", lambda x: x % 2 == 1, lambda x, _: 2 * x + 1)
+DELETE = Statement("delete thirds", lambda x: x % 3 == 0)
+DELETE_ALL = Statement("delete all", lambda _: True)
+SERIALIZABLE_UPDATE = Statement(
+    "serializable update", UPDATE.matches, UPDATE.change, Isolation.SERIALIZABLE
+)
+SERIALIZABLE_DELETE = Statement("serializable delete", DELETE.matches, None, Isolation.SERIALIZABLE)
+RANDOM_UPDATE = Statement(
+    "random update", UPDATE.matches, lambda x, token: x + 1000 * token, deterministic=False
+)
+
+# --- Layouts: none of them keeps the order of rows ----------------------------------------------
+
+
+def by_value(row: Row) -> int:
+    """A sort: descending, since rows are loaded more or less ascending."""
+    return -row[1]
+
+
+def z_order(row: Row) -> int:
+    """The bits of the identity and of x in turns."""
+    return sum(
+        ((row[0] >> bit) & 1) << (2 * bit) | ((row[1] >> bit) & 1) << (2 * bit + 1)
+        for bit in range(10)
+    )
+
+
+# --- What we do --------------------------------------------------------------------------------
+
+
+def rewrite_of(
+    name: str,
+    first: int,
+    count: int,
+    per_output: int,
+    *,
+    tries: int = 0,
+    layout: Layout | None = None,
+    each: bool = False,
+    vectors: bool = True,
+) -> Operation:
+    """A compaction or a segment rewrite of `count` files from the `first` on."""
+
+    def begin(world: World, _: object) -> object:
+        paths = sorted(world.views[-1])[first : first + count]
+        return start_rewrite(world, paths, per_output, layout=layout, each=each, vectors=vectors)
+
+    def attempt(world: World, job: object) -> object:
+        assert isinstance(job, Rewrite)
+        try_rewrite(world, job)
+        return job  # the put was lost: somebody else had that version
+
+    def end(world: World, job: object) -> object:
+        assert isinstance(job, Rewrite)
+        return finish_rewrite(world, job)
+
+    return Operation(name, (begin, *[attempt] * tries, end))
+
+
+def append_and_compact(world: World, _: object) -> object:
+    """Rows that came after everybody's start end up in one file with older ones."""
+    append(3, 10)(world, None)
+    return finish_rewrite(world, start_rewrite(world, sorted(world.views[-1]), 99))
+
+
+def two_generations(world: World, _: object) -> object:
+    """A bin-pack of the first two files, and a z-order of everything with splits behind it."""
+    finish_rewrite(world, start_rewrite(world, sorted(world.views[-1])[:2], 99))
+    return finish_rewrite(world, start_rewrite(world, sorted(world.views[-1]), 3, layout=z_order))
+
+
+def statement_of_ours(statement: Statement, rounds: int = 0) -> Operation:
+    def begin(world: World, _: object) -> object:
+        return start_statement(world, statement)
+
+    def one_round(world: World, running: object) -> object:
+        assert isinstance(running, Running)
+        outcome = step_statement(world, running)
+        return running if isinstance(outcome, Commit) or outcome is None else outcome
+
+    def end(world: World, running: object) -> object:
+        assert isinstance(running, Running)
+        return finish_statement(world, running)
+
+    name = statement.name + (" in rounds" if rounds else "")
+    return Operation(name, (begin, *[one_round] * rounds, end))
+
+
+def one(name: str, step: Step) -> Operation:
+    return Operation(name, (step,))
+
+
+THEIRS: Sequence[Operation] = (
+    one("append", append(3, 8)),
+    one("append one", append(5)),
+    one("insert-only merge", foreign_insert_only_merge),
+    one("foreign delete (vectors)", foreign(FOREIGN_DELETE, vectors=True)),
+    one("foreign delete (copies)", foreign(FOREIGN_DELETE, vectors=False)),
+    one("foreign update (vectors)", foreign(FOREIGN_UPDATE, vectors=True)),
+    one("foreign update (copies)", foreign(FOREIGN_UPDATE, vectors=False)),
+    one("foreign merge (vectors)", foreign(FOREIGN_MERGE, vectors=True, inserts=(3, 7))),
+    one("foreign merge (copies)", foreign(FOREIGN_MERGE, vectors=False, inserts=(3, 7))),
+    one("foreign delete of all", foreign(FOREIGN_DELETE_ALL, vectors=True)),
+    one("foreign optimize", foreign_optimize(99)),
+    one("foreign optimize of two", foreign_optimize(2)),
+    one("foreign purge", purge),
+    one("restore the first version", restore(None)),
+    one("restore the version before", restore(1)),
+    one("restore two versions back", restore(2)),
+    one("overwrite", overwrite),
+    one("replaceWhere", replace_where),
+    one("a commit without rows", nothing_of_note),
+    one("log clean-up", clean_log),
+    one("log clean-up, old versions unreadable", clean_versions),
+    one("row maps lost", lose_row_maps),
+)
+
+OURS: Sequence[Operation] = (
+    rewrite_of("compaction of all", 0, 99, 99),
+    rewrite_of("compaction of all, put lost", 0, 99, 99, tries=1),
+    rewrite_of("compaction of two", 0, 2, 99),
+    rewrite_of("compaction of the last two into small files", 1, 99, 2),
+    rewrite_of("compaction without deletion vectors", 0, 99, 99, each=True, vectors=False),
+    rewrite_of("sort of all", 0, 99, 99, layout=by_value),
+    rewrite_of("sort of two into small files", 0, 2, 2, layout=by_value),
+    rewrite_of("z-order of all into small files", 0, 99, 2, layout=z_order),
+    rewrite_of("rewrite of one segment", 1, 1, 99),
+    rewrite_of("sort of each segment", 0, 99, 99, layout=by_value, each=True),
+    one("append, and compaction of old and new rows", append_and_compact),
+    one("bin-pack, and a z-order behind it", two_generations),
+    statement_of_ours(UPDATE),
+    statement_of_ours(UPDATE, rounds=1),
+    statement_of_ours(DELETE),
+    statement_of_ours(DELETE, rounds=1),
+    statement_of_ours(DELETE_ALL),
+    statement_of_ours(SERIALIZABLE_UPDATE),
+    statement_of_ours(SERIALIZABLE_DELETE),
+    statement_of_ours(RANDOM_UPDATE),
+)
+
+ALPHABET: tuple[Operation, ...] = (*THEIRS, *OURS)

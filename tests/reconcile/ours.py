@@ -1,0 +1,269 @@
+"""Our operations in `reconcile.world`: each begins, tries, and commits by the rules under test.
+
+Jobs are played here in a few lines: a rewrite lays rows out anew and says where they went, a
+statement matches rows and writes what they become.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from pyroaring import BitMap64
+
+from reconcile.obvious import ObviousMap, Place
+from reconcile.world import Entry, Row, Rows, Serial, World
+from tandem.reconcile import rewrite as rewrites
+from tandem.reconcile import statement as statements
+from tandem.reconcile.matches import FileMatches, InsertFile, RoundResult
+from tandem.reconcile.model import ChangeKind, RowMapLike, RowMaps
+from tandem.reconcile.rowmap import RowMapBuilder, RowMapIdentity
+from tandem.reconcile.rules import Isolation
+
+# --- Rewrites: compaction in any layout, segment rewrite ----------------------------------------
+
+Layout = Callable[[Row], int]
+"""The key by which a sort or a z-order arranges the rows of a bin."""
+
+
+@dataclass(frozen=True)
+class Rewrite:
+    """A compaction in flight."""
+
+    inputs: tuple[rewrites.RewriteInput, ...]
+    row_map: RowMapLike
+    vectors: bool = True
+
+
+def start_rewrite(
+    world: World,
+    paths: Sequence[str],
+    per_output: int,
+    *,
+    layout: Layout | None = None,
+    each: bool = False,
+    vectors: bool = True,
+) -> Rewrite:
+    """Rewrite these files of the latest version into outputs of at most `per_output` rows.
+
+    `layout` permutes the rows of a bin; without one they keep their order. `each`: a bin for
+    each file, as a segment rewrite has, else one for all. `vectors`: see `rewrites.rewrite`.
+    """
+    version = world.latest
+    inputs = tuple(
+        rewrites.RewriteInput(path, world.views[version][path], len(world.files[path]))
+        for path in paths
+    )
+    places: list[Place] = []
+    for members in [[path] for path in paths] if each else [list(paths)]:
+        rows = [(path, p) for path in members for p in world.live(path, version)]
+        if layout is not None:
+            rows.sort(key=lambda at: layout(world.files[at[0]][at[1]]))
+        for begin in range(0, len(rows), per_output):
+            part = rows[begin : begin + per_output]
+            written = world.write([world.files[path][p] for path, p in part], "o")
+            places += [Place(path, p, written, i) for i, (path, p) in enumerate(part)]
+    build = _in_order if layout is None else _permuted
+    return Rewrite(inputs, build(inputs, places, version), vectors)
+
+
+def _in_order(
+    inputs: Sequence[rewrites.RewriteInput], places: Sequence[Place], version: int
+) -> RowMapLike:
+    """Runs as a task writes them: one for each stretch that stays together."""
+    builder = RowMapBuilder(RowMapIdentity("t", "0" * 16, 1, version))
+    for file in inputs:
+        builder.add_input(file.path, file.rows, file.dead_at_read)
+        mine = [place for place in places if place.input == file.path]
+        starts = [i for i, place in enumerate(mine) if i == 0 or mine[i - 1].output != place.output]
+        for start, end in zip(starts, [*starts[1:], len(mine)], strict=True):
+            first = 0 if start == 0 else mine[start].position
+            last = file.rows if end == len(mine) else mine[end].position
+            builder.add_run(file.path, first, last, mine[start].output)
+    return builder.build()
+
+
+def _permuted(
+    inputs: Sequence[rewrites.RewriteInput], places: Sequence[Place], version: int
+) -> RowMapLike:
+    return ObviousMap({file.path: (file.rows, file.dead_at_read) for file in inputs}, places)
+
+
+def try_rewrite(world: World, job: Rewrite) -> rewrites.RewriteDecision:
+    view = world.view(world.latest)
+    assert view is not None
+    more = {} if job.vectors else {"deletion_vectors": False}
+    decision: rewrites.RewriteDecision = world.rules.rewrite(job.inputs, view, job.row_map, **more)
+    return decision
+
+
+def finish_rewrite(world: World, job: Rewrite) -> rewrites.RewriteDecision:
+    decision = try_rewrite(world, job)
+    if decision.superseded:
+        return decision
+    view = {p: d for p, d in world.views[-1].items() if p not in decision.removes}
+    for path in decision.outputs:
+        view[path] = decision.masks.get(path, BitMap64())
+        world.maps[path] = job.row_map
+    world.commit(
+        Entry(
+            ChangeKind.MAPPED_REWRITE if decision.outputs else ChangeKind.CHANGE,
+            frozenset((*decision.removes, *decision.outputs)),
+            Serial("compaction", lambda rows: rows, passable_from=-1),
+            decision.outputs,
+        ),
+        view,
+    )
+    return decision
+
+
+# --- Statements: update, delete, merge ----------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Statement:
+    """`matches(x)`; `change(x, token)` is the new x, None deletes the row; no `change` at all
+    deletes every match. The token is that of an execution; only a non-deterministic statement
+    looks at it."""
+
+    name: str
+    matches: Callable[[int], bool]
+    change: Callable[[int, int], int | None] | None = None
+    isolation: Isolation = Isolation.WRITE_SERIALIZABLE
+    deterministic: bool = True
+
+    def become(self, x: int, token: int) -> int | None:
+        return None if self.change is None else self.change(x, token)
+
+    def apply(self, rows: Rows, token: int) -> Rows:
+        """The statement as everybody understands it: one row after the other."""
+        result = []
+        for identity, x in rows:
+            if not self.matches(x):
+                result.append((identity, x))
+            elif (new := self.become(x, token)) is not None:
+                result.append((identity, new))
+        return result
+
+
+@dataclass(frozen=True)
+class Running:
+    """A statement of ours in flight."""
+
+    statement: Statement
+    read_version: int
+    token: int
+    progress: statements.StatementProgress
+    rounds: int = 1
+
+
+def run_round(
+    world: World, statement: Statement, rows: Mapping[str, Sequence[int]], token: int
+) -> RoundResult:
+    """What the job does: match rows, write what they become to files of at most two rows."""
+    matches: dict[str, FileMatches] = {}
+    written: Rows = []
+    for path in sorted(rows):
+        found = [p for p in rows[path] if statement.matches(world.files[path][p][1])]
+        if not found:
+            continue
+        outputs, places = [], []
+        for position in found:
+            identity, x = world.files[path][position]
+            new = statement.become(x, token)
+            outputs.append(-1 if new is None else len(written) // 2)
+            places.append(-1 if new is None else len(written) % 2)
+            if new is not None:
+                written.append((identity, new))
+        matches[path] = FileMatches(_array(found), _array(outputs), _array(places))
+    return RoundResult(matches, tuple(_write(world, written)))
+
+
+def _array(values: Sequence[int]) -> np.typing.NDArray[np.int64]:
+    return np.array(values, dtype=np.int64)
+
+
+def _write(world: World, rows: Rows) -> list[InsertFile]:
+    parts = [rows[begin : begin + 2] for begin in range(0, len(rows), 2)]
+    return [InsertFile(world.write(part, "u"), len(part)) for part in parts]
+
+
+def start_statement(world: World, statement: Statement, version: int | None = None) -> Running:
+    at = world.latest if version is None else version
+    token = len(world.files)
+    rows = {path: world.live(path, at) for path in world.views[at]}
+    result = run_round(world, statement, rows, token)
+    return Running(statement, at, token, statements.start(at, result))
+
+
+def decide(world: World, running: Running) -> statements.Outcome:
+    row_maps: RowMaps = world.maps
+    outcome: statements.Outcome = world.rules.decide(
+        running.progress,
+        world.summaries(running.progress.evaluated_at),
+        view=world.view,
+        row_maps=row_maps,
+        policy=statements.Policy(
+            running.statement.isolation, running.statement.deterministic, max_attempts=99
+        ),
+    )
+    return outcome
+
+
+def step_statement(world: World, running: Running) -> Running | statements.Commit | None:
+    """One decision and, if it asks for one, one round. None if the operation failed."""
+    outcome = decide(world, running)
+    if isinstance(outcome, statements.Evaluate):
+        rows = {path: list(wanted) for path, wanted in outcome.rows.items()}
+        # Another round is another execution: a random statement draws other numbers.
+        result = run_round(world, running.statement, rows, len(world.files))
+        progress = statements.absorb(outcome, result)
+        return replace(running, progress=progress, rounds=running.rounds + 1)
+    if isinstance(outcome, statements.Reexecute):
+        fresh = start_statement(world, running.statement, outcome.at)
+        return replace(fresh, read_version=running.read_version, rounds=running.rounds + 1)
+    return outcome if isinstance(outcome, statements.Commit) else None
+
+
+def finish_statement(world: World, running: Running) -> statements.Commit | None:
+    """Rounds until the commit, with nobody in between."""
+    while True:
+        outcome = step_statement(world, running)
+        if outcome is None:
+            return None
+        if isinstance(outcome, statements.Commit):
+            commit_statement(world, running, outcome)
+            return outcome
+        running = outcome
+
+
+def commit_statement(world: World, running: Running, commit: statements.Commit) -> None:
+    view = dict(world.views[-1])
+    for path, deleted in commit.deletes.items():
+        if deleted.is_whole:
+            del view[path]
+        else:
+            view[path] = deleted.dead
+    for path in commit.inserts:
+        view[path] = commit.masks.get(path, BitMap64())
+    statement, token = running.statement, running.token
+    # It read every append up to the version that it was last evaluated at.
+    passable: int | None = commit.progress.evaluated_at
+    if statement.isolation is Isolation.SERIALIZABLE:
+        passable = None
+    if not commit.rows_matched:
+        # It is executed all the same in every order, and must come to nothing there too.
+        passable = -1
+    world.commit(
+        Entry(
+            ChangeKind.CHANGE if commit.rows_matched else ChangeKind.NEUTRAL,
+            frozenset((*commit.deletes, *commit.inserts)),
+            Serial(
+                statement.name,
+                lambda rows: statement.apply(rows, token),
+                passable_from=passable,
+            ),
+        ),
+        view,
+    )
