@@ -29,7 +29,8 @@ class InsertFile:
 @dataclass(frozen=True, slots=True)
 class FileMatches:
     """Matched positions of one file, ascending. For an update, row k became row
-    `output_positions[k]` of insert file number `outputs[k]`; for a delete both are -1."""
+    `output_positions[k]` of insert file number `outputs[k]`; for a delete both are -1. Only a
+    merge has both in one file."""
 
     positions: Positions
     outputs: Positions
@@ -57,17 +58,29 @@ Matches = Mapping[str, FileMatches]
 
 @dataclass(frozen=True, slots=True)
 class RoundResult:
-    """What a round of a statement job found, insert files numbered within the round."""
+    """What a round of a statement job found, insert files numbered within the round.
+
+    Of a merge (`merged`) some rows may be deleted and others updated, and `fresh` are files of
+    rows that are nobody's successor: no match points to them.
+    """
 
     matches: Matches = field(default_factory=dict)
     inserts: tuple[InsertFile, ...] = ()
+    fresh: tuple[InsertFile, ...] = ()
+    merged: bool = False
 
 
 def round_result(
-    table: pa.Table, inputs: Sequence[str], inserts: Sequence[InsertFile]
+    table: pa.Table,
+    inputs: Sequence[str],
+    inserts: Sequence[InsertFile],
+    *,
+    fresh: Sequence[InsertFile] = (),
+    merged: bool = False,
 ) -> RoundResult:
     """From the job's `matches` (`tandem.spark.job.JobResult`): `input` is an index into
-    `inputs`, the paths that the round was asked about. Raises CountMismatch."""
+    `inputs`, the paths that the round was asked about; `output` counts the insert files, not
+    the fresh ones. Raises CountMismatch."""
     which = table["input"].to_numpy().astype(np.int64)
     positions = table["position"].to_numpy().astype(np.int64)
     outputs = table["output"].fill_null(-1).to_numpy().astype(np.int64)
@@ -80,8 +93,8 @@ def round_result(
         )
         for index, chosen in _groups(which)
     }
-    result = RoundResult(found, tuple(inserts))
-    check_inserts(result.matches, result.inserts)
+    result = RoundResult(found, tuple(inserts), tuple(fresh), merged)
+    check_result(result)
     return result
 
 
@@ -103,14 +116,26 @@ def joined(parts: Sequence[FileMatches], path: str) -> FileMatches:
     )
 
 
-def check_inserts(matches: Matches, inserts: Sequence[InsertFile]) -> None:
-    """Every insert row belongs to at most one match, and to a file and row that exist.
+def check_result(result: RoundResult) -> None:
+    """Every insert row belongs to at most one match, and to a file and row that exist; of a
+    merge, to exactly one.
 
     Raises CountMismatch.
     """
-    outputs, places = _placed(matches)
-    if not len(outputs):
-        return
+    inserts = result.inserts
+    outputs, places = _placed(result.matches, mixed=result.merged)
+    if len(outputs):
+        _check_places(outputs, places, inserts)
+    if not result.merged and result.fresh:
+        raise _wrong("Only a merge inserts rows that it did not find", result.fresh[0].path)
+    if result.merged:
+        paths = [file.path for file in (*inserts, *result.fresh)]
+        if len(set(paths)) != len(paths):
+            raise _wrong("A merge names a file twice", len(paths))
+        check_merge(result.matches, inserts, count(result.matches), len(outputs))
+
+
+def _check_places(outputs: Positions, places: Positions, inserts: Sequence[InsertFile]) -> None:
     sizes = np.array([file.rows for file in inserts], dtype=np.int64)
     if outputs.max() >= len(inserts) or (outputs < 0).any():
         raise _wrong("A match points to an insert file that is not there", int(outputs.max()))
@@ -121,9 +146,28 @@ def check_inserts(matches: Matches, inserts: Sequence[InsertFile]) -> None:
         raise _wrong("Two matches share an insert row", len(places))
 
 
+def check_merge(
+    matches: Matches, inserts: Sequence[InsertFile], deleted: int, inserted: int
+) -> None:
+    """Of a merge, all matched rows are deleted and those that are updated inserted again, with
+    nothing left over: nobody can have taken one away without its being executed again.
+
+    Raises CountMismatch.
+    """
+    updated = len(_placed(matches, mixed=True)[0])
+    written = sum(file.rows for file in inserts)
+    if deleted != count(matches) or not updated == written == inserted:
+        raise CountMismatch(
+            "A merge must delete all rows that it matched, and insert as many as it updates",
+            found=f"{deleted} deleted, {inserted} of {written} inserted",
+            expected=f"{count(matches)} deleted, {updated} inserted",
+            remedy="Nothing was published; the statement must be executed again",
+        )
+
+
 def used_inserts(matches: Matches, inserts: Sequence[InsertFile]) -> list[Positions]:
     """For each insert file the rows that matches still point to."""
-    outputs, places = _placed(matches)
+    outputs, places = _placed(matches, mixed=True)
     used = [np.empty(0, dtype=np.int64)] * len(inserts)
     for index, chosen in _groups(outputs):
         used[index] = places[chosen]
@@ -147,13 +191,16 @@ def _groups(keys: Positions) -> Iterator[tuple[int, Positions]]:
     yield from zip(found.tolist(), np.split(order, starts[1:]), strict=bool(len(found)))
 
 
-def _placed(matches: Matches) -> tuple[Positions, Positions]:
-    """(insert file, row) of every match of an update."""
+def _placed(matches: Matches, *, mixed: bool) -> tuple[Positions, Positions]:
+    """(insert file, row) of every match of an update; `mixed`: leave deleted rows out."""
     none = np.empty(0, dtype=np.int64)
     outputs = np.concatenate([none, *(m.outputs for m in matches.values())])
     places = np.concatenate([none, *(m.output_positions for m in matches.values())])
     if len(outputs) and bool((outputs == -1).all()):
         return none, none
+    if mixed:
+        updated = (outputs != -1) | (places != -1)
+        return outputs[updated], places[updated]
     return outputs, places
 
 

@@ -1,10 +1,12 @@
-"""The rule for update and delete: a statement takes effect at one place in the commit order.
+"""The rule for update, delete and merge: it takes effect at one place in the commit order.
 
 S is the version at which all rows were last answered, L the newest commit since S that the
 statement must come after (`rules.MUST_FOLLOW`). While there is an L, rows live at L that were
 live at S keep their result, the others are evaluated once, and S becomes L. When there is
 none, the result is carried over to the latest version: rows that were rewritten are followed,
 rows deleted meanwhile leave our deletes *and* our inserts, later appends stay as they are.
+A merge decides by rows that it did *not* find, too: it is never evaluated in part, but executed
+again as a whole when there is an L (docs/decisions/0081-merge-is-executed-again.md).
 
 The state is `StatementProgress`; `decide` says what is next, `absorb` takes in what a round
 found. Nothing here mutates its arguments, so asking twice gives the same answer.
@@ -22,7 +24,8 @@ from tandem.reconcile.matches import (
     InsertFile,
     Matches,
     RoundResult,
-    check_inserts,
+    check_merge,
+    check_result,
     count,
     joined,
     used_inserts,
@@ -40,17 +43,20 @@ Views = Callable[[int], FileView | None]
 @dataclass(frozen=True, slots=True)
 class Policy:
     """`max_attempts` bounds rounds without progress: those that must evaluate no fewer rows
-    than the one before, and executions from the beginning."""
+    than the one before, and executions from the beginning. `whole`: never evaluate it on part
+    of the rows, however deterministic it is (a merge)."""
 
     isolation: Isolation = Isolation.WRITE_SERIALIZABLE
     deterministic: bool = True
     max_attempts: int = 5
+    whole: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class StatementProgress:
     """All rows live at version `evaluated_at` (S) are answered: `matches` has those that
-    matched, by files of S, and `inserts` the files with what they became."""
+    matched, by files of S, and `inserts` the files with what they became. A merge (`merged`)
+    may delete some and update others; its `fresh` files hold rows that it found nowhere."""
 
     evaluated_at: int
     matches: Matches
@@ -60,6 +66,8 @@ class StatementProgress:
     rounds: int = 1
     rows_evaluated: int = 0  # in rounds after the first
     lost: int = 0  # matched rows that others deleted or changed since
+    fresh: tuple[InsertFile, ...] = ()
+    merged: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +92,8 @@ class Commit:
 
     `inserts` are the insert files to add, each with its `masks` (rows whose original is gone);
     `dropped_inserts` have no row left. `rows_matched` is what the statement did: as many rows
-    are deleted, and for an update as many inserted. `moved` of them had been rewritten.
+    are deleted, and for an update as many inserted. `moved` of them had been rewritten. Of a
+    merge only `rows_updated` are inserted, and `fresh` files are added as they are.
     """
 
     at: int
@@ -95,6 +104,8 @@ class Commit:
     rows_matched: int
     moved: int
     progress: StatementProgress
+    fresh: tuple[str, ...] = ()
+    rows_updated: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,8 +145,15 @@ Outcome = Commit | Evaluate | Reexecute | Conflict
 
 def start(version: int, result: RoundResult, *, attempts: int = 0) -> StatementProgress:
     """The state after the whole statement was executed at a version. Raises CountMismatch."""
-    check_inserts(result.matches, result.inserts)
-    return StatementProgress(version, result.matches, result.inserts, attempts)
+    check_result(result)
+    return StatementProgress(
+        version,
+        result.matches,
+        result.inserts,
+        attempts,
+        fresh=result.fresh,
+        merged=result.merged,
+    )
 
 
 def absorb(asked: Evaluate, result: RoundResult) -> StatementProgress:
@@ -144,8 +162,10 @@ def absorb(asked: Evaluate, result: RoundResult) -> StatementProgress:
     Raises CountMismatch if the round answered rows that it was not asked about.
     """
     kept = asked.progress
+    if kept.merged or result.merged:
+        raise ValueError("a merge is never evaluated in part")
     merged = dict(kept.matches)
-    check_inserts(result.matches, result.inserts)
+    check_result(result)
     for path, found in result.matches.items():
         if not to_bitmap(found.positions).issubset(asked.rows.get(path, BitMap64())):
             raise CountMismatch(
@@ -187,8 +207,9 @@ def decide(
         return _again(progress, latest, table.why, policy, validate=True)
     newest = _newest(commits, policy.isolation)
     if newest is not None:
-        if not policy.deterministic:
-            why = f"{newest.who}: a non-deterministic statement is never evaluated in part"
+        if policy.whole or progress.merged or not policy.deterministic:
+            what = "a merge" if policy.whole else "a non-deterministic statement"
+            why = f"{newest.who}: {what} is never evaluated in part"
             return _again(progress, latest, why, policy)
         at = newest.version
         if any(commit.kind is ChangeKind.GAP for commit in commits) or view(at) is None:
@@ -274,7 +295,9 @@ def _commit(
     inserts = [f for f, rows in zip(progress.inserts, used, strict=True) if len(rows)]
     matched = sum(file.deleted for file in deletes.values())
     inserted = sum(file.rows - len(masks.get(file.path, ())) for file in inserts)
-    if matched != count(carried.matches) or (progress.inserts and inserted != matched):
+    if progress.merged:
+        check_merge(carried.matches, progress.inserts, matched, inserted)
+    elif matched != count(carried.matches) or (progress.inserts and inserted != matched):
         raise CountMismatch(
             "An update must insert as many rows as it deletes",
             found=f"{inserted} inserted",
@@ -290,6 +313,8 @@ def _commit(
         rows_matched=matched,
         moved=carried.moved,
         progress=progress,
+        fresh=tuple(file.path for file in progress.fresh),
+        rows_updated=inserted,
     )
 
 

@@ -40,6 +40,7 @@ class JobKind(StrEnum):
     REWRITE = "Rewrite"
     STATEMENT = "Statement"
     INGEST = "Ingest"
+    MERGE = "Merge"
 
 
 class InputFile(Format):
@@ -123,7 +124,42 @@ class IngestJob(Format):
     target_file_size: int
 
 
-AnyJob = Annotated[RewriteJob | StatementJob | IngestJob, Field(discriminator="kind")]
+class MergeClause(Format):
+    """One clause of a merge: those of a `when` apply in their order, the first whose `where` is
+    true. `set` has expressions by column, for an update or an insert; with `all` it is empty,
+    and every column of the table gets the source's column of that name. `field` is where the
+    clause stands in the resource, for errors."""
+
+    when: Literal["Matched", "NotMatched", "NotMatchedBySource"]
+    action: Literal["Delete", "Update", "Insert"]
+    where: str | None = None
+    set: dict[str, str] = Field(default_factory=dict)
+    all: bool = False
+    field: str = ""
+
+
+class MergeJob(Format):
+    """Merge a source into the files of round 0, then serve rounds until done: each is the whole
+    merge again, at a later version.
+
+    `on` and the clauses are as typed: what their names mean is known when the source's columns
+    are, so the driver parses them (`tandem.statements.merge`) and hands Spark canonical text
+    only. The source is as in `IngestJob`; which files of it, or which version, all rounds and
+    attempts read is pinned by the first driver that reads it (`tandem.spark.pin`).
+    """
+
+    kind: Literal[JobKind.MERGE] = JobKind.MERGE
+    source_format: str
+    source_location: str
+    source_options: dict[str, str] = Field(default_factory=dict)
+    source_version: int | None = None
+    on: str
+    clauses: tuple[MergeClause, ...]
+    inputs: tuple[InputFile, ...]
+    target_file_size: int
+
+
+AnyJob = Annotated[RewriteJob | StatementJob | IngestJob | MergeJob, Field(discriminator="kind")]
 
 
 class JobSpec(Format):
@@ -154,7 +190,8 @@ class RoundRequest(Format):
 class OutputFile(Format):
     """A data file that a job wrote. `path` is relative to the root and decoded; `rows` are
     physical; `stats` is Delta's JSON text (tight); `run` is the bin's run, `modified_ms` Unix
-    milliseconds. `round` says which round of a statement wrote it."""
+    milliseconds. `round` says which round of a statement wrote it. `fresh`: its rows are not in
+    `matches`, since a merge inserted them."""
 
     path: str
     size: int
@@ -164,6 +201,7 @@ class OutputFile(Format):
     partition_values: dict[str, str | None] = Field(default_factory=dict)
     run: int = 0
     round: int = 0
+    fresh: bool = False
 
 
 class SidecarRef(Format):
@@ -181,7 +219,8 @@ class JobResult(Format):
     outputs are `logged_path`s resp. `path`s. `matches` (statements) is an Arrow IPC file with
     columns `input: int32` (index into the round's inputs), `position: int64`,
     `output: int32` (index into `outputs`, null for deletes), `output_position: int64`,
-    sorted by (input, position). `rows_read` counts live rows read, `rows_written` rows in
+    sorted by (input, position). A merge lists its `fresh` outputs after all others, and may
+    have both deletes and updates. `rows_read` counts live rows read, `rows_written` rows in
     outputs.
     """
 
