@@ -185,7 +185,7 @@ def test_every_cut_and_every_flipped_byte_is_noticed() -> None:
 
 def test_other_versions_and_other_rewrites_are_refused_by_name() -> None:
     data = to_bytes(build([(2, set())], [(0, 0, 2, "a")]))
-    later = data[:8] + struct.pack("<H", 2) + data[10:]
+    later = data[:8] + struct.pack("<H", 3) + data[10:]
     with pytest.raises(RowMapInvalid, match="another format version"):
         from_bytes(later)
     stranger = RowMapIdentity("table-2", "0123456789abcdef", 1, 7)

@@ -4,7 +4,8 @@ A rewrite that keeps rows in order needs very little to say so: rows `[in_start,
 input, without those that were dead when it was read, lie in order in an output from
 `out_start` on. That is a *run*; an input may be cut into runs over several outputs, and an
 output may hold runs of several inputs. Together with the dead rows of each input, ranks and
-selects in sorted arrays answer both directions without a Python loop over rows.
+selects in sorted arrays answer both directions without a Python loop over rows. Rows that were
+sorted have ranks instead (`permuted`); a map may hold both.
 
 A map is a fact about immutable files. It never says whether a row is live at some version, and
 it must not do I/O; `rowmap_format` turns it into bytes and back.
@@ -12,21 +13,23 @@ it must not do I/O; `rowmap_format` turns it into bytes and back.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 import numpy as np
 from pyroaring import BitMap64
 
 from tandem.errors import RowMapInvalid
-from tandem.reconcile.positions import Positions, group_bitmaps, span, to_array
+from tandem.reconcile.groups import groups
+from tandem.reconcile.permuted import MOST_ROWS, Indexes, Shuffle, starts
+from tandem.reconcile.positions import Positions, group_bitmaps, span, to_array, to_bitmap
 from tandem.reconcile.runs import (
-    Indexes,
     MapInput,
     MapOutput,
     RowMapIdentity,
     Run,
     RunKind,
     RunTable,
+    check_range,
 )
 
 __all__ = [
@@ -38,6 +41,7 @@ __all__ = [
     "RowMapIdentity",
     "Run",
     "RunKind",
+    "Shuffle",
     "merge",
 ]
 
@@ -52,12 +56,8 @@ class RowMap(RunTable):
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, RowMap):
             return NotImplemented
-        return (self.identity, self.inputs, self.outputs, self.runs) == (
-            other.identity,
-            other.inputs,
-            other.outputs,
-            other.runs,
-        )
+        mine = (self.identity, self.inputs, self.outputs, self.runs, self.shuffles)
+        return mine == (other.identity, other.inputs, other.outputs, other.runs, other.shuffles)
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -98,42 +98,17 @@ class RowMap(RunTable):
 
     def sources(self, output: str) -> tuple[str, ...]:
         """The inputs that have rows in an output, each once, in the map's order."""
-        runs = self._runs_of_output[self._output_index[output]]
+        index = self._output_index[output]
+        permuted = self._permuted_of_output.get(index)
+        if permuted is not None:
+            return tuple(self.inputs[i].path for i in permuted.sources[index])
+        runs = self._runs_of_output[index]
         return tuple(self.inputs[i].path for i in dict.fromkeys(self._run_input[runs].tolist()))
 
     def bins(self) -> tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]:
-        """Groups of (inputs, outputs) that share no row with each other, in input order.
-
-        What a table without deletion vectors commits or drops as a whole. Files without a row
-        that moved are groups of their own.
-        """
-        parent = list(range(len(self.inputs)))
-
-        def root(index: int) -> int:
-            while parent[index] != index:
-                parent[index] = parent[parent[index]]
-                index = parent[index]
-            return index
-
-        first_input: dict[int, int] = {}
-        for run in self.runs:
-            other = root(first_input.setdefault(run.output, run.input))
-            mine = root(run.input)
-            parent[max(mine, other)] = min(mine, other)
-        groups: dict[int, tuple[list[str], list[str]]] = {}
-        for index, file in enumerate(self.inputs):
-            groups.setdefault(root(index), ([], []))[0].append(file.path)
-        for index, written in enumerate(self.outputs):
-            if index in first_input:
-                groups[root(first_input[index])][1].append(written.path)
-        return (
-            *((tuple(inputs), tuple(outputs)) for inputs, outputs in groups.values()),
-            *(
-                ((), (written.path,))
-                for index, written in enumerate(self.outputs)
-                if index not in first_input
-            ),
-        )
+        """Groups of (inputs, outputs) that share no row with each other: see `groups`. What a
+        table without deletion vectors commits or drops as a whole."""
+        return groups(self.inputs, self.outputs, self.runs, self.shuffles)
 
     # Where rows are.
 
@@ -144,8 +119,12 @@ class RowMap(RunTable):
         """
         index = self._input_index[input_]
         file = self.inputs[index]
-        self._check_range(file.path, file.rows, positions)
+        check_range(file.path, file.rows, positions)
         alive = positions - file.dead
+        permuted = self._permuted_of_input.get(index)
+        if permuted is not None:
+            ranks = permuted.of_input(index)[self._live_rank(index, to_array(alive))]
+            return self._by_output(permuted.spread(ranks))
         if 2 * len(alive) <= file.live:
             return self._forward_sparse(index, alive)
         missing = (span(0, file.rows) - file.dead) - alive
@@ -158,7 +137,11 @@ class RowMap(RunTable):
         """
         index = self._output_index[output]
         file = self.outputs[index]
-        self._check_range(file.path, file.rows, positions)
+        check_range(file.path, file.rows, positions)
+        permuted = self._permuted_of_output.get(index)
+        if permuted is not None:
+            found = permuted.gathered(index, to_array(positions))
+            return {self.inputs[i].path: to_bitmap(self._physical(i, r)) for i, r in found}
         if 2 * len(positions) <= file.rows:
             return self._backward_sparse(index, positions)
         missing = span(0, file.rows) - positions
@@ -166,8 +149,12 @@ class RowMap(RunTable):
 
     def landed(self, input_: str) -> dict[str, BitMap64]:
         """All rows of an input that were live when read → where they are, by output."""
+        index = self._input_index[input_]
+        permuted = self._permuted_of_input.get(index)
+        if permuted is not None:
+            return self._by_output(permuted.spread(permuted.of_input(index)))
         found: dict[str, BitMap64] = {}
-        for run in self._runs_of_input[self._input_index[input_]].tolist():
+        for run in self._runs_of_input[index].tolist():
             if self._run_live[run]:
                 path = self.outputs[self._run_output[run]].path
                 start = int(self._out_start[run])
@@ -178,60 +165,21 @@ class RowMap(RunTable):
 
     def origin(self, output: str) -> dict[str, BitMap64]:
         """All rows of an output → where they came from, by input."""
+        index = self._output_index[output]
+        if index in self._permuted_of_output:
+            return self.backward(output, span(0, self.outputs[index].rows))
         found: dict[str, BitMap64] = {}
-        for run in self._runs_of_output[self._output_index[output]].tolist():
+        for run in self._runs_of_output[index].tolist():
             file = self.inputs[self._run_input[run]]
             rows = span(int(self._in_start[run]), int(self._in_end[run])) - file.dead
             if rows:
                 found[file.path] = found[file.path] | rows if file.path in found else rows
         return found
 
-    def locate(self, input_: str, positions: Positions) -> tuple[Indexes, Positions]:
-        """Each position of an input, in any order → (index into `outputs`, position there).
-
-        -1 and -1 for a row that was dead when read. Raises KeyError for a file that is no
-        input, RowMapInvalid for a position beyond it.
-        """
-        index = self._input_index[input_]
-        file = self.inputs[index]
-        if len(positions) and (positions.min() < 0 or positions.max() >= file.rows):
-            raise _beyond(file.path, file.rows, int(positions.max()))
-        dead = self._dead[self._dead_offset[index] : self._dead_offset[index + 1]]
-        before = np.searchsorted(dead, positions)
-        is_dead = np.zeros(len(positions), dtype=bool)
-        inside = before < len(dead)
-        is_dead[inside] = dead[before[inside]] == positions[inside]
-        runs = self._runs_of_input[index]
-        if not len(runs):  # nothing of it was live, or the check in the constructor had failed
-            return (np.full(len(positions), -1, np.int32), np.full(len(positions), -1, np.int64))
-        run = runs[np.searchsorted(self._in_start[runs], positions, side="right") - 1]
-        outputs = self._run_output[run]
-        placed = self._out_start[run] + (positions - before) - self._in_rank[run]
-        outputs[is_dead] = -1
-        placed[is_dead] = -1
-        return outputs, placed
-
-    def trace(self, output: str, positions: Positions) -> tuple[Indexes, Positions]:
-        """Each position of an output, in any order → (index into `inputs`, position there).
-
-        Raises KeyError for a file that is no output, RowMapInvalid for a position beyond it.
-        """
-        index = self._output_index[output]
-        file = self.outputs[index]
-        if len(positions) and (positions.min() < 0 or positions.max() >= file.rows):
-            raise _beyond(file.path, file.rows, int(positions.max()))
-        runs = self._runs_of_output[index]
-        if not len(runs):
-            return (np.empty(0, np.int32), np.empty(0, np.int64))
-        run = runs[np.searchsorted(self._out_start[runs], positions, side="right") - 1]
-        inputs = self._run_input[run]
-        rank = self._in_rank[run] + (positions - self._out_start[run])
-        # The row of live rank r lies behind the dead rows d_j with d_j - j <= r; all inputs are
-        # looked up at once, each in its own band of keys.
-        skipped = np.searchsorted(self._dead_keys, self._band[inputs] + rank, side="right")
-        return inputs, rank + (skipped - self._dead_offset[inputs])
-
     # Inside.
+
+    def _by_output(self, found: Iterable[tuple[int, Positions]]) -> dict[str, BitMap64]:
+        return {self.outputs[o].path: to_bitmap(placed) for o, placed in found}
 
     def _forward_sparse(self, index: int, positions: BitMap64) -> dict[str, BitMap64]:
         if not positions:
@@ -244,11 +192,6 @@ class RowMap(RunTable):
             return {}
         inputs, placed = self.trace(self.outputs[index].path, to_array(positions))
         return {self.inputs[i].path: b for i, b in group_bitmaps(inputs, placed).items()}
-
-    @staticmethod
-    def _check_range(path: str, rows: int, positions: BitMap64) -> None:
-        if positions and positions.max() >= rows:
-            raise _beyond(path, rows, positions.max())
 
 
 class RowMapBuilder:
@@ -264,6 +207,7 @@ class RowMapBuilder:
         self._output_index: dict[str, int] = {}
         self._output_rows: list[int] = []
         self._runs: list[Run] = []
+        self._shuffles: list[Shuffle] = []
 
     def add_input(self, path: str, rows: int, dead: BitMap64 | None = None) -> None:
         """`rows` are physical; `dead` those deleted at the read version. Inputs without a
@@ -289,6 +233,63 @@ class RowMapBuilder:
         self._runs.append(Run(self._input_index[input_], in_start, in_end, index, out_start))
         return live
 
+    def add_sorted(
+        self,
+        inputs: Sequence[str],
+        outputs: Sequence[MapOutput],
+        *,
+        origins: tuple[Positions, Positions],
+        landed: tuple[Positions, Positions],
+    ) -> None:
+        """A bin whose rows were put into another order.
+
+        Row k of position `origins[1][k]` in `inputs[origins[0][k]]` is row `landed[1][k]` of
+        `outputs[landed[0][k]]`; the arrays are in any order, and name every live row of the
+        inputs, which were added before, and every row of the outputs.
+
+        Raises:
+            RowMapInvalid: a row is missing, there twice, dead, or beyond its file.
+        """
+        files = [self._inputs[path] for path in inputs]
+        live_start = starts([file.live for file in files])
+        row_start = starts([file.rows for file in outputs])
+        rows = live_start[-1]
+        if not len(origins[0]) == len(landed[0]) == rows == row_start[-1] < MOST_ROWS:
+            raise self._not_one_to_one(f"{len(origins[0])} rows", f"{rows} live ones")
+        order = np.lexsort((origins[1], origins[0]))
+        which, positions = origins[0][order], origins[1][order]
+        for slot, file in enumerate(files):
+            mine = positions[np.searchsorted(which, slot) : np.searchsorted(which, slot, "right")]
+            if to_bitmap(mine) != span(0, file.rows) - file.dead or len(mine) != file.live:
+                raise self._not_one_to_one(f"{len(mine)} rows of {file.path}", f"{file.live}")
+        slots, places = landed[0][order], landed[1][order]
+        if rows and not 0 <= int(slots.min()) <= int(slots.max()) < len(outputs):
+            raise self._not_one_to_one("a row in a file that was not written", "none")
+        if rows and not bool(((places >= 0) & (places < np.diff(row_start)[slots])).all()):
+            raise self._not_one_to_one("a row beyond the file that it was written to", "none")
+        first = len(self._output_rows)
+        for file_ in outputs:
+            if file_.path in self._output_index:
+                raise ValueError(f"output {file_.path} is added twice")
+            self._output_index[file_.path] = len(self._output_rows)
+            self._output_rows.append(file_.rows)
+        self._shuffles.append(
+            Shuffle(
+                tuple(self._input_index[path] for path in inputs),
+                tuple(range(first, first + len(outputs))),
+                (row_start[slots] + places).astype(np.uint32),
+            )
+        )
+
+    def _not_one_to_one(self, found: str, expected: str) -> RowMapInvalid:
+        return RowMapInvalid(
+            "Sorted rows are not the live rows of the inputs",
+            resource=f"operation {self._identity.operation_id}, attempt {self._identity.attempt}",
+            found=found,
+            expected=expected,
+            remedy="The rewrite must be done again",
+        )
+
     def build(self) -> RowMap:
         """Raises RowMapInvalid if rows of an input are left over or used twice."""
         return RowMap(
@@ -299,6 +300,7 @@ class RowMapBuilder:
                 for path, index in self._output_index.items()
             ),
             self._runs,
+            self._shuffles,
         )
 
 
@@ -313,6 +315,7 @@ def merge(parts: Sequence[RowMap]) -> RowMap:
     inputs: list[MapInput] = []
     outputs: list[MapOutput] = []
     runs: list[Run] = []
+    shuffles: list[Shuffle] = []
     for part in parts:
         if part.identity != parts[0].identity:
             raise RowMapInvalid(
@@ -332,21 +335,19 @@ def merge(parts: Sequence[RowMap]) -> RowMap:
             )
             for run in part.runs
         )
+        shuffles.extend(
+            Shuffle(
+                tuple(index + len(inputs) for index in shuffle.inputs),
+                tuple(index + len(outputs) for index in shuffle.outputs),
+                shuffle.ranks,
+            )
+            for shuffle in part.shuffles
+        )
         inputs.extend(part.inputs)
         outputs.extend(part.outputs)
-    return RowMap(parts[0].identity, inputs, outputs, runs)
+    return RowMap(parts[0].identity, inputs, outputs, runs, shuffles)
 
 
 def _subtract(whole: dict[str, BitMap64], part: dict[str, BitMap64]) -> dict[str, BitMap64]:
     rest = {path: rows - part[path] if path in part else rows for path, rows in whole.items()}
     return {path: rows for path, rows in rest.items() if rows}
-
-
-def _beyond(path: str, rows: int, position: int) -> RowMapInvalid:
-    return RowMapInvalid(
-        "A position lies beyond its file",
-        resource=path,
-        found=position,
-        expected=f"below {rows}",
-        remedy="The deletion vector or the row map is not of this file",
-    )

@@ -6,9 +6,13 @@
     4   header bytes
     8   body bytes
     h   header           JSON: identity, inputs [path, rows, dead rows, dead bytes],
-                         outputs [path, rows], number of runs
-    b   body             dead rows of each input (portable 64-bit roaring), then the runs
+                         outputs [path, rows], number of runs; of version 2 shuffles, too:
+                         [inputs, outputs, encoding, bytes]
+    b   body             dead rows of each input (portable 64-bit roaring), then the runs, then
+                         the ranks of each shuffle (`ranks_format`)
     32  SHA-256          of everything before it
+
+Version 1 is that of maps without a sorted row, and is written for those still.
 
 A map that is cut off, changed, of another version or of another rewrite is refused whole: a
 row that went somewhere else than the map says would be lost or resurrected.
@@ -25,10 +29,20 @@ import numpy as np
 from pyroaring import BitMap64
 
 from tandem.errors import RowMapInvalid
-from tandem.reconcile.rowmap import MapInput, MapOutput, RowMap, RowMapIdentity, Run, RunKind
+from tandem.reconcile import ranks_format
+from tandem.reconcile.rowmap import (
+    MapInput,
+    MapOutput,
+    RowMap,
+    RowMapIdentity,
+    Run,
+    RunKind,
+    Shuffle,
+)
 
 MAGIC = b"TNDMROWS"
-VERSION = 1
+ORDERED_VERSION, VERSION = 1, 2
+"""Of maps without and with shuffles."""
 
 _PREFIX = struct.Struct("<8sHHIQ")
 _DIGEST_SIZE = 32
@@ -52,6 +66,13 @@ def to_bytes(row_map: RowMap) -> bytes:
         dtype=_RUN,
     )
     identity = row_map.identity
+    ranks = [ranks_format.encode(shuffle.ranks) for shuffle in row_map.shuffles]
+    shuffles = {
+        "shuffles": [
+            [shuffle.inputs, shuffle.outputs, encoding, len(blob)]
+            for shuffle, (encoding, blob) in zip(row_map.shuffles, ranks, strict=True)
+        ]
+    }
     header = json.dumps(
         {
             "identity": {
@@ -66,11 +87,13 @@ def to_bytes(row_map: RowMap) -> bytes:
             ],
             "outputs": [[file.path, file.rows] for file in row_map.outputs],
             "runs": len(row_map.runs),
+            **(shuffles if ranks else {}),
         },
         separators=(",", ":"),
     ).encode()
-    body = b"".join(dead) + runs.tobytes()
-    data = _PREFIX.pack(MAGIC, VERSION, 0, len(header), len(body)) + header + body
+    body = b"".join([*dead, runs.tobytes(), *(blob for _, blob in ranks)])
+    version = VERSION if ranks else ORDERED_VERSION
+    data = _PREFIX.pack(MAGIC, version, 0, len(header), len(body)) + header + body
     return data + hashlib.sha256(data).digest()
 
 
@@ -98,8 +121,8 @@ def from_bytes(
     magic, version, _, header_size, body_size = _PREFIX.unpack_from(data)
     if magic != MAGIC:
         raise invalid("This is no row map", magic, repr(MAGIC))
-    if version != VERSION:
-        raise invalid("The row map has another format version", version, str(VERSION))
+    if version not in (ORDERED_VERSION, VERSION):
+        raise invalid("The row map has another format version", version, f"at most {VERSION}")
     size = _PREFIX.size + header_size + body_size + _DIGEST_SIZE
     if len(data) != size:
         raise invalid("The row map is cut off or has a tail", f"{len(data)} bytes", f"{size}")
@@ -109,7 +132,7 @@ def from_bytes(
         header = json.loads(data[_PREFIX.size : _PREFIX.size + header_size])
         identity = _identity(header["identity"])
         body = memoryview(data)[_PREFIX.size + header_size : -_DIGEST_SIZE]
-        row_map = _decode(header, identity, body)
+        row_map = _decode(header, identity, body, sorted_=version == VERSION)
     except (KeyError, TypeError, ValueError, IndexError) as error:
         # The checksum holds, so another writer than ours made it.
         raise invalid("The row map's header does not describe its body", error) from error
@@ -127,7 +150,9 @@ def _identity(header: dict[str, Any]) -> RowMapIdentity:
     )
 
 
-def _decode(header: dict[str, Any], identity: RowMapIdentity, body: memoryview) -> RowMap:
+def _decode(
+    header: dict[str, Any], identity: RowMapIdentity, body: memoryview, *, sorted_: bool
+) -> RowMap:
     inputs = []
     offset = 0
     for path, rows, dead_rows, dead_bytes in header["inputs"]:
@@ -138,11 +163,20 @@ def _decode(header: dict[str, Any], identity: RowMapIdentity, body: memoryview) 
             raise ValueError(f"{path} has {len(dead)} dead rows, the header says {dead_rows}")
         inputs.append(MapInput(str(path), int(rows), dead))
     outputs = [MapOutput(str(path), int(rows)) for path, rows in header["outputs"]]
-    records = np.frombuffer(body[offset:], dtype=_RUN)
+    named = header["shuffles"] if sorted_ else []
+    shuffled_bytes = sum(int(size) for *_, size in named)
+    records = np.frombuffer(body[offset : len(body) - shuffled_bytes], dtype=_RUN)
     if len(records) != header["runs"]:
         raise ValueError(f"{len(records)} runs, the header says {header['runs']}")
+    offset = len(body) - shuffled_bytes
+    shuffles = []
+    for members, written, encoding, size in named:
+        rows = sum(inputs[index].live for index in members)
+        ranks = ranks_format.decode(encoding, body[offset : offset + size], rows)
+        offset += size
+        shuffles.append(Shuffle(tuple(members), tuple(written), ranks))
     runs = [
         Run(input_, in_start, in_end, output, out_start, RunKind(kind))
         for kind, input_, output, in_start, in_end, out_start in records.tolist()
     ]
-    return RowMap(identity, inputs, outputs, runs)
+    return RowMap(identity, inputs, outputs, runs, shuffles)
