@@ -19,6 +19,7 @@ import yaml
 import chart_docs
 from cluster_processes import free_ports
 from support import quick_lake
+from support.api_proxy import ApiProxy
 from support.chart_etcd import bundled
 from support.chart_values import BUNDLED, MATRIX, NAMESPACES
 from support.cluster import Access, ApiRefused, Cluster, own_cluster
@@ -218,14 +219,17 @@ def test_a_release_is_installed_upgraded_and_uninstalled(release: Release, tmp_p
 
 
 @contextmanager
-def operator(release: Release, folder: Path) -> Iterator[tuple[Path, str]]:
+def operator(
+    release: Release, folder: Path, kubeconfig: Path | None = None
+) -> Iterator[tuple[Path, str]]:
     """The process of the Deployment that is installed, by its own command line, as the chart's
-    service account; its log and its address."""
+    service account; its log and its address. Another `kubeconfig` leads there on a detour."""
     path = f"/apis/apps/v1/namespaces/{SYSTEM}/deployments/lake-tandem-operator"
     pod = release.cluster.request("GET", path)["spec"]["template"]["spec"]
     [container] = pod["containers"]
     words = [word for word in container["args"] if not word.startswith("--health=")]
-    kubeconfig = release.account.write(folder / f"operator-{len(list(folder.iterdir()))}")
+    account = folder / f"operator-{len(list(folder.iterdir()))}"
+    kubeconfig = kubeconfig or release.account.write(account)
     log = kubeconfig.with_suffix(".log")
     command = [sys.executable, "-m", "tandem.cli.main", *words]
     [port] = free_ports(1)
@@ -303,6 +307,52 @@ def test_the_operator_works_with_the_charts_rights_alone(
         assert refused(account, "GET", "/api/v1/namespaces") is (watched != ["team-*"])
     release.uninstall()
     assert helm_test(address) != 0, "nobody answers any more"
+
+
+def test_a_listed_namespace_can_be_deleted_and_comes_back(
+    release: Release, dev: Nursery, tmp_path: Path
+) -> None:
+    """The operator's Role goes first: it can neither write there nor watch any more."""
+    cluster = release.cluster
+    going, staying = cluster.namespace("going"), "team-a"
+    values: Json = {
+        "locks": "in-process",
+        "allowedLocations": {"*": [f"{tmp_path.as_uri()}/"]},
+        "settings": {"tablePollSeconds": 0.3},
+        "jobs": {"pollMilliseconds": 50},
+        "watch": {"namespaces": [going, staying]},
+    }
+    release.put("upgrade", values, "--install", "--take-ownership")
+    lakes = {name: quick_lake.make(tmp_path / name) for name in (going, staying)}
+    with (
+        ApiProxy(release.account.write(tmp_path / "account")) as proxy,
+        operator(release, tmp_path, proxy.kubeconfig(tmp_path)) as (log, _),
+    ):
+
+        def work(name: str, phase: str) -> None:
+            space = Resources(cluster, name)
+            space.table("t", lakes[name].location)
+            space.await_reason("LakeTable", "t", "Adopted")
+            space.compaction("m", "t")
+            space.await_phase("TableCompaction", "m", phase)
+
+        # Nobody runs jobs there: it stays so.
+        work(going, "Running")
+        cluster.kubectl("delete", "namespace", going, "--timeout=20s")
+        assert proxy.cut_watches() > 0
+        work(staying, "Succeeded")
+        refusals = [call for call in proxy.calls if call.status == 403]
+        assert {call.namespace for call in refusals} == {going}
+        assert "watch" in {call.verb for call in refusals}
+
+        cluster.kubectl("create", "-f", "-", input=_namespaces(going))
+        release.put("upgrade", values)
+        work(going, "Running")
+    for lake in lakes.values():
+        lake.assert_clean()
+    release.uninstall()
+    told = [json.loads(line) for line in log.read_text().splitlines()]
+    assert not [line for line in told if "exception" in line or "raceback" in line["event"]]
 
 
 def helm_test(address: str) -> int:

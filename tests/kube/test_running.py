@@ -13,6 +13,7 @@ import pytest
 from kopf._cogs.clients.errors import APIClientError
 
 from tandem.kube import running
+from tandem.kube.api import Forbidden
 from tandem.kube.settings import OperatorSettings
 
 HANGS = textwrap.dedent("""
@@ -83,3 +84,26 @@ def test_a_watch_that_dies_at_once_is_begun_anew(
     else:
         with pytest.raises(APIClientError):
             asyncio.run(working())
+
+
+@pytest.mark.parametrize("is_stopped", [True, False])
+def test_a_call_that_is_refused_at_the_end_spoils_no_end(
+    monkeypatch: pytest.MonkeyPatch, *, is_stopped: bool
+) -> None:
+    """kopf raises what tasks end with that it meets on its way out, ours among them."""
+    stop, ready = asyncio.Event(), asyncio.Event()
+
+    async def refused(*, stop_flag: asyncio.Event, **_: Any) -> None:
+        if is_stopped:
+            stop.set()
+            await stop_flag.wait()
+        raise Forbidden(403, "Forbidden", "the role is gone")
+
+    monkeypatch.setattr(kopf, "operator", refused)
+    idle: Any = Idle()
+    working = running.work(OperatorSettings(), kopf.OperatorRegistry(), idle, idle, stop, ready)
+    if is_stopped:
+        assert not asyncio.run(working)
+    else:
+        with pytest.raises(Forbidden):
+            asyncio.run(working)

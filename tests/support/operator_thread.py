@@ -261,6 +261,10 @@ class Operator:
     def is_alive(self) -> bool:
         return self._thread.is_alive()
 
+    def tasks(self) -> set[asyncio.Task[Any]]:
+        """What its loop has under way."""
+        return set() if self._loop is None else asyncio.all_tasks(self._loop)
+
     def launch(self) -> None:
         """Start it, and do not wait until it leads."""
         self._thread.start()

@@ -7,12 +7,15 @@ import asyncio
 import os
 import signal
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import kopf
 import structlog
 
 from tandem.kube import handlers
+from tandem.kube.api import ApiError
 from tandem.kube.finished import Finished
 from tandem.kube.inside_kopf import FrugalMemories
 from tandem.kube.leader import Leadership
@@ -59,16 +62,17 @@ async def work(
     tasks = (holding, tidying, stopping, watching, starting, ending)
     lost = blind = False
     try:
-        await kopf.operator(
-            registry=registry,
-            settings=handlers.kopf_settings(settings),
-            memories=FrugalMemories(),
-            standalone=True,
-            clusterwide=not settings.namespaces,
-            namespaces=settings.namespaces,
-            stop_flag=over,
-            ready_flag=up,
-        )
+        with _heard_at_the_end(over):
+            await kopf.operator(
+                registry=registry,
+                settings=handlers.kopf_settings(settings),
+                memories=FrugalMemories(),
+                standalone=True,
+                clusterwide=not settings.namespaces,
+                namespaces=settings.namespaces,
+                stop_flag=over,
+                ready_flag=up,
+            )
         lost = holding.done() and not stop.is_set()
         blind = watching.done()
         if tidying.done():
@@ -88,6 +92,18 @@ async def work(
     if lost:
         raise LeadershipLost("another operator leads now, or the lock store is away")
     return blind and not stop.is_set()
+
+
+@contextmanager
+def _heard_at_the_end(over: asyncio.Event) -> Iterator[None]:
+    """kopf takes every task that there is at its end for its own, and raises what it ended with:
+    a call of ours that was refused just then is no reason not to end well."""
+    try:
+        yield
+    except ApiError as error:
+        if not over.is_set():
+            raise
+        _log.warning("refused at the end", problem=str(error))
 
 
 async def _end_in_time(over: asyncio.Event) -> None:

@@ -1,0 +1,178 @@
+"""Resources without our finalizer: LakeTables always, operations where nobody could be sure to
+take it off. They go at once, and what was done for them ends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from support import quick_lake
+from support.api_proxy import ApiProxy
+from support.operator_thread import (
+    HeldJobs,
+    Operator,
+    Resources,
+    await_that,
+    operating,
+    quick_settings,
+)
+from tandem.kube import table_daemon
+from tandem.kube.kinds import FINALIZER
+from tandem.kube.table_daemon import TableLife
+
+if TYPE_CHECKING:
+    from support.cluster import Cluster
+
+TABLE, COMPACTION = "LakeTable", "TableCompaction"
+
+
+@dataclass
+class Stage:
+    space: Resources
+    jobs: HeldJobs
+    proxy: ApiProxy
+    lives: set[TableLife]
+    folder: Path
+    operator: Operator
+
+    def daemons(self) -> int:
+        """How many tasks of kopf there are that run a daemon of ours."""
+        return sum(task.get_name().startswith("runner of") for task in self.operator.tasks())
+
+
+@pytest.fixture(scope="module")
+def stage(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    """An operator without finalizers, behind a proxy; who tends a LakeTable is in `lives`."""
+    space, jobs = Resources(cluster, cluster.namespace("vanished")), HeldJobs()
+    folder, lives = tmp_path_factory.mktemp("vanished"), set[TableLife]()
+    really = TableLife._live
+
+    async def live(life: TableLife) -> None:
+        lives.add(life)
+        try:
+            await really(life)
+        finally:
+            lives.discard(life)
+
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        ApiProxy(cluster.operator_kubeconfig) as proxy,
+    ):
+        patch.setattr(TableLife, "_live", live)
+        patch.setattr(table_daemon, "_STILL_THERE_S", 0.5)
+        settings = quick_settings(
+            cluster, space.namespace, kubeconfig=proxy.kubeconfig(folder), finalizers=False
+        )
+        with operating(settings, jobs) as operator:
+            yield Stage(space, jobs, proxy, lives, folder, operator)
+
+
+def table(stage: Stage, name: str, folder: str = "") -> quick_lake.QuickLake:
+    """A LakeTable that is adopted."""
+    lake = quick_lake.make(stage.folder / (folder or name))
+    stage.space.table(name, lake.location)
+    stage.space.await_reason(TABLE, name, "Adopted")
+    return lake
+
+
+def finalizers(stage: Stage, kind: str, name: str) -> list[str]:
+    found = stage.space.get(kind, name)
+    assert found is not None
+    names: list[str] = found["metadata"].get("finalizers", [])
+    return names
+
+
+def await_untended(stage: Stage, tasks: int) -> None:
+    """Nobody tends anything, and kopf has as few daemons as before."""
+    await_that(lambda: not stage.lives, lambda: stage.lives)
+    await_that(lambda: stage.daemons() == tasks, lambda: f"{stage.daemons()} instead of {tasks}")
+
+
+def test_a_laketable_goes_at_once_and_its_name_is_free(stage: Stage) -> None:
+    before = stage.daemons()
+    table(stage, "t", "first")
+    assert not finalizers(stage, TABLE, "t")
+    assert (len(stage.lives), stage.daemons()) == (1, before + 1)
+    stage.space.delete(TABLE, "t")
+    assert stage.space.get(TABLE, "t") is None
+    await_untended(stage, before)
+
+    lake = table(stage, "t", "second")
+    stage.space.compaction("m", "t")
+    assert stage.space.await_end(COMPACTION, "m")["phase"] == "Succeeded"
+    lake.assert_clean()
+    # Made again in the same moment, it has another life.
+    stage.space.delete(TABLE, "t")
+    table(stage, "t", "third")
+    await_that(lambda: len(stage.lives) == 1, lambda: stage.lives)
+    stage.space.delete(TABLE, "t")
+    await_untended(stage, before)
+
+
+def test_a_laketable_whose_deletion_nobody_has_seen(stage: Stage) -> None:
+    """The watch is blind while it is deleted, and lists anew what there is then."""
+    table(stage, "unseen")
+    assert stage.proxy.freeze_watches("laketables") > 0
+    stage.space.delete(TABLE, "unseen")
+    assert stage.proxy.expire_watches("laketables") > 0
+    await_that(lambda: not stage.lives, lambda: stage.lives)
+    stage.space.compaction("orphan", "unseen")
+    stage.space.await_reason(COMPACTION, "orphan", "WaitingForDependency")
+    table(stage, "unseen", "again")
+    assert stage.space.await_end(COMPACTION, "orphan")["phase"] == "Succeeded"
+    stage.space.delete(TABLE, "unseen")
+    await_that(lambda: not stage.lives, lambda: stage.lives)
+
+
+def test_an_operation_that_vanishes_is_cancelled_and_lets_go_of_its_locks(stage: Stage) -> None:
+    lake = table(stage, "busy")
+    before = stage.daemons()
+    with stage.jobs.held():
+        stage.space.compaction("doomed", "busy")
+        stage.space.await_phase(COMPACTION, "doomed", "Running")
+        assert not finalizers(stage, COMPACTION, "doomed")
+        stage.space.compaction("waiting", "busy", targetFileSize="64Mi")
+        stage.space.await_reason(COMPACTION, "waiting", "WaitingForLock")
+        stage.space.delete(COMPACTION, "doomed")
+        assert stage.space.get(COMPACTION, "doomed") is None
+        doomed = stage.jobs.started[-1]
+        # Its locks are free: the other one's job starts.
+        stage.space.await_phase(COMPACTION, "waiting", "Running")
+        assert stage.jobs.stopped[-1] == doomed
+        # Made again, it begins anew, and waits for the other one now.
+        stage.space.compaction("doomed", "busy")
+        stage.space.await_reason(COMPACTION, "doomed", "WaitingForLock")
+    assert stage.space.await_end(COMPACTION, "waiting")["phase"] == "Succeeded"
+    assert stage.space.await_end(COMPACTION, "doomed")["phase"] == "Succeeded"
+    lake.assert_clean()
+    await_that(lambda: stage.daemons() == before, lambda: stage.daemons())
+    stage.space.delete(TABLE, "busy")
+
+
+def test_an_operation_goes_together_with_its_table(stage: Stage) -> None:
+    lake, before = table(stage, "both"), stage.daemons() - 1
+    with stage.jobs.held():
+        stage.space.compaction("both", "both")
+        stage.space.await_phase(COMPACTION, "both", "Running")
+        stage.space.delete(TABLE, "both")
+        stage.space.delete(COMPACTION, "both")
+        await_untended(stage, before)
+        assert stage.jobs.stopped[-1] == stage.jobs.started[-1]
+    lake.assert_clean()
+
+
+def test_the_finalizer_of_an_earlier_release_is_taken_off(stage: Stage) -> None:
+    lake, space = quick_lake.make(stage.folder / "older"), stage.space
+    space.create(TABLE, "older", {"location": lake.location}, finalizers=[FINALIZER])
+    with stage.jobs.held():
+        spec = {"tableRef": {"name": "older"}, "type": "Minor"}
+        space.create(COMPACTION, "older", spec, finalizers=[FINALIZER])
+        space.await_phase(COMPACTION, "older", "Running")
+        for kind in (TABLE, COMPACTION):
+            space.await_released(kind, "older")
+    space.await_end(COMPACTION, "older")
+    lake.assert_clean()
