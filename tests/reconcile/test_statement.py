@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
 import pytest
 from pyroaring import BitMap64
 
+from tandem.delta.actions import Commit as DeltaCommit
+from tandem.delta.actions import CommitInfo
 from tandem.errors import CountMismatch, Reason
+from tandem.reconcile.classify import classify
+from tandem.reconcile.course import Course, Followed, followed
 from tandem.reconcile.matches import FileMatches, InsertFile, RoundResult, round_result
-from tandem.reconcile.model import ChangeKind, CommitSummary, FileState, FileView
+from tandem.reconcile.model import Author, ChangeKind, CommitSummary, FileState, FileView
 from tandem.reconcile.rowmap import RowMapBuilder, RowMapIdentity
 from tandem.reconcile.rules import Isolation, Response
 from tandem.reconcile.statement import (
@@ -127,6 +132,50 @@ def test_rounds_that_get_no_smaller_count_as_attempts() -> None:
     assert seen == [0, 0, 1, 1]
     assert isinstance(outcome, Conflict)
     assert "the commit of version 5" in outcome.why
+    assert outcome.cause is not None
+    assert (outcome.cause.version, outcome.files) == (5, ("a",))
+
+
+def test_a_conflict_names_the_commit_and_a_few_of_the_files() -> None:
+    files = [f"part-{number:02}.parquet" for number in range(15)]
+    other = classify(
+        DeltaCommit(
+            44,
+            1_700_000_000_000,
+            (CommitInfo({"operation": "UPDATE", "engineInfo": "Apache-Spark/4.2.0"}),),
+        ),
+        {},
+    )
+    other = replace(other, kind=ChangeKind.CHANGE, files=frozenset(files))
+    both = views(v43=View(), v44=View(2, **{path: set() for path in files}))
+    outcome = decide(
+        replace(start(43, RoundResult()), asked=1, attempts=4),
+        [other],
+        view=both,
+        row_maps={},
+        policy=Policy(),
+    )
+    assert isinstance(outcome, Conflict)
+    assert outcome.why == (
+        "5 rounds made no progress; the last was lost to UPDATE by Apache-Spark/4.2.0 "
+        "(version 44, 2023-11-14T22:13:20Z): "
+        "files part-00.parquet, part-01.parquet, part-02.parquet and 12 more"
+    )
+    assert outcome.files == tuple(files)
+
+
+def test_the_course_says_what_the_statement_had_to_come_after() -> None:
+    progress = start(3, RoundResult(deletes(a=[3])))
+    both = views(v3=View(a={0, 1}), v4=View(a={0, 3}))
+    outcome = decide(progress, [change(4, "a")], view=both, row_maps={}, policy=Policy())
+    assert isinstance(outcome, Evaluate)
+    assert outcome.progress.course == (Followed(4, Author(4), rows=1, lost=1),)
+    # What came to nothing is not told, and of many turns only the last few are kept.
+    assert followed((), 5, change(5)) == ()
+    course: Course = ()
+    for version in range(20):
+        course = followed(course, version, change(version), rows=1)
+    assert [turn.at for turn in course] == list(range(12, 20))
 
 
 def test_non_deterministic_statements_are_executed_again_as_a_whole() -> None:

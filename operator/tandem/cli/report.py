@@ -49,8 +49,10 @@ def result_table(outcomes: Sequence[Outcome]) -> Group:
         if status.phase is Phase.FAILED and message:
             failures.append(Text(f"{outcome.resource.id}: {message}\n"))
             message = message.partition(":")[0] + ", see below"
-        elif message == f"committed as version {_version(status)}":
-            message = ""  # there is a column for it
+        else:
+            # There is a column for it.
+            message = message.removeprefix(f"committed as version {_version(status)}")
+            message = message.removeprefix(": ")
         rows.append(
             [
                 outcome.resource.id,

@@ -118,6 +118,7 @@ def result_of(work: Work, version: int) -> OperationResult:
         rows_affected=change.rows,
         segments=change.segments or None,
         reconciled=change.reconciled,
+        summary=change.summary or None,
     )
 
 

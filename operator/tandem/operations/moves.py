@@ -122,10 +122,13 @@ def fail(state: OperationState, reason: Reason, message: str, *, fresh: bool) ->
 
 def succeed(state: OperationState, result: OperationResult) -> Step:
     version = "" if result.version is None else f" as version {result.version}"
+    # Only what is worth a look: that nothing was met goes without saying.
+    met = result.reconciled is not None and result.reconciled.commits_seen > 0
+    story = "; ".join(result.summary or ()) if met else ""
     ending = Ending(
         Phase.SUCCEEDED,
         Reason.COMMITTED,
-        f"committed{version}",
+        f"committed{version}" + (f": {story}" if story else ""),
         state.attempt,
         result=result,
         plan=state.plan,

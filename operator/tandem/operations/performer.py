@@ -45,6 +45,7 @@ from tandem.operations.events import (
     TableRead,
     Verdict,
 )
+from tandem.operations.explain import Explainer
 from tandem.operations.ports import AttemptKey, Ports
 from tandem.operations.publisher import Publisher
 from tandem.operations.records import AttemptRecord, OperationRecord, ResultRecord
@@ -95,6 +96,7 @@ class Performer:
         self._around = around
         self._token = ports.nonces.nonce()
         self._publisher = Publisher(table, identity.operation_id, ports.clock, ports.nonces)
+        self._explainer = Explainer(table.log)
         self._started_ms = ports.clock.now_ms()
         self._has_identity = False
         self._methods: dict[Point, Callable[[Effect, OperationState], Event]] = {
@@ -309,9 +311,14 @@ class Performer:
             resource=work.identity.display,
         )
         work.rounds += 1
+        begun_ms = self._ports.clock.now_ms()
         decision = work.decision = self._kind.decide(work)
         if decision.verdict is Verdict.COMMIT:
-            work.change = self._kind.change(work)
+            change = self._kind.change(work)
+            took_ms = self._ports.clock.now_ms() - begun_ms
+            work.change = self._explainer.change(work, change, took_ms)
+        else:
+            decision = self._explainer.decision(work, decision)
         return Decided(work.snapshot.version, decision.verdict, decision.why, decision.reason)
 
     def _write_sidecars(self, effect: Effect, _state: OperationState) -> Event:

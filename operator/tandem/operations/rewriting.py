@@ -119,7 +119,8 @@ class Rewriting:
             deletion_vectors=protocol.writes_deletion_vectors(snapshot.protocol, snapshot.metadata),
         )
         if decision.superseded:
-            return Decision(Verdict.SUPERSEDED, "nothing of what it rewrote is left to replace")
+            nothing = "nothing of what it rewrote is left to replace"
+            return Decision(Verdict.SUPERSEDED, nothing, payload=decision)
         return Decision(Verdict.COMMIT, payload=decision)
 
     def change_set(

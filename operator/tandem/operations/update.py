@@ -213,11 +213,11 @@ class Update:
         latest = course.history.remember(snapshot)
         outcome = self._decide(course, latest)
         if isinstance(outcome, rule.Conflict):
-            return Decision(Verdict.CONFLICT, outcome.why, outcome.reason)
+            return Decision(Verdict.CONFLICT, outcome.why, outcome.reason, payload=outcome)
         if isinstance(outcome, rule.Commit):
             course.commit = outcome
             course.history.forget({outcome.progress.evaluated_at, outcome.at})
-            return Decision(Verdict.COMMIT)
+            return Decision(Verdict.COMMIT, payload=outcome)
         course.asked = outcome
         course.request = self._request(course, work, outcome, max(work.results) + 1)
         return Decision(Verdict.EVALUATE, outcome.why, evaluate=course.request)
@@ -328,7 +328,7 @@ class Update:
 def _absorbed(asked: Asked, result: RoundResult) -> rule.StatementProgress:
     if isinstance(asked, rule.Evaluate):
         return rule.absorb(asked, result)
-    return rule.start(asked.at, result, attempts=asked.attempts)
+    return rule.start(asked.at, result, attempts=asked.attempts, course=asked.course)
 
 
 def _input(view: SnapshotView, path: str, wanted: BitMap64 | None) -> InputFile:

@@ -118,6 +118,7 @@ class ChangeSet:
     reconciled: Reconciled = field(default_factory=Reconciled)
     row_map: bytes = b""
     details: Mapping[str, object] = field(default_factory=dict)
+    summary: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

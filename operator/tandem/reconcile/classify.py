@@ -12,8 +12,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 from tandem.delta.actions import Commit, Metadata, Protocol
-from tandem.reconcile.model import ChangeKind, CommitSummary, RowMaps
+from tandem.reconcile.model import Author, ChangeKind, CommitSummary, RowMaps
 from tandem.reconcile.rules import BLIND_APPENDS, NEUTRAL_WITHOUT_FILES, AppendRule, Engine
+from tandem.reconcile.words import clean
 
 
 def classify(commit: Commit, row_maps: RowMaps) -> CommitSummary:
@@ -34,6 +35,7 @@ def classify(commit: Commit, row_maps: RowMaps) -> CommitSummary:
             for name, type_ in (("metadata", Metadata), ("protocol", Protocol))
             if any(isinstance(action, type_) for action in commit.actions)
         ),
+        author=author_of(commit),
     )
 
 
@@ -50,11 +52,28 @@ def gap(last: int, files: frozenset[str]) -> CommitSummary:
 
 def describe(commit: Commit) -> str:
     """Operation, engine, version and time, for people."""
-    info = commit.info
-    operation = (info.operation if info else "") or "an unknown operation"
-    engine = (info.engine if info else "") or "an unknown engine"
+    author = author_of(commit)
+    operation = author.operation or "an unknown operation"
+    who = author.by or author.engine or "an unknown engine"
     when = datetime.fromtimestamp(commit.timestamp_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    return f"{operation} by {engine} (version {commit.version}, {when})"
+    return f"{operation} by {who} (version {commit.version}, {when})"
+
+
+def author_of(commit: Commit) -> Author:
+    """Who made it, with names fit for a sentence: they are free text in the log."""
+    info = commit.info
+    if info is None:
+        return Author(commit.version, time_ms=commit.timestamp_ms)
+    resource = _ours(info.body).get("resource")
+    # The namespace says something in a cluster only.
+    by = resource.removeprefix("default/") if isinstance(resource, str) else ""
+    return Author(
+        commit.version,
+        operation=clean(info.operation),
+        engine=clean(info.engine),
+        time_ms=commit.timestamp_ms,
+        by=clean(by),
+    )
 
 
 def _kind(commit: Commit, row_maps: RowMaps) -> ChangeKind:

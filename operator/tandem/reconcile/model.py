@@ -50,6 +50,18 @@ class ChangeKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Author:
+    """Who made a commit, when (Unix milliseconds) and as what: for people, never for a rule.
+    `by` is the resource of an operation of ours, "" for others."""
+
+    version: int
+    operation: str = ""
+    engine: str = ""
+    time_ms: int = 0
+    by: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class CommitSummary:
     """A commit since the read version as reconciliation sees it.
 
@@ -63,6 +75,7 @@ class CommitSummary:
     files: frozenset[str] = frozenset()
     who: str = ""
     table_changed: tuple[str, ...] = ()  # "metadata", "protocol"
+    author: Author | None = None  # None for a gap
 
 
 class RowMapLike(Protocol):

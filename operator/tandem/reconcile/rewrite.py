@@ -9,7 +9,7 @@ later version never accumulates masks (I-16). A rewrite never changes what rows 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pyroaring import BitMap64
 
@@ -47,6 +47,7 @@ class RewriteDecision:
     `outputs` the files to add, each with its `masks` as deletion vector from the start;
     `dropped_outputs` have no live row, or belong to a dropped bin. `lives_on` are inputs that
     stay as they are although we rewrote them. `superseded`: nothing is left to commit.
+    `replayed` are the deletes since the read version by the output that they were moved onto.
     """
 
     removes: tuple[str, ...]
@@ -57,6 +58,7 @@ class RewriteDecision:
     fates: Mapping[str, InputFate]
     counts: RewriteCounts
     superseded: bool
+    replayed: Mapping[str, int] = field(default_factory=dict)
 
 
 def fate(planned: RewriteInput, now: FileState | None) -> InputFate:
@@ -109,6 +111,7 @@ def rewrite(
     masks: dict[str, BitMap64] = {}
     removes: list[str] = []
     remapped = masked = 0
+    replayed: dict[str, int] = {}
     for path, file in files.items():
         if path in dropped:
             continue
@@ -119,8 +122,11 @@ def rewrite(
             now = view.get(path)
             assert now is not None
             since = now.dead - file.dead_at_read
-            _mask(masks, row_map.forward(path, since), len(since), path)
+            landed = row_map.forward(path, since)
+            _mask(masks, landed, len(since), path)
             remapped += len(since)
+            for output, positions in landed.items():
+                replayed[output] = replayed.get(output, 0) + len(positions)
         elif rule.mask is Mask.ALL:
             live = file.rows - len(file.dead_at_read)
             _mask(masks, row_map.landed(path), live, path)
@@ -147,6 +153,7 @@ def rewrite(
         fates=fates,
         counts=RewriteCounts(remapped, masked, bins_dropped, live),
         superseded=not removes and not published,
+        replayed=replayed,
     )
 
 

@@ -14,12 +14,13 @@ found. Nothing here mutates its arguments, so asking twice gives the same answer
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from pyroaring import BitMap64
 
 from tandem.errors import CountMismatch, Reason
+from tandem.reconcile.course import Course, followed
 from tandem.reconcile.matches import (
     InsertFile,
     Matches,
@@ -35,6 +36,7 @@ from tandem.reconcile.positions import span, to_bitmap
 from tandem.reconcile.rules import MUST_FOLLOW, ROWS, Answer, Isolation, Response, RowFate
 from tandem.reconcile.tablechange import TableVerdict
 from tandem.reconcile.walk import carry, prefetch
+from tandem.reconcile.words import files_in_words
 
 Views = Callable[[int], FileView | None]
 """The working set at a version; None if the log no longer lets it be read."""
@@ -68,6 +70,7 @@ class StatementProgress:
     lost: int = 0  # matched rows that others deleted or changed since
     fresh: tuple[InsertFile, ...] = ()
     merged: bool = False
+    course: Course = ()  # how it came here, for people
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +107,7 @@ class Commit:
     rows_matched: int
     moved: int
     progress: StatementProgress
+    moved_to: Mapping[str, int] = field(default_factory=dict)  # of `deletes`, those moved
     fresh: tuple[str, ...] = ()
     rows_updated: int = 0
 
@@ -119,6 +123,7 @@ class Evaluate:
     rows: Mapping[str, BitMap64]
     progress: StatementProgress
     why: str = ""
+    cause: CommitSummary | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,20 +135,26 @@ class Reexecute:
     why: str
     attempts: int
     validate: bool = False
+    course: Course = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """The operation has failed; `why` names the commit."""
+    """The operation has failed; `why` names the commit and the files that it changed, which
+    `cause` and `files` are, as far as it was a commit's doing."""
 
     why: str
     reason: Reason = Reason.CONFLICT
+    cause: CommitSummary | None = None
+    files: tuple[str, ...] = ()
 
 
 Outcome = Commit | Evaluate | Reexecute | Conflict
 
 
-def start(version: int, result: RoundResult, *, attempts: int = 0) -> StatementProgress:
+def start(
+    version: int, result: RoundResult, *, attempts: int = 0, course: Course = ()
+) -> StatementProgress:
     """The state after the whole statement was executed at a version. Raises CountMismatch."""
     check_result(result)
     return StatementProgress(
@@ -151,6 +162,7 @@ def start(version: int, result: RoundResult, *, attempts: int = 0) -> StatementP
         result.matches,
         result.inserts,
         attempts,
+        course=course,
         fresh=result.fresh,
         merged=result.merged,
     )
@@ -210,13 +222,13 @@ def decide(
         if policy.whole or progress.merged or not policy.deterministic:
             what = "a merge" if policy.whole else "a non-deterministic statement"
             why = f"{newest.who}: {what} is never evaluated in part"
-            return _again(progress, latest, why, policy)
+            return _again(progress, latest, why, policy, cause=newest)
         at = newest.version
         if any(commit.kind is ChangeKind.GAP for commit in commits) or view(at) is None:
             at = latest
-        asked = _advance(progress, commits, at, view, row_maps, newest.who)
+        asked = _advance(progress, commits, at, view, row_maps, newest)
         if not isinstance(asked, Evaluate):
-            return _again(progress, latest, asked, policy)
+            return _again(progress, latest, asked, policy, cause=newest)
         if asked.rows:
             return _within(asked, policy)
         progress = asked.progress
@@ -230,12 +242,12 @@ def _advance(
     at: int,
     view: Views,
     row_maps: RowMaps,
-    who: str,
+    newest: CommitSummary,
 ) -> Evaluate | str:
     """S := L. Returns what is left to evaluate at L, or why that cannot be told."""
     at_s, at_l = view(progress.evaluated_at), view(at)
     if at_s is None or at_l is None:
-        return f"version {progress.evaluated_at} can no longer be read, after {who}"
+        return f"version {progress.evaluated_at} can no longer be read, after {newest.who}"
     changed = _changed(commit for commit in commits if commit.version <= at)
     carried = carry(progress.matches, changed, at_s, at_l, row_maps)
     rows = carried.unknown if ROWS[RowFate.UNKNOWN, True] is Answer.EVALUATE else {}
@@ -244,8 +256,15 @@ def _advance(
         evaluated_at=at,
         matches=carried.matches,
         lost=progress.lost + carried.lost,
+        course=followed(
+            progress.course,
+            at,
+            newest,
+            rows=sum(len(positions) for positions in rows.values()),
+            lost=carried.lost,
+        ),
     )
-    return Evaluate(at, rows, kept, who)
+    return Evaluate(at, rows, kept, newest.who, newest)
 
 
 def _commit(
@@ -313,6 +332,7 @@ def _commit(
         rows_matched=matched,
         moved=carried.moved,
         progress=progress,
+        moved_to=carried.moved_to,
         fresh=tuple(file.path for file in progress.fresh),
         rows_updated=inserted,
     )
@@ -325,7 +345,7 @@ def _within(asked: Evaluate, policy: Policy) -> Evaluate | Conflict:
     stalled = before.asked is not None and rows >= before.asked
     attempts = before.attempts + (1 if stalled else 0)
     if attempts >= policy.max_attempts:
-        return _gave_up(attempts, asked.why)
+        return _gave_up(attempts, asked.why, asked.cause, asked.rows)
     progress = replace(
         before,
         asked=rows,
@@ -337,16 +357,31 @@ def _within(asked: Evaluate, policy: Policy) -> Evaluate | Conflict:
 
 
 def _again(
-    progress: StatementProgress, at: int, why: str, policy: Policy, *, validate: bool = False
+    progress: StatementProgress,
+    at: int,
+    why: str,
+    policy: Policy,
+    *,
+    validate: bool = False,
+    cause: CommitSummary | None = None,
 ) -> Reexecute | Conflict:
     attempts = progress.attempts + 1
     if attempts >= policy.max_attempts:
-        return _gave_up(attempts, why)
-    return Reexecute(at, why, attempts, validate)
+        return _gave_up(attempts, why, cause, cause.files if cause is not None else ())
+    course = progress.course
+    if cause is not None:
+        course = followed(course, at, cause, whole=True)
+    return Reexecute(at, why, attempts, validate, course)
 
 
-def _gave_up(attempts: int, why: str) -> Conflict:
-    return Conflict(f"{attempts} rounds made no progress; the last was lost to {why}")
+def _gave_up(
+    attempts: int, why: str, cause: CommitSummary | None, files: Collection[str]
+) -> Conflict:
+    """`files` are those with rows that had to be evaluated once more, of whichever commit."""
+    told = f"{attempts} rounds made no progress; the last was lost to {why}"
+    if files:
+        told += f": {files_in_words(files)}"
+    return Conflict(told, cause=cause, files=tuple(sorted(files)))
 
 
 def _newest(commits: Sequence[CommitSummary], isolation: Isolation) -> CommitSummary | None:

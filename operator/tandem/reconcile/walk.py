@@ -46,13 +46,15 @@ class Carried:
     """The result of S, as far as it is still there at a later version.
 
     `matches` by files of that version; `unknown` are its live rows that S did not know, by
-    file; `lost` counts matches whose row is live no more, `moved` those now in another file.
+    file; `lost` counts matches whose row is live no more, `moved` those now in another file,
+    by file in `moved_to`.
     """
 
     matches: Matches
     unknown: dict[str, BitMap64] = field(default_factory=dict)
     lost: int = 0
     moved: int = 0
+    moved_to: dict[str, int] = field(default_factory=dict)
 
 
 def carry(
@@ -87,7 +89,7 @@ def carry(
             trails.setdefault(trail.source, []).append((path, trail))
     _check_disjoint(trails, changed, now)
     kept: dict[str, list[FileMatches]] = {}
-    moved = 0
+    moved: dict[str, int] = {}
     for source, found_there in matches.items():
         if source not in changed:
             kept.setdefault(source, []).append(found_there)
@@ -96,9 +98,11 @@ def carry(
             part = _follow(found_there, trail)
             if len(part):
                 kept.setdefault(path, []).append(part)
-                moved += len(part) if trail.steps else 0
+                if trail.steps:
+                    moved[path] = moved.get(path, 0) + len(part)
     result = {path: joined(parts, path) for path, parts in kept.items()}
-    return Carried(result, unknown, count(matches) - count(result), moved)
+    lost = count(matches) - count(result)
+    return Carried(result, unknown, lost, sum(moved.values()), moved)
 
 
 def walk(

@@ -134,6 +134,33 @@ class RowsAffected(StatusModel):
     """Rows added."""
 
 
+class Met(StatusModel):
+    """A commit of somebody else that an operation had to do something about."""
+
+    version: int
+    """Its Delta version."""
+    operation: str = ""
+    """What it was, in Delta's words: `UPDATE`, `OPTIMIZE`, …"""
+    engine: str = ""
+    """Who wrote it."""
+    by: str | None = None
+    """The resource, if it is an operation of ours."""
+    time: str | None = None
+    """When; RFC 3339, UTC."""
+    inputs_gone: int | None = None
+    """Inputs of ours that it took away."""
+    inputs_restored: int | None = None
+    """Inputs of ours in which it brought deleted rows back."""
+    rows_masked: int | None = None
+    """Rows of our outputs hidden for that."""
+    rows_evaluated: int | None = None
+    """Rows that a statement was evaluated on because of it and of those before it."""
+    rows_lost: int | None = None
+    """Rows that a statement matched and that were deleted or changed until then."""
+    executed_again: bool | None = None
+    """The whole statement was executed again after it."""
+
+
 class Reconciled(StatusModel):
     commits_seen: int = 0
     """Commits by others between our read version and our commit."""
@@ -149,6 +176,14 @@ class Reconciled(StatusModel):
     """How often the latest version was read and reconciled with."""
     by_segment: dict[str, int] | None = None
     """Segment → rows deleted in it by replay."""
+    files_masked: int | None = None
+    """Files that took the replayed deletes."""
+    rows_lost: int | None = None
+    """Rows that a statement matched and that others deleted or changed first."""
+    milliseconds: int | None = None
+    """How long the last round took, from the decision to the commit's content."""
+    met: tuple[Met, ...] | None = None
+    """The commits that something had to be done about, oldest first; the last 8."""
 
 
 class OperationResult(StatusModel):
@@ -168,6 +203,8 @@ class OperationResult(StatusModel):
     """Names of the segments it made."""
     reconciled: Reconciled | None = None
     """What others had committed meanwhile, and what became of it."""
+    summary: tuple[str, ...] | None = None
+    """The same in sentences: `3 commits since version 41`, …"""
 
 
 class OperationStatus(StatusModel):

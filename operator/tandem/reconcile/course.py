@@ -1,0 +1,46 @@
+"""How a statement came to where it is: whom it had to come after, and what that took.
+
+For people alone: nothing is decided by it. Bounded, since a table that is written all the time
+may cost hundreds of turns.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tandem.reconcile.model import Author, CommitSummary
+
+LONGEST = 8
+"""So many of the last turns are kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class Followed:
+    """Once that the statement had to come after others: up to version `at`, the newest of which
+    that mattered is `author`'s. `rows` were evaluated for it, `lost` matches had gone; `whole`
+    says that it was executed again from the beginning."""
+
+    at: int
+    author: Author
+    rows: int = 0
+    lost: int = 0
+    whole: bool = False
+
+
+Course = tuple[Followed, ...]
+
+
+def followed(
+    course: Course,
+    at: int,
+    cause: CommitSummary,
+    *,
+    rows: int = 0,
+    lost: int = 0,
+    whole: bool = False,
+) -> Course:
+    """The course after one turn more. A turn that came to nothing is not told."""
+    if not (rows or lost or whole):
+        return course
+    turn = Followed(at, cause.author or Author(cause.version), rows, lost, whole)
+    return (*course, turn)[-LONGEST:]

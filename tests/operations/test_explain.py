@@ -1,0 +1,166 @@
+"""What an operation says of what it met: sentences, and who is named in them."""
+
+from __future__ import annotations
+
+import pytest
+
+from tandem.operations.sentences import MOST_SENTENCES, sentences
+from tandem.reconcile.words import clean, files_in_words, listed, quoted
+from tandem.spec.status import Met, Reconciled
+
+DELTA_RS = "delta-rs:py-1.6.6"
+
+
+def met(
+    version: int = 44, operation: str = "OPTIMIZE", by: str | None = None, **what: object
+) -> Met:
+    return Met.model_validate(
+        {"version": version, "operation": operation, "engine": DELTA_RS, "by": by, **what}
+    )
+
+
+@pytest.mark.parametrize(
+    ("found", "onto", "statement", "told"),
+    [
+        (Reconciled(rounds=1), {}, False, ["no other commit since version 41"]),
+        (Reconciled(commits_seen=1, rounds=1), {}, True, ["1 commit since version 41"]),
+        (
+            Reconciled(commits_seen=3, rounds=4, milliseconds=2),
+            {},
+            False,
+            ["3 commits since version 41, met in 4 rounds"],
+        ),
+        (  # the issue's own example
+            Reconciled(
+                commits_seen=3,
+                deletes_remapped=2113,
+                rows_masked=80_000,
+                rounds=1,
+                files_masked=1,
+                milliseconds=4,
+                met=(met(inputs_gone=1, rows_masked=80_000),),
+            ),
+            {"0.1": 2113},
+            False,
+            [
+                "3 commits since version 41",
+                "2,113 deletes replayed onto 0.1 (1 file, 4 ms)",
+                "1 input gone to version 44 by `delta-rs:py-1.6.6` (OPTIMIZE) → 80,000 rows masked",
+            ],
+        ),
+        (
+            Reconciled(
+                commits_seen=2, deletes_remapped=3, rounds=1, files_masked=2, milliseconds=0
+            ),
+            {"0.1": 2, "4.1": 1},
+            False,
+            [
+                "2 commits since version 41",
+                "3 deletes replayed onto 0.1 (2) and 4.1 (1) (2 files, less than 1 ms)",
+            ],
+        ),
+        (
+            Reconciled(commits_seen=1, deletes_remapped=8, rounds=1, files_masked=4),
+            {"0.1": 2, "4.1": 2, "8.1": 2, "12.1": 2},
+            False,
+            ["1 commit since version 41", "8 deletes replayed onto 4 segments (4 files)"],
+        ),
+        (
+            Reconciled(
+                commits_seen=1,
+                rounds=1,
+                rows_masked=7,
+                met=(met(45, "RESTORE", inputs_restored=1, rows_masked=7),),
+            ),
+            {},
+            False,
+            [
+                "1 commit since version 41",
+                "deleted rows of 1 input brought back by version 45 by `delta-rs:py-1.6.6` "
+                "(RESTORE) → 7 rows masked",
+            ],
+        ),
+        (  # those who did it were too long ago to be looked up
+            Reconciled(
+                commits_seen=99, rounds=1, rows_masked=30, met=(met(inputs_gone=1, rows_masked=10),)
+            ),
+            {},
+            False,
+            [
+                "99 commits since version 41",
+                "1 input gone to version 44 by `delta-rs:py-1.6.6` (OPTIMIZE) → 10 rows masked",
+                "20 rows masked whose inputs are gone",
+            ],
+        ),
+        (
+            Reconciled(commits_seen=1, rounds=1, bins_dropped=1),
+            {},
+            False,
+            [
+                "1 commit since version 41",
+                "1 bin left out: inputs had changed, and there are no deletion vectors",
+            ],
+        ),
+        (
+            Reconciled(commits_seen=1, rounds=1, deletes_remapped=8, files_masked=1),
+            {"0.1": 8},
+            True,
+            ["1 commit since version 41", "8 rows followed into 0.1 (1 file)"],
+        ),
+        (
+            Reconciled(
+                commits_seen=2,
+                rounds=2,
+                rows_lost=2,
+                met=(
+                    met(44, "UPDATE", rows_evaluated=12_000, rows_lost=2),
+                    met(46, "MERGE", by="TableUpdate/late", executed_again=True),
+                ),
+            ),
+            {},
+            True,
+            [
+                "2 commits since version 41, met in 2 rounds",
+                "12,000 rows evaluated as of version 44 by `delta-rs:py-1.6.6` (UPDATE)",
+                "2 matched rows deleted or changed first, as of version 44 by "
+                "`delta-rs:py-1.6.6` (UPDATE)",
+                "the whole statement executed again after version 46 by TableUpdate/late",
+            ],
+        ),
+    ],
+)
+def test_sentences(
+    found: Reconciled, onto: dict[str, int], statement: bool, told: list[str]
+) -> None:
+    assert list(sentences(41, found, onto, statement=statement)) == told
+
+
+def test_there_are_never_many_sentences() -> None:
+    many = tuple(met(version, inputs_gone=1, inputs_restored=1) for version in range(8))
+    told = sentences(0, Reconciled(commits_seen=8, met=many), {}, statement=False)
+    assert len(told) == MOST_SENTENCES
+    assert told[-1] == "and 6 more"
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("Apache-Spark/4.2.0 Delta-Lake/4.4.0", "Apache-Spark/4.2.0 Delta-Lake/4.4.0"),
+        ("a\nb\x1b[31mc\u202ed", "a b [31mc d"),
+        ("x" * 100, "x" * 30 + "…" + "x" * 29),
+        ("y" * 10_000_000, "y" * 30 + "…" + "y" * 29),
+    ],
+)
+def test_names_of_strangers_are_short_and_on_one_line(text: str, shown: str) -> None:
+    assert clean(text) == shown
+    assert quoted(f"`{text}`").count("`") == 2
+
+
+def test_lists_are_bounded() -> None:
+    paths = {f"part-{number:02}.parquet" for number in range(15)}
+    assert files_in_words(paths) == (
+        "files part-00.parquet, part-01.parquet, part-02.parquet and 12 more"
+    )
+    assert files_in_words({"a"}) == "file a"
+    assert files_in_words(()) == ""
+    assert [listed(["a"]), listed(["a", "b", "c"])] == ["a", "a, b and c"]
