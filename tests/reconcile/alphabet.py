@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from reconcile.ours import (
     Layout,
+    Merge,
     Rewrite,
     Running,
     Statement,
@@ -58,6 +59,19 @@ SERIALIZABLE_UPDATE = Statement(
 SERIALIZABLE_DELETE = Statement("serializable delete", DELETE.matches, None, Isolation.SERIALIZABLE)
 RANDOM_UPDATE = Statement(
     "random update", UPDATE.matches, lambda x, token: x + 1000 * token, deterministic=False
+)
+
+UPSERT = Merge("upsert", lambda x: x in (3, 5, 7), lambda x, _: x + 10, keys=(3, 5, 7))
+# Matched rows are deleted if even, else updated; rows of no key that are thirds are deleted.
+MIXED_MERGE = Merge(
+    "merge of all clauses",
+    lambda x: x in (4, 5, 8) or x % 3 == 0,
+    lambda x, _: None if x % 2 == 0 or x % 3 == 0 else 2 * x,
+    keys=(4, 5, 8, 9),
+)
+INSERT_ONLY = Merge("insert-only merge of ours", lambda _: False, lambda x, _: x, keys=(3, 7))
+SERIALIZABLE_MERGE = Merge(
+    "serializable merge", UPSERT.matches, UPSERT.change, Isolation.SERIALIZABLE, keys=UPSERT.keys
 )
 
 # --- Layouts: none of them keeps the order of rows ----------------------------------------------
@@ -187,6 +201,10 @@ OURS: Sequence[Operation] = (
     statement_of_ours(SERIALIZABLE_UPDATE),
     statement_of_ours(SERIALIZABLE_DELETE),
     statement_of_ours(RANDOM_UPDATE),
+    statement_of_ours(UPSERT),
+    statement_of_ours(MIXED_MERGE, rounds=1),
+    statement_of_ours(INSERT_ONLY),
+    statement_of_ours(SERIALIZABLE_MERGE),
 )
 
 ALPHABET: tuple[Operation, ...] = (*THEIRS, *OURS)

@@ -165,3 +165,15 @@ def non_deterministic_in_part(
     """Evaluate a random statement only on the rows that changed."""
     policy = replace(more.pop("policy"), deterministic=True)
     return statement.decide(progress, commits, policy=policy, **more)
+
+
+def merges_look_once(
+    progress: statement.StatementProgress, commits: Sequence[CommitSummary], **more: Any
+) -> statement.Outcome:
+    """A merge that found no row of a key inserts one, whatever was committed meanwhile."""
+    from tandem.reconcile.model import ChangeKind
+
+    if not more["policy"].whole:
+        return statement.decide(progress, commits, **more)
+    told = tuple(replace(commit, kind=ChangeKind.BLIND_APPEND) for commit in commits)
+    return statement.decide(progress, told, **more)

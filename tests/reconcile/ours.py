@@ -12,13 +12,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 from pyroaring import BitMap64
 
-from reconcile.obvious import ObviousMap, Place
+from reconcile.obvious import Place
 from reconcile.world import Entry, Row, Rows, Serial, World
 from tandem.reconcile import rewrite as rewrites
 from tandem.reconcile import statement as statements
 from tandem.reconcile.matches import FileMatches, InsertFile, RoundResult
-from tandem.reconcile.model import ChangeKind, RowMapLike, RowMaps
-from tandem.reconcile.rowmap import RowMapBuilder, RowMapIdentity
+from tandem.reconcile.model import ChangeKind, RowMaps
+from tandem.reconcile.rowmap import MapOutput, RowMap, RowMapBuilder, RowMapIdentity
 from tandem.reconcile.rules import Isolation
 
 # --- Rewrites: compaction in any layout, segment rewrite ----------------------------------------
@@ -29,11 +29,12 @@ Layout = Callable[[Row], int]
 
 @dataclass(frozen=True)
 class Rewrite:
-    """A compaction in flight."""
+    """A compaction in flight. `places`: what its row map must say."""
 
     inputs: tuple[rewrites.RewriteInput, ...]
-    row_map: RowMapLike
+    row_map: RowMap
     vectors: bool = True
+    places: tuple[Place, ...] = ()
 
 
 def start_rewrite(
@@ -55,39 +56,56 @@ def start_rewrite(
         rewrites.RewriteInput(path, world.views[version][path], len(world.files[path]))
         for path in paths
     )
-    places: list[Place] = []
+    builder = RowMapBuilder(RowMapIdentity("t", "0" * 16, 1, version))
+    for file in inputs:
+        builder.add_input(file.path, file.rows, file.dead_at_read)
+    obvious: list[Place] = []
     for members in [[path] for path in paths] if each else [list(paths)]:
         rows = [(path, p) for path in members for p in world.live(path, version)]
         if layout is not None:
             rows.sort(key=lambda at: layout(world.files[at[0]][at[1]]))
+        places: list[Place] = []
         for begin in range(0, len(rows), per_output):
             part = rows[begin : begin + per_output]
             written = world.write([world.files[path][p] for path, p in part], "o")
             places += [Place(path, p, written, i) for i, (path, p) in enumerate(part)]
-    build = _in_order if layout is None else _permuted
-    return Rewrite(inputs, build(inputs, places, version), vectors)
+        if layout is None:
+            _in_order(builder, [file for file in inputs if file.path in members], places)
+        elif places:
+            _permuted(builder, members, places)
+        obvious += places
+    return Rewrite(inputs, builder.build(), vectors, tuple(obvious))
 
 
 def _in_order(
-    inputs: Sequence[rewrites.RewriteInput], places: Sequence[Place], version: int
-) -> RowMapLike:
+    builder: RowMapBuilder, inputs: Sequence[rewrites.RewriteInput], places: Sequence[Place]
+) -> None:
     """Runs as a task writes them: one for each stretch that stays together."""
-    builder = RowMapBuilder(RowMapIdentity("t", "0" * 16, 1, version))
     for file in inputs:
-        builder.add_input(file.path, file.rows, file.dead_at_read)
         mine = [place for place in places if place.input == file.path]
         starts = [i for i, place in enumerate(mine) if i == 0 or mine[i - 1].output != place.output]
         for start, end in zip(starts, [*starts[1:], len(mine)], strict=True):
             first = 0 if start == 0 else mine[start].position
             last = file.rows if end == len(mine) else mine[end].position
             builder.add_run(file.path, first, last, mine[start].output)
-    return builder.build()
 
 
-def _permuted(
-    inputs: Sequence[rewrites.RewriteInput], places: Sequence[Place], version: int
-) -> RowMapLike:
-    return ObviousMap({file.path: (file.rows, file.dead_at_read) for file in inputs}, places)
+def _permuted(builder: RowMapBuilder, inputs: Sequence[str], places: Sequence[Place]) -> None:
+    """As the driver makes it from what the job says of each row."""
+    outputs = list(dict.fromkeys(place.output for place in places))
+    rows = [sum(1 for place in places if place.output == output) for output in outputs]
+    builder.add_sorted(
+        inputs,
+        [MapOutput(path, count) for path, count in zip(outputs, rows, strict=True)],
+        origins=(
+            _array([inputs.index(place.input) for place in places]),
+            _array([place.position for place in places]),
+        ),
+        landed=(
+            _array([outputs.index(place.output) for place in places]),
+            _array([place.output_position for place in places]),
+        ),
+    )
 
 
 def try_rewrite(world: World, job: Rewrite) -> rewrites.RewriteDecision:
@@ -148,6 +166,22 @@ class Statement:
 
 
 @dataclass(frozen=True)
+class Merge(Statement):
+    """Source rows are told by their `keys`, and match rows whose x is one; what is done with a
+    match, and with rows of no key, is what `matches` and `change` say. A key that no row has
+    is inserted. The token numbers the inserted rows, whoever executes it."""
+
+    keys: tuple[int, ...] = ()
+
+    def missing(self, known: set[int], token: int) -> Rows:
+        """What it inserts where rows have these values."""
+        return [(token + i, key) for i, key in enumerate(self.keys) if key not in known]
+
+    def apply(self, rows: Rows, token: int) -> Rows:
+        return super().apply(rows, token) + self.missing({x for _, x in rows}, token)
+
+
+@dataclass(frozen=True)
 class Running:
     """A statement of ours in flight."""
 
@@ -177,7 +211,12 @@ def run_round(
             if new is not None:
                 written.append((identity, new))
         matches[path] = FileMatches(_array(found), _array(outputs), _array(places))
-    return RoundResult(matches, tuple(_write(world, written)))
+    inserts = tuple(_write(world, written))
+    if not isinstance(statement, Merge):
+        return RoundResult(matches, inserts)
+    known = {world.files[path][p][1] for path, found in rows.items() for p in found}
+    fresh = tuple(_write(world, statement.missing(known, token)))
+    return RoundResult(matches, inserts, fresh, merged=True)
 
 
 def _array(values: Sequence[int]) -> np.typing.NDArray[np.int64]:
@@ -192,6 +231,8 @@ def _write(world: World, rows: Rows) -> list[InsertFile]:
 def start_statement(world: World, statement: Statement, version: int | None = None) -> Running:
     at = world.latest if version is None else version
     token = len(world.files)
+    if isinstance(statement, Merge):
+        token, world.next_id = world.next_id, world.next_id + len(statement.keys)
     rows = {path: world.live(path, at) for path in world.views[at]}
     result = run_round(world, statement, rows, token)
     return Running(statement, at, token, statements.start(at, result))
@@ -205,7 +246,10 @@ def decide(world: World, running: Running) -> statements.Outcome:
         view=world.view,
         row_maps=row_maps,
         policy=statements.Policy(
-            running.statement.isolation, running.statement.deterministic, max_attempts=99
+            running.statement.isolation,
+            running.statement.deterministic,
+            max_attempts=99,
+            whole=isinstance(running.statement, Merge),
         ),
     )
     return outcome
@@ -245,20 +289,21 @@ def commit_statement(world: World, running: Running, commit: statements.Commit) 
             del view[path]
         else:
             view[path] = deleted.dead
-    for path in commit.inserts:
+    for path in (*commit.inserts, *commit.fresh):
         view[path] = commit.masks.get(path, BitMap64())
     statement, token = running.statement, running.token
     # It read every append up to the version that it was last evaluated at.
     passable: int | None = commit.progress.evaluated_at
     if statement.isolation is Isolation.SERIALIZABLE:
         passable = None
-    if not commit.rows_matched:
+    is_merge = isinstance(statement, Merge)
+    if not commit.rows_matched and not is_merge:
         # It is executed all the same in every order, and must come to nothing there too.
         passable = -1
     world.commit(
         Entry(
-            ChangeKind.CHANGE if commit.rows_matched else ChangeKind.NEUTRAL,
-            frozenset((*commit.deletes, *commit.inserts)),
+            ChangeKind.CHANGE if commit.rows_matched or is_merge else ChangeKind.NEUTRAL,
+            frozenset((*commit.deletes, *commit.inserts, *commit.fresh)),
             Serial(
                 statement.name,
                 lambda rows: statement.apply(rows, token),

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 
 import pytest
+from pyroaring import BitMap64
 
 from reconcile import naive
+from reconcile.alphabet import by_value, z_order
+from reconcile.obvious import ObviousMap
+from reconcile.ours import start_rewrite
 from reconcile.search import search, search_at_random
-from reconcile.world import Rules
+from reconcile.theirs import append
+from reconcile.world import Rules, initial
+from tandem.reconcile.model import RowMapLike
+from tandem.reconcile.positions import to_array
 
 
 def test_every_small_history_is_a_serial_one() -> None:
@@ -34,6 +42,7 @@ def test_longer_histories_at_random_are_serial_ones() -> None:
         lambda: Rules(decide=naive.ignore_gaps),
         lambda: Rules(decide=naive.appends_by_actions),
         lambda: Rules(decide=naive.non_deterministic_in_part),
+        lambda: Rules(decide=naive.merges_look_once),
     ],
     ids=[
         "masks accumulate",
@@ -45,6 +54,7 @@ def test_longer_histories_at_random_are_serial_ones() -> None:
         "gaps ignored",
         "appends told by their actions",
         "random statements evaluated in part",
+        "merges not executed again",
     ],
 )
 def test_the_search_catches_naive_rules(rules: Callable[[], Rules]) -> None:
@@ -58,3 +68,45 @@ def test_counts_refuse_a_rule_that_gives_a_row_two_results() -> None:
     report = search(12_000, rules=rules)
     assert report.failures > 0
     assert report.wrong == 0, str(report.first)
+
+
+def test_row_maps_say_what_anybody_can_see() -> None:
+    """The maps of all layouts, beside a list of where each row went."""
+    rng = random.Random(5)
+    for _ in range(60):
+        world = initial(Rules())
+        append(*(rng.randrange(20) for _ in range(rng.randrange(6))))(world, None)
+        job = start_rewrite(
+            world,
+            rng.sample(sorted(world.views[-1]), rng.randint(1, 4)),
+            rng.randint(1, 6),
+            layout=rng.choice((None, by_value, z_order)),
+            each=rng.random() < 0.3,
+        )
+        files = {file.path: (file.rows, file.dead_at_read) for file in job.inputs}
+        obvious = ObviousMap(files, job.places)
+        # Rows that were sorted together are one bin, also where no file shares a row.
+        assert all(any(b <= whole for whole in _bins(job.row_map)) for b in _bins(obvious))
+        for path in obvious.input_paths:
+            some = BitMap64(p for p in range(files[path][0]) if rng.random() < 0.5)
+            assert job.row_map.input(path) == obvious.input(path)
+            assert job.row_map.forward(path, some) == obvious.forward(path, some)
+            assert job.row_map.landed(path) == obvious.landed(path)
+            assert _named(job.row_map, path, some) == _named(obvious, path, some)
+        for file in obvious.outputs:
+            some = BitMap64(p for p in range(file.rows) if rng.random() < 0.5)
+            assert set(job.row_map.sources(file.path)) == set(obvious.sources(file.path))
+            assert job.row_map.backward(file.path, some) == obvious.backward(file.path, some)
+
+
+def _bins(row_map: RowMapLike) -> list[set[str]]:
+    return [{*inputs, *outputs} for inputs, outputs in row_map.bins()]
+
+
+def _named(row_map: RowMapLike, path: str, rows: BitMap64) -> list[tuple[str, int]]:
+    """`locate`, with the outputs' paths in place of their numbers."""
+    outputs, places = row_map.locate(path, to_array(rows))
+    return [
+        (row_map.outputs[output].path if output >= 0 else "", place)
+        for output, place in zip(outputs.tolist(), places.tolist(), strict=True)
+    ]
