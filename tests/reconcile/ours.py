@@ -84,7 +84,7 @@ def _in_order(
     for file in inputs:
         mine = [place for place in places if place.input == file.path]
         starts = [i for i, place in enumerate(mine) if i == 0 or mine[i - 1].output != place.output]
-        for start, end in zip(starts, [*starts[1:], len(mine)], strict=True):
+        for start, end in zip(starts, [*starts[1:], len(mine)], strict=bool(mine)):
             first = 0 if start == 0 else mine[start].position
             last = file.rows if end == len(mine) else mine[end].position
             builder.add_run(file.path, first, last, mine[start].output)
