@@ -248,25 +248,24 @@ class RowMapBuilder:
         inputs, which were added before, and every row of the outputs.
 
         Raises:
-            RowMapInvalid: a row is missing, there twice, dead, or beyond its file.
+            RowMapInvalid: a row is dead, or beyond its file. `build` finds those that are missing
+                or there twice.
         """
         files = [self._inputs[path] for path in inputs]
-        live_start = starts([file.live for file in files])
-        row_start = starts([file.rows for file in outputs])
-        rows = live_start[-1]
-        if not len(origins[0]) == len(landed[0]) == rows == row_start[-1] < MOST_ROWS:
-            raise self._not_one_to_one(f"{len(origins[0])} rows", f"{rows} live ones")
-        order = np.lexsort((origins[1], origins[0]))
-        which, positions = origins[0][order], origins[1][order]
+        in_start, out_start = starts([f.rows for f in files]), starts([f.rows for f in outputs])
+        is_live = np.ones(in_start[-1], dtype=bool)
         for slot, file in enumerate(files):
-            mine = positions[np.searchsorted(which, slot) : np.searchsorted(which, slot, "right")]
-            if to_bitmap(mine) != span(0, file.rows) - file.dead or len(mine) != file.live:
-                raise self._not_one_to_one(f"{len(mine)} rows of {file.path}", f"{file.live}")
-        slots, places = landed[0][order], landed[1][order]
-        if rows and not 0 <= int(slots.min()) <= int(slots.max()) < len(outputs):
-            raise self._not_one_to_one("a row in a file that was not written", "none")
-        if rows and not bool(((places >= 0) & (places < np.diff(row_start)[slots])).all()):
-            raise self._not_one_to_one("a row beyond the file that it was written to", "none")
+            is_live[in_start[slot] + to_array(file.dead)] = False
+        place = self._flat(*landed, out_start)
+        if len(place) >= MOST_ROWS:
+            raise self._not_one_to_one(f"{len(place)} rows", f"less than {MOST_ROWS}")
+        # A row that is missing keeps a place that no row has.
+        by_row = np.full(in_start[-1], len(place), dtype=np.uint32)
+        row = self._flat(*origins, in_start)
+        if len(row) != len(place) or not bool(is_live[row].all()):
+            raise self._not_one_to_one("rows that are dead, or have no place", "live rows")
+        by_row[row] = place
+        ranks = by_row[is_live]
         first = len(self._output_rows)
         for file_ in outputs:
             if file_.path in self._output_index:
@@ -277,9 +276,19 @@ class RowMapBuilder:
             Shuffle(
                 tuple(self._input_index[path] for path in inputs),
                 tuple(range(first, first + len(outputs))),
-                (row_start[slots] + places).astype(np.uint32),
+                ranks,
             )
         )
+
+    def _flat(self, files: Positions, positions: Positions, begins: Positions) -> Positions:
+        """Rows of several files, numbered through."""
+        if len(files) and not 0 <= int(files.min()) <= int(files.max()) < len(begins) - 1:
+            raise self._not_one_to_one(f"a row of file {int(files.max())}", "files of the bin")
+        rows = np.diff(begins)
+        if not bool(((positions >= 0) & (positions < rows[files])).all()):
+            raise self._not_one_to_one(f"a row {int(positions.max())}", "rows of its file")
+        found: Positions = begins[files] + positions
+        return found
 
     def _not_one_to_one(self, found: str, expected: str) -> RowMapInvalid:
         return RowMapInvalid(
