@@ -407,9 +407,9 @@ def test_operations_that_wait_for_each_other_are_refused() -> None:
         (
             document(
                 "SegmentRewrite",
-                "{tableRef: {name: flights}, segments: ['7'], rewrite: {purgeDeleted: true}}",
+                "{tableRef: {name: flights}, segments: ['7'], rewrite: {sortBy: [a]}}",
             ),
-            "kind",
+            "spec.rewrite.sortBy",
         ),
     ],
 )

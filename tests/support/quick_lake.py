@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -62,6 +63,15 @@ def make(folder: Path, loads: int = 4, *, schema: pa.Schema = model.SCHEMA,
         lake.append(batch(number))
     lake.first_version = lake.version
     return lake
+
+
+def copy(lake: QuickLake, folder: Path) -> QuickLake:
+    """The same table elsewhere, whose scenario begins with its last version."""
+    shutil.copytree(lake.path, folder / "lake")
+    location = (folder / "lake").as_uri()
+    made = QuickLake(location, None, folder / "sources", open_store(location))  # type: ignore[arg-type]
+    made.first_version, made.count = lake.version, lake.count
+    return made
 
 
 def just_before(point: Point, act: Callable[[], object]) -> Around:

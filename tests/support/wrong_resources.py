@@ -74,6 +74,10 @@ def merge(words: str, **parts: Any) -> Wrong:
     return Wrong("TableUpdate", {"delete": None, "merge": given}, words)
 
 
+def rewrite(words: str, **wish: Any) -> Wrong:
+    return Wrong("SegmentRewrite", {"rewrite": wish}, words)
+
+
 def create(words: str, **parts: Any) -> Wrong:
     columns = [{"name": "a", "type": "long"}, {"name": "b", "type": "date"}]
     return table(words, create={"schema": columns, **parts})
@@ -163,6 +167,14 @@ WRONG = [
     compaction("columns only goes with the strategies Sort and ZOrder", layout={"columns": ["a"]}),
     compaction("strategy Sort needs columns", layout={"strategy": "Sort"}),
     compaction("strategy ZOrder needs columns", layout={"strategy": "ZOrder", "columns": []}),
+    # Segment rewrites
+    rewrite("must ask for at least one of purgeDeleted, recompress, sortBy"),
+    rewrite("must ask for at least one of purgeDeleted", purgeDeleted=False, sortBy=[]),
+    rewrite("level only goes with zstd, gzip and lz4", recompress={"codec": "snappy", "level": 1}),
+    rewrite("level only goes with", recompress={"codec": "uncompressed", "level": 1}),
+    rewrite("the levels of gzip are 1 to 9", recompress={"codec": "gzip", "level": 10}),
+    rewrite("the levels of lz4 are 1 to 12", recompress={"codec": "lz4", "level": 13}),
+    rewrite("must not be empty", sortBy=[" "]),
     # Automatic compaction
     schedule("must have five fields: minute hour day-of-month month day-of-week", cron="daily"),
     schedule(

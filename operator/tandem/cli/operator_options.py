@@ -166,9 +166,9 @@ def operator(
 ) -> None:
     """Run the operator in a cluster.
 
-    Serves LakeTable, TableIngest, TableCompaction and TableUpdate resources; runs their jobs as
-    SparkApplications. Ends cleanly on SIGTERM: jobs go on, and the next operator takes them
-    over. Exit code 1 when another operator has taken over the lead.
+    Serves LakeTables and all kinds of operations; runs their jobs as SparkApplications. Ends
+    cleanly on SIGTERM: jobs go on, and the next operator takes them over. Exit code 1 when
+    another operator has taken over the lead.
     """
     with errors_to_exit():
         from tandem.cli import operator_command

@@ -3,9 +3,9 @@
 A file appears in the store when it is closed, whole, under its final unique path; nothing
 refers to it yet. This module must not touch the log.
 
-**Codec.** The table's `delta.parquet.compression.codec` if set, else zstd at level 1: on
-columns like the flights' it is about a third smaller than snappy and costs a tenth more time;
-every reader of Parquet has had it for years.
+**Codec.** What the caller says, else the table's `delta.parquet.compression.codec` if set, else
+zstd at level 1: on columns like the flights' it is about a third smaller than snappy and costs a
+tenth more time; every reader of Parquet has had it for years.
 
 **Encoding overlaps decoding.** Row groups are encoded by a thread of the writer while the
 caller reads on; pyarrow releases the interpreter's lock in both.
@@ -64,7 +64,15 @@ class WrittenFile:
     partition_values: Mapping[str, str | None] = field(default_factory=dict)
 
 
-def codec(configuration: Mapping[str, str]) -> str:
+@dataclass(frozen=True, slots=True)
+class _Compression:
+    """pyarrow's name of a codec, and its level; None for its default."""
+
+    codec: str
+    level: int | None = None
+
+
+def codec_of(configuration: Mapping[str, str]) -> str:
     """pyarrow's name of the codec that a table asks for. Raises: UnsupportedFeature."""
     asked = configuration.get(CODEC, DEFAULT_CODEC).lower()
     if asked not in _CODECS:
@@ -89,6 +97,8 @@ class ParquetDataWriter:
             overshoots by less than a row group.
         task: number of the task, for people who look at file names.
         dictionary: Parquet paths to encode with a dictionary; None lets the encoder try each.
+        codec: a Parquet codec (`_CODECS`) instead of the table's; "" for the table's.
+        codec_level: the codec's level; its own default otherwise.
 
     Use as a context manager: an exception discards the file in the making.
     """
@@ -103,6 +113,8 @@ class ParquetDataWriter:
         target_size: int = 0,
         task: int = 0,
         dictionary: Sequence[str] | None = None,
+        codec: str = "",
+        codec_level: int | None = None,
     ) -> None:
         self._store = store
         self._prefix = prefix.rstrip("/")
@@ -113,7 +125,9 @@ class ParquetDataWriter:
         self._values = dict(partition_values or {})
         self._target = target_size
         self._task = task
-        self._codec = codec(table.configuration)
+        self._codec = _Compression(
+            _CODECS[codec] if codec else codec_of(table.configuration), codec_level
+        )
         self._dictionary = dictionary
         self._schema: pa.Schema | None = None
         self._pending: list[pa.RecordBatch] = []
@@ -241,7 +255,7 @@ class _OpenFile:
         store: Store,
         path: str,
         schema: pa.Schema,
-        compression: str,
+        compression: _Compression,
         dictionary: Sequence[str] | None,
     ) -> None:
         self.path = path
@@ -251,7 +265,8 @@ class _OpenFile:
         self._writer = pq.ParquetWriter(
             self._sink,
             schema,
-            compression=compression,
+            compression=compression.codec,
+            compression_level=compression.level,
             use_dictionary=True if dictionary is None else list(dictionary),
             # Ours is the logical schema in the log; Arrow's own would bring types that other
             # readers do not expect back (dictionaries, large strings).

@@ -13,12 +13,13 @@ from tandem.operations.identity import identify
 from tandem.operations.ingest import Ingest
 from tandem.operations.performer import Around, Options, Performer, plainly
 from tandem.operations.ports import Ports
+from tandem.operations.segment_rewrite import SegmentRewriting
 from tandem.operations.session import Session
 from tandem.operations.state import Limits, OperationState
 from tandem.operations.statuses import status_of
 from tandem.operations.update import Update
 from tandem.operations.work import Identity, Kind, Table
-from tandem.spec.resources import Operation, TableCompaction, TableIngest, TableUpdate
+from tandem.spec.resources import Operation, SegmentRewrite, TableCompaction, TableIngest
 from tandem.spec.status import OperationStatus
 
 OnStatus = Callable[[OperationStatus], None]
@@ -43,9 +44,9 @@ def kind_of(resource: Operation) -> Kind:
         return Compaction(resource)
     if isinstance(resource, TableIngest):
         return Ingest(resource)
-    if isinstance(resource, TableUpdate):
-        return Update(resource)
-    raise NotImplementedError(resource.kind_name)  # `require_built` refuses it before
+    if isinstance(resource, SegmentRewrite):
+        return SegmentRewriting(resource)
+    return Update(resource)
 
 
 def open_session(

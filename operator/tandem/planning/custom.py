@@ -5,7 +5,7 @@ The messages are those that CarbonData ships with (C13), so that people find the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from tandem.errors import InvalidSpec, UnknownSegment
 from tandem.planning.bins import is_useful, pack
@@ -92,18 +92,37 @@ def custom_runs(
 def _by_name(
     segments: Sequence[Segment], request: CompactionRequest, past: Sequence[Segment]
 ) -> list[Run]:
+    require_live(
+        request.segments,
+        segments,
+        past,
+        resource=request.resource,
+        field="spec.custom.segments",
+    )
+    wanted = set(request.segments) - request.excluded
+    parts = [Part.whole(segment) for segment in segments if segment.name in wanted]
+    return [build_run(parts, request.target_file_size)] if len(parts) > 1 else []
+
+
+def require_live(
+    names: Iterable[str],
+    segments: Iterable[Segment],
+    past: Sequence[Segment] = (),
+    *,
+    resource: str,
+    field: str,
+) -> None:
+    """That a person named live segments. `past` are those that are no longer live, for the
+    message. Raises: UnknownSegment."""
     live = {segment.name for segment in segments}
-    for name in request.segments:
+    for name in names:
         if name not in live:
             status = next((gone.status.value for gone in past if gone.name == name), "unknown")
             raise UnknownSegment(
                 f"Segment {name} does not exist or is not valid",
-                resource=request.resource,
-                field="spec.custom.segments",
+                resource=resource,
+                field=field,
                 found=f"{name} ({status})",
                 expected="live segments of the table",
                 remedy="`tandem table segments` lists them.",
             )
-    wanted = set(request.segments) - request.excluded
-    parts = [Part.whole(segment) for segment in segments if segment.name in wanted]
-    return [build_run(parts, request.target_file_size)] if len(parts) > 1 else []

@@ -85,13 +85,29 @@ class Table(Format):
     allowed_prefixes: tuple[str, ...] = ()
 
 
+class JobLayout(Format):
+    """The order of rows within each bin of a rewrite: `columns` are logical names, as spelt in
+    the schema; none of a partition, none nested."""
+
+    strategy: Literal["Sort", "ZOrder"]
+    columns: Annotated[tuple[str, ...], Field(min_length=1)]
+
+
 class RewriteJob(Format):
-    """Re-encode each bin in order, dropping the rows deleted at the read version."""
+    """Re-encode each bin, in order or in that of `layout`, without the rows deleted at the read
+    version.
+
+    `target_file_size` is in bytes, 0 for one file per bin. `codec` is a Parquet codec, "" for
+    the table's; `codec_level` is one of its levels.
+    """
 
     kind: Literal[JobKind.REWRITE] = JobKind.REWRITE
     inputs: tuple[InputFile, ...]
     bins: tuple[Bin, ...]
     target_file_size: int
+    codec: str = ""
+    codec_level: int | None = None
+    layout: JobLayout | None = None
 
 
 class StatementJob(Format):

@@ -126,6 +126,8 @@ def rewrite_bin(store: Store, spec: JobSpec, index: int) -> BinResult:
         target_size=job.target_file_size,
         task=index,
         dictionary=_encoding(store, inputs, table),
+        codec=job.codec,
+        codec_level=job.codec_level,
     )
     read = 0
     with writer:

@@ -14,10 +14,10 @@ from tandem.spec.compaction import (
     TableCompactionSpec,
 )
 from tandem.spec.problems import InvalidSpecs
+from tandem.spec.segment_rewrite import Codec, SegmentRewrite, SegmentRewriteSpec
 from tandem.spec.table import LakeTable, LakeTableSpec
 from tandem.spec.update import (
     Isolation,
-    SegmentRewrite,
     SourceFormat,
     TableIngest,
     TableIngestSpec,
@@ -30,6 +30,7 @@ __all__ = [
     "KINDS",
     "LATER_KINDS",
     "AnyResource",
+    "Codec",
     "CompactionType",
     "Isolation",
     "LakeTable",
@@ -42,6 +43,7 @@ __all__ = [
     "OperationSpec",
     "Resource",
     "SegmentRewrite",
+    "SegmentRewriteSpec",
     "SourceFormat",
     "TableCompaction",
     "TableCompactionSpec",
@@ -104,14 +106,13 @@ def _not_built(resource: AnyResource) -> list[InvalidSpec]:
                 "Leave lockMode out: writers and this operation then go on side by side",
             )
         )
-    if isinstance(resource, SegmentRewrite):
+    if isinstance(resource, SegmentRewrite) and resource.spec.rewrite.sort_by:
         problems.append(
             problem(
-                "kind",
-                "SegmentRewrite",
-                "another kind",
-                "A TableCompaction of type Custom merges chosen segments and purges their "
-                "deleted rows",
+                "spec.rewrite.sortBy",
+                ", ".join(resource.spec.rewrite.sort_by),
+                "no sortBy",
+                "Leave sortBy out: rows then keep their order",
             )
         )
     if isinstance(resource, TableUpdate) and resource.spec.merge is not None:

@@ -1,4 +1,4 @@
-"""`TableUpdate` (update, delete, merge), `TableIngest` and `SegmentRewrite`."""
+"""`TableUpdate` (update, delete, merge) and `TableIngest`."""
 
 from __future__ import annotations
 
@@ -15,10 +15,7 @@ from tandem.spec.fields import (
     Location,
     Model,
     Options,
-    StrictBool,
     StrictInt,
-    Text,
-    UniqueLabels,
 )
 from tandem.spec.rules import cel
 
@@ -268,35 +265,3 @@ class TableIngest(Resource):
     short_name: ClassVar[str] = "ting"
     kind: Literal["TableIngest"]
     spec: TableIngestSpec
-
-
-class Recompress(Model):
-    codec: Text
-    """A Parquet codec: `zstd`, `snappy`, …"""
-    level: Annotated[StrictInt, Field(ge=0, le=22)] | None = None
-    """The codec's level; its own default otherwise."""
-
-
-class Rewrite(Model):
-    purge_deleted: StrictBool = False
-    """Write the files without their deleted rows."""
-    recompress: Recompress | None = None
-    """Write the files with another codec."""
-    sort_by: Annotated[tuple[Text, ...], Field(max_length=32)] = ()
-    """Sort the rows of each file."""
-
-
-class SegmentRewriteSpec(OperationSpec):
-    segments: UniqueLabels
-    """Names of the segments, in quotes: `"0.1"`."""
-    rewrite: Rewrite
-    """What to change."""
-
-
-class SegmentRewrite(Resource):
-    """Write single segments anew. Not built yet."""
-
-    kind_name: ClassVar[str] = "SegmentRewrite"
-    short_name: ClassVar[str] = "segrw"
-    kind: Literal["SegmentRewrite"]
-    spec: SegmentRewriteSpec

@@ -19,6 +19,7 @@ from tandem.timeline.chunks import Interval, TimeColumn, file_interval, is_one_c
 from tandem.timeline.lineage import Lineage, format_lineage, parse_lineage
 from tandem.timeline.names import foreign_name, parse_name
 
+_OURS = "tandem."
 TAG_SEGMENT = "tandem.segment"
 TAG_SEQUENCE = "tandem.sequence"
 TAG_PARENTS = "tandem.parents"
@@ -176,6 +177,19 @@ def output_tags(
     if major:
         tags[TAG_TYPE] = TYPE_MAJOR
     return tags
+
+
+def successor_tags(add: AddFile, *, row_map: str) -> dict[str, str]:
+    """The tags of a file that takes the place of `add` within its segment: the same name, place
+    in the order, lineage and chunk. A foreign file's segment keeps its name, too, although that
+    of the new path would be another (decision 0082)."""
+    ours = {key: value for key, value in add.tags.items() if key.startswith(_OURS)}
+    return {
+        **ours,
+        TAG_SEGMENT: segment_name(add),
+        TAG_SEQUENCE: str(sequence_of(add)),
+        TAG_ROW_MAP: row_map,
+    }
 
 
 def segment_file(add: AddFile, time: TimeColumn | None = None) -> SegmentFile:

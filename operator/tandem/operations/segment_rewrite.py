@@ -1,0 +1,96 @@
+"""`SegmentRewrite`: write the files of single segments anew, each in its segment's name.
+
+An output takes the place of the one file that it was made of: same segment, same place in the
+order, same time chunk. So no sibling is touched, and nothing of another segment is ever hidden
+or shown twice (I-10, D45, D46, D52).
+"""
+
+from __future__ import annotations
+
+from tandem.delta.actions import AddFile
+from tandem.locks.model import Mode
+from tandem.operations import layout
+from tandem.operations.rewriting import Rewriting, locks_on, past_segments
+from tandem.operations.selection import require_inside
+from tandem.operations.work import ChangeSet, Planned, Work
+from tandem.planning.segment_rewrite import (
+    SegmentRewritePlan,
+    SegmentRewriteRequest,
+    plan_segment_rewrite,
+)
+from tandem.reconcile.rewrite import RewriteDecision
+from tandem.spark.job import Bin, OutputFile, RewriteJob
+from tandem.spec.segment_rewrite import SegmentRewrite
+from tandem.spec.status import Plan
+from tandem.timeline.segments import segments, successor_tags
+
+ONE_FILE = 0
+"""A target size at which no file is ever closed: an input becomes one output, however large."""
+
+
+class SegmentRewriting(Rewriting):
+    """The `Kind` of one SegmentRewrite."""
+
+    def __init__(self, resource: SegmentRewrite) -> None:
+        super().__init__()
+        self._resource = resource
+
+    def plan(self, work: Work) -> Planned:
+        snapshot = work.snapshot
+        self.begin()
+        live = segments(snapshot.adds())
+        request = SegmentRewriteRequest.of(self._resource.spec, resource=self._resource.id)
+        plan = plan_segment_rewrite(live, request, past_segments(work, live, request.segments))
+        summary = _summary(plan, snapshot.version)
+        locks = locks_on(plan.segments)
+        if not plan.parts:
+            return Planned(summary, None, Mode.REWRITE, locks, nothing_to_do=plan.nothing)
+        require_inside(work.table, (file.add for file in plan.files))
+        self.vectors(work).load(f.add.deletion_vector for f in plan.files if f.add.deletion_vector)
+        recompress = self._resource.spec.rewrite.recompress
+        job = RewriteJob(
+            inputs=tuple(self.input_file(work, file.add) for file in plan.files),
+            bins=tuple(
+                Bin(inputs=(number,), partition_values=dict(each.partition))
+                for number, each in enumerate(plan.bins)
+            ),
+            target_file_size=ONE_FILE,
+            codec=recompress.codec if recompress is not None else "",
+            codec_level=recompress.level if recompress is not None else None,
+        )
+        return Planned(summary, job, Mode.REWRITE, locks)
+
+    def change(self, work: Work) -> ChangeSet:
+        assert work.decision is not None
+        decision = work.decision.payload
+        assert isinstance(decision, RewriteDecision)
+        plan, _ = work.frozen
+        removed = work.snapshot.files_by_path(decision.removes)
+        # As they are now: who wrote to the table since may have changed their tags.
+        origins: dict[str, AddFile] = {
+            output: removed[input_]
+            for (input_,), outputs in self.row_map.bins()
+            if input_ in removed
+            for output in outputs
+        }
+        map_path = layout.row_map(plan.operation_id, plan.attempt)
+
+        def tags_of(output: OutputFile) -> dict[str, str]:
+            return successor_tags(origins[output.path], row_map=map_path)
+
+        return self.change_set(work, decision, removed.values(), tags_of)
+
+
+def _summary(plan: SegmentRewritePlan, version: int) -> Plan:
+    return Plan(
+        read_version=version,
+        inputs=len(plan.files),
+        input_bytes=plan.input_bytes,
+        segments=plan.segments,
+        outputs=plan.segments,
+        output_files=plan.expected_files,
+        output_bytes=plan.expected_bytes,
+        cost_bytes=plan.input_bytes + plan.expected_bytes,
+        steps=plan.steps,
+        locks=tuple(f"Rewrite segment {name}" for name in plan.segments),
+    )

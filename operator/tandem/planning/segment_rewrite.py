@@ -1,0 +1,130 @@
+"""The plan of a segment rewrite: which files of the named segments are written anew.
+
+Every file is a bin of its own and becomes one file of the same segment, so a plan never moves
+rows between files, segments or places in the order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tandem.planning.bins import partition_of
+from tandem.planning.custom import require_live
+from tandem.planning.model import Bin
+from tandem.planning.runs import Part
+from tandem.spec.segment_rewrite import SegmentRewriteSpec
+from tandem.timeline.segments import Segment, SegmentFile
+
+_SHOWN = 5
+"""Names in a sentence."""
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentRewriteRequest:
+    """A SegmentRewrite's spec as planning needs it.
+
+    Attributes:
+        segments: names, as given.
+        every_file: whether something is asked for that concerns all files; else only those with
+            deleted rows are taken.
+        resource: who asks, for messages: `SegmentRewrite/purge`.
+    """
+
+    segments: tuple[str, ...]
+    every_file: bool = False
+    resource: str = ""
+
+    @classmethod
+    def of(cls, spec: SegmentRewriteSpec, *, resource: str = "") -> SegmentRewriteRequest:
+        wish = spec.rewrite
+        return cls(spec.segments, wish.recompress is not None or bool(wish.sort_by), resource)
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentRewritePlan:
+    """`parts` say what is taken of which segment, in table order. Without parts, `nothing` says
+    in one sentence why. All bytes are of files as stored; `expected_*` are estimates."""
+
+    parts: tuple[Part, ...]
+    nothing: str = ""
+
+    @property
+    def segments(self) -> tuple[str, ...]:
+        """Names of the segments of which files are taken: the resources to lock."""
+        return tuple(part.name for part in self.parts)
+
+    @property
+    def files(self) -> tuple[SegmentFile, ...]:
+        return tuple(file for part in self.parts for file in part.files)
+
+    @property
+    def bins(self) -> tuple[Bin, ...]:
+        return tuple(_alone(file) for file in self.files)
+
+    @property
+    def input_bytes(self) -> int:
+        return sum(part.size_bytes for part in self.parts)
+
+    @property
+    def expected_files(self) -> int:
+        return sum(each.expected_files for each in self.bins)
+
+    @property
+    def expected_bytes(self) -> int:
+        return sum(part.live_bytes for part in self.parts)
+
+    @property
+    def steps(self) -> tuple[str, ...]:
+        """What is taken, in words: `7: 1 of 3 files, 12 deleted rows`."""
+        return tuple(_step(part) for part in self.parts)
+
+
+def plan_segment_rewrite(
+    segments: Sequence[Segment],
+    request: SegmentRewriteRequest,
+    past: Sequence[Segment] = (),
+) -> SegmentRewritePlan:
+    """What a segment rewrite would write anew, deterministically.
+
+    Args:
+        segments: the live segments at the read version, in order (`timeline.segments`).
+        past: segments that are no longer live (`timeline.history`), for the message about one
+            that was named.
+
+    Raises:
+        UnknownSegment: a name that is no live segment's.
+    """
+    require_live(request.segments, segments, past, resource=request.resource, field="spec.segments")
+    wanted = set(request.segments)
+    parts = tuple(
+        Part(segment, files)
+        for segment in segments
+        if segment.name in wanted
+        and (files := tuple(f for f in segment.files if request.every_file or f.deleted))
+    )
+    if parts:
+        return SegmentRewritePlan(parts)
+    return SegmentRewritePlan(
+        (), f"No file of {_named(request.segments)} has deleted rows to purge."
+    )
+
+
+def _named(names: Sequence[str]) -> str:
+    if len(names) == 1:
+        return f"segment {names[0]}"
+    more = f" and {len(names) - _SHOWN:,} more" if len(names) > _SHOWN else ""
+    return f"segments {', '.join(names[:_SHOWN])}{more}"
+
+
+def _alone(file: SegmentFile) -> Bin:
+    gone = bool(file.rows) and file.deleted >= (file.rows or 0)
+    return Bin((file,), partition_of(file), file.live_bytes, 0 if gone else 1)
+
+
+def _step(part: Part) -> str:
+    taken, all_ = len(part.files), len(part.segment.files)
+    deleted = sum(file.deleted for file in part.files)
+    files = f"{taken} of {all_} file{'s' if all_ != 1 else ''}"
+    rows = f", {deleted:,} deleted row{'s' if deleted != 1 else ''}" if deleted else ""
+    return f"{part.name}: {files}{rows}"

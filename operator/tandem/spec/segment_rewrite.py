@@ -1,0 +1,96 @@
+"""`SegmentRewrite`: write single segments anew, their siblings left alone."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, ClassVar, Final, Literal
+
+from pydantic import Field, model_validator
+
+from tandem.spec.common import OperationSpec, Resource
+from tandem.spec.fields import Model, StrictBool, StrictInt, Text, UniqueLabels
+from tandem.spec.rules import cel
+
+
+class Codec(StrEnum):
+    """Parquet codecs that our writer writes and that our reader, `deltalake` and Spark read as
+    they are installed. Brotli is left out: Spark reads it only with a further library."""
+
+    ZSTD = "zstd"
+    SNAPPY = "snappy"
+    GZIP = "gzip"
+    LZ4 = "lz4"
+    UNCOMPRESSED = "uncompressed"
+
+
+HIGHEST_LEVEL: Final = {Codec.ZSTD: 22, Codec.GZIP: 9, Codec.LZ4: 12}
+"""The highest level of those codecs that have levels; the lowest is 1."""
+
+
+class Recompress(Model):
+    codec: Codec
+    """A Parquet codec. `lz4` is Parquet's `LZ4_RAW`."""
+    level: Annotated[StrictInt, Field(ge=1, le=22)] | None = None
+    """Higher is smaller and slower: 1 to 22 for `zstd`, 1 to 9 for `gzip`, 1 to 12 for `lz4`; the
+    codec's own default otherwise."""
+
+    @model_validator(mode="after")
+    @cel(
+        "!has(self.level) || !(self.codec in ['snappy', 'uncompressed'])",
+        "level only goes with zstd, gzip and lz4",
+        field=".level",
+    )
+    @cel(
+        "!has(self.level) || self.codec != 'gzip' || self.level <= 9",
+        "the levels of gzip are 1 to 9",
+        field=".level",
+    )
+    @cel(
+        "!has(self.level) || self.codec != 'lz4' || self.level <= 12",
+        "the levels of lz4 are 1 to 12",
+        field=".level",
+    )
+    def _level_fits_codec(self) -> Recompress:
+        if self.level is None:
+            return self
+        if self.codec not in HIGHEST_LEVEL:
+            raise ValueError("level only goes with zstd, gzip and lz4")
+        if self.level > HIGHEST_LEVEL[self.codec]:
+            raise ValueError(f"the levels of {self.codec} are 1 to {HIGHEST_LEVEL[self.codec]}")
+        return self
+
+
+class Rewrite(Model):
+    purge_deleted: StrictBool = False
+    """Leave out the rows that are marked as deleted. By itself it touches only the files that
+    have such rows; with another wish all files are written, without those rows too."""
+    recompress: Recompress | None = None
+    """Write the files with another codec."""
+    sort_by: Annotated[tuple[Text, ...], Field(max_length=32)] = ()
+    """Columns to sort the rows of each file by; none by default. Not built yet."""
+
+    @model_validator(mode="after")
+    @cel(
+        "self.purgeDeleted || has(self.recompress) || (has(self.sortBy) && size(self.sortBy) > 0)",
+        "must ask for at least one of purgeDeleted, recompress, sortBy",
+    )
+    def _asks_for_something(self) -> Rewrite:
+        if not (self.purge_deleted or self.recompress is not None or self.sort_by):
+            raise ValueError("must ask for at least one of purgeDeleted, recompress, sortBy")
+        return self
+
+
+class SegmentRewriteSpec(OperationSpec):
+    segments: UniqueLabels
+    """Names of the segments, as `tandem table segments` shows them, in quotes: `"0.1"`."""
+    rewrite: Rewrite
+    """What to change."""
+
+
+class SegmentRewrite(Resource):
+    """Write single segments anew, each under its own name, while the table is being written."""
+
+    kind_name: ClassVar[str] = "SegmentRewrite"
+    short_name: ClassVar[str] = "segrw"
+    kind: Literal["SegmentRewrite"]
+    spec: SegmentRewriteSpec
