@@ -28,6 +28,7 @@ from tandem.statements.types import (
     STRING,
     TIMESTAMP,
     TIMESTAMP_NTZ,
+    UNKNOWN,
     DataType,
     as_decimal,
     decimal,
@@ -47,6 +48,8 @@ def common(types: Iterable[DataType]) -> DataType | None:
 
 
 def common_of_two(left: DataType, right: DataType) -> DataType | None:
+    if UNKNOWN in (left, right):
+        return UNKNOWN
     if left == right and left.is_atomic:
         return left
     if not (left.is_atomic and right.is_atomic):
@@ -98,6 +101,8 @@ def _adjusted(precision: int, scale: int) -> DataType:
 def arithmetic(op: str, left: Expr, right: Expr) -> DataType | None:
     """The type of left `op` right for + - * / % DIV, or None if Spark refuses it."""
     a, b = left.type, right.type
+    if UNKNOWN in (a, b):
+        return UNKNOWN
     if a.is_datetime or b.is_datetime or a.is_interval or b.is_interval:
         return _date_arithmetic(op, a, b)
     if STRING in (a, b):
@@ -176,6 +181,8 @@ def is_text(*types: DataType) -> bool:
 
 def can_cast(source: DataType, target: DataType) -> bool:
     """What Cast.canAnsiCast allows between the types that CAST may name here."""
+    if source == UNKNOWN:
+        return True
     if source in (target, NULL):
         return source.is_atomic
     if not (source.is_atomic and target.is_atomic):
@@ -197,7 +204,7 @@ def assignment_loss(source: DataType, target: DataType) -> str:
     Spark's store assignment (ANSI) with one difference: what would lose digits without a word
     is refused, and must be written as a cast. What overflows raises when the job runs.
     """
-    if source in (target, NULL):
+    if source in (target, NULL, UNKNOWN):
         return ""
     if not (source.is_atomic and target.is_atomic):
         return "such values cannot be converted"

@@ -5,14 +5,17 @@ What every part of the parser shares; no grammar here.
 
 from __future__ import annotations
 
-from typing import NoReturn, TypeVar
+from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from tandem.statements import coercion
 from tandem.statements.dialect import MAX_NODES
 from tandem.statements.lexer import Token, tokenize
 from tandem.statements.source import Source
 from tandem.statements.tree import Expr
-from tandem.statements.types import BOOLEAN, NULL, STRING, DataType, Schema
+from tandem.statements.types import BOOLEAN, NULL, STRING, UNKNOWN, DataType, Schema
+
+if TYPE_CHECKING:
+    from tandem.statements.names import Scope
 
 _Node = TypeVar("_Node", bound=Expr)
 
@@ -21,7 +24,7 @@ SUB_QUERY = ("SELECT", "FROM", "EXISTS", "WITH", "VALUES", "TABLE")
 
 
 class Cursor:
-    def __init__(self, source: Source, schema: Schema) -> None:
+    def __init__(self, source: Source, schema: Schema | Scope) -> None:
         self.source = source
         self.schema = schema
         self.tokens = tokenize(source)
@@ -106,7 +109,7 @@ class Cursor:
         return data_type
 
     def need_boolean(self, operand: Expr, op: str) -> None:
-        if operand.type not in (BOOLEAN, NULL):
+        if operand.type not in (BOOLEAN, NULL, UNKNOWN):
             self.fail(
                 operand.at,
                 f"{op} needs conditions",

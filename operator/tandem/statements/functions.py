@@ -22,9 +22,11 @@ from tandem.statements.types import (
     DOUBLE,
     INTEGER,
     LONG,
+    NULL,
     STRING,
     TIMESTAMP,
     TIMESTAMP_NTZ,
+    UNKNOWN,
     DataType,
 )
 
@@ -68,7 +70,7 @@ def _number(arg: Expr) -> int | None:
 
 
 def _of(*names: str) -> Callable[[Expr], bool]:
-    return lambda arg: arg.type.name in (*names, "null")
+    return lambda arg: arg.type.name in (*names, "null", "unknown")
 
 
 _INT: Final = ("byte", "short", "integer")
@@ -83,8 +85,8 @@ KINDS: Final[Mapping[str, Kind]] = {
     "text": Kind("a value, not a binary", lambda a: is_text(a.type)),
     "binary": Kind("a string or binary", _of("string", "binary")),
     "int": Kind("an INT", _of(*_INT)),
-    "number": Kind("a number", lambda a: a.type.is_numeric or a.type.name == "null"),
-    "whole": Kind("a whole number", lambda a: a.type.is_integral or a.type.name == "null"),
+    "number": Kind("a number", lambda a: a.type.is_numeric or a.type in (NULL, UNKNOWN)),
+    "whole": Kind("a whole number", lambda a: a.type.is_integral or a.type in (NULL, UNKNOWN)),
     "digits": Kind("a whole number from 0 to 30", lambda a: (_number(a) or 0) in range(31)
                    and _number(a) is not None),
     "boolean": Kind("a condition", _of("boolean")),
@@ -110,7 +112,8 @@ def _always(data_type: DataType) -> ResultType:
 
 
 def _same(args: Sequence[Expr]) -> DataType:
-    return args[0].type if args[0].type.is_numeric else DOUBLE
+    of = args[0].type
+    return of if of.is_numeric or of == UNKNOWN else DOUBLE
 
 
 def _common(args: Sequence[Expr]) -> DataType | None:
@@ -127,6 +130,8 @@ def _nullif(args: Sequence[Expr]) -> DataType | None:
 
 def _whole(args: Sequence[Expr]) -> DataType:
     of = args[0].type
+    if of == UNKNOWN:
+        return of
     if of.name == "decimal":
         return bounded(of.precision - of.scale + 1, 0) if of.scale else of
     return LONG
@@ -141,12 +146,12 @@ def _rounded(args: Sequence[Expr]) -> DataType:
 
 
 def _substring(args: Sequence[Expr]) -> DataType:
-    return BINARY if args[0].type == BINARY else STRING
+    return args[0].type if args[0].type in (BINARY, UNKNOWN) else STRING
 
 
 def _extreme(args: Sequence[Expr]) -> DataType | None:
     # Here, unlike in COALESCE, Spark does not cast strings to meet other types.
-    kinds = {arg.type.name == "string" for arg in args if arg.type.name != "null"}
+    kinds = {arg.type.name == "string" for arg in args if arg.type not in (NULL, UNKNOWN)}
     return common_of_all(args) if len(kinds) < 2 else None
 
 

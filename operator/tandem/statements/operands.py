@@ -1,7 +1,7 @@
-"""Operands: columns, constants, CASE, casts and calls of functions.
+"""Operands: constants, CASE, casts and calls of functions.
 
-The lower half of the parser; parser.py has the operators. Names and types are resolved here,
-against the schema of the table and the list of functions.
+The lower half of the parser; parser.py has the operators, names.py the columns. Types are
+resolved here, against the list of functions.
 """
 
 from __future__ import annotations
@@ -10,11 +10,12 @@ from abc import ABC, abstractmethod
 from typing import Final
 
 from tandem.statements import coercion, tree
-from tandem.statements.cursor import SUB_QUERY, Cursor
+from tandem.statements.cursor import SUB_QUERY
 from tandem.statements.dialect import BARE_FUNCTIONS
 from tandem.statements.functions import ALIASES, FUNCTIONS, KINDS, Function
 from tandem.statements.lexer import Token, number_value
 from tandem.statements.moments import parse_date, parse_timestamp
+from tandem.statements.names import Names
 from tandem.statements.source import visible
 from tandem.statements.tree import Expr
 from tandem.statements.types import (
@@ -33,7 +34,6 @@ from tandem.statements.types import (
     Column,
     DataType,
     decimal,
-    matching,
     nearest,
 )
 
@@ -52,7 +52,7 @@ _UNITS: Final = {
 _MAX_INTERVAL: Final = 1_000_000_000
 
 
-class Operands(Cursor, ABC):
+class Operands(Names, ABC):
     @abstractmethod
     def expression(self, tightest: int) -> Expr:
         """An expression whose operators bind at least as tightly as `tightest`."""
@@ -107,7 +107,7 @@ class Operands(Cursor, ABC):
             return self.call()
         if token.is_reserved:
             self.fail_here("a column, a constant, a function or (")
-        if token.text.lower() in BARE_FUNCTIONS and not matching(self.schema.columns, token.text):
+        if token.text.lower() in BARE_FUNCTIONS and not self.is_column(token.text):
             self.advance()
             return self.build_call(FUNCTIONS[token.text.lower()], [], token)
         return self.column()
@@ -315,49 +315,3 @@ class Operands(Cursor, ABC):
         return self.note(
             tree.Call(function=function.name, args=tuple(args), type=data_type, at=token.at)
         )
-
-    def column(self) -> Expr:
-        first = self.advance()
-        column = self.resolve(self.schema.columns, first, "the table has no such column")
-        parts = [column.name]
-        while self.is_op("."):
-            self.advance()
-            token = self.token
-            if token.kind not in ("word", "name"):
-                self.fail_here("the name of a field")
-            self.advance()
-            if column.type.name != "struct":
-                self.fail(
-                    token.at,
-                    f"{'.'.join(parts)} has no fields",
-                    found=str(column.type),
-                    expected="a struct; columns stand without the table's name",
-                )
-            column = self.resolve(column.type.fields, token, f"{parts[-1]} has no such field")
-            parts.append(column.name)
-        if self.is_op("("):
-            self.fail(first.at, "functions have no prefix", found=".".join(parts))
-        return self.note(tree.ColumnRef(parts=tuple(parts), type=column.type, at=first.at))
-
-    def resolve(self, columns: tuple[Column, ...], token: Token, message: str) -> Column:
-        found = matching(columns, token.text)
-        if len(found) > 1:
-            self.fail(
-                token.at,
-                "the name means several columns, since case does not matter",
-                found=token.shown(),
-                expected="one of " + ", ".join(column.name for column in found),
-                remedy="Rename one of the columns.",
-            )
-        if not found:
-            close = nearest(columns, token.text)
-            self.fail(
-                token.at,
-                message,
-                found=token.shown(),
-                expected=f"perhaps {' or '.join(close)}" if close else "a column of the table",
-                remedy="`tandem table show` lists the columns."
-                if close
-                else "Strings stand in quotes; `tandem table show` lists the columns.",
-            )
-        return found[0]

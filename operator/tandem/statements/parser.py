@@ -14,11 +14,12 @@ from typing import Final
 from tandem.statements import coercion, tree
 from tandem.statements.dialect import MAX_DEPTH, MAX_IN_LIST, MAX_NESTING
 from tandem.statements.lexer import Token
+from tandem.statements.names import Scope
 from tandem.statements.operands import LOOSEST, Operands
 from tandem.statements.patterns import like_problem, regex_problem
 from tandem.statements.source import Source, visible
 from tandem.statements.tree import Expr
-from tandem.statements.types import BOOLEAN, NULL, STRING, DataType, Schema
+from tandem.statements.types import BOOLEAN, NULL, STRING, UNKNOWN, DataType, Schema
 
 _OR, _AND, _NOT, _PREDICATE, _COMPARISON, _SUM, _PRODUCT, _SIGN = range(LOOSEST, LOOSEST + 8)
 _COMPARISONS: Final = {
@@ -30,7 +31,7 @@ _PRODUCTS: Final = frozenset({"*", "/", "%", "DIV"})
 _PREDICATES: Final = frozenset({"BETWEEN", "IN", "LIKE", "ILIKE", "RLIKE", "REGEXP", "IS"})
 
 
-def parse(source: Source, schema: Schema) -> Expr:
+def parse(source: Source, schema: Schema | Scope) -> Expr:
     """The typed tree of one expression.
 
     Raises:
@@ -120,7 +121,7 @@ class _Parser(Operands):
             self.fail(sign.at, "too many signs follow each other")
         operand = self.signed()
         self.nesting -= 1
-        if not (operand.type.is_numeric or operand.type.is_interval):
+        if not (operand.type.is_numeric or operand.type.is_interval or operand.type == UNKNOWN):
             self.fail(
                 operand.at, f"the sign {sign.text} stands before {operand.type}, no number",
                 expected="a number",
@@ -202,7 +203,7 @@ class _Parser(Operands):
 
     def match(self, value: Expr, negated: bool, token: Token) -> Expr:
         op = "RLIKE" if token.keyword == "REGEXP" else token.keyword
-        if value.type not in (STRING, NULL):
+        if value.type not in (STRING, NULL, UNKNOWN):
             self.fail(
                 value.at,
                 f"{op} needs a string",

@@ -19,12 +19,14 @@ from tandem.statements.dialect import MAX_SET
 from tandem.statements.functions import FUNCTIONS
 from tandem.statements.generate import quote_name, to_spark_sql
 from tandem.statements.lexer import tokenize
+from tandem.statements.names import Scope
 from tandem.statements.parser import parse
 from tandem.statements.source import Source, visible
 from tandem.statements.tree import Expr
 from tandem.statements.types import (
     BOOLEAN,
     NULL,
+    UNKNOWN,
     Column,
     DataType,
     Schema,
@@ -123,7 +125,7 @@ def as_schema(schema: Schema | str, partition_columns: Iterable[str] = ()) -> Sc
     return schema if isinstance(schema, Schema) else Schema.from_json(schema, partition_columns)
 
 
-def parse_expression(text: str, schema: Schema | str, *, resource: str, field: str) -> Expr:
+def parse_expression(text: str, schema: Schema | Scope | str, *, resource: str, field: str) -> Expr:
     """The typed tree of any accepted expression.
 
     Raises:
@@ -137,11 +139,12 @@ def parse_expression(text: str, schema: Schema | str, *, resource: str, field: s
             found=f"{text!r}"[:80],
             expected="a Spark SQL expression in quotes",
         )
-    return parse(Source(text, resource, field), as_schema(schema))
+    names = schema if isinstance(schema, Scope) else as_schema(schema)
+    return parse(Source(text, resource, field), names)
 
 
 def parse_where(
-    text: str, schema: Schema | str, *, resource: str = "", field: str = "where"
+    text: str, schema: Schema | Scope | str, *, resource: str = "", field: str = "where"
 ) -> Expr:
     """The typed tree of a condition over the rows of a table.
 
@@ -153,7 +156,7 @@ def parse_where(
         InvalidStatement: also if the expression is no condition.
     """
     root = parse_expression(text, schema, resource=resource, field=field)
-    if root.type not in (BOOLEAN, NULL):
+    if root.type not in (BOOLEAN, NULL, UNKNOWN):
         raise Source(text, resource, field).error(
             root.at,
             "the condition is no condition",
@@ -195,28 +198,42 @@ def parse_statement(
         condition = parse_where(where, table, resource=resource, field=f"{field}.where")
     if set is None:
         return Statement(condition, schema=table)
+    ordered = assigned(set, table, table, resource=resource, field=f"{field}.set")
+    names = {item.column for item in ordered}
+    moved = any(table.is_partition(c) for c in table.columns if c.name in names)
+    return Statement(condition, ordered, moved, table)
+
+
+def assigned(
+    set: Mapping[str, str],  # noqa: A002
+    table: Schema,
+    names: Schema | Scope,
+    *,
+    resource: str,
+    field: str,
+) -> tuple[Assignment, ...]:
+    """The assignments of a SET in the order of the table's columns; `names` are what its
+    expressions may name. Raises: InvalidStatement."""
     if not set or len(set) > MAX_SET:
         raise InvalidStatement(
             "SET has no column, or too many",
             resource=resource,
-            field=f"{field}.set",
+            field=field,
             found=f"{len(set)} columns",
             expected=f"1 to {MAX_SET}",
         )
-    assignments: dict[str, Assignment] = {}
+    found: dict[str, Assignment] = {}
     for name, text in set.items():
-        place = f"{field}.set.{visible(name)[:80]}"
+        place = f"{field}.{visible(name)[:80]}"
         column = _target(name, table, resource, place)
-        if column.name in assignments:
+        if column.name in found:
             raise InvalidStatement(
                 "SET names the same column twice", resource=resource, field=place, found=name
             )
-        value = parse_expression(text, table, resource=resource, field=place)
-        value = _stored(value, column, Source(text, resource, place))
-        assignments[column.name] = Assignment(column.name, value, column.nullable)
-    ordered = [assignments[c.name] for c in table.columns if c.name in assignments]
-    moved = any(table.is_partition(c) for c in table.columns if c.name in assignments)
-    return Statement(condition, tuple(ordered), moved, table)
+        value = parse_expression(text, names, resource=resource, field=place)
+        value = stored(value, column, Source(text, resource, place))
+        found[column.name] = Assignment(column.name, value, column.nullable)
+    return tuple(found[c.name] for c in table.columns if c.name in found)
 
 
 def _target(name: str, schema: Schema, resource: str, place: str) -> Column:
@@ -228,7 +245,15 @@ def _target(name: str, schema: Schema, resource: str, place: str) -> Column:
             wanted = tokens[0].text
     found = matching(schema.columns, wanted)
     if len(found) == 1:
-        _check_target(found[0], resource, place)
+        check_computed(found[0], resource, place)
+        if not found[0].type.is_atomic:
+            raise InvalidStatement(
+                "columns of this type cannot be set",
+                resource=resource,
+                field=place,
+                found=f"{found[0].name}: {found[0].type}",
+                expected="a column of a simple type",
+            )
         return found[0]
     if found:
         raise InvalidStatement(
@@ -265,22 +290,18 @@ _COMPUTED = {
 }
 
 
-def _check_target(column: Column, resource: str, place: str) -> None:
+def check_computed(column: Column, resource: str, place: str) -> None:
+    """That values may be given to a column. Raises: InvalidStatement."""
     for key, message in _COMPUTED.items():
         if key in column.metadata:
             raise InvalidStatement(message, resource=resource, field=place, found=column.name)
-    if not column.type.is_atomic:
-        raise InvalidStatement(
-            "columns of this type cannot be set",
-            resource=resource,
-            field=place,
-            found=f"{column.name}: {column.type}",
-            expected="a column of a simple type",
-        )
 
 
-def _stored(value: Expr, column: Column, source: Source) -> Expr:
-    """The value with the cast that storing it in the column takes, if any."""
+def stored(value: Expr, column: Column, source: Source) -> Expr:
+    """The value with the cast that storing it in the column takes, if any.
+
+    Raises: InvalidStatement, which points into `source`.
+    """
     if value.type == NULL and not column.nullable and _is_null(value):
         raise source.error(
             value.at, f"{column.name} is NOT NULL", found="NULL", expected=str(column.type)

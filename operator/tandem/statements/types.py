@@ -22,7 +22,8 @@ MAX_PRECISION: Final = 38
 @dataclass(frozen=True)
 class DataType:
     """A type. `name` is Delta's primitive name, or one of `decimal`, `struct`, `null`,
-    `interval day`, `interval day to second`, `interval year to month` and `other`."""
+    `interval day`, `interval day to second`, `interval year to month`, `other` and `unknown`:
+    that of a column which is read only later, and goes with everything."""
 
     name: str
     precision: int = 0
@@ -80,6 +81,7 @@ DATE = DataType("date")
 TIMESTAMP = DataType("timestamp")
 TIMESTAMP_NTZ = DataType("timestamp_ntz")
 NULL = DataType("null")
+UNKNOWN = DataType("unknown")
 INTERVAL_DAY = DataType("interval day")
 INTERVAL_DAY_SECOND = DataType("interval day to second")
 INTERVAL_YEAR_MONTH = DataType("interval year to month")

@@ -1,0 +1,338 @@
+"""A merge: which rows of the source `s` match rows of the table `t`, and what happens to which.
+
+As `statement.py` for updates: `parse_merge` is the only way from a user's texts to something
+that may run. It can do so before the source's columns are known, which checks all that can be
+checked without them; what runs was parsed with them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Literal, Protocol
+
+from tandem.errors import InvalidStatement
+from tandem.statements import tree
+from tandem.statements.functions import FUNCTIONS
+from tandem.statements.generate import quote_name, to_spark_sql
+from tandem.statements.names import Relation, Scope
+from tandem.statements.source import Source
+from tandem.statements.statement import (
+    Assignment,
+    assigned,
+    check_computed,
+    parse_where,
+    stored,
+)
+from tandem.statements.tree import Expr
+from tandem.statements.types import Column, Schema, matching
+
+When = Literal["Matched", "NotMatched", "NotMatchedBySource"]
+Action = Literal["Delete", "Update", "Insert"]
+
+TABLE, SOURCE = "t", "s"
+_RANDOM = frozenset({"rand", "uuid"})
+_SPOKEN: Mapping[str, str] = {
+    "Matched": "MATCHED",
+    "NotMatched": "NOT MATCHED",
+    "NotMatchedBySource": "NOT MATCHED BY SOURCE",
+}
+
+
+class ClauseText(Protocol):
+    """A clause as typed; `tandem.spark.job.MergeClause` is one."""
+
+    @property
+    def when(self) -> When: ...
+    @property
+    def action(self) -> Action: ...
+    @property
+    def where(self) -> str | None: ...
+    @property
+    def set(self) -> Mapping[str, str]: ...
+    @property
+    def all(self) -> bool: ...
+    @property
+    def field(self) -> str: ...
+
+
+@dataclass(frozen=True)
+class Clause:
+    """One clause. `assignments` of an update are the columns that it sets, of an insert those
+    that do not become NULL. With `every` they are all columns, from the source's of the same
+    names: none are listed as long as the source's columns are not known."""
+
+    when: When
+    action: Action
+    where: Expr | None = None
+    assignments: tuple[Assignment, ...] = ()
+    every: bool = False
+
+    @property
+    def where_sql(self) -> str:
+        return "TRUE" if self.where is None else to_spark_sql(self.where)
+
+    @property
+    def set_sql(self) -> dict[str, str]:
+        """Spark SQL of each value by column name, in the order of the table's schema."""
+        return {item.column: item.sql for item in self.assignments}
+
+    @property
+    def canonical(self) -> str:
+        condition = "" if self.where is None else f" AND {self.where_sql}"
+        return f"WHEN {_SPOKEN[self.when]}{condition} THEN {self._does()}"
+
+    def _does(self) -> str:
+        if self.action == "Delete":
+            return "DELETE"
+        if self.every:
+            return "UPDATE SET *" if self.action == "Update" else "INSERT *"
+        names = [quote_name(name) for name in self.set_sql]
+        values = list(self.set_sql.values())
+        if self.action == "Insert":
+            return " ".join(["INSERT", f"({', '.join(names)})", "VALUES", f"({', '.join(values)})"])
+        pairs = zip(names, values, strict=True)
+        return "UPDATE SET " + ", ".join(f"{name} = {value}" for name, value in pairs)
+
+    def roots(self) -> Iterator[Expr]:
+        if self.where is not None:
+            yield self.where
+        yield from (item.value for item in self.assignments)
+
+
+@dataclass(frozen=True)
+class Merge:
+    """`clauses` in the order in which they were given. Of those of one `when` the first applies
+    whose condition is true."""
+
+    on: Expr
+    clauses: tuple[Clause, ...]
+    table: Schema = field(default_factory=lambda: Schema(()), compare=False, repr=False)
+
+    def when(self, when: When) -> tuple[Clause, ...]:
+        return tuple(clause for clause in self.clauses if clause.when == when)
+
+    @cached_property
+    def on_sql(self) -> str:
+        return to_spark_sql(self.on)
+
+    @cached_property
+    def canonical(self) -> str:
+        """The whole statement on one line, as plans and commits record it."""
+        return " ".join([f"MERGE ON {self.on_sql}", *(c.canonical for c in self.clauses)])
+
+    @property
+    def one_match_only(self) -> bool:
+        """Whether several source rows for one row of the table are an error: it would not be
+        clear which of them applies. Nobody needs to know that if the row is deleted anyway."""
+        matched = self.when("Matched")
+        return bool(matched) and not (
+            len(matched) == 1 and matched[0].action == "Delete" and matched[0].where is None
+        )
+
+    @cached_property
+    def deterministic(self) -> bool:
+        """Whether executing it again on the same rows gives the same answer."""
+        return all(FUNCTIONS[call.function].deterministic for call in _calls(*self._roots()))
+
+    def columns_of_table(self) -> frozenset[str]:
+        """Names of the top-level columns of the table that `on`, conditions and values read."""
+        return _named(*self._roots())
+
+    def keys_of_table(self) -> tuple[str, ...]:
+        """Columns of the table that `on` reads, in the order of the schema: what tells people
+        which row is meant."""
+        named = _named(self.on)
+        return tuple(column.name for column in self.table.columns if column.name in named)
+
+    def _roots(self) -> Iterator[Expr]:
+        yield self.on
+        for clause in self.clauses:
+            yield from clause.roots()
+
+    def predicates(self) -> dict[str, str]:
+        """The `operationParameters` that Delta writes for a MERGE."""
+        lists = {
+            "matchedPredicates": self.when("Matched"),
+            "notMatchedPredicates": self.when("NotMatched"),
+            "notMatchedBySourcePredicates": self.when("NotMatchedBySource"),
+        }
+        found = {"predicate": json.dumps([self.on_sql])}
+        for name, clauses in lists.items():
+            found[name] = json.dumps(
+                [
+                    {
+                        **({} if clause.where is None else {"predicate": clause.where_sql}),
+                        "actionType": clause.action.lower(),
+                    }
+                    for clause in clauses
+                ]
+            )
+        return found
+
+    def to_json(self) -> dict[str, Any]:
+        """What operations and commits record: canonical texts only."""
+        return {
+            "kind": "Merge",
+            "on": self.on_sql,
+            "deterministic": self.deterministic,
+            "clauses": [_recorded(clause) for clause in self.clauses],
+        }
+
+
+def parse_merge(
+    on: str,
+    clauses: Sequence[ClauseText],
+    table: Schema,
+    source: Schema | None,
+    *,
+    resource: str = "",
+    field: str = "spec.merge",
+) -> Merge:
+    """A merge, from what people typed.
+
+    Args:
+        table, source: their columns; None for a source whose columns are not known yet.
+        field: the part of the resource that holds `on`.
+
+    Raises:
+        InvalidStatement: with the resource, the field, the place and a remedy.
+    """
+    relations = {
+        TABLE: Relation(TABLE, "the table", table),
+        SOURCE: Relation(SOURCE, "the source", source),
+    }
+    both = Scope(tuple(relations.values()))
+    scopes: Mapping[str, Scope] = {
+        "Matched": both,
+        "NotMatched": Scope(
+            (relations[SOURCE],),
+            {TABLE: "there is no row of the table (t) here, since none matches"},
+        ),
+        "NotMatchedBySource": Scope(
+            (relations[TABLE],),
+            {SOURCE: "there is no row of the source (s) here, since none matches"},
+        ),
+    }
+    condition = _condition(on, both, resource, f"{field}.on")
+    _check_order(clauses, resource)
+    parsed = tuple(_clause(text, scopes[text.when], table, source, resource) for text in clauses)
+    return Merge(condition, parsed, table)
+
+
+def _check_order(clauses: Sequence[ClauseText], resource: str) -> None:
+    ended: dict[str, str] = {}
+    for clause in clauses:
+        if clause.when in ended:
+            raise InvalidStatement(
+                "this clause never applies, since the one before it has no condition",
+                resource=resource,
+                field=clause.field,
+                found=f"{ended[clause.when]} without where",
+                expected="a where in every clause but the last",
+            )
+        if clause.where is None:
+            ended[clause.when] = clause.field
+
+
+def _clause(
+    text: ClauseText, scope: Scope, table: Schema, source: Schema | None, resource: str
+) -> Clause:
+    where = None
+    if text.where is not None:
+        where = _condition(text.where, scope, resource, f"{text.field}.where")
+    if text.action == "Delete":
+        return Clause(text.when, text.action, where)
+    update = text.action == "Update"
+    if text.all:
+        place = f"{text.field}.{'updateAll' if update else 'insertAll'}"
+        found = () if source is None else _every(table, source, resource, place)
+        return Clause(text.when, text.action, where, found, every=True)
+    place = f"{text.field}.{'update.set' if update else 'insert.values'}"
+    found = assigned(text.set, table, scope, resource=resource, field=place)
+    if not update:
+        _check_insert(found, table, resource, place)
+    return Clause(text.when, text.action, where, found)
+
+
+def _condition(text: str, scope: Scope, resource: str, place: str) -> Expr:
+    root = parse_where(text, scope, resource=resource, field=place)
+    for call in _calls(root):
+        if call.function in _RANDOM:
+            raise Source(text, resource, place).error(
+                call.at,
+                "a condition of a merge must not depend on chance",
+                found=call.function,
+                expected="the same answer for the same rows",
+            )
+    return root
+
+
+def _check_insert(found: tuple[Assignment, ...], table: Schema, resource: str, place: str) -> None:
+    """Columns that are left out become NULL."""
+    given = {item.column for item in found}
+    for column in table.columns:
+        if column.name not in given and not column.nullable:
+            raise InvalidStatement(
+                f"{column.name} is NOT NULL and gets no value",
+                resource=resource,
+                field=place,
+                found=", ".join(given),
+                expected=f"a value for {column.name}",
+            )
+
+
+def _every(table: Schema, source: Schema, resource: str, place: str) -> tuple[Assignment, ...]:
+    """Each column of the table from the source's of that name."""
+    return tuple(
+        Assignment(column.name, _same_column(column, source, resource, place), column.nullable)
+        for column in table.columns
+    )
+
+
+def _same_column(column: Column, source: Schema, resource: str, place: str) -> Expr:
+    check_computed(column, resource, place)
+    there = matching(source.columns, column.name)
+    if len(there) != 1:
+        raise InvalidStatement(
+            "the source must have every column of the table, once",
+            resource=resource,
+            field=place,
+            found=f"{len(there)} columns called {column.name}" if there else f"no {column.name}",
+            expected=f"one column {column.name}; the source has "
+            + ", ".join(other.name for other in source.columns[:12]),
+            remedy="Say which columns get which values instead",
+        )
+    value = tree.ColumnRef(parts=(SOURCE, there[0].name), type=there[0].type)
+    if not column.type.is_atomic:
+        # Whether two structs, arrays or maps are the same type, only Spark can tell.
+        return value
+    text = f"s.{there[0].name}"
+    return stored(value, column, Source(text, resource, f"{place}.{column.name}"))
+
+
+def _calls(*roots: Expr) -> Iterator[tree.Call]:
+    return (node for root in roots for node in tree.walk(root) if isinstance(node, tree.Call))
+
+
+def _named(*roots: Expr) -> frozenset[str]:
+    """The columns of the table that are read."""
+    return frozenset(
+        node.parts[1]
+        for root in roots
+        for node in tree.walk(root)
+        if isinstance(node, tree.ColumnRef) and node.parts[0] == TABLE
+    )
+
+
+def _recorded(clause: Clause) -> dict[str, Any]:
+    recorded: dict[str, Any] = {"when": clause.when, "action": clause.action}
+    if clause.where is not None:
+        recorded["where"] = clause.where_sql
+    if clause.every:
+        recorded["all"] = True
+    elif clause.assignments:
+        recorded["set"] = clause.set_sql
+    return recorded
