@@ -1,6 +1,7 @@
-"""Every benchmark runs to its end at toy size, and its own checks of the results pass.
+"""Benchmarks run to their end at toy size, and their own checks of the results pass.
 
-Nothing is asserted about time: that is what the benchmarks are for.
+Nothing is asserted about time: that is what the benchmarks are for. Those that start many
+processes are in `matrix_benchmarks_run.py`.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import pytest
 # The benchmarks are no part of the product, so they are not on the path of other tests.
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from benchmarks import compaction, goodput, harness, replay, report, snapshot
+from benchmarks import compaction, harness, replay, report, snapshot
 
 
 def test_snapshot_counts_as_duckdb_does(tmp_path: Path) -> None:
@@ -29,17 +30,6 @@ def test_replay_agrees_with_rerun_in_two_engines(tmp_path: Path) -> None:
     assert found.raw["clean inputs"]["deleted"] > 0
 
 
-def test_compaction_keeps_every_row_in_every_engine(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # Spark + Delta is the slowest to start, and no toy makes it faster.
-    fast = tuple(e for e in compaction.ENGINES if e[0] is not compaction.spark_delta)
-    monkeypatch.setattr(compaction, "ENGINES", fast)
-    found = compaction.run("toy", tmp_path)
-    assert found.raw["tandem_warm"]["truth"] == found.raw["deltalake"]["truth"]
-    assert found.raw["tandem_warm"]["files"] == 1
-
-
 def test_compaction_notices_an_engine_that_loses_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -48,21 +38,6 @@ def test_compaction_notices_an_engine_that_loses_rows(
     monkeypatch.setattr(compaction, "in_child", lambda *_, **__: {"truth": [1, "0"]})
     with pytest.raises(harness.WrongResult, match="loses rows"):
         compaction.run("toy", tmp_path)
-
-
-def test_goodput_ends_with_the_rows_of_the_model(tmp_path: Path) -> None:
-    found = goodput.run("toy", tmp_path)
-    contests = next(iter(found.raw.values()))
-    for contest in contests.values():
-        assert contest["wrong"] == {
-            "lost": 0,
-            "resurrected": 0,
-            "doubled": 0,
-            "readers_differ": False,
-        }
-    for name in ("tandem", "through_us"):
-        assert contests[name]["compactions"]["aborted"] == 0, contests[name]["failures"]
-    assert contests["through_us"]["deletes_aborted"] == 0
 
 
 def test_the_page_is_written_from_the_results(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from simulator.history import History
 
-SECONDS = 45.0
+SECONDS = 25.0
 AT_LEAST = 60
 """Histories that must have been played even on a slow machine."""
 

@@ -1,0 +1,39 @@
+"""The benchmarks that start many processes run to their end at toy size: `make matrix`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+# The benchmarks are no part of the product, so they are not on the path of other tests.
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from benchmarks import compaction, goodput
+
+
+def test_compaction_keeps_every_row_in_every_engine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Spark + Delta is the slowest to start, and no toy makes it faster.
+    fast = tuple(e for e in compaction.ENGINES if e[0] is not compaction.spark_delta)
+    monkeypatch.setattr(compaction, "ENGINES", fast)
+    found = compaction.run("toy", tmp_path)
+    assert found.raw["tandem_warm"]["truth"] == found.raw["deltalake"]["truth"]
+    assert found.raw["tandem_warm"]["files"] == 1
+
+
+def test_goodput_ends_with_the_rows_of_the_model(tmp_path: Path) -> None:
+    found = goodput.run("toy", tmp_path)
+    contests = next(iter(found.raw.values()))
+    for contest in contests.values():
+        assert contest["wrong"] == {
+            "lost": 0,
+            "resurrected": 0,
+            "doubled": 0,
+            "readers_differ": False,
+        }
+    for name in ("tandem", "through_us"):
+        assert contests[name]["compactions"]["aborted"] == 0, contests[name]["failures"]
+    assert contests["through_us"]["deletes_aborted"] == 0
