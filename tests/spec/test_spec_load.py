@@ -74,6 +74,7 @@ spec:
     assert table.spec.location == "s3://lake/flights"
     assert table.spec.create is not None
     assert table.spec.create.columns[0].nullable is False
+    assert table.spec.retention is not None
     assert table.spec.retention.row_maps == 24 * 3_600_000
     assert table.spec.compaction is not None
     assert table.spec.compaction.schedules[0].template.layout.columns == ("carrier",)

@@ -1,85 +1,62 @@
-"""`tandem clean`: what attempts that were abandoned in the log left behind.
+"""`tandem clean`: remove what nobody can need any more, or with `--dry-run` say what that is.
 
-Only what can never be committed any more goes: the log itself says so (decision: an attempt
-whose abandonment is committed publishes nothing). Attempts that did not end, and files past the
-table's retention, are left alone; the latter come with a later issue.
+What goes when, and what never, is decided in `tandem.planning.cleaning` (docs/cleaning.md).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from tandem.cli.exits import Exit, say
-from tandem.cli.output import Output, Size, print_data, print_table, table_of
+from tandem.cli.output import Output, Size, human_bytes, print_data, print_table, table_of
 from tandem.cli.tables import Target
 
 if TYPE_CHECKING:
-    from tandem.delta.snapshot import Snapshot
-    from tandem.storage.store import ObjectMeta, Store
+    from tandem.operations.retention import Cleaned
 
 
-def clean(table: Target, *, output: Output, dry_run: bool) -> Exit:
-    """Remove, or with `dry_run` list, the files of abandoned attempts."""
-    from tandem.operations.cleaning import clean_abandoned
+def clean(target: Target, *, output: Output, dry_run: bool) -> Exit:
+    """Clean by the LakeTable's retention if there is one, else by the table's own property."""
+    from tandem.operations.retention import Options, rules_for
+    from tandem.operations.retention import clean as clean_
+    from tandem.operations.work import Table
 
-    log = table.log()
-    snapshot = log.snapshot()
-    found: list[tuple[str, ObjectMeta]] = []
-    for operation, attempt in abandoned(snapshot):
-        files = list(left_behind(log.store, operation, attempt))
-        if files and not dry_run:
-            clean_abandoned(log.store, operation, attempt)
-        found += [(operation, meta) for meta in files]
+    log = target.log()
+    display = target.table.id if target.table is not None else target.location
+    table = Table(log.store, log, display, target.table)
+    retention = target.table.spec.retention if target.table is not None else None
+    rules = rules_for(log.snapshot().configuration, retention)
+    cleaned = clean_(table, rules, options=Options(dry_run=dry_run))
     if output is Output.TABLE:
-        cells = [[operation, meta.path, Size(meta.size)] for operation, meta in found]
-        verb = "would remove" if dry_run else "removed"
-        print_table(table_of(["operation", verb, "size"], cells))
+        _show(cleaned, dry_run=dry_run)
     else:
         print_data(
             [
-                {"operation": operation, "path": meta.path, "bytes": meta.size}
-                for operation, meta in found
+                {
+                    "path": each.file.path,
+                    "bytes": each.file.size,
+                    "reason": each.why.name.title().replace("_", ""),
+                    "message": each.why.value,
+                    **({"operation": each.file.operation_id} if each.file.operation_id else {}),
+                }
+                for each in cleaned.garbage
             ],
             output,
         )
-    say(
-        "Only abandoned attempts are cleaned; files past the table's retention are not yet "
-        "(use your engine's VACUUM for those)."
-    )
+    for operation_id, attempt in cleaned.abandoned:
+        verb = "would be" if dry_run else "was"
+        say(f"Attempt {attempt} of operation {operation_id} {verb} abandoned: nobody works on it.")
     return Exit.OK
 
 
-def abandoned(snapshot: Snapshot) -> Iterator[tuple[str, int]]:
-    """Operation and highest abandoned attempt, as the log shows them. An operation that shows
-    a success by an attempt that is abandoned too contradicts itself: it is left alone."""
-    from tandem.operations import layout
-
-    suffix = layout.abandoned_app("")
-    prefix = layout.success_app("")
-    ending = suffix.removeprefix(prefix)
-    for app, txn in sorted(snapshot.txns.items()):
-        if not (app.startswith(prefix) and app.endswith(ending)):
-            continue
-        operation = app.removeprefix(prefix).removesuffix(ending)
-        success = snapshot.txns.get(layout.success_app(operation))
-        if success is None or success.version > txn.version:
-            yield operation, txn.version
-
-
-def left_behind(store: Store, operation: str, up_to: int) -> Iterator[ObjectMeta]:
-    """The data, deletion vectors, row maps and rounds of attempts 1 to `up_to`."""
-    from tandem.errors import ObjectNotFound
-    from tandem.operations import layout
-
-    for attempt in range(1, up_to + 1):
-        for folder in (
-            layout.data(operation, attempt),
-            layout.deletion_vectors(operation, attempt),
-            layout.rounds(operation, attempt),
-        ):
-            yield from store.list(folder)
-        try:
-            yield store.head(layout.row_map(operation, attempt))
-        except ObjectNotFound:
-            continue  # most attempts have none
+def _show(cleaned: Cleaned, *, dry_run: bool) -> None:
+    cells = [[each.file.path, each.why.value, Size(each.file.size)] for each in cleaned.garbage]
+    verb = "would remove" if dry_run else "removed"
+    print_table(table_of([verb, "why", "size"], cells))
+    counts = Counter(each.why.value for each in cleaned.garbage)
+    told = ", ".join(f"{count} {why}" for why, count in counts.items())
+    say(
+        f"{verb.capitalize()} {len(cleaned.garbage)} files, {human_bytes(cleaned.size)}"
+        f"{': ' if told else ''}{told}."
+    )

@@ -42,13 +42,19 @@ def identify(
         )
 
     run = 1
-    while _exists(table, layout.identity(at(run + 1).operation_id)):
+    while _began(table, snapshot, at(run + 1).operation_id):
         run += 1
     latest = at(run)
     over = _failed if only_failed else _finished
     if again and over(table, snapshot, latest.operation_id):
         return at(run + 1)
     return latest
+
+
+def _began(table: Table, snapshot: Snapshot, operation_id: str) -> bool:
+    """The log tells of it for longer than its record is kept."""
+    in_log = commit.stops(snapshot, operation_id) != commit.Stops()
+    return in_log or _exists(table, layout.identity(operation_id))
 
 
 def _finished(table: Table, snapshot: Snapshot, operation_id: str) -> bool:

@@ -20,6 +20,9 @@ from __future__ import annotations
 import hashlib
 import re
 
+from tandem.planning.cleaning import Found, Part
+from tandem.storage.store import ObjectMeta
+
 ROOT = "_tandem"
 MOST_ATTEMPTS = 999
 """Of one run of an operation. Numbers are read from names and from the log, where anybody may
@@ -116,6 +119,40 @@ def split_attempt(path: str) -> tuple[int, str] | None:
     """The attempt's number, and the rest of the path, of a file below `attempts`."""
     match = _ATTEMPT.search(path)
     return (int(match[1]), match[2]) if match else None
+
+
+_ID = r"([0-9a-f]{16}(?:r[1-9]\d*)?)"
+_OURS = re.compile(
+    rf"(?:(?P<folder>{ROOT}/dv/)?{_ID}-(?P<number>[1-9][0-9]{{0,2}})/"
+    rf"|{ROOT}/rowmaps/{_ID}-(?P<map>[1-9][0-9]{{0,2}})\.rowmap\Z"
+    rf"|{ROOT}/operations/{_ID}/(?P<rest>.+)\Z)"
+)
+
+
+def found(meta: ObjectMeta) -> Found:
+    """What a file of a table is, by its name alone."""
+    path, size, modified = meta.path, meta.size, meta.modified_ms
+    match = _OURS.match(path)
+    if match is None:
+        part = Part.PROBE if path.startswith(f"{ROOT}/probe/") else Part.OTHER
+        return Found(path, size, modified, part)
+    if match["number"]:
+        part = Part.DATA if match["folder"] is None else Part.VECTORS
+        return Found(path, size, modified, part, match[2], int(match["number"]))
+    if match["map"]:
+        return Found(path, size, modified, Part.ROW_MAP, match[4], int(match["map"]))
+    split = split_attempt(path)
+    if split is not None:
+        part = Part.ROUND if split[1].startswith("rounds/") else Part.ATTEMPT
+        return Found(path, size, modified, part, match[6], split[0])
+    parts = {"ending.json": Part.ENDING, "operation.json": Part.RECORD, "result.json": Part.RECORD}
+    return Found(path, size, modified, parts.get(match["rest"], Part.OTHER), match[6])
+
+
+def operation_of_app(app_id: str) -> str:
+    """The operation of which a `txn` application id speaks; "" for those of others."""
+    match = re.fullmatch(rf"tandem:{_ID}(?::abandoned|:closed)?", app_id)
+    return match[1] if match else ""
 
 
 def success_app(operation_id: str) -> str:

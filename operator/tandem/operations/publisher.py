@@ -9,7 +9,7 @@ from __future__ import annotations
 from tandem.delta.names import commit_path
 from tandem.errors import AlreadyExists, ObjectNotFound, OutcomeUnknown, Reason
 from tandem.operations import commit, earlier, jobs, layout, records
-from tandem.operations.effects import Effect
+from tandem.operations.effects import Effect, Point
 from tandem.operations.events import (
     AbandonedBefore,
     AbandonRefused,
@@ -102,6 +102,25 @@ class Publisher:
             attempt = max(attempt, earlier.highest_claim(self._store, self._id))
         refused = self._commit_abandonment(work, effect, attempt, closes=closing.closes)
         return refused or Done(effect.point)
+
+    def declare_dead(self, work: Work, attempt: int, why: str, session: str) -> bool:
+        """Commit that attempts up to this one, on which nobody works, are dead; False if a
+        success is visible: then none may be called so. Raises: AlreadyExists if others were
+        faster every time, StorageError."""
+        refused = self._commit_abandonment(work, Effect(Point.ABANDON_ATTEMPT, attempt), attempt)
+        if isinstance(refused, EffectFailed):
+            raise AlreadyExists(refused.message, resource=self._table.location)
+        if refused is None:
+            ended = EndedRecord(
+                operation_id=self._id,
+                attempt=attempt,
+                reason=Reason.ABANDONED,
+                message=why,
+                counted=True,
+                token=session,
+            )
+            records.put_once(self._store, layout.ended(self._id, attempt), ended)
+        return refused is None
 
     def _is_first(self, ended: EndedRecord) -> bool:
         """Whether this session, and nobody before it, ends the attempt."""

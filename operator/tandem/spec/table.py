@@ -195,9 +195,11 @@ class Time(Model):
 
 class Retention(Model):
     files: Milliseconds = 7 * 24 * 3600 * 1000
-    """How long files stay that no version needs any more."""
+    """How long files stay after a commit removed them: so long older versions can be read and
+    restored. Longer if the table's property `delta.deletedFileRetentionDuration` says so."""
     row_maps: Milliseconds = 7 * 24 * 3600 * 1000
-    """How long row maps stay after the compaction that made them."""
+    """How long row maps stay after the compaction that made them; longer while an operation that
+    began before is under way."""
 
 
 class AutomaticMinor(Model):
@@ -336,8 +338,10 @@ class LakeTableSpec(Model):
     """What to create if there is no table at the location yet; without it that is an error."""
     time: Time | None = None
     """The time column whose chunks planning respects; none by default."""
-    retention: Retention = Retention()
-    """How long cleaning keeps what is no longer needed."""
+    retention: Retention | None = None
+    """Remove files that no version within this time needs, now and then by the operator. Off
+    unless given: then it removes only what operations left that no version has ever named, and
+    `tandem clean` goes by the table's own property. See docs/cleaning.md."""
     compaction: AutomaticCompaction | None = None
     """Automatic compaction; off unless given. Needs the operator."""
 

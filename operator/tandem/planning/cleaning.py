@@ -1,0 +1,339 @@
+"""What of a table's files may go, and why. Pure: facts in, a list out; no I/O, no clock.
+
+Whatever is not provably garbage stays. A file goes only if no version that the retention keeps,
+no unfinished plan and no attempt that may yet commit can need it:
+
+| a file … | goes when |
+|---|---|
+| … of an attempt that can never commit | at once, unless a version names it |
+| … that a commit removed, ours or others' | it was removed, and written, `files_ms` ago |
+| … of an attempt that committed, and that no version names | it is `files_ms` old |
+| … of the work between: claims, plans, jobs, answers | their attempt ended and they are old |
+| … a row map | its compaction is `row_maps_ms` old and no plan began before it |
+| … the record of an operation that committed | it is `results_ms` old: the log still tells of it |
+
+Not even then what an unfinished plan reads (I-43), which is everything that was live at its
+version or has become so since. Others' files that no commit in the log names are never touched:
+perhaps somebody is about to commit them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+
+DAY_MS = 86_400_000
+ALWAYS = -(1 << 62)
+"""A time before all others."""
+
+
+class Part(StrEnum):
+    """What a file is, by its name alone."""
+
+    DATA = "data"
+    VECTORS = "deletion vectors"
+    ROW_MAP = "row map"
+    ROUND = "round"  # what a job was asked and answered
+    ATTEMPT = "attempt"  # claim, plan, job, progress: all else of an attempt
+    ENDING = "ending"
+    RECORD = "record"  # identity and result of an operation
+    PROBE = "probe"
+    OTHER = "other"  # not ours, or nothing that we know
+
+
+class Why(StrEnum):
+    """Why a file goes, as people read it. The order is that of removal: what tells of an
+    operation goes last, so that a cleaning that is cut short can be done again."""
+
+    ABANDONED = "its attempt was abandoned"
+    REMOVED = "removed from the table, past the retention"
+    UNNAMED = "no version names it"
+    ROW_MAP = "no plan can need this row map"
+    STAGING = "its attempt has ended"
+    RECORD = "its operation ended long ago"
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A file of the listing. `operation_id` and `attempt` are "" and 0 where its name has none;
+    `modified_ms` is the store's."""
+
+    path: str
+    size: int
+    modified_ms: int
+    part: Part = Part.OTHER
+    operation_id: str = ""
+    attempt: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Tombstone:
+    """A removal: the data file, and the file of its deletion vector ("" for none). `version` is
+    the commit's, or of the checkpoint that is all that tells of it: then a version not before
+    it."""
+
+    path: str
+    vector: str
+    removed_ms: int
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """What is known of an operation's attempts.
+
+    `succeeded` and `abandoned` are attempts, 0 for none; `closed` says that none may commit any
+    more. `logged` says that the log itself shows the success. `version` and `committed_ms` are
+    of the success: where its commit is gone, the first version and time that are not earlier.
+    `recorded`: there is a result.
+    """
+
+    succeeded: int = 0
+    abandoned: int = 0
+    closed: bool = False
+    logged: bool = False
+    recorded: bool = False
+    version: int = 0
+    committed_ms: int = 0
+
+    def never(self, attempt: int) -> bool:
+        """Whether the attempt has not committed and never can. A log that shows both its success
+        and its abandonment contradicts itself: then not."""
+        if attempt == self.succeeded:
+            return False
+        return self.succeeded > 0 or self.closed or self.abandoned >= attempt
+
+    def over(self, attempt: int) -> bool:
+        """Whether nothing comes of the attempt any more."""
+        return attempt == self.succeeded or self.never(attempt)
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What was read after the listing.
+
+    Args:
+        now_ms: Unix milliseconds, by the earlier of our clock and the store's.
+        live: data files and files of deletion vectors that the latest version names.
+        tombstones: all removals since `known_from_ms`, and since `known_from_version`.
+        operations: by id; whoever is not there is not known to be ours.
+        reads: the version that each unfinished plan reads.
+        inputs: data files that these read.
+    """
+
+    now_ms: int
+    live: frozenset[str] = frozenset()
+    tombstones: Sequence[Tombstone] = ()
+    operations: Mapping[str, Ended] = field(default_factory=dict)
+    reads: tuple[int, ...] = ()
+    inputs: frozenset[str] = frozenset()
+    known_from_ms: int = ALWAYS
+    known_from_version: int = 0
+
+    def with_abandoned(self, dead: Mapping[str, int]) -> Facts:
+        """As they would be if these attempts were abandoned: for a look without changes."""
+        known = dict(self.operations)
+        for operation_id, attempt in dead.items():
+            known[operation_id] = replace(known[operation_id], abandoned=attempt)
+        return replace(self, operations=known)
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """How long what is kept, in milliseconds. `files_ms` None: what a version has ever named
+    stays for ever. `dead_ms`: how long nothing has moved in an attempt that counts as dead."""
+
+    files_ms: int | None
+    row_maps_ms: int = 7 * DAY_MS
+    staging_ms: int = 7 * DAY_MS
+    dead_ms: int = 7 * DAY_MS
+    results_ms: int = 365 * DAY_MS
+
+
+@dataclass(frozen=True, slots=True)
+class Garbage:
+    file: Found
+    why: Why
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """`garbage` in the order of removal. `next_ms` is when something that is too young now, and
+    else could go, will be old enough; None if there is nothing of the kind. All removals up to
+    `handled_ms` are dealt with once the garbage is gone."""
+
+    garbage: tuple[Garbage, ...]
+    next_ms: int | None
+    handled_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Unfinished:
+    """An attempt that may yet commit. `touched_ms`: when anything of it was last written."""
+
+    operation_id: str
+    attempt: int
+    touched_ms: int
+    alive: bool = False
+
+
+def dead(attempts: Iterable[Unfinished], now_ms: int, rules: Rules) -> dict[str, int]:
+    """Operation → the highest attempt to abandon: all unfinished ones up to it are dead, since
+    nobody is known to work on them and nothing has moved for long."""
+    found: dict[str, int] = {}
+    lives: set[str] = set()
+    for each in sorted(attempts, key=lambda a: (a.operation_id, a.attempt)):
+        if each.alive or now_ms - each.touched_ms < rules.dead_ms:
+            lives.add(each.operation_id)
+        elif each.operation_id not in lives:
+            found[each.operation_id] = each.attempt
+    return found
+
+
+def decide(found: Iterable[Found], facts: Facts, rules: Rules) -> Decision:
+    """What goes of the files found."""
+    judge = _Judge(facts, rules)
+    listed = list(found)
+    judge.results = {f.operation_id for f in listed if f.path.endswith("/result.json")}
+    garbage = [Garbage(f, why) for f in listed if (why := judge.why(f)) is not None]
+    order = list(Why)
+    garbage.sort(key=lambda g: (order.index(g.why), g.file.path))
+    return Decision(tuple(garbage), judge.next_ms, judge.handled_ms)
+
+
+class _Judge:
+    def __init__(self, facts: Facts, rules: Rules) -> None:
+        self._facts = facts
+        self._rules = rules
+        self._oldest_read = min(facts.reads, default=None)
+        self._needed = facts.live | facts.inputs
+        self._young: dict[str, int] = {}
+        self._removed: dict[str, int] = {}
+        self.results: set[str] = set()
+        self.next_ms: int | None = None
+        self.handled_ms = -1
+        if rules.files_ms is not None:
+            self._bury(rules.files_ms)
+
+    def _bury(self, keep_ms: int) -> None:
+        """Tell the removals apart: pinned by a plan, too young, or past the retention."""
+        facts = self._facts
+        cutoff = self.handled_ms = facts.now_ms - keep_ms
+        pinned: set[str] = set()
+        for stone in facts.tombstones:
+            names = [name for name in (stone.path, stone.vector) if name]
+            if self._read_before(stone.version):
+                pinned.update(names)
+                if stone.removed_ms <= cutoff:
+                    self.handled_ms = min(self.handled_ms, stone.removed_ms - 1)
+            elif stone.removed_ms > cutoff:
+                for name in names:
+                    due = stone.removed_ms + keep_ms
+                    self._young[name] = max(self._young.get(name, 0), due)
+            else:
+                for name in names:
+                    self._removed[name] = max(self._removed.get(name, 0), stone.removed_ms)
+        self._needed |= pinned
+        # All that was removed in the time that counts must be known, to tell what was not.
+        reads_known = self._oldest_read is None or facts.known_from_version <= self._oldest_read
+        self._knows_all = facts.known_from_ms <= cutoff and reads_known
+
+    def _read_before(self, version: int) -> bool:
+        return self._oldest_read is not None and self._oldest_read < version
+
+    def why(self, file: Found) -> Why | None:
+        """Why a file goes; None if it stays."""
+        operation = self._facts.operations.get(file.operation_id)
+        if file.part is Part.PROBE:
+            return Why.STAGING if self._is_old(file.modified_ms, self._rules.staging_ms) else None
+        if operation is None or file.part is Part.OTHER:
+            return self._of_others(file)
+        match file.part:
+            case Part.DATA | Part.VECTORS:
+                return self._of_ours(file, operation)
+            case Part.ROW_MAP:
+                return self._row_map(file, operation)
+            case Part.ROUND | Part.ATTEMPT:
+                return self._staging(file, operation)
+            case _:
+                return self._record(file, operation)
+
+    def _of_others(self, file: Found) -> Why | None:
+        if file.part not in (Part.OTHER, Part.DATA) or not self._is_free(file):
+            return None
+        return self._buried(file) if file.path in self._removed else None
+
+    def _of_ours(self, file: Found, operation: Ended) -> Why | None:
+        if not operation.over(file.attempt) or file.path in self._needed:
+            return None
+        if operation.never(file.attempt):
+            # A version that names it contradicts the log, and is believed.
+            named = file.path in self._young or file.path in self._removed
+            return None if named else Why.ABANDONED
+        if not self._is_free(file):
+            return None
+        if file.path in self._removed:
+            return self._buried(file)
+        known = self._rules.files_ms is not None and self._knows_all
+        return Why.UNNAMED if known and self._is_past(file) else None
+
+    def _row_map(self, file: Found, operation: Ended) -> Why | None:
+        if not operation.over(file.attempt):
+            return None
+        if operation.never(file.attempt):
+            return Why.ABANDONED
+        if self._read_before(operation.version):
+            return None
+        since = max(file.modified_ms, operation.committed_ms)
+        return Why.ROW_MAP if self._is_old(since, self._rules.row_maps_ms) else None
+
+    def _staging(self, file: Found, operation: Ended) -> Why | None:
+        if not operation.over(file.attempt):
+            return None
+        if file.part is Part.ROUND and operation.never(file.attempt):
+            return Why.ABANDONED
+        # As long as it may be run again: its first attempt says what a later one reads.
+        ended = operation.succeeded > 0 or operation.closed or operation.recorded
+        keep_ms = self._rules.staging_ms if ended else self._rules.results_ms
+        return Why.STAGING if self._is_old(file.modified_ms, keep_ms) else None
+
+    def _record(self, file: Found, operation: Ended) -> Why | None:
+        if file.part is Part.ENDING:
+            over = operation.closed or operation.succeeded > 0
+            told = over and file.operation_id in self.results
+            old = told and self._is_old(file.modified_ms, self._rules.staging_ms)
+            return Why.STAGING if old else None
+        if not operation.logged:
+            return None  # nothing else tells how it ended
+        since = max(file.modified_ms, operation.committed_ms)
+        return Why.RECORD if self._is_old(since, self._rules.results_ms) else None
+
+    def _buried(self, file: Found) -> Why | None:
+        if self._is_past(file):
+            return Why.REMOVED
+        # Clocks disagree: its removal must be found again.
+        self.handled_ms = min(self.handled_ms, self._removed[file.path] - 1)
+        return None
+
+    def _is_free(self, file: Found) -> bool:
+        """Whether neither a version within the retention nor a plan names it."""
+        if file.path in self._needed:
+            return False
+        due = self._young.get(file.path)
+        if due is not None:
+            self._note(due)
+        return due is None
+
+    def _is_past(self, file: Found) -> bool:
+        keep_ms = self._rules.files_ms
+        return keep_ms is not None and self._is_old(file.modified_ms, keep_ms)
+
+    def _is_old(self, since_ms: int, keep_ms: int) -> bool:
+        if self._facts.now_ms - since_ms >= keep_ms:
+            return True
+        self._note(since_ms + keep_ms)
+        return False
+
+    def _note(self, due_ms: int) -> None:
+        self.next_ms = due_ms if self.next_ms is None else min(self.next_ms, due_ms)

@@ -1,0 +1,303 @@
+"""Which files go: random histories against a slow and obvious model of who needs what."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tandem.planning.cleaning import (
+    Decision,
+    Ended,
+    Facts,
+    Found,
+    Part,
+    Rules,
+    Tombstone,
+    Unfinished,
+    Why,
+    dead,
+    decide,
+)
+
+KEEP = 10
+RULES = Rules(KEEP, row_maps_ms=KEEP, staging_ms=KEEP, dead_ms=KEEP, results_ms=4 * KEEP)
+
+
+# A history: what each commit adds and removes, and what attempts are about -----------------------
+
+
+@dataclass(frozen=True)
+class Step:
+    """A version, committed at `at_ms`. `attempt` is that of ours which it commits, if any."""
+
+    at_ms: int
+    adds: frozenset[str]
+    removes: frozenset[str]
+    attempt: int = 0
+
+
+@dataclass
+class History:
+    """One operation `o` with attempts 1 to 3, and foreign files."""
+
+    steps: list[Step] = field(default_factory=list)
+    written: dict[str, int] = field(default_factory=dict)  # path → when
+    abandoned: int = 0
+    reads: tuple[int, ...] = ()
+    now_ms: int = 0
+
+    def live(self, version: int) -> set[str]:
+        found: set[str] = set()
+        for step in self.steps[: version + 1]:
+            found = (found - step.removes) | step.adds
+        return found
+
+    @property
+    def latest(self) -> int:
+        return len(self.steps) - 1
+
+    @property
+    def succeeded(self) -> int:
+        return next((step.attempt for step in self.steps if step.attempt), 0)
+
+
+def attempt_of(path: str) -> int:
+    return int(path[2]) if path.startswith("o-") else 0
+
+
+def obviously_needed(history: History, path: str) -> bool:
+    """Whether a retained version shows it, an unfinished plan may look at it, or an attempt may
+    yet commit it: by looking at every version there was."""
+    for version in range(history.latest + 1):
+        ended_ms = None if version == history.latest else history.steps[version + 1].at_ms
+        retained = ended_ms is None or history.now_ms - ended_ms < KEEP
+        read = any(version >= read for read in history.reads)
+        if (retained or read) and path in history.live(version):
+            return True
+    attempt = attempt_of(path)
+    if attempt:
+        succeeded = history.succeeded
+        return not (succeeded or attempt <= history.abandoned)
+    return False
+
+
+def obviously_garbage(history: History, path: str) -> bool:
+    if obviously_needed(history, path):
+        return False
+    attempt = attempt_of(path)
+    ever = any(path in step.adds for step in history.steps)
+    if attempt and attempt != history.succeeded:
+        return True  # never to be seen, however young
+    if not attempt and not ever:
+        return False  # a foreign file that somebody may be about to commit
+    return history.now_ms - history.written[path] >= KEEP
+
+
+def facts_of(history: History) -> Facts:
+    stones = [
+        Tombstone(path, "", step.at_ms, version)
+        for version, step in enumerate(history.steps)
+        for path in sorted(step.removes)
+    ]
+    committed = next((v for v, step in enumerate(history.steps) if step.attempt), 0)
+    ended = Ended(history.succeeded, history.abandoned, version=committed)
+    live = frozenset(history.live(history.latest))
+    return Facts(history.now_ms, live, stones, {"o": ended}, history.reads)
+
+
+def found_of(history: History) -> list[Found]:
+    return [
+        Found(path, 1, at, Part.DATA if attempt_of(path) else Part.OTHER,
+              "o" if attempt_of(path) else "", attempt_of(path))
+        for path, at in history.written.items()
+    ]  # fmt: skip
+
+
+def some_of(draw: st.DrawFn, paths: list[str]) -> set[str]:
+    return set(draw(st.lists(st.sampled_from(paths), max_size=2))) if paths else set()
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> History:
+    history = History()
+    now = 0
+    for number in range(draw(st.integers(1, 5))):
+        history.written[f"f{number}"] = draw(st.integers(0, 20))
+    for attempt in (1, 2, 3):
+        for number in range(draw(st.integers(0, 2))):
+            history.written[f"o-{attempt}/{number}"] = draw(st.integers(0, 20))
+    history.steps.append(Step(0, frozenset(), frozenset()))
+    history.abandoned = draw(st.integers(0, 2))
+    for _ in range(draw(st.integers(0, 7))):
+        now += draw(st.integers(0, 6))
+        live = history.live(history.latest)
+        # Restores bring back what was there before, so any foreign file may come at any time.
+        foreign = [p for p in history.written if not attempt_of(p) and p not in live]
+        seen = [p for s in history.steps for p in s.adds if attempt_of(p) and p not in live]
+        adds = (
+            set(draw(st.lists(st.sampled_from(foreign + seen), max_size=2))) if foreign else set()
+        )
+        removes = set(draw(st.lists(st.sampled_from(sorted(live)), max_size=2))) if live else set()
+        attempt = 0
+        if not history.succeeded and draw(st.integers(0, 3)) == 0:
+            attempt = draw(st.integers(history.abandoned + 1, 3))
+            own = [p for p in history.written if attempt_of(p) == attempt]
+            adds |= set(own[: draw(st.integers(0, len(own)))])
+        history.steps.append(Step(now, frozenset(adds), frozenset(removes), attempt))
+    history.now_ms = now + draw(st.integers(0, 15))
+    history.reads = tuple(draw(st.lists(st.integers(0, history.latest), max_size=2)))
+    return history
+
+
+def gone(decision: Decision) -> set[str]:
+    return {each.file.path for each in decision.garbage}
+
+
+@settings(max_examples=300, deadline=None)
+@given(histories())
+def test_exactly_what_nobody_needs_goes(history: History) -> None:
+    decision = decide(found_of(history), facts_of(history), RULES)
+    wanted = {path for path in history.written if obviously_garbage(history, path)}
+    assert gone(decision) == wanted
+
+
+@settings(max_examples=150, deadline=None)
+@given(histories(), st.integers(0, 20))
+def test_what_is_not_known_is_kept(history: History, known_from: int) -> None:
+    """Of a log that begins late, and whose first checkpoint has forgotten old removals, less
+    goes, and never more."""
+    facts = facts_of(history)
+    versions = [v for v, step in enumerate(history.steps) if step.at_ms >= known_from]
+    first = versions[0] if versions else history.latest
+    late = Facts(
+        facts.now_ms,
+        facts.live,
+        [stone for stone in facts.tombstones if stone.version > first],
+        facts.operations,
+        facts.reads,
+        known_from_ms=history.steps[first].at_ms,
+        known_from_version=first,
+    )
+    needed = {path for path in history.written if obviously_needed(history, path)}
+    found = gone(decide(found_of(history), late, RULES))
+    assert not found & needed
+
+
+@settings(max_examples=150, deadline=None)
+@given(histories())
+def test_it_says_when_to_come_back(history: History) -> None:
+    """Nothing becomes garbage by its age before `next_ms`."""
+    facts = facts_of(history)
+    found = found_of(history)
+    before = decide(found, facts, RULES)
+    limit = before.next_ms if before.next_ms is not None else facts.now_ms + 100
+    later = Facts(limit - 1, facts.live, facts.tombstones, facts.operations, facts.reads)
+    if limit - 1 >= facts.now_ms:
+        assert gone(decide(found, later, RULES)) == gone(before)
+
+
+@settings(max_examples=100, deadline=None)
+@given(histories())
+def test_without_a_retention_nothing_goes_that_was_ever_named(history: History) -> None:
+    rules = Rules(None, staging_ms=KEEP, dead_ms=KEEP)
+    named = {path for step in history.steps for path in step.adds}
+    found = gone(decide(found_of(history), facts_of(history), rules))
+    assert not found & named
+    assert all(attempt_of(path) for path in found)
+
+
+# The rest of an operation --------------------------------------------------------------------
+
+
+def operation_files(at_ms: int) -> list[Found]:
+    folder = "_tandem/operations/o"
+    return [
+        Found(f"{folder}/operation.json", 1, at_ms, Part.RECORD, "o"),
+        Found(f"{folder}/result.json", 1, at_ms, Part.RECORD, "o"),
+        Found(f"{folder}/ending.json", 1, at_ms, Part.ENDING, "o"),
+        Found(f"{folder}/attempts/1/plan.json", 1, at_ms, Part.ATTEMPT, "o", 1),
+        Found(f"{folder}/attempts/1/rounds/0/result.json", 1, at_ms, Part.ROUND, "o", 1),
+        Found("_tandem/rowmaps/o-1.rowmap", 1, at_ms, Part.ROW_MAP, "o", 1),
+        Found("_tandem/dv/o-1/x.bin", 1, at_ms, Part.VECTORS, "o", 1),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("ended", "age", "names"),
+    [
+        (Ended(), 1000, set()),
+        (Ended(succeeded=1, logged=True), 9, set()),
+        (
+            Ended(succeeded=1, logged=True),
+            10,
+            {"ending.json", "plan.json", "result.json", "o-1.rowmap", "x.bin"},
+        ),
+        (Ended(closed=True, recorded=True, abandoned=1), 9, {"result.json", "o-1.rowmap", "x.bin"}),
+        (
+            Ended(closed=True, recorded=True, abandoned=1),
+            1000,
+            {"ending.json", "plan.json", "result.json", "o-1.rowmap", "x.bin"},
+        ),
+        # It may be run again, and then its first attempt tells what to read.
+        (Ended(abandoned=1), 39, {"result.json", "o-1.rowmap", "x.bin"}),
+    ],
+)
+def test_what_goes_of_an_operation(ended: Ended, age: int, names: set[str]) -> None:
+    facts = Facts(1000, operations={"o": ended})
+    found = decide(operation_files(1000 - age), facts, RULES).garbage
+    assert {each.file.path.rsplit("/", 1)[1] for each in found} == names
+    records = [each for each in found if each.file.part is Part.RECORD]
+    assert records == []
+
+
+def test_the_record_of_a_failure_stays_and_of_a_success_goes_when_only_the_log_is_asked() -> None:
+    files = operation_files(0)
+    failed = Facts(1000, operations={"o": Ended(closed=True, recorded=True, abandoned=1)})
+    assert Why.RECORD not in {each.why for each in decide(files, failed, RULES).garbage}
+    done = Facts(1000, operations={"o": Ended(succeeded=1, logged=True, recorded=True)})
+    assert len(decide(files, done, RULES).garbage) == len(files)
+    # The log has forgotten: then the record alone keeps it from being done twice.
+    forgotten = Facts(1000, operations={"o": Ended(succeeded=1, recorded=True)})
+    assert Why.RECORD not in {each.why for each in decide(files, forgotten, RULES).garbage}
+
+
+def test_a_row_map_stays_for_a_plan_that_began_before_its_compaction() -> None:
+    files = [f for f in operation_files(0) if f.part is Part.ROW_MAP]
+    ended = {"o": Ended(succeeded=1, logged=True, version=7)}
+    for reads, goes in (((), True), ((7,), True), ((8, 6), False)):
+        facts = Facts(1000, operations=ended, reads=reads)
+        assert bool(decide(files, facts, RULES).garbage) is goes
+
+
+def test_vectors_stay_as_long_as_any_version_names_them() -> None:
+    file = Found("_tandem/dv/o-1/x.bin", 1, 0, Part.VECTORS, "o", 1)
+    ended = {"o": Ended(succeeded=1, logged=True)}
+    live = Facts(100, frozenset({file.path}), operations=ended)
+    assert decide([file], live, RULES).garbage == ()
+    replaced = [Tombstone("a", file.path, 95, 3)]
+    young = decide([file], Facts(100, tombstones=replaced, operations=ended), RULES)
+    assert young.garbage == ()
+    assert young.next_ms == 105
+    old = decide([file], Facts(105, tombstones=replaced, operations=ended), RULES)
+    assert [each.why for each in old.garbage] == [Why.REMOVED]
+
+
+def test_what_looks_like_ours_and_is_of_an_unknown_operation_is_left_alone() -> None:
+    file = Found("0123456789abcdef-1/part.parquet", 1, 0, Part.DATA, "0123456789abcdef", 1)
+    assert decide([file], Facts(1000), RULES).garbage == ()
+
+
+def test_only_all_dead_attempts_up_to_one_are_declared_dead() -> None:
+    attempts = [
+        Unfinished("a", 1, 0),
+        Unfinished("a", 2, 5),
+        Unfinished("b", 1, 0),
+        Unfinished("b", 2, 995),
+        Unfinished("b", 3, 0),
+        Unfinished("c", 1, 0, alive=True),
+        Unfinished("c", 2, 0),
+    ]
+    assert dead(attempts, 1000, RULES) == {"a": 2, "b": 1}
