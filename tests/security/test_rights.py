@@ -25,6 +25,7 @@ from support.operator_thread import (
     operating,
     quick_settings,
 )
+from tandem.kube.kinds import FINALIZER
 
 if TYPE_CHECKING:
     from support.cluster import Cluster
@@ -100,7 +101,9 @@ class Run:
         space.table("t", self.lake.location, **secret)
         space.table("missing", self.lake.location, storage={"secretRef": {"name": self.secrets[1]}})
         policy = {"minor": {"enabled": True}, "history": {"succeeded": 0, "failed": 0}}
-        space.table("a", self.automatic.location, compaction=policy)
+        # As an earlier release has left it.
+        automatic = {"location": self.automatic.location, "compaction": policy}
+        space.create("LakeTable", "a", automatic, finalizers=[FINALIZER])
         space.compaction("c", "t")
         space.await_end(KIND, "c")
         ttl = {"ttlSecondsAfterFinished": 0}

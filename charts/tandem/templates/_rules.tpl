@@ -1,7 +1,8 @@
 {{/* All that the operator may do in a namespace. examples/cluster/rbac.yaml says the same; a test
 compares. */}}
 {{- define "tandem.rules" -}}
-# What people ask for. Patched for the finalizer that gives time to cancel.
+# What people ask for. Patched for the finalizer that gives operations time to cancel; LakeTables
+# to take off the one that an earlier release has put there.
 - apiGroups: [tandem.dev]
   resources: [laketables, tableingests, tablecompactions, tableupdates, segmentrewrites]
   verbs: [get, list, watch, patch]

@@ -86,9 +86,7 @@ class TableLife:
             await self._run(stopped)
 
     async def _run(self, stopped: Stopped) -> None:
-        _, namespace, name = self._key
-        tables = self._context.tables
-        tables[namespace, name] = self._table
+        self._context.tables[self._key[1:]] = self._table
         unwatch = self._context.registry.watch(self._key, self._changed)
         self._table.wake = self._wake.set
         minding = asyncio.create_task(self._mind(stopped), name="mind the stop")
@@ -97,8 +95,7 @@ class TableLife:
         finally:
             minding.cancel()
             unwatch()
-            if tables.get((namespace, name)) is self._table:
-                del tables[namespace, name]
+            self._withdraw()
             await self._writer.close()
 
     async def _mind(self, stopped: Stopped) -> None:
@@ -112,9 +109,16 @@ class TableLife:
             self._body = body
             self._writer.observe(status_of(body), body["metadata"]["resourceVersion"])
         else:
+            # At once: no operation shall begin on what is no more.
+            self._withdraw()
             self._writer.gone = True
             self._leaving = True
         self._wake.set()
+
+    def _withdraw(self) -> None:
+        tables, key = self._context.tables, self._key[1:]
+        if tables.get(key) is self._table:
+            del tables[key]
 
     def _gone(self) -> None:
         """It is no more, though nobody has told us: those who need it shall know."""
