@@ -10,7 +10,7 @@ import json
 
 import pytest
 
-from simulator import foreign
+from simulator import foreign_table
 from simulator.single import Single
 from support.faults import Fault, StrikeOnce
 from tandem.errors import LocksUnavailable, Reason
@@ -352,7 +352,7 @@ def test_a_commit_that_falls_into_a_hole_of_the_log_is_made_again() -> None:
     hole = until(session, Point.PUT_COMMIT, single).version
     for _ in range(3):
         single.foreign("append")
-    foreign.clean_log(single.world)
+    foreign_table.clean_log(single.world)
     ending = single.drive(session)
     single.checker.catch_up()
     assert ending.reason is Reason.COMMITTED
@@ -367,7 +367,7 @@ def test_log_clean_up_during_a_statement_counts_as_a_change() -> None:
     until(session, Point.RECONCILE, single)
     single.foreign("update_by_rewrite")
     single.foreign("append")
-    foreign.clean_log(single.world)
+    foreign_table.clean_log(single.world)
     ending = single.drive(session)
     single.checker.catch_up()
     assert ending.reason is Reason.COMMITTED

@@ -9,39 +9,47 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote
 
+from reconcile.world import Entry, Serial, allowed_states
 from simulator import rows
-from simulator.foreign import Intent
+from simulator.foreign import Intent, Model, unchanged
+from simulator.invariants import Invariants, Seen, Violation
 from simulator.rows import Row
-from simulator.statements import BY_SQL, Statement
+from simulator.statements import BY_SQL, Merge, Statement
 from simulator.world import World
 from tandem.delta import dv
 from tandem.delta.actions import Commit, DeletionVector
 from tandem.delta.names import commit_path
 from tandem.errors import ObjectNotFound
+from tandem.reconcile.model import ChangeKind
 
-Model = dict[int, Row]
+__all__ = ["Checker", "Violation"]
 
-
-class Violation(AssertionError):
-    """The table shows rows that no serial order of the operations gives."""
+SMALL = 14
+"""Histories of at most so many commits are compared with every serial order as well."""
 
 
 @dataclass
 class Checker:
     """Fed with every version as soon as it exists, before anything can be cleaned.
 
-    `batches` are the rows of ingests by operation id, `serializable` the ids of statements
-    with that isolation.
+    `batches` are the rows of ingests by operation id, `merges` what merges mean,
+    `serializable` the ids of statements with that isolation. `serial` is what each version
+    did, for `check_every_order`.
     """
 
     world: World
     intents: dict[int, Intent] = field(default_factory=dict)
     batches: dict[str, list[Row]] = field(default_factory=dict)
+    merges: dict[str, Merge] = field(default_factory=dict)
     serializable: set[str] = field(default_factory=set)
+    invariants: Invariants = field(default_factory=Invariants)
+    serial: list[Serial] = field(default_factory=list)
+    contents: dict[str, list[Row]] = field(default_factory=dict)
     models: list[Model] = field(default_factory=list)
     files: dict[str, Any] = field(default_factory=dict)
     appended_at: dict[int, int] = field(default_factory=dict)
@@ -69,12 +77,14 @@ class Checker:
         actions = [json.loads(line) for line in data.splitlines() if line.strip()]
         info = next(a["commitInfo"] for a in actions if "commitInfo" in a)
         before = self.models[-1] if self.models else {}
+        seen = Seen(version, actions, dict(self.files))
         touched = self._replay(actions)
         self._check_txns(version, actions)
         found = self._read()
         candidates = self._expected(version, info, before, touched)
         if found not in [Counter(c.values()) for c in candidates]:
             raise Violation(self._difference(version, info, candidates[0], found))
+        self.invariants.check(seen, Counter(before.values()), found)
         actual = {row.rid: row for row in found}
         self.models.append(actual)
         self.ever |= actual.keys()
@@ -111,7 +121,9 @@ class Checker:
             try:
                 content = rows.read(self.world.store, path)
             except ObjectNotFound as error:
-                raise Violation(f"a live file is gone: {error}") from None
+                raise Violation(f"I-5: a live file is gone: {error}") from None
+            if self.contents.setdefault(path, content) != content:
+                raise Violation(f"I-1: {path} has other rows than when it became visible")
             found.update(row for i, row in enumerate(content) if i not in dead)
         return found
 
@@ -148,50 +160,111 @@ class Checker:
         if version in self.intents:
             return [self._foreign(version, self.intents[version], before)]
         if "abandoned" in ours or version == 0:
-            return [before]
+            return [self._serial("nothing", before, passable_from=-1)]
         kind, operation = ours["kind"], ours["operation"]
-        if kind == "TableCompaction":
-            return [before]
+        if kind in ("TableCompaction", "SegmentRewrite"):
+            return [self._serial(kind, before, passable_from=-1)]
         if kind == "TableIngest":
-            batch = self.batches[operation]
-            self.appended_at |= {row.rid: version for row in batch}
-            return [before | {row.rid: row for row in batch}]
-        if touched:
+            return [self._appended(version, self.batches[operation], before)]
+        merge = self.merges.get(operation)
+        if touched or merge is not None:
             self.changes.add(version)
-        recorded = ours["statement"]
-        set_v = (recorded.get("set") or {}).get("v", "")
-        statement = BY_SQL[_plain(recorded["where"]), _plain(set_v)]
-        return self._statement(statement, operation, ours["readVersion"], version, before)
+        statement = merge or _statement(ours["statement"])
+        serializable = operation in self.serializable
+        passable: int | None = ours["readVersion"] if touched or merge else -1
+        self._serial(
+            str(statement),
+            before,
+            statement.effect,
+            passable_from=None if serializable else passable,
+        )
+        if serializable:
+            candidates: list[Set[int]] = [before.keys()]
+        else:
+            candidates = self._readable(ours["readVersion"], version, before)
+        self._check_counts(version, ours, statement, before, candidates)
+        return [_applied(statement, before, to) for to in candidates]
+
+    def _serial(
+        self,
+        name: str,
+        before: Model,
+        effect: Callable[[Model], Model] = unchanged,
+        *,
+        append: bool = False,
+        passable_from: int | None = None,
+    ) -> Model:
+        """Note what the version did; what it makes of the rows before it."""
+
+        def on_rows(rows_: Any) -> Any:
+            return [*effect({row.rid: row for row in rows_}).values()]
+
+        self.serial.append(Serial(name, on_rows, append, passable_from))
+        return effect(before)
+
+    def _appended(self, version: int, batch: Sequence[Row], before: Model) -> Model:
+        self.appended_at |= {row.rid: version for row in batch}
+        found = {row.rid: row for row in batch}
+        return self._serial("append", before, lambda rows_: rows_ | found, append=True)
 
     def _foreign(self, version: int, intent: Intent, before: Model) -> Model:
         if intent.is_change:
             self.changes.add(version)
+        if intent.appended:
+            return self._appended(version, intent.appended, before)
+        passable = None if intent.is_change else -1
         if intent.restored is not None:
-            return self.models[intent.restored]
-        if intent.statement is not None:
-            return _applied(intent.statement, before, before.keys())
-        self.appended_at |= {row.rid: version for row in intent.appended}
-        return before | {row.rid: row for row in intent.appended}
+            target = self.models[intent.restored]
+            return self._serial("restore", before, lambda _: target, passable_from=passable)
+        return self._serial("foreign", before, intent.effect, passable_from=passable)
 
-    def _statement(
-        self, statement: Statement, operation: str, read: int, version: int, before: Model
-    ) -> list[Model]:
-        """Write-serializable: what was appended after the newest change since the read version
-        may have been overlooked, each append as a whole; nothing else may."""
-        if operation in self.serializable:
-            return [_applied(statement, before, before.keys())]
+    def _readable(self, read: int, version: int, before: Model) -> list[Set[int]]:
+        """Which rows a statement may have met. Write-serializable: what was appended after the
+        newest change since the read version may have been overlooked, each append as a whole;
+        nothing else may."""
         newest = max((c for c in self.changes if read < c < version), default=read)
         late: dict[int, set[int]] = {}
         for rid in before:
             at = self.appended_at.get(rid, 0)
             if newest < at < version:
                 late.setdefault(at, set()).add(rid)
-        found = []
         surely = before.keys() - {rid for rids in late.values() for rid in rids}
-        for chosen in range(2 ** len(late)):
-            extra = [rids for i, rids in enumerate(late.values()) if chosen >> i & 1]
-            found.append(_applied(statement, before, surely.union(*extra)))
-        return found
+        return [
+            surely.union(*(rids for i, rids in enumerate(late.values()) if chosen >> i & 1))
+            for chosen in range(2 ** len(late))
+        ]
+
+    def _check_counts(
+        self,
+        version: int,
+        ours: dict[str, Any],
+        statement: Statement,
+        before: Model,
+        candidates: Sequence[Set[int]],
+    ) -> None:
+        """I-21: what is reported is what the statement did to rows that were there before."""
+        affected = ours["result"].get("rowsAffected") or {}
+        found = tuple(affected.get(name, 0) for name in ("updated", "deleted", "inserted"))
+        possible = set()
+        for to in candidates:
+            met = [before[rid] for rid in to]
+            new = [statement.apply(row) for row in met if statement.matches(row)]
+            deleted = new.count(None)
+            inserted = len(statement.missing(met)) if isinstance(statement, Merge) else 0
+            possible.add((len(new) - deleted, deleted, inserted))
+        if found not in possible:
+            raise Violation(f"I-21, version {version}: {found} reported, {possible} possible")
+
+    def check_every_order(self) -> None:
+        """Small histories: the rows at the end are those of some serial execution of the same
+        operations on plain lists, from the beginning. Raises Violation."""
+        if len(self.serial) > SMALL:
+            return
+        log = [Entry(ChangeKind.CHANGE, frozenset(), serial) for serial in self.serial]
+        found: Any = sorted(self.models[-1].values())
+        if found not in allowed_states(log):
+            names = [serial.name for serial in self.serial]
+            raise Violation(f"no serial order of {names} leaves these rows")
 
     def _difference(
         self, version: int, info: dict[str, Any], expected: Model, found: Counter[Row]
@@ -219,13 +292,17 @@ class Checker:
         return "\n".join(lines)
 
 
-def _applied(statement: Statement, before: Model, to: Any) -> Model:
-    after = {}
-    for rid, row in before.items():
-        new = statement.apply(row) if rid in to else row
-        if new is not None:
-            after[rid] = new
-    return after
+def _applied(statement: Statement, before: Model, to: Set[int]) -> Model:
+    """The statement's effect on these of the rows; it did not meet the others."""
+    met = statement.effect({rid: row for rid, row in before.items() if rid in to})
+    return met | {rid: row for rid, row in before.items() if rid not in to}
+
+
+def _statement(recorded: dict[str, Any]) -> Statement:
+    """The statement that a commit says it executed."""
+    set_ = recorded.get("set") or {}
+    column, value = next(iter(set_.items()), ("", ""))
+    return BY_SQL[_plain(recorded["where"]), column, _plain(value)]
 
 
 def _plain(sql: str) -> str:

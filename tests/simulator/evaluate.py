@@ -34,7 +34,10 @@ class Evaluator:
     def matches(self, row: Row) -> bool:
         return bool(_value(self._where, row))
 
-    def changed(self, row: Row) -> Row:
+    def changed(self, row: Row) -> Row | None:
+        """What becomes of a row that matches; None if it is deleted."""
+        if self.deletes:
+            return None
         return row._replace(**{name: int(_value(e, row)) for name, e in self._set.items()})
 
 

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from simulator import foreign
 from simulator.actor import Actor, operation
 from simulator.checker import Checker, Violation
+from simulator.foreign_mix import COMMITS, HOUSEKEEPING, Act
+from simulator.invariants import check_locks
 from simulator.jobs import INGEST_ROWS
 from simulator.statements import DELETES, UPDATES, Statement
 from simulator.world import World
@@ -38,7 +40,7 @@ class History:
     ) -> None:
         if deletion_vectors is None:
             deletion_vectors = seed % 8 != 7
-        self.world = World(seed, deletion_vectors=deletion_vectors)
+        self.world = World(seed, deletion_vectors, partitioned=seed % 5 == 3)
         self.checker = Checker(self.world)
         self.rng = self.world.rng
         self.table = Table(self.world.store, self.world.log, "LakeTable/simulated")
@@ -76,6 +78,7 @@ class History:
             weights = [weight for weight, _ in choices]
             self.rng.choices([act for _, act in choices], weights)[0]()
             self.checker.catch_up()
+            check_locks(self.world.locks.entries(self.table.location))
         raise Violation(f"it hangs: {[a.name for a in self.actors if a.ended is None]}")
 
     def _choices(self) -> list[tuple[float, Callable[[], None]]]:
@@ -100,23 +103,26 @@ class History:
                 operation_id = entry.request.operation
                 found.append((1, lambda o=operation_id: self._expire(o)))  # type: ignore[misc]
         for driver in self.world.jobs.running():
-            found.append((10, lambda d=driver: self.world.jobs.advance(d)))  # type: ignore[misc]
+            go_on = lambda d=driver: self.world.jobs.advance(d)  # noqa: E731
+            found.append((driver.speed, go_on))
             if self.faults:
                 found.append((0.05, lambda d=driver: self._job_dies(d)))  # type: ignore[misc]
                 found.append((0.1, lambda d=driver: self._job_twin(d)))  # type: ignore[misc]
         if self.foreign_left:
             found.append((3, self._any_foreign))
             if self.faults:
-                found.append((0.1, lambda: foreign.vacuum(self.world)))
-                found.append((0.4, lambda: foreign.clean_log(self.world)))
+                found += [
+                    (weight, lambda act=act: act(self.world))  # type: ignore[misc]
+                    for weight, act in HOUSEKEEPING
+                ]
         return found
 
     def _any_foreign(self) -> None:
         self.foreign_left -= 1
-        weights = [weight for weight, _ in foreign.COMMITS]
-        self._foreign(self.rng.choices([act for _, act in foreign.COMMITS], weights)[0])
+        weights = [weight for weight, _ in COMMITS]
+        self._foreign(self.rng.choices([act for _, act in COMMITS], weights)[0])
 
-    def _foreign(self, act: Callable[[World], tuple[int, foreign.Intent] | None]) -> None:
+    def _foreign(self, act: Act) -> None:
         committed = act(self.world)
         if committed is not None:
             version, intent = committed
@@ -163,6 +169,7 @@ class History:
             if int(entry.request.owner.split("-")[0]) in self.world.departed:
                 raise Violation(f"a lock is left: {entry}")
         self._check_garbage(snapshot.version)
+        self.checker.check_every_order()
 
     def _run_again(self) -> None:
         """The same resources once more: the first results are reported, nothing changes."""
@@ -233,7 +240,7 @@ class History:
         serializable = self.rng.random() < 0.2
         isolation = "Serializable" if serializable else "WriteSerializable"
         what = (
-            {"update": {"where": statement.where, "set": {"v": statement.set_v}}}
+            {"update": {"where": statement.where, "set": {statement.column: statement.set_to}}}
             if statement.new
             else {"delete": {"where": statement.where}}
         )

@@ -7,17 +7,22 @@ the process that started it has died. It reads and writes through the store alon
 
 from __future__ import annotations
 
-import hashlib
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-import pyarrow as pa
-from pyroaring import BitMap64
-
 from simulator import rows
 from simulator.evaluate import Evaluator
-from tandem.delta import dv
+from simulator.job_rows import (
+    FILE_ROWS,
+    dead_rows,
+    layout_key,
+    map_bin,
+    matches_file,
+    placed,
+    sidecar,
+)
+from simulator.statements import Merge
 from tandem.errors import AlreadyExists, ObjectNotFound
 from tandem.reconcile import rowmap_format
 from tandem.reconcile.rowmap import RowMapBuilder, RowMapIdentity
@@ -27,10 +32,10 @@ from tandem.spark.job import (
     JobFailure,
     JobResult,
     JobSpec,
+    MergeJob,
     OutputFile,
     RewriteJob,
     RoundRequest,
-    SidecarRef,
     StatementJob,
 )
 from tandem.spark.port import JobPhase, JobRequest, JobStatus
@@ -47,16 +52,19 @@ class Driver:
     steps: Iterator[None]
     alive: bool = True
     failed: bool = False
+    speed: float = 10.0
 
 
 @dataclass
 class SimulatedJobs:
-    """A `JobRunner`. `batches` holds what sources contain, by location."""
+    """A `JobRunner`. `batches` holds what sources of ingests contain, by location; `merges`
+    what a merge of the source at a location means."""
 
     store: MemoryStore
     rng: random.Random
     say: Callable[[str], None]
     batches: dict[str, list[rows.Row]] = field(default_factory=dict)
+    merges: dict[str, Merge] = field(default_factory=dict)
     drivers: dict[str, list[Driver]] = field(default_factory=dict)
     files: int = 0
     _paths: dict[str, str] = field(default_factory=dict)
@@ -102,7 +110,9 @@ class SimulatedJobs:
     def _launch(self, name: str, spec_path: str) -> None:
         self._paths[name] = spec_path
         spec = JobSpec.model_validate_json(self.store.get(spec_path))
-        self.drivers[name].append(Driver(name, self._run(spec)))
+        self.drivers[name].append(
+            Driver(name, self._run(spec), speed=self.rng.choice((1.0, 10.0, 10.0, 40.0)))
+        )
 
     # The work
 
@@ -115,7 +125,7 @@ class SimulatedJobs:
             elif isinstance(job, IngestJob):
                 yield from self._ingest(spec, job)
             else:
-                yield from self._statement(spec, job)
+                yield from self._rounds(spec, job)
         except ObjectNotFound as error:
             path = f"{spec.control_prefix}/rounds/0/failure.json"
             failure = JobFailure(
@@ -136,20 +146,24 @@ class SimulatedJobs:
         read = 0
         for each in job.bins:
             yield
-            path = self._path(spec)
-            written: list[rows.Row] = []
-            for index in each.inputs:
-                file = job.inputs[index]
-                dead = _dead(file)
-                found = rows.read(self.store, file.logged_path)
-                builder.add_input(file.logged_path, len(found), dead)
-                live = [row for position, row in enumerate(found) if position not in dead]
-                if live:
-                    builder.add_run(file.logged_path, 0, len(found), path)
-                read += len(live)
-                written += live
-            if written:
-                outputs.append(self._output(path, written, run=each.run))
+            found: list[tuple[int, int, rows.Row]] = []
+            members = [job.inputs[index] for index in each.inputs]
+            for number, file in enumerate(members):
+                dead, content = dead_rows(file), rows.read(self.store, file.logged_path)
+                builder.add_input(file.logged_path, len(content), dead)
+                found += [(number, p, row) for p, row in enumerate(content) if p not in dead]
+            read += len(found)
+            key = layout_key(job)
+            if key is not None:
+                found.sort(key=lambda at: key(at[2]))
+            size = FILE_ROWS if job.target_file_size else max(len(found), 1)
+            paths = [self._path(spec) for _ in range(0, len(found), size)]
+            for begin, path in zip(range(0, len(found), size), paths, strict=True):
+                written = [row for _, _, row in found[begin : begin + size]]
+                values = dict(each.partition_values)
+                outputs.append(self._output(path, written, run=each.run, partition_values=values))
+            names = [file.logged_path for file in members]
+            map_bin(builder, names, found, paths, size, permuted=key is not None)
         data = rowmap_format.to_bytes(builder.build())
         map_path = f"{spec.control_prefix}/rounds/0/{self._name()}.rowmap"
         self.store.put(map_path, data)
@@ -160,7 +174,7 @@ class SimulatedJobs:
                 operation_id=spec.operation_id,
                 attempt=spec.attempt,
                 outputs=tuple(outputs),
-                row_map=_ref(map_path, data),
+                row_map=sidecar(map_path, data),
                 rows_read=read,
                 rows_written=sum(o.rows for o in outputs),
             ),
@@ -172,8 +186,7 @@ class SimulatedJobs:
         outputs = []
         for part in (found[:half], found[half:]):
             yield
-            if part:
-                outputs.append(self._output(self._path(spec), part))
+            outputs += self._outputs(spec, part)
         self._publish(
             spec,
             JobResult(
@@ -185,12 +198,19 @@ class SimulatedJobs:
             ),
         )
 
-    def _statement(self, spec: JobSpec, job: StatementJob) -> Iterator[None]:
-        evaluator = Evaluator(job.where, job.set)
+    def _rounds(self, spec: JobSpec, job: StatementJob | MergeJob) -> Iterator[None]:
+        merge: Merge | None = None
+        if isinstance(job, MergeJob):
+            merge = self.merges[job.source_location]
+            change: Callable[[rows.Row], rows.Row | None] = merge.apply
+            matches: Callable[[rows.Row], bool] = merge.matches
+        else:
+            evaluator = Evaluator(job.where, job.set)
+            change, matches = evaluator.changed, evaluator.matches
         round_ = 0
         inputs = job.inputs
         while True:
-            yield from self._round(spec, evaluator, round_, inputs)
+            yield from self._round(spec, matches, change, round_, inputs, merge)
             round_ += 1
             request_path = f"{spec.control_prefix}/rounds/{round_}/request.json"
             while not self._exists(request_path):
@@ -201,32 +221,39 @@ class SimulatedJobs:
             inputs = request.inputs
 
     def _round(
-        self, spec: JobSpec, evaluator: Evaluator, round_: int, inputs: tuple[InputFile, ...]
+        self,
+        spec: JobSpec,
+        matches: Callable[[rows.Row], bool],
+        change: Callable[[rows.Row], rows.Row | None],
+        round_: int,
+        inputs: tuple[InputFile, ...],
+        merge: Merge | None,
     ) -> Iterator[None]:
-        path = self._path(spec)
-        written: list[rows.Row] = []
-        columns: dict[str, list[int | None]] = {
-            "input": [], "position": [], "output": [], "output_position": [],
-        }  # fmt: skip
-        read = 0
+        found: list[tuple[int, int, rows.Row | None]] = []
+        seen: list[rows.Row] = []
         for index, file in enumerate(inputs):
             yield
-            dead = _dead(file)
+            dead = dead_rows(file)
             for position, row in enumerate(rows.read(self.store, file.logged_path)):
                 if position in dead:
                     continue
-                read += 1
-                if not evaluator.matches(row):
-                    continue
-                columns["input"].append(index)
-                columns["position"].append(position)
-                deletes = evaluator.deletes
-                columns["output"].append(None if deletes else 0)
-                columns["output_position"].append(None if deletes else len(written))
-                if not deletes:
-                    written.append(evaluator.changed(row))
-        outputs = (self._output(path, written, round_=round_),) if written else ()
-        data = _matches(columns)
+                seen.append(row)
+                if matches(row):
+                    found.append((index, position, change(row)))
+        outputs = self._outputs(
+            spec, [new for _, _, new in found if new is not None], round_=round_
+        )
+        places = placed([new for _, _, new in found], spec.table.partition_columns)
+        columns: dict[str, list[int | None]] = {
+            "input": [index for index, _, _ in found],
+            "position": [position for _, position, _ in found],
+            "output": [output for output, _ in places],
+            "output_position": [place for _, place in places],
+        }
+        if merge is not None:
+            fresh = self._outputs(spec, merge.missing(seen), round_=round_)
+            outputs += [file.model_copy(update={"fresh": True}) for file in fresh]
+        data = matches_file(columns)
         matches_path = f"{spec.control_prefix}/rounds/{round_}/{self._name()}.arrow"
         self.store.put(matches_path, data)
         yield
@@ -236,11 +263,11 @@ class SimulatedJobs:
                 operation_id=spec.operation_id,
                 attempt=spec.attempt,
                 round=round_,
-                outputs=outputs,
-                matches=_ref(matches_path, data),
-                rows_read=read,
-                rows_written=len(written),
-                rows_matched=len(columns["input"]),
+                outputs=tuple(outputs),
+                matches=sidecar(matches_path, data),
+                rows_read=len(seen),
+                rows_written=sum(output.rows for output in outputs),
+                rows_matched=len(found),
             ),
         )
 
@@ -253,8 +280,23 @@ class SimulatedJobs:
         except AlreadyExists:
             self.say(f"    a twin of job {spec.operation_id}-{spec.attempt} was faster")
 
+    def _outputs(
+        self, spec: JobSpec, written: list[rows.Row], *, round_: int = 0
+    ) -> list[OutputFile]:
+        """A file for each partition; none for no rows."""
+        return [
+            self._output(self._path(spec), part, round_=round_, partition_values=values)
+            for values, part in rows.by_partition(written, spec.table.partition_columns)
+        ]
+
     def _output(
-        self, path: str, written: list[rows.Row], *, run: int = 0, round_: int = 0
+        self,
+        path: str,
+        written: list[rows.Row],
+        *,
+        run: int = 0,
+        round_: int = 0,
+        partition_values: rows.PartitionValues,
     ) -> OutputFile:
         size = rows.write(self.store, path, written)
         return OutputFile(
@@ -263,6 +305,7 @@ class SimulatedJobs:
             rows=len(written),
             modified_ms=self.store.head(path).modified_ms,
             stats=rows.stats(len(written)),
+            partition_values=partition_values,
             run=run,
             round=round_,
         )
@@ -280,25 +323,3 @@ class SimulatedJobs:
         except ObjectNotFound:
             return False
         return True
-
-
-def _dead(file: InputFile) -> BitMap64:
-    return dv.from_base64(file.dv) if file.dv else BitMap64()
-
-
-def _ref(path: str, data: bytes) -> SidecarRef:
-    return SidecarRef(path=path, size=len(data), sha256=hashlib.sha256(data).hexdigest())
-
-
-def _matches(columns: dict[str, list[int | None]]) -> bytes:
-    types = {
-        "input": pa.int32(),
-        "position": pa.int64(),
-        "output": pa.int32(),
-        "output_position": pa.int64(),
-    }
-    table = pa.table({name: pa.array(columns[name], type_) for name, type_ in types.items()})
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_file(sink, table.schema) as writer:
-        writer.write_table(table)
-    return bytes(sink.getvalue())

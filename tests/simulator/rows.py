@@ -29,6 +29,21 @@ class Row(NamedTuple):
     v: int
 
 
+PartitionValues = dict[str, str | None]
+
+
+def by_partition(
+    found: Sequence[Row], columns: Sequence[str]
+) -> list[tuple[PartitionValues, list[Row]]]:
+    """The rows by the values of these columns; all together for no columns, none for no rows."""
+    parts: dict[tuple[str, ...], list[Row]] = {}
+    for row in found:
+        parts.setdefault(tuple(str(getattr(row, column)) for column in columns), []).append(row)
+    return [
+        (dict(zip(columns, values, strict=True)), part) for values, part in sorted(parts.items())
+    ]
+
+
 def write(store: Store, path: str, rows: Sequence[Row]) -> int:
     """Write a data file; its size in bytes."""
     data = json.dumps(rows).encode()

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from simulator import foreign
 from simulator.actor import operation
 from simulator.checker import Checker
+from simulator.foreign_mix import BY_NAME
 from simulator.jobs import INGEST_ROWS
 from simulator.world import World
 from support.faults import ProcessDied
@@ -50,7 +50,7 @@ class Single:
 
     def foreign(self, name: str) -> None:
         """Another system commits, e.g. `append` or `delete_with_vectors`."""
-        committed = getattr(foreign, name)(self.world)
+        committed = BY_NAME[name](self.world)
         if committed is not None:
             self.checker.intents[committed[0]] = committed[1]
         self.checker.catch_up()

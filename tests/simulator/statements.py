@@ -2,29 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 
 from simulator.rows import Row
 
 
 @dataclass(frozen=True)
 class Statement:
-    """`new` None deletes; else it gives the new value of `v`."""
+    """`new` None deletes; else it gives the new value of `column`."""
 
     where: str
     matches: Callable[[Row], bool]
-    set_v: str = ""
+    set_to: str = ""
     new: Callable[[Row], int] | None = None
+    column: str = "v"
 
     def apply(self, row: Row) -> Row | None:
         """What becomes of a row."""
         if not self.matches(row):
             return row
-        return None if self.new is None else row._replace(v=self.new(row))
+        return None if self.new is None else row._replace(**{self.column: self.new(row)})
+
+    def effect(self, before: dict[int, Row]) -> dict[int, Row]:
+        """What becomes of all rows."""
+        after = {rid: self.apply(row) for rid, row in before.items()}
+        return {rid: row for rid, row in after.items() if row is not None}
+
+    @property
+    def operation(self) -> str:
+        """Delta's name for it."""
+        return "DELETE" if self.new is None else "UPDATE"
 
     def __str__(self) -> str:
-        verb = f"UPDATE v = {self.set_v}" if self.set_v else "DELETE"
+        verb = f"UPDATE {self.column} = {self.set_to}" if self.set_to else "DELETE"
         return f"{verb} WHERE {self.where}"
 
 
@@ -34,6 +45,8 @@ UPDATES = (
     Statement("v < 40", lambda r: r.v < 40, "v + 7", lambda r: r.v + 7),
     Statement("k >= 2", lambda r: r.k >= 2, "k + 1", lambda r: r.k + 1),
     Statement("k = 9", lambda r: r.k == 9, "0", lambda _: 0),  # matches nothing
+    # Moves rows to other partitions, where the table has some.
+    Statement("v > 50", lambda r: r.v > 50, "k + 1", lambda r: r.k + 1, "k"),
 )
 
 DELETES = (
@@ -43,4 +56,54 @@ DELETES = (
     Statement("v >= 0", lambda r: r.v >= 0),  # everything
 )
 
-BY_SQL = {(s.where, s.set_v): s for s in (*UPDATES, *DELETES)}
+BY_SQL = {(s.where, s.column if s.set_to else "", s.set_to): s for s in (*UPDATES, *DELETES)}
+
+
+@dataclass(frozen=True)
+class Merge(Statement):
+    """`ON t.k = s.k`: a target row is matched if its k is one of the source's.
+
+    `matches` says what is acted on, matched or not; `source` rows whose k no target row has
+    are inserted, if `inserts`. `clauses` are those of a resource, texts over t and s.
+    """
+
+    name: str = ""
+    keys: tuple[int, ...] = ()
+    inserts: bool = True
+    clauses: tuple[tuple[str, dict[str, object]], ...] = ()
+    source: tuple[Row, ...] = ()
+
+    def sourced(self, found: list[Row]) -> Merge:
+        """With these rows as source, one for each key."""
+        source = tuple(row._replace(k=k) for row, k in zip(found, self.keys, strict=True))
+        return replace(self, source=source)
+
+    def missing(self, rows: Iterable[Row]) -> list[Row]:
+        """What it inserts into these."""
+        known = {row.k for row in rows}
+        return [row for row in self.source if self.inserts and row.k not in known]
+
+    def apply(self, row: Row) -> Row | None:
+        if not self.matches(row):
+            return row
+        return None if self.new is None or row.v % 5 == 0 else row._replace(v=self.new(row))
+
+    def effect(self, before: dict[int, Row]) -> dict[int, Row]:
+        after = super().effect(before)
+        return after | {row.rid: row for row in self.missing(before.values())}
+
+    @property
+    def operation(self) -> str:
+        return "MERGE"
+
+    def __str__(self) -> str:
+        return f"MERGE {self.name} of {[tuple(row) for row in self.source]}"
+
+
+MERGES = (
+    # Keys 4 and 5 are those of few rows or none: most of the time they are inserted.
+    Merge("", lambda r: r.k in (1, 4), "v + 2", lambda r: r.v + 2, name="upsert", keys=(1, 4)),
+    Merge("", lambda r: r.k in (0, 5), name="delete or insert", keys=(0, 5)),
+    Merge("", lambda _: False, name="insert only", keys=(3, 5)),
+    Merge("", lambda r: r.k not in (1, 2) and r.v < 30, name="by source", keys=(1, 2)),
+)

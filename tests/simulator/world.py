@@ -5,14 +5,16 @@ Nothing in it depends on real time, real randomness or threads: a seed gives one
 
 from __future__ import annotations
 
+import json
 import random
 import threading
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from simulator import rows
 from simulator.jobs import SimulatedJobs
-from tandem.delta.actions import CommitInfo, Metadata, Protocol
+from tandem.delta import dv
+from tandem.delta.actions import AddFile, CommitInfo, Metadata, Protocol
 from tandem.delta.log import DeltaLog
 from tandem.locks.memory import InProcessLocks
 from tandem.operations.ports import Hands, Ports, ProcessId
@@ -67,6 +69,7 @@ class World:
 
     seed: int
     deletion_vectors: bool = True
+    partitioned: bool = False  # by k
     rng: random.Random = field(init=False)
     clock: VirtualClock = field(default_factory=VirtualClock)
     store: MemoryStore = field(init=False)
@@ -100,9 +103,30 @@ class World:
             for rid in range(first, first + count)
         ]
 
-    def new_path(self) -> str:
+    def new_path(self, partition: rows.PartitionValues) -> str:
         self.next_file += 1
-        return f"part-{self.next_file:05d}.parquet"
+        folder = "".join(f"{column}={value}/" for column, value in partition.items())
+        return f"{folder}part-{self.next_file:05d}.parquet"
+
+    def partitions(
+        self, found: list[rows.Row]
+    ) -> list[tuple[rows.PartitionValues, list[rows.Row]]]:
+        """The rows by partition; none for no rows."""
+        return rows.by_partition(found, ("k",) if self.partitioned else ())
+
+    def needed(self, add: AddFile) -> list[str]:
+        """The objects that a live file consists of: itself, and its vector's file."""
+        vector = add.deletion_vector
+        in_file = vector is not None and vector.storage != "i"
+        return [add.path, dv.file_path(vector)] if vector is not None and in_file else [add.path]
+
+    def with_column(self) -> Metadata:
+        """The table's metadata with another nullable column, which no row has."""
+        metadata = self.log.snapshot().metadata
+        schema = json.loads(metadata.schema_string)
+        name = f"c{len(schema['fields'])}"
+        schema["fields"].append({"name": name, "type": "long", "nullable": True, "metadata": {}})
+        return replace(metadata, schema_string=json.dumps(schema))
 
     def ports(self) -> Ports:
         """The ports of a new process."""
@@ -117,8 +141,16 @@ class World:
             hands=self.hands,
         )
 
-    def commit(self, actions: list[Any], operation: str, engine: str, **parameters: str) -> int:
-        """A foreign commit on the latest version; its version."""
+    def commit(
+        self,
+        actions: list[Any],
+        operation: str,
+        engine: str,
+        *,
+        blind: bool | None = None,
+        **parameters: str,
+    ) -> int:
+        """A foreign commit on the latest version; its version. `blind` as logged, if at all."""
         version = self.log.latest_version() + 1
         info: dict[str, Any] = {
             "timestamp": self.clock.now_ms(),
@@ -126,8 +158,8 @@ class World:
             "operationParameters": parameters,
             "engineInfo": engine,
         }
-        if operation == "WRITE":
-            info["isBlindAppend"] = True
+        if blind is not None:
+            info["isBlindAppend"] = blind
         self.log.put_commit(version, [CommitInfo(info), *actions], token=f"foreign-{version}")
         return version
 
@@ -135,7 +167,8 @@ class World:
         features = frozenset({"deletionVectors"})
         protocol = Protocol(3, 7, features, features) if self.deletion_vectors else Protocol(1, 2)
         configuration = {"delta.enableDeletionVectors": "true"} if self.deletion_vectors else {}
-        metadata = Metadata("simulated", rows.SCHEMA_STRING, (), configuration, created_ms=START_MS)
+        by = ("k",) if self.partitioned else ()
+        metadata = Metadata("simulated", rows.SCHEMA_STRING, by, configuration, created_ms=START_MS)
         info = CommitInfo(
             {"timestamp": START_MS, "operation": "CREATE TABLE", "engineInfo": "test"}
         )

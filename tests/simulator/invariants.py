@@ -1,0 +1,257 @@
+"""Invariants that each commit of ours must keep, by the name that they have in the catalogue.
+
+`Invariants.check` is asked for every version as soon as it is there. What must be true of rows
+(I-2, I-14, I-16, I-17, I-19) is seen by the checker, which compares rows; here is what the log
+itself must show. docs/verification.md says where each invariant is checked.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import unquote
+
+from simulator.rows import Row
+from tandem.locks.conflicts import conflict
+from tandem.locks.model import Entry, EntryState
+from tandem.timeline.names import HIGH_WATER_APP, foreign_name, parse_name
+from tandem.timeline.segments import TAG_SEQUENCE
+
+Json = dict[str, Any]
+
+REWRITES = frozenset({"TableCompaction", "SegmentRewrite"})
+
+
+class Violation(AssertionError):
+    """The table shows what no serial order of the operations gives, or an invariant is broken."""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """One version: its actions, and the live files before it, by decoded path."""
+
+    version: int
+    actions: list[Json]
+    live: dict[str, Json]
+
+    def all(self, name: str) -> list[Json]:
+        return [action[name] for action in self.actions if name in action]
+
+    @property
+    def info(self) -> Json:
+        (info,) = self.all("commitInfo")
+        return dict(info)
+
+    @property
+    def ours(self) -> Json:
+        """Our own part of the commitInfo, empty for foreign commits and abandonments."""
+        found = self.info.get("tandem") or {}
+        return {} if "abandoned" in found else dict(found)
+
+    @property
+    def kind(self) -> str:
+        return str(self.ours.get("kind", ""))
+
+    @property
+    def adds(self) -> dict[str, Json]:
+        return {unquote(add["path"]): add for add in self.all("add")}
+
+    @property
+    def removes(self) -> dict[str, Json]:
+        return {unquote(gone["path"]): gone for gone in self.all("remove")}
+
+    @property
+    def new(self) -> dict[str, Json]:
+        """Files that were not live before; the others got another deletion vector."""
+        return {path: add for path, add in self.adds.items() if path not in self.live}
+
+
+@dataclass
+class Invariants:
+    """What must be remembered from version to version."""
+
+    first_seen: dict[str, int] = field(default_factory=dict)
+    numbers: set[int] = field(default_factory=set)
+    high_water: int = -1
+    checked: Counter[str] = field(default_factory=Counter)
+
+    def check(self, seen: Seen, before: Counter[Row], after: Counter[Row]) -> None:
+        """Raises Violation."""
+        if seen.ours:
+            for name, problem in self._broken(seen, before, after):
+                self.checked[name] += 1
+                if problem:
+                    raise Violation(f"{name}, version {seen.version}: {problem}")
+        for path in seen.adds:
+            self.first_seen.setdefault(path, seen.version)
+        for txn in seen.all("txn"):
+            if txn["appId"] == HIGH_WATER_APP:
+                self.high_water = max(self.high_water, txn["version"])
+
+    def _broken(
+        self, seen: Seen, before: Counter[Row], after: Counter[Row]
+    ) -> Iterator[tuple[str, object]]:
+        """(invariant, what breaks it or nothing) for each that speaks of such a commit."""
+        yield "I-3", i_3_added_and_removed(seen)
+        yield "I-6", self.i_6_place_of_another_time(seen)
+        yield "I-9", i_9_removed_but_not_live(seen)
+        yield "I-20", i_20_files_without_a_row(seen)
+        yield "I-23", i_23_window_begins_later(seen)
+        if seen.kind in REWRITES:
+            yield "I-2", i_2_rows_changed(seen, before, after)
+            yield "I-7", self.i_7_inputs_younger_than_the_plan(seen)
+            yield "I-15", i_15_files_of_others_touched(seen)
+            yield "I-17", i_17_miscounted_replay(seen)
+        if seen.kind == "SegmentRewrite":
+            yield "I-10", i_10_segments_changed(seen)
+        if seen.kind == "TableUpdate":
+            yield "I-13", i_13_not_one_new_segment(seen)
+        if seen.kind == "TableIngest":
+            yield "I-3", [*seen.removes]
+
+    def i_6_place_of_another_time(self, seen: Seen) -> object:
+        """Numbers and places in the order are given when it commits, never before."""
+        if seen.kind in REWRITES:
+            return []
+        newest = max((_sequence(add) for add in seen.live.values()), default=-1)
+        wrong = []
+        for path, add in seen.new.items():
+            name = parse_name(_segment(path, add))
+            if name is None or name.number is None or name.number <= self.high_water:
+                wrong.append(f"{path} in segment {name}, {self.high_water} was given out")
+            if _sequence(add) <= newest:
+                wrong.append(f"{path} at {_sequence(add)}, not after {newest}")
+        return wrong
+
+    def i_7_inputs_younger_than_the_plan(self, seen: Seen) -> object:
+        read = seen.ours["readVersion"]
+        return [path for path in seen.removes if self.first_seen[path] > read]
+
+
+def i_2_rows_changed(seen: Seen, before: Counter[Row], after: Counter[Row]) -> object:
+    data_change = [a["path"] for a in (*seen.all("add"), *seen.all("remove")) if a["dataChange"]]
+    return data_change or [*(before - after), *(after - before)]
+
+
+def i_3_added_and_removed(seen: Seen) -> object:
+    added = {(path, _vector_id(add)) for path, add in seen.adds.items()}
+    twice = len(seen.all("add")) != len(seen.adds) or len(seen.all("remove")) != len(seen.removes)
+    return [p for p, gone in seen.removes.items() if (p, _vector_id(gone)) in added] or twice
+
+
+def i_9_removed_but_not_live(seen: Seen) -> object:
+    """A commit removes files as they are in the version before it, vector included."""
+    return [
+        path
+        for path, gone in seen.removes.items()
+        if path not in seen.live or _vector_id(seen.live[path]) != _vector_id(gone)
+    ] or [path for path in seen.adds if path in seen.live and path not in seen.removes]
+
+
+def i_10_segments_changed(seen: Seen) -> object:
+    """No sibling is hidden: names stay, and a segment's rows come from itself."""
+    before = {_segment(path, add) for path, add in seen.live.items()}
+    new = {_segment(path, add) for path, add in seen.new.items()}
+    gone = {_segment(path, seen.live[path]) for path in seen.removes}
+    return [*(new - before), *(new - gone)]
+
+
+def i_13_not_one_new_segment(seen: Seen) -> object:
+    """Deletes on old files, inserts in one new segment, in the same commit."""
+    new = {_segment(path, add) for path, add in seen.new.items()}
+    known = {_segment(path, add) for path, add in seen.live.items()}
+    fewer = [
+        path
+        for path, add in seen.adds.items()
+        if path in seen.live and _dead(add) <= _dead(seen.live[path])
+    ]
+    return fewer or (new if len(new) > 1 else new & known)
+
+
+def i_15_files_of_others_touched(seen: Seen) -> object:
+    """A replay marks rows of our own outputs only."""
+    return [path for path in seen.adds if path in seen.live]
+
+
+def i_17_miscounted_replay(seen: Seen) -> object:
+    """Rows masked in outputs are those that were replayed, and as many rows come as go."""
+    reconciled = seen.ours["result"]["reconciled"]
+    masked = sum(_dead(add) for add in seen.adds.values())
+    said = reconciled["deletesRemapped"] + reconciled["rowsMasked"]
+    # What was masked in outputs that were dropped for it is counted too.
+    if masked > said:
+        return f"{masked} rows are masked, {said} were replayed"
+    come = sum(_live(add) for add in seen.adds.values())
+    go = sum(_live(seen.live[path]) for path in seen.removes)
+    return "" if come == go else f"{come} rows come, {go} go"
+
+
+def i_20_files_without_a_row(seen: Seen) -> object:
+    """A file that was emptied is removed, and an output without a row is not added."""
+    return [path for path, add in seen.adds.items() if _live(add) <= 0]
+
+
+def i_23_window_begins_later(seen: Seen) -> object:
+    """The conflict window is told, begins before the commit, and has every version in it."""
+    read = seen.ours["readVersion"]
+    count = seen.ours["result"]["reconciled"]["commitsSeen"]
+    if not 0 <= read < seen.version:
+        return f"it read version {read}"
+    others = seen.version - 1 - read
+    return "" if count == others else f"{count} commits were seen of {others} since {read}"
+
+
+# --- Locks --------------------------------------------------------------------------------------
+
+
+def check_locks(entries: tuple[Entry, ...]) -> None:
+    """I-26: whoever holds, holds all that it asked for, and nobody else any of it. I-27: an
+    operation has one entry. Raises Violation."""
+    held = [entry for entry in entries if entry.state is not EntryState.WAITING]
+    held = [entry for entry in held if not entry.revoked_by]
+    for index, entry in enumerate(held):
+        for other in held[:index]:
+            if conflict(entry.request, other.request) is not None:
+                raise Violation(f"I-26: {entry} and {other} are held at once")
+    operations = [entry.request.operation for entry in entries]
+    if len(set(operations)) != len(operations):
+        raise Violation(f"I-27: an operation has two entries: {operations}")
+
+
+def check_start(entries: tuple[Entry, ...], operation_id: str, segments: tuple[str, ...]) -> None:
+    """I-28: a job starts only while its operation holds all that its plan names. For histories
+    in which no process is taken for dead. Raises Violation."""
+    for entry in entries:
+        if entry.request.operation == operation_id and entry.state is not EntryState.WAITING:
+            whole = any(not resource.segment for resource in entry.request.resources)
+            if whole or set(segments) <= entry.request.segments:
+                return
+    raise Violation(f"I-28: {operation_id} starts without its locks on {segments}")
+
+
+# --- Small things -------------------------------------------------------------------------------
+
+
+def _vector_id(action: Json) -> str:
+    vector = action.get("deletionVector") or {}
+    offset = vector.get("offset")
+    return f"{vector.get('storageType', '')}{vector.get('pathOrInlineDv', '')}@{offset}"
+
+
+def _dead(add: Json) -> int:
+    return int((add.get("deletionVector") or {}).get("cardinality", 0))
+
+
+def _live(add: Json) -> int:
+    return int(json.loads(add["stats"])["numRecords"]) - _dead(add)
+
+
+def _segment(path: str, add: Json) -> str:
+    return str((add.get("tags") or {}).get("tandem.segment") or foreign_name(add["path"]))
+
+
+def _sequence(add: Json) -> int:
+    return int((add.get("tags") or {}).get(TAG_SEQUENCE) or add["modificationTime"])

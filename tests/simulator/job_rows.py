@@ -1,0 +1,100 @@
+"""What simulated jobs do with rows: lay them out, and say where each of them went."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from itertools import groupby
+
+import numpy as np
+import pyarrow as pa
+from pyroaring import BitMap64
+
+from simulator import rows
+from tandem.delta import dv
+from tandem.reconcile.rowmap import MapOutput, RowMapBuilder
+from tandem.spark.job import InputFile, RewriteJob, SidecarRef
+
+FILE_ROWS = 8
+"""A rewrite's output holds no more: bins are split into several files."""
+
+
+def dead_rows(file: InputFile) -> BitMap64:
+    return dv.from_base64(file.dv) if file.dv else BitMap64()
+
+
+def sidecar(path: str, data: bytes) -> SidecarRef:
+    return SidecarRef(path=path, size=len(data), sha256=hashlib.sha256(data).hexdigest())
+
+
+def layout_key(job: RewriteJob) -> Callable[[rows.Row], tuple[int, ...]] | None:
+    """How the layout that was asked for arranges rows; None keeps them as they are."""
+    layout = getattr(job, "layout", None)
+    if layout is None:
+        return None
+    if layout.strategy == "Sort":
+        return lambda row: tuple(getattr(row, column) for column in layout.columns)
+    return lambda row: (
+        sum(
+            (getattr(row, column) >> bit & 1) << (bit * len(layout.columns) + place)
+            for bit in range(8)
+            for place, column in enumerate(layout.columns)
+        ),
+    )
+
+
+def map_bin(
+    builder: RowMapBuilder,
+    inputs: list[str],
+    found: list[tuple[int, int, rows.Row]],
+    paths: list[str],
+    size: int,
+    *,
+    permuted: bool,
+) -> None:
+    """Say where the rows of a bin went: `size` of them to each of `paths`, in this order."""
+    if permuted and found:
+        counts = [min(size, len(found) - at) for at in range(0, len(found), size)]
+        numbers = np.arange(len(found), dtype=np.int64)
+        builder.add_sorted(
+            inputs,
+            [MapOutput(path, count) for path, count in zip(paths, counts, strict=True)],
+            origins=(
+                np.array([number for number, _, _ in found], dtype=np.int64),
+                np.array([position for _, position, _ in found], dtype=np.int64),
+            ),
+            landed=(numbers // size, numbers % size),
+        )
+        return
+    for (number, output), group in groupby(
+        enumerate(found), key=lambda at: (at[1][0], at[0] // size)
+    ):
+        positions = [position for _, (_, position, _) in group]
+        builder.add_run(inputs[number], positions[0], positions[-1] + 1, paths[output])
+
+
+def placed(
+    changed: list[rows.Row | None], columns: tuple[str, ...]
+) -> list[tuple[int | None, int | None]]:
+    """(output, place there) of each row that was written, as `SimulatedJobs._outputs` does."""
+    parts = rows.by_partition([row for row in changed if row is not None], columns)
+    at = {
+        row.rid: (number, place)
+        for number, (_, part) in enumerate(parts)
+        for place, row in enumerate(part)
+    }
+    return [(None, None) if row is None else at[row.rid] for row in changed]
+
+
+def matches_file(columns: dict[str, list[int | None]]) -> bytes:
+    types = {
+        "input": pa.int32(),
+        "position": pa.int64(),
+        "output": pa.int32(),
+        "output_position": pa.int64(),
+    }
+    table = pa.table({name: pa.array(columns[name], type_) for name, type_ in types.items()})
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, table.schema) as writer:
+        writer.write_table(table)
+    return bytes(sink.getvalue())
