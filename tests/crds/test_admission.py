@@ -321,7 +321,7 @@ def test_short_names_the_category_and_the_columns_of_a_table(cluster: Cluster, s
         ("tcomp.spec.targetFileSize", "A Kubernetes quantity in bytes"),
         ("ltbl.spec.retention.files", "A Go duration"),
         ("tupd.spec.isolation", "WriteSerializable"),
-        ("segrw", "Not built yet"),
+        ("segrw", "each under its own name"),
         ("ting.status.result.version", "The Delta version of the commit"),
     ],
 )

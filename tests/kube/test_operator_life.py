@@ -130,6 +130,28 @@ def test_a_bad_statement_fails_with_words(stage: Stage) -> None:
     assert "no_such_column" in condition(status)["message"]
 
 
+def test_a_segment_rewrite_leaves_its_siblings_alone(stage: Stage) -> None:
+    table, lake = stage.lake(loads=2)
+    names, kind = lake.names, "SegmentRewrite"
+    spec = {"tableRef": {"name": table}, "rewrite": {"purgeDeleted": True}, "segments": names[:1]}
+    stage.space.update("some", table, "k = 0", {"v": "0"})
+    stage.space.await_end("TableUpdate", "some")
+    assert set(lake.deleted()) == set(names)
+
+    stage.space.create(kind, "dry", {**spec, "dryRun": True})
+    plan = stage.space.await_end(kind, "dry")["plan"]
+    assert (plan["segments"], plan["outputs"], plan["outputFiles"]) == (names[:1], names[:1], 1)
+    stage.space.create(kind, "purge", spec)
+    status = stage.space.await_end(kind, "purge")
+    assert (status["phase"], reason_of(status)) == ("Succeeded", "Committed")
+    assert status["result"]["segments"] == names[:1]
+    assert set(lake.deleted()) == {names[1]}
+    assert lake.names[:2] == names
+    stage.space.create(kind, "lost", {**spec, "segments": ["9"]})
+    assert reason_of(stage.space.await_end(kind, "lost")) == "UnknownSegment"
+    lake.assert_clean()
+
+
 def test_suspended_from_the_start_it_waits_and_then_runs(stage: Stage) -> None:
     table, lake = stage.lake()
     stage.space.compaction("patient", table, suspend=True)
