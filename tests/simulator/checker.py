@@ -255,10 +255,15 @@ class Checker:
         if found not in possible:
             raise Violation(f"I-21, version {version}: {found} reported, {possible} possible")
 
+    @property
+    def is_small(self) -> bool:
+        """Whether `check_every_order` tries them all."""
+        return len(self.serial) <= SMALL
+
     def check_every_order(self) -> None:
         """Small histories: the rows at the end are those of some serial execution of the same
         operations on plain lists, from the beginning. Raises Violation."""
-        if len(self.serial) > SMALL:
+        if not self.is_small:
             return
         log = [Entry(ChangeKind.CHANGE, frozenset(), serial) for serial in self.serial]
         found: Any = sorted(self.models[-1].values())

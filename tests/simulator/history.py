@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from simulator import foreign
-from simulator.actor import Actor, operation
+from simulator.actor import Actor
 from simulator.checker import Checker, Violation
 from simulator.foreign_mix import COMMITS, HOUSEKEEPING, Act
 from simulator.invariants import check_locks
-from simulator.jobs import INGEST_ROWS
-from simulator.statements import DELETES, UPDATES, Statement
+from simulator.mix import Mix
 from simulator.world import World
-from tandem.errors import Reason
-from tandem.operations import cleaning, commit, earlier, layout
+from tandem.errors import Reason, TandemError
+from tandem.operations import cleaning, commit, earlier
+from tandem.operations.known import Means
+from tandem.operations.retention import Options, clean
 from tandem.operations.work import Table
-from tandem.spec.resources import Operation
+from tandem.planning.cleaning import Rules
 from tandem.spec.status import Phase
 
 MOST_STEPS = 4_000
@@ -47,8 +48,8 @@ class History:
         self.actors: list[Actor] = []
         self.foreign_left = self.rng.randrange(foreign_commits + 1)
         self.faults = faults if seed % 3 else 0.0
-        for number in range(self.rng.randrange(2, operations + 1)):
-            self.actors.append(Actor(self.world, self.table, self._operation(number), self.faults))
+        self.mix = Mix(self.world, self.checker)
+        self.to_come = self.rng.randrange(2, operations + 1)
 
     def run(self) -> None:
         try:
@@ -58,6 +59,8 @@ class History:
             self._run_again()
         except Violation as violation:
             raise Violation(f"{violation}\n\n{self.story()}") from None
+        except TandemError as error:
+            raise Violation(f"nobody expects {error!r}\n\n{self.story()}") from error
 
     def story(self) -> str:
         """The history for people."""
@@ -69,6 +72,14 @@ class History:
         for _ in range(self.rng.randrange(2, 7)):
             self._foreign(foreign.append)
         self.checker.catch_up()
+        for _ in range(self.rng.randrange(1, self.to_come + 1)):
+            self._another()
+
+    def _another(self) -> None:
+        """One more operation of ours."""
+        self.to_come -= 1
+        resource = self.mix.next(len(self.actors))
+        self.actors.append(Actor(self.world, self.table, resource, self.faults))
 
     def _shuffle(self) -> None:
         for _ in range(MOST_STEPS):
@@ -95,6 +106,8 @@ class History:
                 (3, lambda a=actor, z=zombie: a.advance_zombie(z))  # type: ignore[misc]
                 for zombie in actor.zombies
             ]
+        if self.to_come:
+            found.append((1, self._another))
         if not found:
             return []
         working = {p.pid for a in self.actors for p in (a.process, *a.zombies) if p is not None}
@@ -108,6 +121,8 @@ class History:
             if self.faults:
                 found.append((0.05, lambda d=driver: self._job_dies(d)))  # type: ignore[misc]
                 found.append((0.1, lambda d=driver: self._job_twin(d)))  # type: ignore[misc]
+        if self.faults:
+            found.append((0.3, self._clean))
         if self.foreign_left:
             found.append((3, self._any_foreign))
             if self.faults:
@@ -128,6 +143,16 @@ class History:
             version, intent = committed
             self.checker.intents[version] = intent
             self.world.say(f"  foreign {act.__name__} commits version {version}")
+
+    def _clean(self) -> None:
+        """`tandem clean` with the shortest retention that makes it remove something."""
+        ports = self.world.ports()
+        rules = self.rng.choice((Rules(500, 500, 500, 500), Rules(None, 500, 500, 5_000)))
+        means = Means(ports.clock, ports.processes, ports.nonces, ports.hands)
+        cleaned = clean(self.table, rules, means, Options(limit=self.rng.choice((None, 3))))
+        self.world.say(
+            f"  our cleaning takes {len(cleaned.garbage)} files, abandons {cleaned.abandoned}"
+        )
 
     def _stall(self, actor: Actor) -> None:
         actor.struck += 1
@@ -210,65 +235,3 @@ class History:
         missing = [p for p in self.checker.files if p not in store.paths()]
         if missing:
             raise Violation(f"files of the latest version are gone: {missing}")
-
-    # Operations
-
-    def _operation(self, number: int) -> Operation:
-        kinds = ["compact", "compact", "ingest"]
-        if self.world.deletion_vectors:
-            kinds += ["update", "delete"]
-        kind = self.rng.choice(kinds)
-        if kind == "compact":
-            return self._compaction(number)
-        if kind == "ingest":
-            return self._ingest(number)
-        statement = self.rng.choice(UPDATES if kind == "update" else DELETES)
-        return self._statement(number, statement)
-
-    def _compaction(self, number: int) -> Operation:
-        spec = self.rng.choice(
-            (
-                {"type": "Minor", "minor": {"thresholds": [2, 2]}},
-                {"type": "Minor", "minor": {"thresholds": [3, 2]}},
-                {"type": "Major"},
-                {"type": "SemiMajor"},
-            )
-        )
-        return operation("TableCompaction", f"compact-{number}", spec)
-
-    def _statement(self, number: int, statement: Statement) -> Operation:
-        serializable = self.rng.random() < 0.2
-        isolation = "Serializable" if serializable else "WriteSerializable"
-        what = (
-            {"update": {"where": statement.where, "set": {statement.column: statement.set_to}}}
-            if statement.new
-            else {"delete": {"where": statement.where}}
-        )
-        found = operation(
-            "TableUpdate",
-            f"{'update' if statement.new else 'delete'}-{number}",
-            {**what, "isolation": isolation, "conflict": {"maxAttempts": 20}},
-        )
-        self.world.say(f"{found.id}: {statement}, {isolation}")
-        if serializable:
-            self.checker.serializable.add(self._id(found))
-        return found
-
-    def _ingest(self, number: int) -> Operation:
-        location = f"file:///batches/{number}.csv"
-        found = operation(
-            "TableIngest",
-            f"ingest-{number}",
-            {"source": {"format": "Csv", "location": location}},
-        )
-        batch = self.world.new_rows(INGEST_ROWS)
-        self.world.jobs.batches[location] = batch
-        self.checker.batches[self._id(found)] = batch
-        return found
-
-    def _id(self, resource: Operation) -> str:
-        from tandem.spec.identity import spec_hash
-
-        return layout.operation_id(
-            resource.namespace, resource.kind_name, resource.name, spec_hash(resource)
-        )

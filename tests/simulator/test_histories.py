@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import time
 
-import pytest
-
 from simulator.history import History
 
 SECONDS = 25.0
@@ -19,12 +17,6 @@ def test_histories_leave_the_rows_of_a_serial_order() -> None:
     while seed < AT_LEAST or time.monotonic() - began < SECONDS:
         History(seed).run()
         seed += 1
-
-
-@pytest.mark.parametrize("seed", [25, 77, 79, 97, 103, 221, 1247])
-def test_histories_that_failed_once(seed: int) -> None:
-    """Seeds under which the engine was wrong while it was written."""
-    History(seed).run()
 
 
 def test_the_same_seed_gives_the_same_history() -> None:

@@ -1,0 +1,100 @@
+"""The operations of ours that histories are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from simulator.actor import operation
+from simulator.checker import Checker
+from simulator.jobs import INGEST_ROWS
+from simulator.statements import DELETES, UPDATES, Statement
+from simulator.world import World
+from tandem.operations import layout
+from tandem.spec.identity import spec_hash
+from tandem.spec.resources import Operation
+from tandem.timeline.segments import segment_name
+
+COMPACTIONS: Sequence[dict[str, Any]] = (
+    {"type": "Minor", "minor": {"thresholds": [2, 2]}},
+    {"type": "Minor", "minor": {"thresholds": [3, 2]}},
+    {"type": "Major"},
+    {"type": "SemiMajor"},
+)
+REWRITES: Sequence[dict[str, Any]] = (
+    {"purgeDeleted": True},
+    {"recompress": {"codec": "zstd"}},
+)
+
+
+class Mix:
+    """Makes operations, and tells the checker what they mean."""
+
+    def __init__(self, world: World, checker: Checker) -> None:
+        self._world = world
+        self._rng = world.rng
+        self._checker = checker
+
+    def next(self, number: int) -> Operation:
+        kinds: list[Callable[[int], Operation]] = [
+            self._compaction,
+            self._compaction,
+            self._segment_rewrite,
+            self._ingest,
+        ]
+        if self._world.deletion_vectors:
+            kinds += [self._update, self._delete]
+        return self._rng.choice(kinds)(number)
+
+    def _compaction(self, number: int) -> Operation:
+        return operation("TableCompaction", f"compact-{number}", self._rng.choice(COMPACTIONS))
+
+    def _segment_rewrite(self, number: int) -> Operation:
+        """Of one or two segments that are there now; by the time that it plans they may not be."""
+        names = sorted({segment_name(add) for add in self._world.log.snapshot().adds()}) or ["0"]
+        chosen = self._rng.sample(names, min(len(names), self._rng.randint(1, 2)))
+        rewrite = self._rng.choice(REWRITES)
+        spec = {"segments": chosen, "rewrite": rewrite}
+        return operation("SegmentRewrite", f"rewrite-{number}", spec)
+
+    def _update(self, number: int) -> Operation:
+        return self._statement(number, self._rng.choice(UPDATES))
+
+    def _delete(self, number: int) -> Operation:
+        return self._statement(number, self._rng.choice(DELETES))
+
+    def _statement(self, number: int, statement: Statement) -> Operation:
+        what = (
+            {"update": {"where": statement.where, "set": {statement.column: statement.set_to}}}
+            if statement.new
+            else {"delete": {"where": statement.where}}
+        )
+        return self._table_update(
+            f"{'update' if statement.new else 'delete'}-{number}", what, statement
+        )
+
+    def _table_update(self, name: str, what: dict[str, Any], statement: Statement) -> Operation:
+        serializable = self._rng.random() < 0.2
+        isolation = "Serializable" if serializable else "WriteSerializable"
+        spec = {**what, "isolation": isolation, "conflict": {"maxAttempts": 20}}
+        found = operation("TableUpdate", name, spec)
+        self._world.say(f"{found.id}: {statement}, {isolation}")
+        if serializable:
+            self._checker.serializable.add(operation_id(found))
+        return found
+
+    def _ingest(self, number: int) -> Operation:
+        location = f"file:///batches/{number}.csv"
+        source = {"format": "Csv", "location": location}
+        found = operation("TableIngest", f"ingest-{number}", {"source": source})
+        batch = self._world.new_rows(INGEST_ROWS)
+        self._world.jobs.batches[location] = batch
+        self._checker.batches[operation_id(found)] = batch
+        return found
+
+
+def operation_id(resource: Operation) -> str:
+    """That of its first run."""
+    return layout.operation_id(
+        resource.namespace, resource.kind_name, resource.name, spec_hash(resource)
+    )
