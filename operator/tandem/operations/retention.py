@@ -232,6 +232,7 @@ class _Round:
         kept = {_folder(file) for file in found if file.path not in paths}
         for folder in sorted({_folder(each.file) for each in garbage} - kept - {""}):
             self._store.delete_prefix(folder)
+        self._store.delete_prefix(MARKER)  # what killed writers left of it, never itself
 
 
 def _folder(file: Found) -> str:

@@ -1,0 +1,95 @@
+"""Cleaning on a disk: processes that left something, SIGKILL at changes of the file system, and
+a process that was stopped for so long that everything of its was cleaned."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from support.crash import CLEANING, Nursery, Order, Strike
+from support.crash_table import FIRST, STAGED, CrashTable, expected
+from tandem.operations.effects import Point
+
+Tables = Callable[[], CrashTable]
+Nurseries = tuple[Nursery, Nursery]
+UPDATED = expected("update", FIRST)
+
+
+def cleaning(table: CrashTable, strike: Strike | None = None) -> Order:
+    answer = str(table.folder / "answer-cleaning.json")
+    return Order(table.path.as_uri(), {"kind": CLEANING}, answer, strike)
+
+
+def littered(nursery: Nursery, table: CrashTable) -> None:
+    """A compaction that ended well, and an update and an ingest whose processes are dead."""
+    assert nursery.run(table.order("compaction")).phase == "Succeeded"
+    assert nursery.run(table.order("update", strike=Strike(Point.PUT_COMMIT))).killed
+    assert nursery.run(table.order("ingest", strike=Strike("job:written"))).killed
+
+
+def assert_clean(table: CrashTable) -> None:
+    assert table.shown() == FIRST
+    assert table.unreachable() == set()
+    left = [path for path in table.files() if not path.startswith("_delta_log/")]
+    [_data] = [path for path in left if path.endswith(".parquet")]
+    assert not [path for path in left if STAGED in path]
+    assert not [path for path in left if "/rounds/" in path or path.startswith("_tandem/rowmaps")]
+
+
+def test_Z14_cleaning_is_killed_at_changes_of_the_disk_and_done_again(
+    nurseries: Nurseries, tables: Tables, tmp_path: Path
+) -> None:
+    nursery = nurseries[0]
+    first = tables()
+    littered(nursery, first)
+    for number in range(1, 200, 9):
+        table = CrashTable.copy(first.folder, tmp_path / f"killed-{number}")
+        end = nursery.run(cleaning(table, Strike("disk", nth=number)))
+        assert table.shown() == FIRST
+        if not end.killed:
+            assert end.phase == "Succeeded"
+            assert number > 25
+            assert_clean(table)
+            break
+        assert nursery.run(cleaning(table)).phase == "Succeeded"
+        assert_clean(table)
+    else:
+        raise AssertionError("it never came to its end")
+    # What was abandoned is planned anew; what had committed is reported.
+    assert nursery.run(table.order("update")).phase == "Succeeded"
+    assert table.shown() == UPDATED
+    version = table.version
+    assert nursery.run(table.order("compaction")).phase == "Succeeded"
+    assert table.version == version
+
+
+@pytest.mark.parametrize("kind", ["compaction", "update", "ingest"])
+def test_Z1_Z14_stopped_for_so_long_that_its_files_were_cleaned(
+    nurseries: Nurseries, tables: Tables, kind: str
+) -> None:
+    """It wakes up just before its put, and on the host where it is looked for it does not run."""
+    stopped, nursery = nurseries
+    table = tables()
+    strike = Strike(Point.PUT_COMMIT, signal=int(signal.SIGSTOP))
+    stopped.start(table.order(kind, strike=strike, answer="stopped"))
+    stopped.stopped()
+    written = table.unreachable()
+    assert written
+    assert nursery.run(cleaning(table)).points == ()  # it lives
+    assert table.unreachable() == written
+    table.move_claim_to_another_host()
+    assert set(nursery.run(cleaning(table)).points) >= written
+    assert table.unreachable() == set()
+    stopped.go_on()
+    late = stopped.end()
+    assert (late.phase, late.condition["reason"]) == ("Failed", "Abandoned"), late
+    assert table.shown() == FIRST
+    assert table.unreachable() == set()
+    again = nursery.run(table.order(kind))
+    assert again.phase == "Succeeded"
+    assert again.status["attempt"] == 2
+    assert table.shown() == expected(kind, FIRST)
+    assert set(table.history()) <= {FIRST, expected(kind, FIRST)}
