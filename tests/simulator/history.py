@@ -26,6 +26,11 @@ UNEXPECTED = frozenset(
     {Reason.COUNT_MISMATCH, Reason.INTERNAL_ERROR, Reason.TABLE_REPLACED, Reason.CORRUPT_LOG}
 )
 
+NEVER_BEGUN = frozenset(
+    {Reason.NOTHING_TO_DO, Reason.DELETION_VECTORS_DISABLED, Reason.UNKNOWN_SEGMENT}
+)
+"""Ends of operations that found nothing that they could plan: another time they may."""
+
 
 class History:
     """`run` plays it and raises `Violation` with the trace where something is wrong."""
@@ -201,7 +206,7 @@ class History:
         for actor in self.actors:
             before, version = actor.ended, self.checker.version
             assert before is not None
-            if before.reason in (Reason.NOTHING_TO_DO, Reason.DELETION_VECTORS_DISABLED):
+            if before.reason in NEVER_BEGUN:
                 continue  # says nothing about what another process planned, or wrote nothing
             session = actor.open_again()
             while session.advance():
