@@ -8,15 +8,17 @@ from simulator import foreign
 from simulator.actor import Actor
 from simulator.checker import Checker, Violation
 from simulator.foreign_mix import COMMITS, HOUSEKEEPING, Act
-from simulator.invariants import check_locks
+from simulator.invariants import check_locks, check_start
 from simulator.mix import Mix
 from simulator.world import World
 from tandem.errors import Reason, TandemError
-from tandem.operations import cleaning, commit, earlier
+from tandem.operations import cleaning, commit, earlier, layout
 from tandem.operations.known import Means
+from tandem.operations.records import PlanRecord
 from tandem.operations.retention import Options, clean
 from tandem.operations.work import Table
 from tandem.planning.cleaning import Rules
+from tandem.spark.port import JobRequest
 from tandem.spec.status import Phase
 
 MOST_STEPS = 4_000
@@ -53,6 +55,8 @@ class History:
         self.actors: list[Actor] = []
         self.foreign_left = self.rng.randrange(foreign_commits + 1)
         self.faults = faults if seed % 3 else 0.0
+        if not self.faults:
+            self.world.jobs.on_start = self._starts
         self.mix = Mix(self.world, self.checker)
         self.to_come = self.rng.randrange(2, operations + 1)
 
@@ -148,6 +152,14 @@ class History:
             version, intent = committed
             self.checker.intents[version] = intent
             self.world.say(f"  foreign {act.__name__} commits version {version}")
+
+    def _starts(self, job: JobRequest) -> None:
+        plan = PlanRecord.model_validate_json(
+            self.world.store.get(layout.plan(job.operation_id, job.attempt))
+        )
+        entries = self.world.locks.entries(self.table.location)
+        check_start(entries, job.operation_id, plan.summary.segments)
+        self.checker.invariants.checked["I-28"] += 1
 
     def _clean(self) -> None:
         """`tandem clean` with the shortest retention that makes it remove something."""

@@ -67,6 +67,7 @@ class SimulatedJobs:
     merges: dict[str, Merge] = field(default_factory=dict)
     drivers: dict[str, list[Driver]] = field(default_factory=dict)
     files: int = 0
+    on_start: Callable[[JobRequest], None] = lambda _: None
     _paths: dict[str, str] = field(default_factory=dict)
 
     # The port
@@ -74,6 +75,7 @@ class SimulatedJobs:
     def start(self, request: JobRequest) -> None:
         if request.name not in self.drivers:
             self.drivers[request.name] = []
+            self.on_start(request)
             self._launch(request.name, request.spec_path)
 
     def status(self, name: str) -> JobStatus:
