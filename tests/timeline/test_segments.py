@@ -24,6 +24,7 @@ from tandem.timeline.segments import (
     SegmentStatus,
     output_tags,
     segments,
+    successor_tags,
 )
 
 
@@ -190,6 +191,21 @@ def test_update_in_place_retires_nothing_and_a_restore_brings_back() -> None:
     assert [(s.name, s.status) for s in retired(segments([updated]), restored)] == [
         ("0.1", SegmentStatus.MARKED_FOR_DELETE)
     ]
+
+
+def test_a_segment_written_anew_counts_once_when_it_is_gone() -> None:
+    file = add_file("p", segment="0", sequence=3)
+    renewed = add_file("p2", tags=successor_tags(file, row_map="m"), data_change=False)
+    output = add_file("q", tags=output_tags("0.1", 3, parents=lineage.of("0")), data_change=False)
+    commits = [
+        commit(0, file),
+        commit(1, removal(file, data_change=False), renewed),
+        commit(2, removal(renewed, data_change=False), output),
+    ]
+    assert not retired(segments([renewed]), commits[:2])
+    (gone,) = retired(segments([output]), commits)
+    assert (gone.name, gone.status, gone.size_bytes) == ("0", SegmentStatus.COMPACTED, MIB)
+    assert gone.sequence == 3
 
 
 def test_segment_that_lost_its_files_one_by_one_is_what_the_last_one_was() -> None:

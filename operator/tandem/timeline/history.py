@@ -20,6 +20,7 @@ from tandem.timeline.segments import (
     Segment,
     SegmentStatus,
     parse_sequence,
+    segment_name,
 )
 
 
@@ -55,10 +56,12 @@ def retired(live: Sequence[Segment], commits: Iterable[Commit] = ()) -> tuple[Se
             added[add.logged_path] = add
         readded = {add.logged_path for add in commit.adds}
         keeps_rows = not any(add.data_change for add in commit.adds)
+        # What is written anew under its own name is not gone, and must not count twice.
+        renewed = {segment_name(add) for add in commit.adds}
         for remove in commit.removes:
             if remove.logged_path not in readded:
                 name = _name(remove, added)
-                if name not in alive:
+                if name not in alive and name not in renewed:
                     _note(gone, name, remove, added, keeps_rows and not remove.data_change)
     for child in [*((s.parents, s.sequence) for s in live), *_children(gone)]:
         for name in child[0]:
