@@ -20,10 +20,18 @@ COMPACTIONS: Sequence[dict[str, Any]] = (
     {"type": "Minor", "minor": {"thresholds": [3, 2]}},
     {"type": "Major"},
     {"type": "SemiMajor"},
+    {"type": "Major", "layout": {"strategy": "Sort", "columns": ["v", "k"]}},
+    {"type": "SemiMajor", "layout": {"strategy": "ZOrder", "columns": ["v", "rid"]}},
+    {
+        "type": "Minor",
+        "minor": {"thresholds": [2, 2]},
+        "layout": {"strategy": "Sort", "columns": ["v"]},
+    },
 )
 REWRITES: Sequence[dict[str, Any]] = (
     {"purgeDeleted": True},
     {"recompress": {"codec": "zstd"}},
+    {"sortBy": ["v", "rid"]},
 )
 
 
