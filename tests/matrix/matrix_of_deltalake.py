@@ -1,0 +1,16 @@
+"""W1 to W5, W8, W10: every cell whose foreign writer is deltalake, in a process of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from support.matrix_cells import Cell, Outcome, Stage, cells
+
+
+@pytest.mark.parametrize("cell", cells("deltalake"), ids=str)
+def test_W_deltalake(
+    stage_of_deltalake: Stage, record: Callable[[Outcome], None], cell: Cell
+) -> None:
+    record(stage_of_deltalake.play(cell))

@@ -1,0 +1,14 @@
+"""W1, W5 to W8, W10: every cell whose foreign writer is Spark + Delta, in a JVM of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from support.matrix_cells import Cell, Outcome, Stage, cells
+
+
+@pytest.mark.parametrize("cell", cells("spark"), ids=str)
+def test_W_spark(stage_of_spark: Stage, record: Callable[[Outcome], None], cell: Cell) -> None:
+    record(stage_of_spark.play(cell))

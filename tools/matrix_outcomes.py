@@ -1,0 +1,30 @@
+"""After a whole run of the W matrix: make one record of what its workers wrote down.
+
+    PYTHONPATH=operator:tests python tools/matrix_outcomes.py [--begin]
+
+`--begin` forgets an earlier run. Fails if cells are missing, and leaves the record as it is.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+
+from support.matrix_outcomes import RECORD, RECORDING, collected, write
+
+
+def main(*arguments: str) -> None:
+    if "--begin" in arguments:
+        for path in RECORDING.glob("*.jsonl"):
+            path.unlink()
+        return
+    outcomes = collected()
+    write(outcomes)
+    ours = Counter(o.our_end for o in outcomes)
+    theirs = Counter(o.foreign_end for o in outcomes)
+    print(f"{len(outcomes)} cells, in {RECORD.name}")  # noqa: T201
+    print(f"ours: {dict(ours)}\ntheirs: {dict(theirs)}")  # noqa: T201
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
