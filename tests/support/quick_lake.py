@@ -6,7 +6,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -54,10 +54,13 @@ class QuickLake(Lake):
 
 
 def make(folder: Path, loads: int = 4, *, schema: pa.Schema = model.SCHEMA,
-         properties: Mapping[str, str] = DELETION_VECTORS) -> QuickLake:  # fmt: skip
+         properties: Mapping[str, str] = DELETION_VECTORS,
+         partition_by: Sequence[str] = ()) -> QuickLake:  # fmt: skip
     """A table of deltalake, with `loads` appends of ten rows by it."""
     location = (folder / "lake").as_uri()
-    DeltaTable.create(location, schema, configuration=dict(properties))
+    DeltaTable.create(
+        location, schema, configuration=dict(properties), partition_by=list(partition_by) or None
+    )
     lake = QuickLake(location, None, folder / "sources", open_store(location))  # type: ignore[arg-type]
     for number in range(loads):
         lake.append(batch(number))

@@ -366,6 +366,20 @@ def test_foreign_segments_keep_their_names_and_places(tmp_path: Path) -> None:
     lake.assert_clean()
 
 
+def test_files_stay_in_their_partitions(tmp_path: Path) -> None:
+    """Each partition's file is a foreign segment of its own."""
+    lake = quick_lake.make(tmp_path, 2, partition_by=["k"])
+    assert len(lake.live) == 10
+    lake.do(lake.delete("id IN (3, 14)"))
+    before = {s.name: s.files[0].add.partition_values for s in lake.live}
+    lake.do(rewrite(lake, *lake.names[:7], **RECOMPRESS))
+    lake.do(rewrite(lake, *lake.names))
+    assert {s.name: s.files[0].add.partition_values for s in lake.live} == before
+    assert lake.deleted() == {}
+    lake.assert_rows(without(loads(range(2)), id_in([3, 14])))
+    lake.assert_clean()
+
+
 def test_without_deletion_vectors_a_changed_file_is_left_out(tmp_path: Path) -> None:
     lake = quick_lake.make(tmp_path, 3, properties={})
     names = lake.names
