@@ -213,15 +213,32 @@ def history(
     table: TableArgument,
     files: MaybeFiles = None,
     output: OutputOption = Output.TABLE,
-    limit: Annotated[int, typer.Option("--limit", min=1, help="At most so many commits.")] = 20,
+    limit: Annotated[
+        int | None,
+        typer.Option(
+            "--limit", min=1, help="At most so many commits; 20 by default, 2000 of a page."
+        ),
+    ] = None,
+    html: Annotated[
+        str | None,
+        typer.Option(
+            "--html", metavar="FILE", help="Draw it: one self-contained page; - prints it."
+        ),
+    ] = None,
     options: Options = None,
 ) -> None:
-    """List a table's commits, newest first."""
+    """Show a table's commits, newest first, and who replayed what onto what.
+
+    The picture beside the versions: ● a commit of ours, ○ others added rows, ◆ changed rows,
+    ■ rewrote files, · no data. A line runs from an operation back to the version that it read;
+    ▶ is a commit that it met on the way and did something about.
+    """
     with errors_to_exit():
         from tandem.cli import tables
+        from tandem.cli.history import command
 
         target = tables.target(table, files or [], options or [])
-        raise typer.Exit(tables.history(target, output=output, limit=limit))
+        raise typer.Exit(command.history(target, output=output, limit=limit, html=html))
 
 
 @app.command()
@@ -249,7 +266,7 @@ def clean(
     ] = False,
     options: Options = None,
 ) -> None:
-    """Remove what attempts that never committed left behind."""
+    """Remove files that nobody can need any more: docs/cleaning.md says which, and when."""
     with errors_to_exit():
         from tandem.cli import clean_command, tables
 

@@ -1,4 +1,4 @@
-"""`tandem table`, `history`, `locks` and `clean`: looking at a table."""
+"""`tandem table` and `locks`: looking at a table."""
 
 from __future__ import annotations
 
@@ -232,52 +232,6 @@ def _cell(name: str, value: Any) -> str:
     if isinstance(value, dict):
         return "\n".join(f"{key}: {item}" for key, item in value.items())
     return ", ".join(value) if isinstance(value, list) else str(value)
-
-
-def history(table: Target, *, output: Output, limit: int) -> Exit:
-    """The newest commits that the log still holds, newest first."""
-    log = table.log()
-    first, last = log.versions()
-    commits = log.commits(max(first, last - limit + 1), last)
-    rows = []
-    for commit in reversed(commits):
-        info = commit.info
-        ours = info.body.get("tandem") if info is not None else None
-        rows.append(
-            {
-                "version": commit.version,
-                "time": utc(commit.timestamp_ms),
-                "operation": info.operation if info is not None else None,
-                "engine": info.engine if info is not None else None,
-                "by": _operation_of(ours) if isinstance(ours, dict) else None,
-                "filesAdded": len(commit.adds),
-                "filesRemoved": len(commit.removes),
-            }
-        )
-    if output is Output.TABLE:
-        names = ["version", "time (UTC)", "operation", "engine", "by", "added", "removed"]
-        cells = [
-            [
-                commit.version,
-                people_time(commit.timestamp_ms),
-                row["operation"],
-                row["engine"],
-                # The namespace says something in a cluster only.
-                str(row["by"] or "").removeprefix("default/"),
-                row["filesAdded"],
-                row["filesRemoved"],
-            ]
-            for commit, row in zip(reversed(commits), rows, strict=True)
-        ]
-        print_table(table_of(names, cells))
-    else:
-        print_data(rows, output)
-    return Exit.OK
-
-
-def _operation_of(ours: dict[str, Any]) -> str:
-    """The resource of a commit of ours, else its operation id."""
-    return str(ours.get("resource") or ours.get("operation") or "")
 
 
 def locks(table: Target, *, output: Output) -> Exit:

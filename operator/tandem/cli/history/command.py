@@ -1,0 +1,97 @@
+"""`tandem history`: reads the log, and prints a table, JSON, or a page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+
+from tandem.cli.exits import Exit, say
+from tandem.cli.output import Output, print_data, print_table, utc, write
+
+if TYPE_CHECKING:
+    from tandem.cli.history.model import Entry
+    from tandem.cli.tables import Target
+    from tandem.delta.actions import Commit
+
+TERMINAL_COMMITS = 20
+PAGE_COMMITS = 2_000
+"""The last commits that are read where nobody says how many."""
+
+
+def history(table: Target, *, output: Output, limit: int | None, html: str | None = None) -> Exit:
+    """The newest commits that the log still holds, newest first.
+
+    Args:
+        html: write a page there instead; `-` is standard output.
+    """
+    from tandem.cli.history.model import entries
+
+    log = table.log()
+    first, last = log.versions()
+    most = limit or (TERMINAL_COMMITS if html is None else PAGE_COMMITS)
+    commits = log.commits(max(first, last - most + 1), last)
+    found = entries(commits)
+    if html is not None:
+        from tandem.cli.history.page import page
+
+        _write_page(html, page(commits, title=_title(table), location=table.location))
+    elif output is Output.TABLE:
+        from tandem.cli.history import terminal
+
+        print_table(terminal.table(found))
+    else:
+        rows = [_row(e, c) for e, c in zip(reversed(found), reversed(commits), strict=True)]
+        print_data(rows, output)
+    return Exit.OK
+
+
+def _title(table: Target) -> str:
+    """The name of the LakeTable, else the last part of the location."""
+    if table.table is not None:
+        return table.table.name
+    return unquote(table.location.rstrip("/").rpartition("/")[2])
+
+
+def _write_page(html: str, text: str) -> None:
+    if html == "-":
+        write(text)
+        return
+    Path(html).write_text(text, encoding="utf-8")
+    say(f"Wrote {html}.")
+
+
+def _row(entry: Entry, commit: Commit) -> dict[str, Any]:
+    """An entry for programs: names as the log has them."""
+    info = commit.info
+    ours = info.body.get("tandem") if info is not None else None
+    return {
+        "version": entry.version,
+        "time": utc(entry.time_ms),
+        "operation": info.operation if info is not None else None,
+        "engine": info.engine if info is not None else None,
+        "by": _operation_of(ours) if isinstance(ours, dict) else None,
+        "filesAdded": len(commit.adds),
+        "filesRemoved": len(commit.removes),
+        "filesMarked": entry.files_marked,
+        "rowsAdded": entry.rows_added,
+        "rowsRemoved": entry.rows_removed,
+        "rowsDeleted": entry.rows_deleted,
+        "segments": list(entry.segments),
+        "readVersion": entry.read_version,
+        "met": [
+            {
+                "version": met.version,
+                "effect": str(met.effect),
+                "rows": met.rows,
+                "onto": met.onto or None,
+            }
+            for met in entry.meetings
+        ],
+        "summary": list(entry.summary),
+    }
+
+
+def _operation_of(ours: dict[str, Any]) -> str:
+    """The resource of a commit of ours, else its operation id."""
+    return str(ours.get("resource") or ours.get("operation") or "")

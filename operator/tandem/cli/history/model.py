@@ -1,0 +1,293 @@
+"""A table's history as facts: from commits to entries, and to the lives of segments. Pure.
+
+Everything here comes from the log, in which anybody may write anything: what is not as expected
+is treated as not said, names are made fit for people, and numbers are bounded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Any
+
+from pydantic import ValidationError
+
+from tandem.delta.actions import AddFile, Commit, RemoveFile
+from tandem.delta.commit import ENGINE
+from tandem.reconcile.classify import author_of
+from tandem.reconcile.words import clean
+from tandem.spec.status import OperationResult
+from tandem.timeline.lineage import parse_lineage
+from tandem.timeline.segments import TAG_PARENTS, TAG_SEGMENT, segment_file, segment_name
+
+_OURS = ENGINE.partition("/")[0] + "/"
+_MOST = 2**53
+"""Of a number in somebody's commit: what is larger says nothing."""
+_MOST_PARENTS = 64
+"""Of a file that others wrote: which of what they removed went into it, nobody knows."""
+
+
+class Sort(StrEnum):
+    """What a commit was, as far as a picture tells commits apart."""
+
+    APPEND = "append"  # only added files
+    CHANGE = "change"  # rows were changed, deleted or replaced
+    REWRITE = "rewrite"  # the same rows in other files
+    OTHER = "other"  # no data: properties, abandonment, an update that matched nothing
+
+
+class Effect(StrEnum):
+    """What an operation did about a commit that came while it was at work."""
+
+    REPLAYED = "replayed"  # deletes, onto what it had written
+    MASKED = "masked"  # rows of an input that was gone or restored
+    FOLLOWED = "followed"  # rows to delete, into files that had been rewritten
+    EVALUATED = "evaluated"  # rows that were new to a statement
+    LOST = "lost"  # rows that a statement had matched
+
+
+@dataclass(frozen=True, slots=True)
+class Meeting:
+    """An operation and a commit made between its read version and its own; `rows` concerned;
+    `onto` names a segment."""
+
+    version: int
+    effect: Effect
+    rows: int
+    onto: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One version. `by` is the resource, if it is an operation of ours. Rows are None where the
+    log does not say; `rows_deleted` are those that deletion vectors hid. `read_version` is what
+    an operation of ours worked on."""
+
+    version: int
+    time_ms: int
+    operation: str
+    engine: str
+    by: str
+    ours: bool
+    sort: Sort
+    files_added: int
+    files_removed: int
+    files_marked: int
+    rows_added: int | None
+    rows_removed: int | None
+    rows_deleted: int
+    read_version: int | None = None
+    segments: tuple[str, ...] = ()
+    meetings: tuple[Meeting, ...] = ()
+    result: OperationResult = field(default_factory=OperationResult)
+
+    @property
+    def summary(self) -> tuple[str, ...]:
+        """What it said of itself, as one line each."""
+        return tuple(clean(text, 200) for text in (self.result.summary or ())[:16])
+
+
+@dataclass(slots=True)
+class Life:
+    """A segment: the version that made it and the one that ended it (None: before the first,
+    not yet), the segments it came from, and the rows deleted in it by version. `foreign`: one
+    file that others wrote."""
+
+    name: str
+    foreign: bool
+    born: int | None
+    ended: int | None = None
+    rows: int | None = None
+    parents: dict[str, None] = field(default_factory=dict)
+    deletes: dict[int, int] = field(default_factory=dict)
+    files: set[str] = field(default_factory=set)
+
+
+def entries(commits: Sequence[Commit]) -> list[Entry]:
+    """What happened, oldest first. `commits` are consecutive versions."""
+    changes = {commit.version: _Change.of(commit) for commit in commits}
+    return [_entry(commit, changes) for commit in commits]
+
+
+@dataclass(frozen=True, slots=True)
+class _Change:
+    """A commit's files by path: new ones, gone ones, and those whose deletion vector grew (by so
+    many rows; less than none where rows came back)."""
+
+    added: Mapping[str, AddFile]
+    gone: Mapping[str, RemoveFile]
+    marked: Mapping[str, int]
+    names: Mapping[str, str]
+    ours: bool
+
+    @classmethod
+    def of(cls, commit: Commit) -> _Change:
+        adds = {add.logged_path: add for add in commit.adds}
+        removes = {gone.logged_path: gone for gone in commit.removes}
+        both = adds.keys() & removes.keys()
+        return cls(
+            added={path: add for path, add in adds.items() if path not in both},
+            gone={path: gone for path, gone in removes.items() if path not in both},
+            marked={path: _dead(adds[path]) - _dead(removes[path]) for path in both},
+            names={path: segment_name(add) for path, add in adds.items()},
+            ours=_is_ours(commit),
+        )
+
+
+def _dead(file: AddFile | RemoveFile) -> int:
+    return file.deletion_vector.cardinality if file.deletion_vector is not None else 0
+
+
+def _is_ours(commit: Commit) -> bool:
+    return commit.info is not None and commit.info.engine.startswith(_OURS)
+
+
+def _entry(commit: Commit, changes: Mapping[int, _Change]) -> Entry:
+    mine, author = changes[commit.version], author_of(commit)
+    body = _our_part(commit)
+    read = body.get("readVersion")
+    known = isinstance(read, int) and not isinstance(read, bool) and 0 <= read < commit.version
+    read_version = read if known else None
+    result = _result(body)
+    rows = [segment_file(add).rows for add in mine.added.values()]
+    lost = [_rows_of(gone) for gone in mine.gone.values()]
+    live = sum(row for row in rows if row is not None) - sum(map(_dead, mine.added.values()))
+    return Entry(
+        version=commit.version,
+        time_ms=commit.timestamp_ms,
+        operation=author.operation,
+        engine=author.engine,
+        by=author.by,
+        ours=mine.ours,
+        sort=_sort(commit, mine),
+        files_added=len(mine.added),
+        files_removed=len(mine.gone),
+        files_marked=len(mine.marked),
+        rows_added=None if None in rows else max(0, live),
+        rows_removed=None if None in lost else sum(row for row in lost if row is not None),
+        rows_deleted=sum(mine.marked.values()),
+        read_version=read_version,
+        segments=tuple(dict.fromkeys(mine.names[path] for path in mine.added)),
+        meetings=_meetings(commit.version, read_version, changes, result),
+        result=result,
+    )
+
+
+def _our_part(commit: Commit) -> Mapping[str, Any]:
+    body = commit.info.body.get("tandem") if commit.info is not None else None
+    return body if isinstance(body, Mapping) and _is_ours(commit) else {}
+
+
+def _result(body: Mapping[str, Any]) -> OperationResult:
+    try:
+        return OperationResult.model_validate(body.get("result") or {})
+    except ValidationError:
+        return OperationResult()
+
+
+def _rows_of(gone: RemoveFile) -> int | None:
+    """Live rows of a removed file, where the remove repeats its statistics."""
+    stats = gone.extra.get("stats")
+    add = AddFile(gone.logged_path, {}, 0, 0, True, stats=stats if isinstance(stats, str) else None)
+    rows = segment_file(add).rows
+    return None if rows is None else max(0, rows - _dead(gone))
+
+
+def _sort(commit: Commit, change: _Change) -> Sort:
+    if not (change.added or change.gone or change.marked):
+        return Sort.OTHER
+    if not (change.gone or change.marked):
+        return Sort.APPEND
+    changes = any(a.data_change for a in commit.adds) or any(r.data_change for r in commit.removes)
+    return Sort.CHANGE if changes else Sort.REWRITE
+
+
+def _meetings(
+    version: int, read: int | None, changes: Mapping[int, _Change], result: OperationResult
+) -> tuple[Meeting, ...]:
+    """What the log shows of it, and what the operation itself says."""
+    if read is None:
+        return ()
+    mine = changes[version]
+    found: dict[tuple[int, Effect], Meeting] = {}
+
+    def meet(other: int, effect: Effect, rows: int | None, onto: str = "") -> None:
+        if rows and 0 < rows < _MOST and read < other < version:
+            known = found.get((other, effect), Meeting(other, effect, 0))
+            found[other, effect] = replace(known, rows=known.rows + rows, onto=onto or known.onto)
+
+    made = next(iter(dict.fromkeys(mine.names[path] for path in mine.added)), "")
+    for other in range(max(read + 1, min(changes)), version):
+        theirs = changes[other]
+        for path, deleted in theirs.marked.items():
+            if path in mine.gone:
+                meet(other, Effect.REPLAYED, deleted, made)
+        if theirs.ours:
+            for path in theirs.added.keys() & mine.marked.keys():
+                if theirs.gone:
+                    meet(other, Effect.FOLLOWED, mine.marked[path], mine.names[path])
+    for met in (result.reconciled.met if result.reconciled else None) or ():
+        meet(met.version, Effect.MASKED, met.rows_masked, made)
+        meet(met.version, Effect.EVALUATED, met.rows_evaluated)
+        meet(met.version, Effect.LOST, met.rows_lost)
+    return tuple(sorted(found.values(), key=lambda meeting: (meeting.version, meeting.effect)))
+
+
+def lives(commits: Iterable[Commit]) -> list[Life]:
+    """The segments that these commits made, changed or ended, in the order of their making."""
+    found: dict[str, Life] = {}
+    name_of: dict[str, str] = {}
+
+    def life(name: str, born: int | None) -> Life:
+        if name not in found:
+            found[name] = Life(name, name.startswith("f-"), born)
+        return found[name]
+
+    for commit in commits:
+        change = _Change.of(commit)
+        for path, gone in change.gone.items():
+            name = name_of.pop(path, None) or _name_of_gone(gone)
+            it = life(name, None)
+            it.files.discard(path)
+            if not it.files:
+                it.ended = commit.version
+        ending = [n for n, it in found.items() if it.ended == commit.version]
+        for path, add in change.added.items():
+            name = change.names[path]
+            it = life(name, commit.version)
+            it.ended = None
+            it.files.add(path)
+            name_of[path] = name
+            rows = segment_file(add).rows
+            it.rows = None if rows is None else (it.rows or 0) + rows
+            if _dead(add):
+                it.deletes[commit.version] = it.deletes.get(commit.version, 0) + _dead(add)
+        if change.gone and change.added:
+            _descend(found, change, ending)
+        for path, deleted in change.marked.items():
+            name = change.names[path]
+            it = life(name, None)
+            it.files.add(path)
+            name_of[path] = name
+            it.deletes[commit.version] = it.deletes.get(commit.version, 0) + deleted
+    return list(found.values())
+
+
+def _name_of_gone(gone: RemoveFile) -> str:
+    tags = gone.extra.get("tags")
+    tag = tags.get(TAG_SEGMENT) if isinstance(tags, Mapping) else None
+    told = {TAG_SEGMENT: tag} if isinstance(tag, str) else {}
+    return segment_name(AddFile(gone.logged_path, {}, 0, 0, True, tags=told))
+
+
+def _descend(found: Mapping[str, Life], change: _Change, ending: Sequence[str]) -> None:
+    """Who came from whom: by the tags of ours, else everything from everything."""
+    named = {change.names[path]: add for path, add in change.added.items()}
+    for name, add in named.items():
+        if change.ours:
+            lineage = parse_lineage(add.tags.get(TAG_PARENTS, ""))
+            parents = [old for old in ending if old in lineage]
+        else:
+            parents = list(ending[:_MOST_PARENTS])
+        found[name].parents.update(dict.fromkeys(old for old in parents if old != name))

@@ -1,0 +1,211 @@
+"""A history as one self-contained HTML page: a picture to look at, sentences, and a list.
+
+Nothing is fetched and no script runs: the page's own policy forbids both. Whatever comes from
+the log is escaped. Long histories are bounded: the picture folds, the lists end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import tandem
+from tandem.cli.history import words
+from tandem.cli.history.model import Effect, Entry, Meeting, entries, lives
+from tandem.cli.history.scene import Scene, is_work, scene
+from tandem.cli.history.svg import STYLE, esc, svg
+from tandem.cli.output import people_time
+from tandem.delta.actions import Commit
+from tandem.reconcile.words import clean, counted
+
+MOST_STORIES = 30
+MOST_ROWS = 300
+
+_PAGE_STYLE = """
+:root{color-scheme:light dark}
+body{margin:0;background:var(--paper);color:var(--ink);
+font:15px/1.5 system-ui,-apple-system,"Segoe UI",Roboto,sans-serif}
+main{max-width:1180px;margin:0 auto;padding:28px 24px 60px}
+h1{font-size:26px;margin:0}h2{font-size:18px;margin:36px 0 10px}
+.lead{color:var(--soft);margin:2px 0 18px;overflow-wrap:anywhere}
+.tiles{display:flex;flex-wrap:wrap;gap:10px;margin:0 0 18px;padding:0;list-style:none}
+.tiles li{background:var(--band);border:1px solid var(--line);border-radius:10px;padding:8px 14px}
+.tiles b{display:block;font-size:20px;line-height:1.25;font-variant-numeric:tabular-nums}
+.tiles span{color:var(--soft);font-size:13px}
+figure{margin:0;border:1px solid var(--line);border-radius:12px;overflow-x:auto}
+/* The newest is on the right: where it does not fit, that is what is seen first. */
+figure{direction:rtl}figure svg{display:block;direction:ltr;margin-right:auto}
+.legend{display:flex;flex-wrap:wrap;gap:6px 18px;color:var(--soft);font-size:13px;margin:10px 2px}
+.legend svg{vertical-align:-3px;margin-right:5px;background:none}
+.stories{display:grid;grid-template-columns:repeat(auto-fill,minmax(330px,1fr));gap:12px;
+padding:0;margin:0;list-style:none}
+.stories>li{border:1px solid var(--line);border-left:4px solid var(--ours);border-radius:8px;
+padding:10px 14px;overflow-wrap:anywhere}
+.stories p{margin:0 0 4px;font-weight:600}.stories p span{color:var(--soft);font-weight:400}
+.stories ul{margin:0;padding-left:18px}
+.scroll{overflow-x:auto}
+table{border-collapse:collapse;width:100%;font-size:13.5px;font-variant-numeric:tabular-nums}
+th{position:sticky;top:0;background:var(--paper);color:var(--soft);text-align:left;
+font-weight:600}
+th,td{padding:4px 12px 4px 0;border-bottom:1px solid var(--line);vertical-align:top}
+td.n{text-align:right;white-space:nowrap}td.w{white-space:nowrap}
+tr.ours td.who{color:var(--ours);font-weight:600}
+summary{cursor:pointer;color:var(--soft)}
+footer{color:var(--soft);font-size:13px;margin-top:40px}
+@media print{figure{overflow:visible}}
+"""
+
+
+def page(commits: Sequence[Commit], *, title: str, location: str) -> str:
+    """The page of these consecutive commits, at least one, oldest first."""
+    found = entries(commits)
+    drawn = scene(found, lives(commits))
+    name = clean(title) or "table"
+    heading = f"History of {name}"
+    first, last = found[0], found[-1]
+    since, until = people_time(first.time_ms), people_time(last.time_ms)
+    span = f"version {last.version}" if first is last else f"versions {first.version} to " \
+        f"{last.version}"  # fmt: skip
+    lead = f"{clean(location, 300)} · {span} · {since} to {until} UTC"
+    return "\n".join(
+        [
+            "<!doctype html>",
+            '<html lang="en"><head><meta charset="utf-8">',
+            '<meta http-equiv="Content-Security-Policy" '
+            "content=\"default-src 'none'; style-src 'unsafe-inline'\">",
+            '<meta name="viewport" content="width=device-width, initial-scale=1">',
+            '<meta name="color-scheme" content="light dark">',
+            f"<title>{esc(heading)}</title>",
+            f"<style>{STYLE}{_PAGE_STYLE}</style></head>",
+            '<body class="tandem-history"><main>',
+            f"<h1>{esc(heading)}</h1>",
+            f'<p class="lead">{esc(lead)}</p>',
+            _tiles(found),
+            f"<figure>{svg(drawn, heading, describe(found))}</figure>",
+            _legend(),
+            _left_out(drawn),
+            _stories(found),
+            _versions(found),
+            f"<footer>Written by tandem {esc(tandem.__version__)} from the Delta log. "
+            "Times are UTC.</footer>",
+            "</main></body></html>\n",
+        ]
+    )
+
+
+def describe(found: Sequence[Entry]) -> str:
+    """The picture in words, for those who do not see it."""
+    others = sum(not entry.ours for entry in found)
+    told = [
+        f"{counted(len(found), 'version')}: {counted(others, 'commit')} of others above, "
+        f"{counted(len(found) - others, 'commit')} of Tandem in the middle, segments below."
+    ]
+    working = [entry for entry in found if entry.meetings]
+    for entry in working[-MOST_STORIES:]:
+        met = "; ".join(words.meeting(meeting) for meeting in entry.meetings[:8])
+        told.append(f"{words.who(entry)}, version {entry.version}, met: {met}.")
+    return " ".join(told)
+
+
+def _tiles(found: Sequence[Entry]) -> str:
+    mets = [met for entry in found for met in entry.meetings]
+    facts = [
+        (len(found), "version", "versions"),
+        (sum(not e.ours for e in found), "commit of others", "commits of others"),
+        (sum(is_work(e) for e in found), "operation of Tandem", "operations of Tandem"),
+        (_rows(mets, Effect.REPLAYED), "delete replayed", "deletes replayed"),
+        (_rows(mets, Effect.MASKED), "row masked", "rows masked"),
+        (_rows(mets, Effect.FOLLOWED), "row followed", "rows followed into other files"),
+        (_rows(mets, Effect.EVALUATED), "row evaluated again", "rows evaluated again"),
+    ]
+    tiles = "".join(
+        f"<li><b>{count:,}</b><span>{one if count == 1 else many}</span></li>"
+        for count, one, many in facts
+        if count
+    )
+    return f'<ul class="tiles">{tiles}</ul>'
+
+
+def _rows(mets: Sequence[Meeting], effect: Effect) -> int:
+    return sum(met.rows for met in mets if met.effect is effect)
+
+
+def _legend() -> str:
+    def piece(drawn: str, text: str, wide: int = 16) -> str:
+        return (f'<span><svg class="tandem-history" width="{wide}" height="16" '
+                f'aria-hidden="true">{drawn}</svg>{text}</span>')  # fmt: skip
+
+    pieces = [
+        piece('<circle cx="8" cy="8" r="5" class="append hollow"/>', "added rows"),
+        piece('<path d="M2 8L8 2L14 8L8 14Z" class="change"/>', "changed or deleted rows"),
+        piece('<rect x="3" y="3" width="10" height="10" class="rewrite"/>', "rewrote files"),
+        piece(
+            '<rect x="1" y="3" width="34" height="10" rx="5" class="bar"/>'
+            '<circle cx="34" cy="8" r="6" class="ours"/>',
+            "an operation of Tandem, from the version that it read to its own",
+            42,
+        ),
+        piece(
+            '<path class="arrow" d="M8 0V11"/><path class="head" d="M4 9L8 15L12 9Z"/>',
+            "what it met on the way, and did about it",
+        ),
+        piece('<path class="river s1" stroke-width="6" d="M3 8H30"/>',
+              "a segment: where it came from, and what it became", 34),
+        piece('<path class="cut" d="M8 2v11"/>', "rows deleted in it"),
+    ]  # fmt: skip
+    return f'<p class="legend">{"".join(pieces)}</p>'
+
+
+def _left_out(drawn: Scene) -> str:
+    told = []
+    if drawn.untold_spans:
+        told.append(f"{counted(drawn.untold_spans, 'operation')} for which there was no room")
+    if drawn.untold_segments:
+        told.append(f"{counted(drawn.untold_segments, 'segment')} more")
+    return f'<p class="lead">Not drawn: {"; ".join(told)}.</p>' if told else ""
+
+
+def _stories(found: Sequence[Entry]) -> str:
+    """What operations said of themselves, those that met somebody, newest first."""
+    eventful = [e for e in found if is_work(e) and (e.meetings or len(e.summary) > 1)]
+    items = []
+    for entry in eventful[: -MOST_STORIES - 1 : -1]:
+        told = entry.summary or tuple(words.meeting(met) for met in entry.meetings)
+        lines = "".join(f"<li>{esc(text)}</li>" for text in told)
+        items.append(
+            f"<li><p>{esc(words.who(entry))} <span>version {entry.version}</span></p>"
+            f"<ul>{lines}</ul></li>"
+        )
+    if not items:
+        return ""
+    more = len(eventful) - len(items)
+    note = f'<p class="lead">and {more:,} earlier ones</p>' if more > 0 else ""
+    return f'<h2>What operations met</h2><ul class="stories">{"".join(items)}</ul>{note}'
+
+
+def _versions(found: Sequence[Entry]) -> str:
+    rows = []
+    for entry in found[: -MOST_ROWS - 1 : -1]:
+        met = "; ".join(words.meeting(meeting) for meeting in entry.meetings)
+        cells = [
+            ("n", str(entry.version)),
+            ("w", people_time(entry.time_ms)),
+            ("", entry.operation),
+            ("who", words.who(entry)),
+            ("w", words.files(entry)),
+            ("w", words.rows(entry)),
+            ("", met),
+        ]
+        drawn = "".join(f'<td class="{style}">{esc(text)}</td>' for style, text in cells)
+        rows.append(
+            f'<tr id="v{entry.version}" class="{"ours" if entry.ours else ""}">{drawn}</tr>'
+        )
+    names = ("version", "time", "operation", "by", "files", "rows", "met")
+    head = "".join(f'<th scope="col">{name}</th>' for name in names)
+    more = len(found) - len(rows)
+    note = f'<p class="lead">and {counted(more, "earlier version")}</p>' if more else ""
+    return (
+        f"<h2>Versions</h2><details{' open' if len(found) <= 60 else ''}>"
+        f"<summary>{counted(len(rows), 'version')}, newest first</summary>"
+        f'<div class="scroll"><table><thead><tr>{head}</tr></thead>'
+        f"<tbody>{''.join(rows)}</tbody></table></div>{note}</details>"
+    )

@@ -1,0 +1,278 @@
+"""What a history's picture shows and where: columns, lanes and rows. Pure, no drawing.
+
+Time runs from left to right, one column a version; quiet ones are folded. Above, a lane for each
+engine of others; in the middle our operations, from the version that they read to the one that
+they made; below, the segments. Everything is bounded, however long the history is.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from enum import Enum
+
+from tandem.cli.history.model import Entry, Life, Sort
+from tandem.cli.history.words import who
+from tandem.reconcile.words import clean
+
+MOST_COLUMNS = 48
+MOST_ENGINES = 3
+MOST_LANES = 6
+MOST_ROWS = 28
+MOST_QUIET = 6
+"""Rows of segments with which nothing happened."""
+LEFT, RIGHT = 136, 40  # pixels beside the columns
+WIDEST, NARROWEST, FULL = 104, 46, 1176
+GLYPH = 6.1
+"""About the width of a character at 11 px."""
+LONGEST_LABEL = 30
+FOLDED = 3
+"""So many quiet versions in a row become one column."""
+OTHERS = "others"
+NO_ENGINE = "unknown engine"
+
+
+@dataclass(slots=True)
+class Column:
+    """One version, or several that nothing else is about; `earlier` holds all that came before
+    those for which there is room."""
+
+    entries: list[Entry]
+    earlier: bool = False
+
+    @property
+    def first(self) -> int:
+        return self.entries[0].version
+
+    @property
+    def last(self) -> int:
+        return self.entries[-1].version
+
+
+class Place(Enum):
+    """Where an operation's name is written: where there is room for it."""
+
+    INSIDE = "in its bar"
+    RIGHT = "after it"
+    LEFT = "before it"
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """An operation of ours: columns from the version that it read to its own."""
+
+    entry: Entry
+    start: int
+    end: int
+    label: str
+    place: Place
+    lane: int = -1
+
+    def room(self, pitch: float) -> tuple[float, float]:
+        """The columns that it needs, its name included."""
+        wide = (len(self.label) * GLYPH + 24) / pitch
+        before = wide if self.place is Place.LEFT else 0.3
+        after = wide if self.place is Place.RIGHT else 0.3
+        return self.start - before, self.end + after
+
+
+@dataclass(slots=True)
+class River:
+    """Segments that came, went and became the same together: from column to column (None: from
+    before, to the end), and the rivers that they flow into."""
+
+    names: list[str]
+    foreign: bool
+    level: int
+    start: int | None
+    end: int | None
+    rows: int = 0
+    row: int = -1
+    deletes: Counter[int] = field(default_factory=Counter)
+    into: list[River] = field(default_factory=list)
+    eventful: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    columns: tuple[Column, ...]
+    engines: tuple[str, ...]
+    spans: tuple[Span, ...]
+    rivers: tuple[River, ...]
+    untold_spans: int
+    untold_segments: int
+    column_of: dict[int, int]
+
+    @property
+    def lanes(self) -> int:
+        return 1 + max((span.lane for span in self.spans), default=-1)
+
+    @property
+    def rows(self) -> int:
+        return 1 + max((river.row for river in self.rivers), default=-1)
+
+    def engine_lane(self, entry: Entry) -> int:
+        name = entry.engine or NO_ENGINE
+        return self.engines.index(name if name in self.engines else OTHERS)
+
+
+def scene(entries: Sequence[Entry], lives: Sequence[Life]) -> Scene:
+    """Where everything goes. `entries` oldest first, at least one."""
+    columns = _columns(entries)
+    column_of = {e.version: at for at, column in enumerate(columns) for e in column.entries}
+    spans, untold = _spans(entries, columns, column_of)
+    rivers, hidden = _rivers(lives, column_of, columns)
+    return Scene(
+        tuple(columns), _engines(entries), tuple(spans), tuple(rivers), untold, hidden, column_of
+    )
+
+
+def is_work(entry: Entry) -> bool:
+    """An operation of ours that read something and did something about it."""
+    return entry.ours and entry.read_version is not None and entry.sort is not Sort.APPEND and (
+        entry.sort is not Sort.OTHER
+    )  # fmt: skip
+
+
+def _columns(entries: Sequence[Entry]) -> list[Column]:
+    told = {entries[0].version, entries[-1].version}
+    for entry in entries:
+        if is_work(entry) and entry.read_version is not None:
+            told |= {entry.version, entry.read_version, *(m.version for m in entry.meetings)}
+    columns: list[Column] = []
+    run: list[Entry] = []
+
+    def close() -> None:
+        if len(run) >= FOLDED:
+            columns.append(Column(list(run)))
+        else:
+            columns.extend(Column([entry]) for entry in run)
+        run.clear()
+
+    for entry in entries:
+        quiet = entry.sort in (Sort.APPEND, Sort.OTHER) and entry.version not in told
+        if quiet:
+            run.append(entry)
+        else:
+            close()
+            columns.append(Column([entry]))
+    close()
+    if len(columns) <= MOST_COLUMNS:
+        return columns
+    early, late = columns[: -MOST_COLUMNS + 1], columns[-MOST_COLUMNS + 1 :]
+    return [Column([e for column in early for e in column.entries], earlier=True), *late]
+
+
+def _engines(entries: Sequence[Entry]) -> tuple[str, ...]:
+    """The engines with a lane of their own, the busiest first."""
+    counts = Counter(entry.engine or NO_ENGINE for entry in entries if not entry.ours)
+    names = [name for name, _ in counts.most_common()]
+    if len(names) <= MOST_ENGINES:
+        return tuple(names)
+    return (*[name for name in names if name != OTHERS][: MOST_ENGINES - 1], OTHERS)
+
+
+def _spans(
+    entries: Sequence[Entry], columns: Sequence[Column], column_of: dict[int, int]
+) -> tuple[list[Span], int]:
+    """The eventful ones get a lane first. Those in the column of what came earlier are left out."""
+    taken: list[list[tuple[float, float]]] = [[] for _ in range(MOST_LANES)]
+    found: list[Span] = []
+    untold = 0
+    for entry in sorted(filter(is_work, entries), key=lambda e: (not e.meetings, -e.version)):
+        assert entry.read_version is not None
+        start, end = column_of.get(entry.read_version, 0), column_of[entry.version]
+        if columns[end].earlier:
+            untold += 1
+            continue
+        span = _span(entry, start, end, len(columns))
+        room = span.room(pitch_of(len(columns)))
+        for lane, others in enumerate(taken):
+            if all(room[1] <= begin or stop <= room[0] for begin, stop in others):
+                others.append(room)
+                found.append(replace(span, lane=lane))
+                break
+        else:
+            untold += 1
+    return sorted(found, key=lambda span: span.entry.version), untold
+
+
+def _span(entry: Entry, start: int, end: int, columns: int) -> Span:
+    pitch = pitch_of(columns)
+    label = clean(who(entry), LONGEST_LABEL)
+    long = (len(label) * GLYPH + 26) / pitch
+    if long <= end - start:
+        return Span(entry, start, end, label, Place.INSIDE)
+    place = Place.RIGHT if end + long <= columns or start < long else Place.LEFT
+    return Span(entry, start, end, label, place)
+
+
+def pitch_of(columns: int) -> float:
+    """The width of a column, in pixels."""
+    return max(NARROWEST, min(WIDEST, (FULL - LEFT - RIGHT) / max(1, columns)))
+
+
+def _rivers(
+    lives: Sequence[Life], column_of: dict[int, int], columns: Sequence[Column]
+) -> tuple[list[River], int]:
+    """Segments with the same fate flow together; the eventful ones are shown."""
+    children: dict[str, list[str]] = {}
+    for life in lives:
+        for parent in life.parents:
+            children.setdefault(parent, []).append(life.name)
+    groups: dict[tuple[object, ...], River] = {}
+    of: dict[str, River] = {}
+    for life in lives:
+        start = None if life.born is None else column_of[life.born]
+        end = None if life.ended is None else column_of[life.ended]
+        if end is not None and (columns[end].earlier or end == start):
+            continue  # nothing of it to be seen
+        old = start is None or columns[start].earlier
+        key = (start, end, tuple(children.get(life.name, ())), life.foreign,
+               life.name if life.parents and not old else "")  # fmt: skip
+        _, _, level = life.name.partition(".")
+        river = groups.setdefault(
+            key, River([], life.foreign, int(level) if level.isdigit() else 0, start, end)
+        )
+        river.names.append(life.name)
+        river.rows += life.rows or 0
+        river.eventful |= bool(life.parents) and not old
+        river.eventful |= any(not columns[column_of[v]].earlier for v in life.deletes)
+        for version, rows in life.deletes.items():
+            river.deletes[column_of[version]] += rows
+        of[life.name] = river
+    for name, kids in children.items():
+        if name in of:
+            of[name].into = list({id(of[k]): of[k] for k in kids if k in of}.values())
+            of[name].eventful = True
+    return _rows(list(groups.values()))
+
+
+def _rows(rivers: list[River]) -> tuple[list[River], int]:
+    """A row for each, as far as there are: a child flows where its first parent did. Those with
+    whom something happened come first, above the others."""
+    free: list[float] = []  # by row: from which column on it is
+    rivers.sort(key=lambda r: (not r.eventful, -1 if r.start is None else r.start))
+    quiet = 0
+    heir: dict[int, int] = {}
+    shown: list[River] = []
+    for river in rivers:
+        start = -1.0 if river.start is None else float(river.start)
+        row = heir.get(id(river))
+        if row is None or free[row] > start:
+            row = next((at for at, since in enumerate(free) if since < start), len(free))
+        quiet += not river.eventful
+        if row == MOST_ROWS or quiet > MOST_QUIET:
+            continue
+        if row == len(free):
+            free.append(0.0)
+        free[row] = float("inf") if river.end is None else float(river.end)
+        river.row = row
+        shown.append(river)
+        for child in river.into:
+            heir.setdefault(id(child), row)
+    hidden = sum(len(river.names) for river in rivers if river.row < 0)
+    for river in shown:
+        river.into = [child for child in river.into if child.row >= 0]
+    return shown, hidden

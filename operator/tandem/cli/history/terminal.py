@@ -1,0 +1,89 @@
+"""A history as a table with a small picture, newest first, as `git log --graph` draws.
+
+45 ●─╮   a compaction of ours, which read version 41
+44 ◆─▶   somebody deleted rows: replayed
+43 ○ │   somebody appended: no concern of it
+41 ○─╯   what it read
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from tandem.cli.history import words
+from tandem.cli.history.model import Entry, Sort
+from tandem.cli.output import people_time, table_of
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+MOST_LANES = 4
+MARKS = {Sort.APPEND: "○", Sort.CHANGE: "◆", Sort.REWRITE: "■", Sort.OTHER: "·"}
+OUR_MARK = "●"
+
+
+def table(entries: Sequence[Entry]) -> Table:
+    """`entries` oldest first."""
+    pictures = picture(entries)
+    cells = [
+        [
+            entry.version,
+            drawn,
+            people_time(entry.time_ms),
+            entry.operation,
+            words.who(entry),
+            words.files(entry),
+            words.rows(entry),
+            "; ".join(words.meeting(met) for met in entry.meetings),
+        ]
+        for entry, drawn in zip(reversed(entries), reversed(pictures), strict=True)
+    ]
+    names = ["version", "", "time (UTC)", "operation", "by", "files", "rows", "met"]
+    return table_of(names, cells)
+
+
+def picture(entries: Sequence[Entry]) -> list[str]:
+    """One drawing per entry: its mark, and the operations of ours that were at work then."""
+    lanes = _lanes(entries)
+    width = 1 + max((lane for _, lane in lanes), default=0)
+    drawn = []
+    for entry in entries:
+        mark = OUR_MARK if entry.ours and entry.sort is not Sort.OTHER else MARKS[entry.sort]
+        if not lanes:
+            drawn.append(mark)
+            continue
+        line = [" "] * (2 * width + 1)
+        line[0] = mark
+        for work, lane in lanes:
+            assert work.read_version is not None
+            if work.read_version < entry.version < work.version:
+                line[2 * lane] = "│"
+        for work, lane in lanes:
+            end = {work.version: "╮", work.read_version: "╯"}.get(entry.version)
+            if end is None and any(met.version == entry.version for met in work.meetings):
+                end = "▶"
+            if end is not None:
+                for at in range(1, 2 * lane):
+                    line[at] = {" ": "─", "│": "┼"}.get(line[at], line[at])
+                line[2 * lane] = end
+        drawn.append("".join(line))
+    return drawn
+
+
+def _lanes(entries: Sequence[Entry]) -> list[tuple[Entry, int]]:
+    """A lane for each operation during which others committed, the eventful ones first; those
+    for which there is no room are not drawn."""
+    first = entries[0].version if entries else 0
+    working = [e for e in entries if e.read_version is not None and e.version - e.read_version > 1]
+    taken: list[list[tuple[int, int]]] = [[] for _ in range(MOST_LANES)]
+    found: list[tuple[Entry, int]] = []
+    for work in sorted(working, key=lambda e: (not e.meetings, -e.version)):
+        assert work.read_version is not None
+        span = (max(first, work.read_version), work.version)
+        for lane, spans in enumerate(taken):
+            if all(span[1] < begin or end < span[0] for begin, end in spans):
+                spans.append(span)
+                found.append((work, lane + 1))
+                break
+    return found

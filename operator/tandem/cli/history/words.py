@@ -1,0 +1,46 @@
+"""An entry of a history in few words, the same on the terminal and on the page. Pure."""
+
+from __future__ import annotations
+
+from tandem.cli.history.model import Effect, Entry, Meeting
+
+_EFFECTS = {
+    Effect.REPLAYED: "{rows} deleted by {version} replayed{onto}",
+    Effect.MASKED: "{rows} masked because of {version}",
+    Effect.FOLLOWED: "{rows} followed into{onto} of {version}",
+    Effect.EVALUATED: "{rows} evaluated because of {version}",
+    Effect.LOST: "{rows} lost to {version}",
+}
+
+
+def who(entry: Entry) -> str:
+    """The resource of ours, else the engine."""
+    return entry.by or entry.engine or "unknown"
+
+
+def files(entry: Entry) -> str:
+    """`+1 −20 ~3`: added, removed, and with other deletion vectors."""
+    counts = ((entry.files_added, "+"), (entry.files_removed, "−"), (entry.files_marked, "~"))
+    return " ".join(f"{sign}{count:,}" for count, sign in counts if count)
+
+
+def rows(entry: Entry) -> str:
+    """`+3,000 −12`: rows that came and went; of a rewrite, how many it wrote anew."""
+    added, gone = entry.rows_added, entry.rows_removed
+    if entry.sort == "rewrite":
+        return f"{added:,} rewritten" if added else ""
+    removed = (gone or 0) + max(0, entry.rows_deleted)
+    restored = max(0, -entry.rows_deleted)
+    told = [f"+{added:,}"] if added else ["+?"] if added is None else []
+    told += [f"−{removed:,}"] if removed else ["−?"] if gone is None else []
+    told += [f"{restored:,} restored"] if restored else []
+    return " ".join(told)
+
+
+def meeting(met: Meeting) -> str:
+    """`2,113 deleted by 43 replayed onto 0.1`"""
+    onto = ""
+    if met.onto:
+        onto = f" {met.onto}" if met.effect is Effect.FOLLOWED else f" onto {met.onto}"
+    count = f"{met.rows:,} row" + ("" if met.rows == 1 else "s")
+    return _EFFECTS[met.effect].format(rows=count, version=met.version, onto=onto)

@@ -1,0 +1,158 @@
+"""`tandem history` on the terminal and as JSON: who replayed what onto what."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from support import histories
+from support.cli import Tandem
+from tandem.cli.history.model import Effect, Entry, Sort, entries
+from tandem.cli.history.terminal import picture
+from tandem.cli.history.words import files, meeting, rows
+
+
+@pytest.fixture(scope="module")
+def told() -> list[Entry]:
+    return entries(histories.story().commits())
+
+
+def test_every_commit_is_of_a_sort(told: list[Entry]) -> None:
+    assert [entry.sort for entry in told] == [
+        *[Sort.APPEND] * 5,
+        Sort.CHANGE,
+        Sort.APPEND,
+        Sort.REWRITE,
+        Sort.CHANGE,
+        Sort.APPEND,
+        Sort.REWRITE,
+        Sort.CHANGE,
+        Sort.REWRITE,
+        Sort.APPEND,
+    ]
+
+
+def test_meetings_are_found_in_the_log_and_in_what_operations_say(told: list[Entry]) -> None:
+    found = {
+        entry.version: [(m.version, m.effect, m.rows, m.onto) for m in entry.meetings]
+        for entry in told
+        if entry.meetings
+    }
+    assert found == {
+        7: [(5, Effect.REPLAYED, 2_113, "0.1")],
+        8: [(7, Effect.FOLLOWED, 5_000, "0.1")],
+        12: [(10, Effect.MASKED, 80_000, "0.2"), (11, Effect.REPLAYED, 900, "0.2")],
+    }
+
+
+@pytest.mark.parametrize(
+    ("version", "in_files", "in_rows", "met"),
+    [
+        (4, "+1", "+80,000", ""),
+        (5, "~2", "−2,113", ""),
+        (7, "+1 −4", "477,887 rewritten", "2,113 rows deleted by 5 replayed onto 0.1"),
+        (8, "+1 ~1", "+5,000 −5,000", "5,000 rows followed into 0.1 of 7"),
+        (10, "+1 −2", "120,000 rewritten", ""),
+    ],
+)
+def test_an_entry_in_words(
+    told: list[Entry], version: int, in_files: str, in_rows: str, met: str
+) -> None:
+    entry = told[version]
+    assert (files(entry), rows(entry)) == (in_files, in_rows)
+    assert "; ".join(map(meeting, entry.meetings)) == met
+
+
+def test_the_picture_runs_from_an_operation_to_what_it_read(told: list[Entry]) -> None:
+    assert [line.rstrip() for line in reversed(picture(told))] == [
+        "○",
+        "●─╮",
+        "◆─▶",
+        "■─▶",
+        "●─╯",
+        "●─╮",
+        "●─▶─╮",
+        "○─╯ │",
+        "◆───▶",
+        "○   │",
+        "●───╯",
+        "●",
+        "●",
+        "●",
+    ]
+    # A part of it: what was read lies before the first line.
+    assert [line.rstrip() for line in picture(told[4:8])] == ["○ │", "◆─▶", "○ │", "●─╮"]
+
+
+def test_the_terminal_shows_it(tandem: Tandem, tmp_path: Path) -> None:
+    table = histories.story().write(tmp_path / "lake")
+    shown = tandem("history", table).stdout
+    [nightly] = [line for line in shown.splitlines() if "nightly" in line]
+    assert "●─▶─╮" in nightly
+    assert nightly.rstrip().endswith("2,113 rows deleted by 5 replayed onto 0.1")
+    assert len(tandem("history", table, "--limit", "3").stdout.strip().splitlines()) == 5
+
+
+def test_json_has_it_for_programs(tandem: Tandem, tmp_path: Path) -> None:
+    table = histories.story().write(tmp_path / "lake")
+    found = json.loads(tandem("history", table, "-o", "json").stdout)
+    assert [row["version"] for row in found] == list(range(13, -1, -1))
+    assert found[1] == {
+        "version": 12,
+        "time": "2026-11-21T12:12:12.000Z",
+        "operation": "OPTIMIZE",
+        "engine": histories.OURS,
+        "by": "default/TableCompaction/hourly",
+        "filesAdded": 1,
+        "filesRemoved": 3,
+        "filesMarked": 0,
+        "rowsAdded": 596_987,
+        "rowsRemoved": 596_987,
+        "rowsDeleted": 0,
+        "segments": ["0.2"],
+        "readVersion": 9,
+        "met": [
+            {"version": 10, "effect": "masked", "rows": 80_000, "onto": "0.2"},
+            {"version": 11, "effect": "replayed", "rows": 900, "onto": "0.2"},
+        ],
+        "summary": [
+            "2 commits since version 9",
+            "900 deletes replayed onto 0.2 (1 file, 3 ms)",
+            "1 input gone to version 10 by `delta-rs:py-1.6.6` (OPTIMIZE) → 80,000 rows masked",
+        ],
+    }
+
+
+@pytest.mark.parametrize(
+    "planted",
+    [
+        {"readVersion": 10**30},
+        {"readVersion": -1},
+        {"readVersion": "3"},
+        {"readVersion": True},
+        {"readVersion": 0, "result": {"reconciled": {"met": "all"}}},
+        {
+            "readVersion": 0,
+            "result": {"reconciled": {"met": [{"version": 1, "rowsMasked": 10**40}]}},
+        },
+        {"readVersion": 0, "result": ["x"], "resource": {"a": 1}},
+        {"resource": "default/\x1b[31m" + "x" * 100_000, "result": {"summary": ["a\nb" * 10_000]}},
+    ],
+)
+def test_what_is_planted_in_a_log_says_nothing(
+    tandem: Tandem, tmp_path: Path, planted: dict[str, object]
+) -> None:
+    log = histories.story("Spark\x1b[2J\n" + "y" * 10_000)
+    for version in (3, 12):
+        log.versions[version][0]["commitInfo"]["tandem"] = planted
+    table = log.write(tmp_path / "lake")
+    shown = tandem("history", table)
+    assert shown.exit_code == 0
+    assert "\x1b" not in shown.stdout
+    assert len(shown.stdout) < 20_000
+    page = tandem("history", table, "--html", "-")
+    assert page.exit_code == 0
+    assert "\x1b" not in page.stdout
+    assert len(page.stdout) < 60_000
