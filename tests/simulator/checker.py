@@ -19,7 +19,7 @@ from simulator import rows
 from simulator.foreign import Intent, Model, unchanged
 from simulator.invariants import Invariants, Seen, Violation
 from simulator.rows import Row
-from simulator.statements import BY_SQL, Merge, Statement
+from simulator.statements import DELETES, RANDOM, UPDATES, Merge, Statement, drawing
 from simulator.world import World
 from tandem.delta import dv
 from tandem.delta.actions import Commit, DeletionVector
@@ -81,7 +81,7 @@ class Checker:
         touched = self._replay(actions)
         self._check_txns(version, actions)
         found = self._read()
-        candidates = self._expected(version, info, before, touched)
+        candidates = self._expected(version, info, before, touched, found)
         if found not in [Counter(c.values()) for c in candidates]:
             raise Violation(self._difference(version, info, candidates[0], found))
         self.invariants.check(seen, Counter(before.values()), found)
@@ -154,7 +154,12 @@ class Checker:
     # What it must show
 
     def _expected(
-        self, version: int, info: dict[str, Any], before: Model, touched: bool
+        self,
+        version: int,
+        info: dict[str, Any],
+        before: Model,
+        touched: bool,
+        found: Counter[Row],
     ) -> list[Model]:
         ours = info.get("tandem") or {}
         if version in self.intents:
@@ -171,6 +176,12 @@ class Checker:
             self.changes.add(version)
         statement = merge or _statement(ours["statement"])
         serializable = operation in self.serializable
+        if serializable:
+            met: list[Set[int]] = [before.keys()]
+        else:
+            met = self._readable(ours["readVersion"], version, before)
+        if statement is RANDOM:
+            statement = self._drawn(version, operation, before, met, found)
         passable: int | None = ours["readVersion"] if touched or merge else -1
         self._serial(
             str(statement),
@@ -178,12 +189,26 @@ class Checker:
             statement.effect,
             passable_from=None if serializable else passable,
         )
-        if serializable:
-            candidates: list[Set[int]] = [before.keys()]
-        else:
-            candidates = self._readable(ours["readVersion"], version, before)
-        self._check_counts(version, ours, statement, before, candidates)
-        return [_applied(statement, before, to) for to in candidates]
+        self._check_counts(version, ours, statement, before, met)
+        return [_applied(statement, before, to) for to in met]
+
+    def _drawn(
+        self,
+        version: int,
+        operation: str,
+        before: Model,
+        met: list[Set[int]],
+        found: Counter[Row],
+    ) -> Statement:
+        """I-18: a random statement's values are those of one execution, on all rows it met."""
+        for drawn in self.world.jobs.drawn.get(operation, []):
+            statement = drawing(RANDOM, drawn)
+            for to in met:
+                known = all(rid in drawn for rid in to if RANDOM.matches(before[rid]))
+                if known and Counter(_applied(statement, before, to).values()) == found:
+                    self.invariants.checked["I-18"] += 1
+                    return statement
+        raise Violation(f"I-18, version {version}: not what one execution of {operation} made")
 
     def _serial(
         self,
@@ -307,10 +332,16 @@ def _statement(recorded: dict[str, Any]) -> Statement:
     """The statement that a commit says it executed."""
     set_ = recorded.get("set") or {}
     column, value = next(iter(set_.items()), ("", ""))
-    return BY_SQL[_plain(recorded["where"]), column, _plain(value)]
+    return _BY_SQL[_plain(recorded["where"]), column, _plain(value)]
 
 
 def _plain(sql: str) -> str:
     """Canonical SQL as `simulator.statements` spells it."""
     plain = sql.replace("`", "").replace("CAST(", "").replace(" AS BIGINT)", "")
     return plain[1:-1] if plain.startswith("(") and plain.endswith(")") else plain
+
+
+_BY_SQL = {
+    (_plain(s.where), s.column if s.set_to else "", _plain(s.set_to)): s
+    for s in (*UPDATES, *DELETES, RANDOM)
+}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Mapping
 
 from simulator.rows import SCHEMA_STRING, Row
@@ -17,13 +18,16 @@ _COMPARISONS = {
     ">=": lambda a, b: a >= b,
     "+": lambda a, b: a + b,
     "-": lambda a, b: a - b,
+    "*": lambda a, b: a * b,
 }
 
 
 class Evaluator:
-    """`set_` is empty for a delete."""
+    """`set_` is empty for a delete. `rng` is where `rand()` draws from."""
 
-    def __init__(self, where: str, set_: Mapping[str, str]) -> None:
+    def __init__(self, where: str, set_: Mapping[str, str], rng: random.Random) -> None:
+        self._rng = rng
+        self.is_random = any("rand()" in text for text in set_.values())
         self._where = _parsed(where)
         self._set = {name: _parsed(text) for name, text in set_.items()}
 
@@ -32,29 +36,31 @@ class Evaluator:
         return not self._set
 
     def matches(self, row: Row) -> bool:
-        return bool(_value(self._where, row))
+        return bool(self._value(self._where, row))
 
     def changed(self, row: Row) -> Row | None:
         """What becomes of a row that matches; None if it is deleted."""
         if self.deletes:
             return None
-        return row._replace(**{name: int(_value(e, row)) for name, e in self._set.items()})
+        return row._replace(**{name: int(self._value(e, row)) for name, e in self._set.items()})
+
+    def _value(self, node: Expr, row: Row) -> float:
+        match node:
+            case tree.Literal():
+                assert isinstance(node.value, int)
+                return node.value
+            case tree.ColumnRef():
+                return int(getattr(row, node.parts[0]))
+            case tree.Binary():
+                left, right = self._value(node.left, row), self._value(node.right, row)
+                return float(_COMPARISONS[node.op](left, right))
+            case tree.Cast():
+                return int(self._value(node.operand, row))
+            case tree.Call(function="rand"):
+                return self._rng.random()
+            case _:
+                raise NotImplementedError(f"{node} is not used in simulations")
 
 
 def _parsed(text: str) -> Expr:
     return parse_expression(text, SCHEMA_STRING, resource="simulator", field="statement")
-
-
-def _value(node: Expr, row: Row) -> int | bool:
-    match node:
-        case tree.Literal():
-            assert isinstance(node.value, int)
-            return node.value
-        case tree.ColumnRef():
-            return int(getattr(row, node.parts[0]))
-        case tree.Binary():
-            return int(_COMPARISONS[node.op](_value(node.left, row), _value(node.right, row)))
-        case tree.Cast():
-            return _value(node.operand, row)
-        case _:
-            raise NotImplementedError(f"{node} is not used in simulations")

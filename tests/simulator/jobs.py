@@ -58,7 +58,8 @@ class Driver:
 @dataclass
 class SimulatedJobs:
     """A `JobRunner`. `batches` holds what sources of ingests contain, by location; `merges`
-    what a merge of the source at a location means."""
+    what a merge of the source at a location means. `drawn`: by operation, the values that each
+    execution of a random statement gave to rows, by identity."""
 
     store: MemoryStore
     rng: random.Random
@@ -66,6 +67,7 @@ class SimulatedJobs:
     batches: dict[str, list[rows.Row]] = field(default_factory=dict)
     merges: dict[str, Merge] = field(default_factory=dict)
     drivers: dict[str, list[Driver]] = field(default_factory=dict)
+    drawn: dict[str, list[dict[int, int]]] = field(default_factory=dict)
     files: int = 0
     on_start: Callable[[JobRequest], None] = lambda _: None
     _paths: dict[str, str] = field(default_factory=dict)
@@ -207,11 +209,13 @@ class SimulatedJobs:
             change: Callable[[rows.Row], rows.Row | None] = merge.apply
             matches: Callable[[rows.Row], bool] = merge.matches
         else:
-            evaluator = Evaluator(job.where, job.set)
+            evaluator = Evaluator(job.where, job.set, self.rng)
             change, matches = evaluator.changed, evaluator.matches
         round_ = 0
         inputs = job.inputs
         while True:
+            if merge is None and evaluator.is_random:
+                change = self._recorded(spec.operation_id, evaluator)
             yield from self._round(spec, matches, change, round_, inputs, merge)
             round_ += 1
             request_path = f"{spec.control_prefix}/rounds/{round_}/request.json"
@@ -221,6 +225,21 @@ class SimulatedJobs:
                 yield
             request = RoundRequest.model_validate_json(self.store.get(request_path))
             inputs = request.inputs
+
+    def _recorded(
+        self, operation_id: str, evaluator: Evaluator
+    ) -> Callable[[rows.Row], rows.Row | None]:
+        """An execution of a random statement, whose draws are remembered."""
+        drawn: dict[int, int] = {}
+        self.drawn.setdefault(operation_id, []).append(drawn)
+
+        def change(row: rows.Row) -> rows.Row | None:
+            new = evaluator.changed(row)
+            assert new is not None
+            drawn[row.rid] = new.v
+            return new
+
+        return change
 
     def _round(
         self,

@@ -8,7 +8,7 @@ from typing import Any
 from simulator.actor import operation
 from simulator.checker import Checker
 from simulator.jobs import INGEST_ROWS
-from simulator.statements import DELETES, UPDATES, Statement
+from simulator.statements import DELETES, RANDOM, UPDATES, Statement
 from simulator.world import World
 from tandem.operations import layout
 from tandem.spec.identity import spec_hash
@@ -66,7 +66,7 @@ class Mix:
         return operation("SegmentRewrite", f"rewrite-{number}", spec)
 
     def _update(self, number: int) -> Operation:
-        return self._statement(number, self._rng.choice(UPDATES))
+        return self._statement(number, self._rng.choice((*UPDATES, RANDOM)))
 
     def _delete(self, number: int) -> Operation:
         return self._statement(number, self._rng.choice(DELETES))
@@ -74,11 +74,11 @@ class Mix:
     def _statement(self, number: int, statement: Statement) -> Operation:
         what = (
             {"update": {"where": statement.where, "set": {statement.column: statement.set_to}}}
-            if statement.new
+            if statement.set_to
             else {"delete": {"where": statement.where}}
         )
         return self._table_update(
-            f"{'update' if statement.new else 'delete'}-{number}", what, statement
+            f"{'update' if statement.set_to else 'delete'}-{number}", what, statement
         )
 
     def _table_update(self, name: str, what: dict[str, Any], statement: Statement) -> Operation:

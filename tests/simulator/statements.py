@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from simulator.rows import Row
@@ -32,7 +32,7 @@ class Statement:
     @property
     def operation(self) -> str:
         """Delta's name for it."""
-        return "DELETE" if self.new is None else "UPDATE"
+        return "UPDATE" if self.set_to else "DELETE"
 
     def __str__(self) -> str:
         verb = f"UPDATE {self.column} = {self.set_to}" if self.set_to else "DELETE"
@@ -56,7 +56,14 @@ DELETES = (
     Statement("v >= 0", lambda r: r.v >= 0),  # everything
 )
 
-BY_SQL = {(s.where, s.column if s.set_to else "", s.set_to): s for s in (*UPDATES, *DELETES)}
+RANDOM = Statement("v < 50", lambda r: r.v < 50, "CAST(rand() * 100 AS BIGINT)")
+"""What it makes of a row is known from what an execution drew (`drawing`)."""
+
+
+def drawing(statement: Statement, drawn: Mapping[int, int]) -> Statement:
+    """The statement as one execution saw it: the value of each row that it met, by identity.
+    What it would have made of other rows nobody knows."""
+    return replace(statement, new=lambda row: drawn.get(row.rid, -1_000_000))
 
 
 @dataclass(frozen=True)
