@@ -17,7 +17,7 @@ from urllib.parse import unquote
 from reconcile.world import Entry, Serial, allowed_states
 from simulator import rows
 from simulator.foreign import Intent, Model, unchanged
-from simulator.invariants import Invariants, Seen, Violation
+from simulator.invariants import REWRITES, Invariants, Seen, Violation
 from simulator.rows import Row
 from simulator.statements import DELETES, RANDOM, UPDATES, Merge, Statement, drawing
 from simulator.world import World
@@ -122,6 +122,7 @@ class Checker:
                 content = rows.read(self.world.store, path)
             except ObjectNotFound as error:
                 raise Violation(f"I-5: a live file is gone: {error}") from None
+            self.invariants.checked["I-1"] += 1
             if self.contents.setdefault(path, content) != content:
                 raise Violation(f"I-1: {path} has other rows than when it became visible")
             found.update(row for i, row in enumerate(content) if i not in dead)
@@ -134,17 +135,18 @@ class Checker:
             if not app.startswith("tandem:"):
                 continue
             attempt = action["txn"]["version"]
+            self.invariants.checked["I-22"] += 1
             operation, _, what = app.removeprefix("tandem:").partition(":")
             if operation in self.succeeded:
-                raise Violation(f"version {version}: {app} after its success")
+                raise Violation(f"I-22, version {version}: {app} after its success")
             if what == "abandoned":
                 self.abandoned[operation] = attempt
             elif what == "closed":
                 self.closed.add(operation)
             elif operation in self.closed:
-                raise Violation(f"version {version}: attempt {attempt} of {app}, which is closed")
+                raise Violation(f"I-22, version {version}: attempt {attempt} of {app}, closed")
             elif attempt <= self.abandoned.get(operation, 0):
-                raise Violation(f"version {version}: abandoned attempt {attempt} of {app} commits")
+                raise Violation(f"I-22, version {version}: abandoned attempt {attempt} of {app}")
             else:
                 self.succeeded[operation] = version
                 committed = self.world.log.commit(version)
@@ -167,7 +169,7 @@ class Checker:
         if "abandoned" in ours or version == 0:
             return [self._serial("nothing", before, passable_from=-1)]
         kind, operation = ours["kind"], ours["operation"]
-        if kind in ("TableCompaction", "SegmentRewrite"):
+        if kind in REWRITES:
             return [self._serial(kind, before, passable_from=-1)]
         if kind == "TableIngest":
             return [self._appended(version, self.batches[operation], before)]
@@ -270,6 +272,8 @@ class Checker:
         """I-21: what is reported is what the statement did to rows that were there before."""
         affected = ours["result"].get("rowsAffected") or {}
         found = tuple(affected.get(name, 0) for name in ("updated", "deleted", "inserted"))
+        self.invariants.checked["I-14"] += 1
+        self.invariants.checked["I-21"] += 1
         possible = set()
         for to in candidates:
             met = [before[rid] for rid in to]
@@ -301,7 +305,10 @@ class Checker:
     ) -> str:
         counts = Counter(row.rid for row in found.elements())
         seen = {row.rid: row for row in found}
-        lines = [f"version {version} ({info['operation']} by {info.get('engineInfo')}) is wrong:"]
+        kind = (info.get("tandem") or {}).get("kind")
+        name = "I-2: " if kind in REWRITES else "I-14: " if kind else ""
+        who = f"{info['operation']} by {info.get('engineInfo')}"
+        lines = [f"{name}version {version} ({who}) is wrong:"]
         lost = sorted(expected.keys() - seen.keys())
         extra = sorted(seen.keys() - expected.keys())
         resurrected = [rid for rid in extra if rid in self.ever]

@@ -101,6 +101,7 @@ class History:
             self.rng.choices([act for _, act in choices], weights)[0]()
             self.checker.catch_up()
             check_locks(self.world.locks.entries(self.table.location))
+            self.checker.invariants.checked.update(("I-26", "I-27"))
         raise Violation(f"it hangs: {[a.name for a in self.actors if a.ended is None]}")
 
     def _choices(self) -> list[tuple[float, Callable[[], None]]]:
@@ -250,7 +251,8 @@ class History:
             left = [p for p in left if p not in self.checker.named]
             assert actor.ended is not None
             if left and actor.ended.reason is not Reason.NOTHING_TO_DO:
-                raise Violation(f"{actor.name} left {left}")
+                raise Violation(f"I-5: {actor.name} left {left}")
         missing = [p for p in self.checker.files if p not in store.paths()]
         if missing:
-            raise Violation(f"files of the latest version are gone: {missing}")
+            raise Violation(f"I-5: files of the latest version are gone: {missing}")
+        self.checker.invariants.checked["I-5"] += 1
