@@ -8,7 +8,7 @@ from typing import Any
 from simulator.actor import operation
 from simulator.checker import Checker
 from simulator.jobs import INGEST_ROWS
-from simulator.statements import DELETES, RANDOM, UPDATES, Statement
+from simulator.statements import DELETES, MERGES, RANDOM, UPDATES, Statement
 from simulator.world import World
 from tandem.operations import layout
 from tandem.spec.identity import spec_hash
@@ -80,6 +80,17 @@ class Mix:
         return self._table_update(
             f"{'update' if statement.set_to else 'delete'}-{number}", what, statement
         )
+
+    def _merge(self, number: int) -> Operation:
+        """Its source never changes, and says which rows it inserts."""
+        merge = self._rng.choice(MERGES).sourced(self._world.new_rows(2))
+        location = f"file:///sources/{number}.csv"
+        self._world.jobs.merges[location] = merge
+        source = {"format": "Csv", "location": location}
+        what = {"merge": {"source": source, "on": "t.k = s.k", **merge.clauses}}
+        found = self._table_update(f"merge-{number}", what, merge)
+        self._checker.merges[operation_id(found)] = merge
+        return found
 
     def _table_update(self, name: str, what: dict[str, Any], statement: Statement) -> Operation:
         serializable = self._rng.random() < 0.2

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from simulator.rows import Row
 
@@ -70,14 +70,13 @@ def drawing(statement: Statement, drawn: Mapping[int, int]) -> Statement:
 class Merge(Statement):
     """`ON t.k = s.k`: a target row is matched if its k is one of the source's.
 
-    `matches` says what is acted on, matched or not; `source` rows whose k no target row has
-    are inserted, if `inserts`. `clauses` are those of a resource, texts over t and s.
+    `matches` says which rows are acted on, matched or not; `source` rows whose k no target row
+    has are inserted. `clauses` say the same as a resource does, in texts over t and s.
     """
 
     name: str = ""
     keys: tuple[int, ...] = ()
-    inserts: bool = True
-    clauses: tuple[tuple[str, dict[str, object]], ...] = ()
+    clauses: Mapping[str, Sequence[Mapping[str, object]]] = field(default_factory=dict)
     source: tuple[Row, ...] = ()
 
     def sourced(self, found: list[Row]) -> Merge:
@@ -88,7 +87,7 @@ class Merge(Statement):
     def missing(self, rows: Iterable[Row]) -> list[Row]:
         """What it inserts into these."""
         known = {row.k for row in rows}
-        return [row for row in self.source if self.inserts and row.k not in known]
+        return [row for row in self.source if row.k not in known]
 
     def apply(self, row: Row) -> Row | None:
         if not self.matches(row):
@@ -107,10 +106,47 @@ class Merge(Statement):
         return f"MERGE {self.name} of {[tuple(row) for row in self.source]}"
 
 
+INSERT: Mapping[str, object] = {"insertAll": {}}
+
+# Keys 4 and 5 are those of few rows or none: most of the time they are inserted.
 MERGES = (
-    # Keys 4 and 5 are those of few rows or none: most of the time they are inserted.
-    Merge("", lambda r: r.k in (1, 4), "v + 2", lambda r: r.v + 2, name="upsert", keys=(1, 4)),
-    Merge("", lambda r: r.k in (0, 5), name="delete or insert", keys=(0, 5)),
-    Merge("", lambda _: False, name="insert only", keys=(3, 5)),
-    Merge("", lambda r: r.k not in (1, 2) and r.v < 30, name="by source", keys=(1, 2)),
+    Merge(
+        "",
+        lambda r: r.k in (1, 4),
+        "t.v + 2",
+        lambda r: r.v + 2,
+        name="upsert",
+        keys=(1, 4),
+        clauses={
+            "whenMatched": [
+                {"where": "t.v % 5 = 0", "delete": {}},
+                {"update": {"set": {"v": "t.v + 2"}}},
+            ],
+            "whenNotMatched": [INSERT],
+        },
+    ),
+    Merge(
+        "",
+        lambda r: r.k in (0, 5),
+        name="delete or insert",
+        keys=(0, 5),
+        clauses={"whenMatched": [{"delete": {}}], "whenNotMatched": [INSERT]},
+    ),
+    Merge(
+        "",
+        lambda _: False,
+        name="insert only",
+        keys=(3, 5),
+        clauses={"whenNotMatched": [INSERT]},
+    ),
+    Merge(
+        "",
+        lambda r: r.k not in (1, 2) and r.v < 30,
+        name="by source",
+        keys=(1, 2),
+        clauses={
+            "whenNotMatched": [INSERT],
+            "whenNotMatchedBySource": [{"where": "t.v < 30", "delete": {}}],
+        },
+    ),
 )
