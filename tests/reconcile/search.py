@@ -1,7 +1,7 @@
 """Brute force: every interleaving of a few operations, checked against serial executions.
 
     PYTHONPATH=operator:tests python -m reconcile.search --small 100000 --random 20000
-    PYTHONPATH=operator:tests python -m reconcile.search --all --random 200000   # make matrix
+    PYTHONPATH=operator:tests python -m reconcile.search --all --random 200000 --processes 2
 
 Pairs of operations are searched completely, then triples in a shuffled order until the given
 number of histories, or all of them. Interleavings of one choice of operations share their
@@ -15,8 +15,9 @@ import random
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from itertools import combinations_with_replacement
+from itertools import combinations_with_replacement, islice
 
 from reconcile.alphabet import ALPHABET, Operation
 from reconcile.world import Rules, World, initial, problem
@@ -46,7 +47,20 @@ class Report:
     def add(self, failure: Failure) -> None:
         self.failures += 1
         self.wrong += not failure.refused
-        # The shortest one is the one to read.
+        self._keep(failure)
+
+    def merge(self, other: Report) -> None:
+        """Take in what another process found at the same time."""
+        self.histories += other.histories
+        self.failures += other.failures
+        self.wrong += other.wrong
+        self.seconds = max(self.seconds, other.seconds)
+        self._keep(other.first)
+
+    def _keep(self, failure: Failure | None) -> None:
+        """The shortest one is the one to read."""
+        if failure is None:
+            return
         if self.first is None or len(failure.history) < len(self.first.history):
             self.first = failure
 
@@ -95,12 +109,18 @@ def choices(seed: int) -> Iterator[tuple[Operation, ...]]:
 
 
 def search(
-    size: int, *, seed: int = 0, rules: Rules | None = None, stop_when_wrong: bool = False
+    size: int,
+    *,
+    seed: int = 0,
+    rules: Rules | None = None,
+    stop_when_wrong: bool = False,
+    part: tuple[int, int] = (0, 1),
 ) -> Report:
-    """Run at least `size` histories, or all there are."""
+    """Run at least `size` histories, or all there are. `part` (n, of): every `of`-th choice of
+    operations only, from the n-th on."""
     report = Report()
     begin = time.perf_counter()
-    for operations in choices(seed):
+    for operations in islice(choices(seed), part[0], None, part[1]):
         for failure in interleavings(operations, rules or Rules()):
             report.histories += 1
             if failure is not None:
@@ -152,27 +172,39 @@ def run_one(operations: Sequence[Operation], rng: random.Random, rules: Rules) -
             return Failure(tuple(told), what)
 
 
+def both(small: int, longer: int, seed: int, part: tuple[int, int]) -> tuple[Report, Report]:
+    """One process's part of the small and of the random histories."""
+    number, of = part
+    return (
+        search(small // of, seed=seed, part=part) if small else Report(),
+        search_at_random(longer // of, seed=seed * of + number),
+    )
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="reconcile.search", description=__doc__)
     parser.add_argument("--small", type=int, default=0, help="of two and three operations")
     parser.add_argument("--all", action="store_true", help="every one of these")
     parser.add_argument("--random", type=int, default=0, help="longer histories, at random")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--processes", type=int, default=1)
     asked = parser.parse_args()
-    failures = 0
-    for what, report in (
-        ("small histories", search(EVERYTHING if asked.all else asked.small, seed=asked.seed)),
-        ("random histories", search_at_random(asked.random, seed=asked.seed)),
-    ):
-        failures += report.failures
+    small = EVERYTHING if asked.all else asked.small
+    reports = (Report(), Report())
+    with ProcessPoolExecutor(asked.processes) as pool:
+        parts = [(n, asked.processes) for n in range(asked.processes)]
+        jobs = [pool.submit(both, small, asked.random, asked.seed, part) for part in parts]
+        for job in jobs:
+            for report, found in zip(reports, job.result(), strict=True):
+                report.merge(found)
+    for what, report in zip(("of two and three", "of four to six"), reports, strict=True):
         sys.stdout.write(
-            f"{report.histories:,} {what} of {len(ALPHABET)} operations"
+            f"{report.histories:,} histories {what} of {len(ALPHABET)} operations"
             f" in {report.seconds:.0f} s, {report.failures} failures\n"
         )
         if report.first is not None:
             sys.stdout.write(f"{report.first}\n")
-        sys.stdout.flush()
-    return 1 if failures else 0
+    return 1 if any(report.failures for report in reports) else 0
 
 
 if __name__ == "__main__":
