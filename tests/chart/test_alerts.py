@@ -258,6 +258,7 @@ def test_everything_that_is_told_is_shown_or_watched() -> None:
         "tandem_worker_wait_seconds",
         *(f"tandem_table_{name}" for name in ("ready", "version", "segments", "files", "bytes")),
         *("tandem_tables_deleted_rows", "tandem_tables_shown"),
+        *("tandem_cleaned_files_total", "tandem_cleaned_bytes_total"),
     }
 
 

@@ -45,7 +45,7 @@ def test_Z14_cleaning_is_killed_at_changes_of_the_disk_and_done_again(
     nursery = nurseries[0]
     first = tables()
     littered(nursery, first)
-    for number in range(1, 200, 9):
+    for number in range(1, 200, 14):
         table = CrashTable.copy(first.folder, tmp_path / f"killed-{number}")
         end = nursery.run(cleaning(table, Strike("disk", nth=number)))
         assert table.shown() == FIRST

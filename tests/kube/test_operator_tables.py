@@ -23,7 +23,7 @@ from support.operator_thread import (
     reason_of,
 )
 from support.quick_lake import QuickLake
-from support.tables import batch
+from support.tables import batch, loads
 
 if TYPE_CHECKING:
     from support.cluster import Cluster
@@ -56,6 +56,7 @@ def stage(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         allowed_locations=(folder.as_uri(), "s3://lake"),
         allowed_endpoints=("127.0.0.1",),
         cancel_s=2.0,
+        clean_s=0.0,
     )
     with operating(settings, jobs):
         yield Stage(space, jobs, folder)
@@ -76,6 +77,25 @@ def test_a_table_says_what_it_is(stage: Stage) -> None:
     assert condition(status, "Ready")["status"] == "True"
     assert condition(status, "Stalled")["status"] == "False"
     assert status["observedGeneration"] == 1
+
+
+def test_what_is_past_the_retention_is_cleaned(stage: Stage) -> None:
+    """And only where a retention is given; another one is heeded at once."""
+    lake = quick_lake.make(stage.folder / "old", 4)
+    lake.foreign().optimize.compact()
+    folder = stage.folder / "old"
+    data = sorted(folder.rglob("*.parquet"))
+    stage.space.table("old", lake.location)
+    status = stage.space.await_status(TABLE, "old", lambda s: "lastCleaning" in s)
+    assert status["lastCleaning"]["files"] == 0
+    assert sorted(folder.rglob("*.parquet")) == data
+    stage.space.patch(TABLE, "old", {"spec": {"retention": {"files": "0s"}}})
+    status = stage.space.await_status(TABLE, "old", lambda s: s["lastCleaning"]["files"] > 0)
+    assert status["lastCleaning"]["files"] == 4
+    assert status["lastCleaning"]["nextTime"] > status["lastCleaning"]["time"]
+    assert len(list(folder.rglob("*.parquet"))) == len(data) - 4 == 1
+    lake.assert_rows(loads(range(4)))
+    assert "Cleaned" in stage.space.events("old")
 
 
 def test_commits_of_others_show(stage: Stage) -> None:

@@ -31,6 +31,7 @@ class Note(StrEnum):
     SUSPENDED = "Suspended"
     RESUMED = "Resumed"
     CANCELLED = "Cancelled"
+    CLEANED = "Cleaned"
 
 
 def post(body: Body, reason: str, message: str, *, warning: bool = False) -> None:

@@ -115,6 +115,8 @@ class Metrics:
         self.jobs_started = self._new(families.JOBS_STARTED)
         self.jobs_ended = self._new(families.JOBS_ENDED)
         self.job_duration = self._new(families.JOB_DURATION)
+        self.cleaned_files = self._new(families.CLEANED_FILES)
+        self.cleaned_bytes = self._new(families.CLEANED_BYTES)
         self.api_requests = self._new(families.API_REQUESTS)
         self.api_latency = self._new(families.API_LATENCY)
         self._prepare()

@@ -246,6 +246,10 @@ JOB_DURATION = _histogram(
     JOB_OUTCOME,
 )
 
+# Cleaning.
+CLEANED_FILES = _counter("cleaned_files", "Files that cleaning removed.")
+CLEANED_BYTES = _counter("cleaned_bytes", "Their size.")
+
 # The API server.
 API_REQUESTS = _counter(
     "api_requests",

@@ -41,6 +41,7 @@ class OperatorSettings:
         cancel_s: how long a deleted operation may take to clean up before its resource goes.
         finalizers: whether a deleted operation's resource stays until it is cleaned up. Not where
             our rights in a namespace go with the namespace (docs/decisions/0071).
+        clean_s: how long after its start a table is first cleaned, times one to four.
         status_s, progress_s: least seconds between two writes of one status.
     """
 
@@ -60,6 +61,7 @@ class OperatorSettings:
     table_metrics: int = 100
     cancel_s: float = 60.0
     finalizers: bool = True
+    clean_s: float = 60.0
     status_s: float = 1.0
     progress_s: float = 5.0
 

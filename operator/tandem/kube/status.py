@@ -26,6 +26,7 @@ _CONFLICT_PAUSES_S = (0.05, 0.2, 0.5)
 _NOTEWORTHY = (
     *("phase", "attempt", "startTime", "observedGeneration", "observedRetry"),
     *("version", "runningOperations", "heldLocks", "locks", "lastOperations", "nextCompaction"),
+    "lastCleaning",
 )
 
 

@@ -15,6 +15,7 @@ import structlog
 
 from tandem.errors import InvalidSpec, Reason
 from tandem.kube.api import ApiError, NotFound
+from tandem.kube.cleaning import Cleaning
 from tandem.kube.context import Context
 from tandem.kube.daemon import Stopped
 from tandem.kube.events import post
@@ -78,6 +79,7 @@ class TableLife:
             and ready.get("observedGeneration") == generation_of(body),
         )
         self._interval_s = settings.table_poll_s
+        self._cleaning = Cleaning(context, self._table, lambda: self._body, self._wake.set)
 
     async def run(self, stopped: Stopped) -> None:
         """Until the resource is deleted or the operator stops."""
@@ -94,6 +96,7 @@ class TableLife:
             await self._live()
         finally:
             minding.cancel()
+            await self._cleaning.close()
             unwatch()
             self._withdraw()
             await self._writer.close()
@@ -167,8 +170,9 @@ class TableLife:
             if self._leaving:
                 return
             tended = await self._tend()
+            cleaned_s = self._cleaning.tend()
             self._report(tended)
-            until = next_look if tended is None else min(next_look, loop.time() + tended[1])
+            until = min(next_look, loop.time() + min(cleaned_s, tended[1] if tended else cleaned_s))
             await asyncio.sleep(_CALM)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(max(0.0, until - loop.time())):
@@ -219,7 +223,7 @@ class TableLife:
         elif "nextCompaction" in self._writer.known:
             # It is also the memory of what the schedules have done.
             manifest["nextCompaction"] = self._writer.known["nextCompaction"]
-        self._writer.offer(manifest)
+        self._writer.offer({**manifest, **self._cleaning.status})
         first = conditions[0]
         told = (first.status, str(first.reason))
         if told != self._reported:

@@ -294,6 +294,19 @@ class TableLock(StatusModel):
     """Whom it waits for, the first few: `TableCompaction/nightly on segment 0.1`."""
 
 
+class TableCleaning(StatusModel):
+    """A round of cleaning, as `retention` asks for."""
+
+    time: str
+    """When it began; RFC 3339, UTC."""
+    files: int = 0
+    """Files removed."""
+    bytes: int = 0
+    """Their size."""
+    next_time: str | None = None
+    """When the next is due."""
+
+
 class TableStatus(StatusModel):
     observed_generation: int = 1
     """The generation of the spec that this speaks of; -1 if nobody has looked at it yet."""
@@ -324,3 +337,6 @@ class TableStatus(StatusModel):
     last_operations: tuple[FinishedOperation, ...] | None = None
     """Those that ended last, the latest first."""
     next_compaction: NextCompaction | None = None
+    """What automatic compaction does next."""
+    last_cleaning: TableCleaning | None = None
+    """What the operator last cleaned up."""
