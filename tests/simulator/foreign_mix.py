@@ -36,6 +36,7 @@ COMMITS: tuple[tuple[int, Act], ...] = (
     # W8, and a vacuum that is careful
     (1, foreign_table.set_property),
     (1, foreign_table.add_column),
+    (1, foreign_table.add_constraint),
     (1, foreign_table.vacuum_with_retention),
     (1, foreign_table.vacuum_by_delta_rs),
 )

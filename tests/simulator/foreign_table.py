@@ -28,6 +28,20 @@ def add_column(world: World) -> Committed:
     return world.commit([world.with_column()], "ADD COLUMNS", SPARK), NO_CHANGE
 
 
+def add_constraint(world: World) -> Committed:
+    """One that every row keeps. Statements that give new values are refused from then on."""
+    snapshot = world.log.snapshot()
+    found = {**snapshot.metadata.configuration, "delta.constraints.positive": "v >= -1000000"}
+    protocol = snapshot.protocol
+    if protocol.min_writer < 7:
+        protocol = replace(protocol, min_writer=max(protocol.min_writer, 3))
+    else:
+        features = protocol.writer_features | {"checkConstraints"}
+        protocol = replace(protocol, writer_features=features)
+    actions = [protocol, replace(snapshot.metadata, configuration=found)]
+    return world.commit(actions, "ADD CONSTRAINT", SPARK), NO_CHANGE
+
+
 # --- W5: checkpoints, log clean-up, vacuum ------------------------------------------------------
 
 

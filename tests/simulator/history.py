@@ -18,6 +18,7 @@ from tandem.operations.records import PlanRecord
 from tandem.operations.retention import Options, clean
 from tandem.operations.work import Table
 from tandem.planning.cleaning import Rules
+from tandem.spark.job import JobSpec
 from tandem.spark.port import JobRequest
 from tandem.spec.status import Phase
 
@@ -169,10 +170,32 @@ class History:
         ports = self.world.ports()
         rules = self.rng.choice((Rules(500, 500, 500, 500), Rules(None, 500, 500, 5_000)))
         means = Means(ports.clock, ports.processes, ports.nonces, ports.hands)
+        before = set(self.world.store.paths())
         cleaned = clean(self.table, rules, means, Options(limit=self.rng.choice((None, 3))))
+        self._check_cleaned(before - set(self.world.store.paths()))
         self.world.say(
             f"  our cleaning takes {len(cleaned.garbage)} files, abandons {cleaned.abandoned}"
         )
+
+    def _check_cleaned(self, gone: set[str]) -> None:
+        """Z5, Z14, Z20: neither what a version shows, nor what an attempt that may yet commit
+        has read or written."""
+        snapshot = self.world.log.snapshot()
+        shown = {path for add in snapshot.adds() for path in self.world.needed(add)}
+        if gone & shown:
+            raise Violation(f"Z5: files of the latest version were cleaned: {gone & shown}")
+        store = self.world.store
+        for actor in self.actors:
+            stops = commit.stops(snapshot, actor.operation_id)
+            for attempt in range(1, earlier.highest_claim(store, actor.operation_id) + 1):
+                path = layout.job(actor.operation_id, attempt)
+                if stops.forbid(attempt) or path not in store.paths():
+                    continue
+                job = JobSpec.model_validate_json(store.get(path))
+                inputs = {file.logged_path for file in getattr(job.job, "inputs", ())}
+                own = {p for p in gone if p.startswith(f"{actor.operation_id}-{attempt}/")}
+                if (gone & inputs) | own:
+                    raise Violation(f"Z5: {(gone & inputs) | own} of {job.operation_id}-{attempt}")
 
     def _stall(self, actor: Actor) -> None:
         actor.struck += 1

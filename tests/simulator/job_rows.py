@@ -29,7 +29,7 @@ def sidecar(path: str, data: bytes) -> SidecarRef:
 
 def layout_key(job: RewriteJob) -> Callable[[rows.Row], tuple[int, ...]] | None:
     """How the layout that was asked for arranges rows; None keeps them as they are."""
-    layout = getattr(job, "layout", None)
+    layout = job.layout
     if layout is None:
         return None
     if layout.strategy == "Sort":

@@ -8,6 +8,7 @@ from simulator.actor import operation
 from simulator.checker import Checker
 from simulator.foreign_mix import BY_NAME
 from simulator.jobs import INGEST_ROWS
+from simulator.statements import MERGES
 from simulator.world import World
 from support.faults import ProcessDied
 from tandem.operations import layout
@@ -18,8 +19,11 @@ from tandem.operations.session import Session
 from tandem.operations.work import Table
 from tandem.spec.identity import spec_hash
 from tandem.spec.resources import Operation
+from tandem.timeline.segments import segment_name
 
 KINDS = ("compaction", "update", "delete", "ingest")
+MORE_KINDS = ("sort", "z-order", "segment rewrite", "merge")
+"""What the engine does in the same steps as one of `KINDS`."""
 SERIALIZABLE = "serializable"
 """An update that is evaluated again, in another round, on rows that come in between."""
 MOST_STEPS = 2_000
@@ -31,6 +35,7 @@ class Single:
     def __init__(self, kind: str, *, seed: int = 7) -> None:
         self.world = World(seed)
         self.checker = Checker(self.world)
+        self.merge = MERGES[0]
         self.table = Table(self.world.store, self.world.log, "LakeTable/simulated")
         for _ in range(6):
             self.foreign("append")
@@ -41,6 +46,8 @@ class Single:
             self.resource.name,
             spec_hash(self.resource),
         )
+        if kind == "merge":
+            self.checker.merges[self.operation_id] = self.merge
         if kind == SERIALIZABLE:
             self.checker.serializable.add(self.operation_id)
         if kind == "ingest":
@@ -104,11 +111,31 @@ class Single:
     def _resource(self, kind: str) -> Operation:
         if kind == "compaction":
             return operation("TableCompaction", "compact", {"type": "Major"})
+        if kind == "sort":
+            layout_ = {"strategy": "Sort", "columns": ["v"]}
+            return operation("TableCompaction", "sort", {"type": "Major", "layout": layout_})
+        if kind == "z-order":
+            layout_ = {"strategy": "ZOrder", "columns": ["v", "rid"]}
+            return operation("TableCompaction", "z-order", {"type": "Major", "layout": layout_})
+        if kind == "segment rewrite":
+            first = sorted(self.world.log.snapshot().adds(), key=lambda add: add.logged_path)[:2]
+            spec = {
+                "segments": [segment_name(add) for add in first],
+                "rewrite": {"recompress": {"codec": "zstd"}},
+            }
+            return operation("SegmentRewrite", "rewrite", spec)
         if kind == "ingest":
             location = "file:///batches/0.csv"
             self.world.jobs.batches[location] = self.world.new_rows(INGEST_ROWS)
             source = {"format": "Csv", "location": location}
             return operation("TableIngest", "ingest", {"source": source})
+        if kind == "merge":
+            self.merge = MERGES[0].sourced(self.world.new_rows(2))
+            location = "file:///sources/0.csv"
+            self.world.jobs.merges[location] = self.merge
+            source = {"format": "Csv", "location": location}
+            what_ = {"merge": {"source": source, "on": "t.k = s.k", **self.merge.clauses}}
+            return operation("TableUpdate", "merge", what_)
         what: dict[str, Any] = {"delete": {"where": "k = 2"}}
         if kind != "delete":
             what = {"update": {"where": "v < 40", "set": {"v": "v + 7"}}}
