@@ -196,9 +196,10 @@ def _mask(
     """Add rows to the masks; each of `expected` rows must have landed, where none else did."""
     added = 0
     for output, positions in landed.items():
-        before = masks.get(output, BitMap64())
-        masks[output] = before | positions
-        added += len(masks[output]) - len(before)
+        mask = masks.setdefault(output, BitMap64())
+        before = len(mask)
+        mask |= positions  # in place: many inputs have rows in the same outputs
+        added += len(mask) - before
     if added != expected:
         raise CountMismatch(
             "Deleted rows were not all found again in the outputs",

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.datasource import (
@@ -37,6 +38,8 @@ from tandem.delta.values import to_partition_text
 from tandem.errors import CountMismatch, ManifestInvalid, StatementFailed
 from tandem.spark.control import Control, encode, output_file, table_format
 from tandem.spark.counters import Counter
+from tandem.spark.ipc import to_file as to_file
+from tandem.spark.ipc import to_stream
 from tandem.spark.job import Format, InputFile, OutputFile, Table
 from tandem.spark.stripes import Stripe, Stripes, stripes
 from tandem.storage import Store, open_store
@@ -206,11 +209,23 @@ class Written(WriterCommitMessage):
 
 
 @dataclass
-class _Partition:
+class Partition:
+    """What a task writes into one partition of the table."""
+
     writer: ParquetDataWriter
     rows: int = 0
     inputs: list[Any] = field(default_factory=list)
     positions: list[Any] = field(default_factory=list)
+
+
+Partitions = dict[tuple[str | None, ...], Partition]
+"""By partition values as logged."""
+
+
+def discard(partitions: Partitions, error: BaseException) -> None:
+    """Leave nothing of files that are half written."""
+    for partition in partitions.values():
+        partition.writer.__exit__(type(error), error, None)
 
 
 class RowsWriter(DataSourceArrowWriter):
@@ -227,26 +242,33 @@ class RowsWriter(DataSourceArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         if not self._columns:
             return self._positions_only(iterator)
+        partitions: Partitions = {}
+        try:
+            for batch in iterator:
+                self.take(partitions, batch)
+            return self.written(partitions)
+        except BaseException as error:
+            discard(partitions, error)
+            raise
+
+    def take(self, partitions: Partitions, batch: pa.RecordBatch) -> None:
+        """Write a batch; files of partitions that are new are opened."""
+        for key, part in self._split(batch):
+            if key not in partitions:
+                partitions[key] = Partition(self._open(key))
+            self._append(partitions[key], part)
+
+    def written(self, partitions: Partitions) -> Written:
+        """Close the files."""
+        for partition in partitions.values():
+            partition.writer.close()
+        return self._message(list(partitions.values()))
+
+    def _open(self, key: tuple[str | None, ...]) -> ParquetDataWriter:
         from pyspark import TaskContext
 
         context = TaskContext.get()
         task = context.partitionId() if context is not None else 0
-        partitions: dict[tuple[str | None, ...], _Partition] = {}
-        try:
-            for batch in iterator:
-                for key, part in self._split(batch):
-                    if key not in partitions:
-                        partitions[key] = _Partition(self._open(key, task))
-                    self._append(partitions[key], part)
-            for partition in partitions.values():
-                partition.writer.close()
-        except BaseException as error:
-            for partition in partitions.values():
-                partition.writer.__exit__(type(error), error, None)
-            raise
-        return self._message(list(partitions.values()))
-
-    def _open(self, key: tuple[str | None, ...], task: int) -> ParquetDataWriter:
         names = [self._table.schema[n].physical_name for n in self._table.partition_columns]
         return ParquetDataWriter(
             self._control,
@@ -276,7 +298,7 @@ class RowsWriter(DataSourceArrowWriter):
                     _refuse(name)
             yield key, batch.take(pa.array(indexes, pa.int64())) if len(rows) > 1 else batch
 
-    def _append(self, partition: _Partition, batch: pa.RecordBatch) -> None:
+    def _append(self, partition: Partition, batch: pa.RecordBatch) -> None:
         arrays = []
         fields = []
         for wanted in self._table.data_schema:
@@ -306,9 +328,9 @@ class RowsWriter(DataSourceArrowWriter):
             ],
             schema=MATCHES,
         )
-        return Written((), _to_ipc(table), rows)
+        return Written((), to_stream(table), rows)
 
-    def _message(self, partitions: list[_Partition]) -> Written:
+    def _message(self, partitions: list[Partition]) -> Written:
         files: list[WrittenFile] = []
         tables = [MATCHES.empty_table()]
         for partition in partitions:
@@ -316,7 +338,7 @@ class RowsWriter(DataSourceArrowWriter):
             places: list[Any] = []
             for file in partition.writer.files:
                 outputs.append(pa.repeat(pa.scalar(len(files), pa.int32()), file.rows))
-                places.append(pa.array(range(file.rows), pa.int64()))
+                places.append(pa.array(np.arange(file.rows)))
                 files.append(file)
             if self._hidden and partition.rows:
                 tables.append(
@@ -331,7 +353,7 @@ class RowsWriter(DataSourceArrowWriter):
                     )
                 )
         rows = sum(p.rows for p in partitions)
-        matches = _to_ipc(pa.concat_tables(tables)) if self._hidden else b""
+        matches = to_stream(pa.concat_tables(tables)) if self._hidden else b""
         return Written(tuple(files), matches, rows)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
@@ -351,12 +373,14 @@ class RowsWriter(DataSourceArrowWriter):
         path = ""
         if self._hidden:
             path = f"{self._work.answer_path}.matches.arrow"
-            merged = pa.concat_tables(tables).sort_by(
-                [("input", "ascending"), ("position", "ascending")]
-            )
-            self._control.put(path, to_file(merged))
+            self._control.put(path, to_file(self._joined(tables)))
         answer = Answer(outputs=tuple(outputs), rows=rows, matches=path)
         self._control.put(self._work.answer_path, answer.model_dump_json(by_alias=True).encode())
+
+    def _joined(self, tables: Sequence[pa.Table]) -> pa.Table:
+        """The tasks' matches as one table, as results have them (`job.JobResult`)."""
+        order = [("input", "ascending"), ("position", "ascending")]
+        return pa.concat_tables(tables).sort_by(order)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Nothing refers to what was written; the engine cleans the attempt's folder."""
@@ -371,20 +395,3 @@ def _refuse(column: str | None) -> None:
             expected="a value in every row",
             remedy="Guard the expression with coalesce, or leave such rows out",
         )
-
-
-def _to_ipc(table: pa.Table) -> bytes:
-    sink = pa.BufferOutputStream()
-    options = pa.ipc.IpcWriteOptions(compression="zstd")
-    with pa.ipc.new_stream(sink, table.schema, options=options) as writer:
-        writer.write_table(table)
-    return bytes(sink.getvalue())
-
-
-def to_file(table: pa.Table) -> bytes:
-    """An Arrow IPC file, compressed: positions shrink well."""
-    sink = pa.BufferOutputStream()
-    options = pa.ipc.IpcWriteOptions(compression="zstd")
-    with pa.ipc.new_file(sink, table.schema, options=options) as writer:
-        writer.write_table(table.combine_chunks())
-    return bytes(sink.getvalue())

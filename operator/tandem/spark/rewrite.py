@@ -6,6 +6,7 @@ order is kept, so the row map needs only the cut points. The driver merges the t
 checks them, and publishes the row map and then the result.
 
 Spark's SQL engine is not involved: a context is enough, which starts faster than a session.
+Bins that get another order are `rewrite_sorted`'s.
 A task that runs twice (speculation, a second driver) writes files nobody lists.
 """
 
@@ -29,7 +30,7 @@ from tandem.reconcile.rowmap import RowMap, RowMapBuilder, RowMapIdentity, merge
 from tandem.reconcile.rowmap_format import to_bytes
 from tandem.spark.control import Control, output_file, table_format
 from tandem.spark.counters import Counter, prefix_of, reported
-from tandem.spark.job import Bin, InputFile, JobResult, JobSpec, RewriteJob
+from tandem.spark.job import Bin, InputFile, JobResult, JobSpec, OutputFile, RewriteJob
 from tandem.storage import Store
 
 if TYPE_CHECKING:
@@ -53,6 +54,12 @@ def run(control: Control, context: SparkContext) -> None:
     spec = control.spec
     job = spec.job
     assert isinstance(job, RewriteJob)
+    if job.layout is not None:
+        # Needs a session, which costs more of a start than a context.
+        from tandem.spark.rewrite_sorted import run_sorted
+
+        _publish(control, *run_sorted(control, context, job, job.layout))
+        return
     results = _run_bins(control, context, job)
     outputs = []
     maps = []
@@ -63,13 +70,22 @@ def run(control: Control, context: SparkContext) -> None:
         maps.append(bin_row_map(spec, job, bin_, result.files))
         read += result.rows_read
         written += sum(file.rows for file in result.files)
-    row_map = control.sidecar(0, "rowmap", to_bytes(merge(maps))) if maps else None
+    _publish(control, outputs, merge(maps) if maps else None, read, written)
+
+
+def _publish(
+    control: Control,
+    outputs: Sequence[OutputFile],
+    row_map: RowMap | None,
+    read: int,
+    written: int,
+) -> None:
     control.publish(
         JobResult(
-            operation_id=spec.operation_id,
-            attempt=spec.attempt,
+            operation_id=control.spec.operation_id,
+            attempt=control.spec.attempt,
             outputs=tuple(outputs),
-            row_map=row_map,
+            row_map=control.sidecar(0, "rowmap", to_bytes(row_map)) if row_map else None,
             rows_read=read,
             rows_written=written,
         )

@@ -13,7 +13,7 @@ import json
 import threading
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -45,13 +45,20 @@ def run(control: Control, spark: SparkSession, stop: threading.Event | None = No
     job = control.spec.job
     assert isinstance(job, StatementJob)
     with isolated(spark) as own:
-        evaluate(control, own, job, job.inputs, 0)
-        _serve(control, own, job, stop or threading.Event())
+
+        def round_(inputs: Sequence[InputFile], number: int) -> None:
+            evaluate(control, own, job, inputs, number)
+
+        round_(job.inputs, 0)
+        serve(control, round_, stop or threading.Event())
 
 
-def _serve(
-    control: Control, spark: SparkSession, job: StatementJob, ended: threading.Event
-) -> None:
+Round = Callable[[Sequence[InputFile], int], None]
+"""Evaluates these files and publishes the result of the round of that number."""
+
+
+def serve(control: Control, evaluate_: Round, ended: threading.Event) -> None:
+    """Evaluate what the engine asks for until it says that it is done, or `ended` is set."""
     round_ = 1
     pause, idle_since = POLL_SECONDS[0], time.monotonic()
     while not ended.is_set():
@@ -63,7 +70,7 @@ def _serve(
             pause = min(pause * 2, POLL_SECONDS[1])
             continue
         try:
-            evaluate(control, spark, job, request.inputs, round_)
+            evaluate_(request.inputs, round_)
         except Exception as error:  # noqa: BLE001 - described to the engine, which decides
             control.fail(translate(error), round_)
         round_ += 1
@@ -106,7 +113,7 @@ def evaluate(
     from tandem.spark.datasource import MATCHES, to_file
 
     spec = control.spec
-    live = sum(i.rows - _cardinality(i) for i in inputs)
+    live = sum(i.rows - cardinality(i) for i in inputs)
     outputs: tuple[Any, ...] = ()
     matched = 0
     if not live:
@@ -118,7 +125,7 @@ def evaluate(
         columns = _columns_read(job, schema)
         rows = read_rows(control, spark, inputs, columns, round_, hidden=True)
         found = _statement(rows, job, schema)
-        with _reported(control, inputs, round_):
+        with reported_shares(control, "Evaluating", inputs, round_):
             answer = write_rows(control, found, job.target_file_size, round_)
         outputs, matched = answer.outputs, answer.rows
         data = control.store.get(answer.matches)
@@ -219,6 +226,8 @@ def read_rows(
     fields = [schema[name] for name in columns]
     if hidden:
         fields += [StructField(INPUT, IntegerType()), StructField(POSITION, LongType())]
+    if not inputs:
+        return spark.createDataFrame([], StructType(fields))
     work = Work(
         table=of,
         inputs=tuple(inputs),
@@ -249,16 +258,17 @@ def write_rows(control: Control, rows: DataFrame, target_file_size: int, round_:
         raise JobFailed("Spark wrote no answer", resource=work.answer_path) from error
 
 
-def _cardinality(input_: InputFile) -> int:
+def cardinality(input_: InputFile) -> int:
+    """How many of its rows are not to be evaluated."""
     from tandem.delta.dv import from_base64
 
     return len(from_base64(input_.dv)) if input_.dv else 0
 
 
-def _reported(
-    control: Control, inputs: Sequence[InputFile], round_: int
+def reported_shares(
+    control: Control, stage: str, inputs: Sequence[InputFile], round_: int
 ) -> AbstractContextManager[None]:
-    """Files count by the shares of them that were read; written rows are few."""
+    """Progress of a read of `read_rows`: files count by the shares of them that were read."""
     from tandem.spark.datasource import shares
 
     parts = [p.stripes for p in shares(inputs)]
@@ -270,4 +280,4 @@ def _reported(
         size = sum(inputs[s.input].size / s.parts for s in read)
         return int(files + 1e-6), min(int(size), total)
 
-    return reported(control, "Evaluating", (len(inputs), total), done, round_)
+    return reported(control, stage, (len(inputs), total), done, round_)

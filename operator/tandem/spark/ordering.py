@@ -1,0 +1,112 @@
+"""In which order sorted rows are written, and which task writes them: pure, on Arrow arrays.
+
+Both strategies cut a bin into parts by a sample of its rows. A cut is a whole sort key,
+including the row's own place: so that parts are of one size, however often a value occurs,
+and adjoining parts have at most one value in common.
+
+For `ZOrder` each column's values are numbered by quantiles of the sample, spread over all bits
+that a column has, and the bits of all columns are interleaved. So columns of any type, range
+and distribution count alike, also one with few distinct values
+(`docs/decisions/0080-sorted-rows.md`). Null comes last, as Arrow sorts by default, and before
+it what is not a number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+Z_BITS = 60
+"""Of a z-value in all: it is a positive 64-bit integer."""
+COLUMN_BITS = 10
+"""Of one column at most: 1,024 quantiles."""
+
+Integers = npt.NDArray[np.int64]
+
+
+def bits_of(columns: int) -> int:
+    """Bits of each of so many columns in a z-value; at least one."""
+    return max(1, min(COLUMN_BITS, Z_BITS // columns))
+
+
+def quantiles(values: Any, count: int) -> Any:
+    """At most `count - 1` ascending distinct values that cut a sample into `count` buckets of
+    about one size; fewer where it has fewer distinct ones."""
+    known = values.drop_null()
+    if pa.types.is_floating(known.type):
+        known = known.filter(pc.invert(pc.is_nan(known)))
+    if not len(known):
+        return known
+    in_order = known.take(pc.array_sort_indices(known))
+    chosen = np.unique(np.arange(1, count) * len(known) // count)
+    # One bound of each value, and none of the least: nothing lies below it. By comparison, since
+    # 0.0 and -0.0 are two to whoever looks for distinct ones.
+    picked = in_order.take(pa.array(np.concatenate(([0], chosen))))
+    return picked.slice(1).filter(pc.not_equal(picked.slice(1), picked.slice(0, len(picked) - 1)))
+
+
+def buckets(values: Any, bounds: Any) -> Integers:
+    """How many of the ascending `bounds` are no greater than each value; all for null and NaN."""
+    return _counted(
+        pc.array_sort_indices(pa.concat_arrays([bounds, values])),
+        len(bounds),
+    )
+
+
+def z_values(columns: Sequence[Any], bounds: Sequence[Any]) -> Integers:
+    """The interleaved bits of all columns' buckets, the first column's highest bit first."""
+    bits = bits_of(len(columns))
+    found = np.zeros(len(columns[0]), dtype=np.int64)
+    numbers = [_spread(v, b, bits) for v, b in zip(columns, bounds, strict=True)]
+    for bit in reversed(range(bits)):
+        for number in numbers:
+            found = (found << 1) | ((number >> bit) & 1)
+    return found
+
+
+def _spread(values: Any, bounds: Any, bits: int) -> Integers:
+    """Buckets, and one of its own for null, spread over all numbers of so many bits: the few
+    buckets of a column with few values would else decide only where all others agree."""
+    found = buckets(values, bounds)
+    last = len(bounds)
+    if values.null_count:
+        last += 1
+        found[np.asarray(values.is_null())] = last
+    return found * ((1 << bits) - 1) // last if last else found
+
+
+def cuts(sample: pa.Table, parts: int) -> pa.Table:
+    """The sampled keys at which the second, third, … of so many parts begin."""
+    chosen = np.unique(np.arange(1, parts) * sample.num_rows // parts)
+    if not sample.num_rows or parts < 2:
+        return sample.slice(0, 0)
+    return sample.take(_sorted(sample)).take(pa.array(chosen))
+
+
+def part_of(keys: pa.Table, bounds: pa.Table) -> Integers:
+    """Which part each row belongs to: how many of the cuts are no greater than its key."""
+    if not bounds.num_rows:
+        return np.zeros(keys.num_rows, dtype=np.int64)
+    return _counted(_sorted(pa.concat_tables([bounds, keys])), bounds.num_rows)
+
+
+def _sorted(table: pa.Table) -> Any:
+    return pc.sort_indices(
+        table.combine_chunks(),
+        sort_keys=[(name, "ascending") for name in table.column_names],
+    )
+
+
+def _counted(order: Any, bounds: int) -> Integers:
+    """For what lies behind so many bounds before it was sorted: how many come before it now.
+    Sorting is stable, so that a bound comes before what is equal to it."""
+    places = order.to_numpy().astype(np.int64)
+    before = np.cumsum(places < bounds)
+    found = np.empty(len(places), dtype=np.int64)
+    found[places] = before
+    return found[bounds:]
