@@ -36,23 +36,24 @@ def exit_of(outcomes: Sequence[Outcome], *, interrupted: bool) -> Exit:
 
 
 def result_table(outcomes: Sequence[Outcome]) -> Group:
-    """One line per resource; below them, over the whole width, what went wrong: an error has
-    too many words for a column."""
+    """One line per resource; below them, over the whole width, what went wrong and what was met:
+    both have too many words for a column."""
     from rich.console import Group
     from rich.text import Text
 
     rows = []
-    failures = []
+    below = []
     for outcome in outcomes:
         status = outcome.status
         message = message_of(status)
         if status.phase is Phase.FAILED and message:
-            failures.append(Text(f"{outcome.resource.id}: {message}\n"))
+            below.append(Text(f"{outcome.resource.id}: {message}\n"))
             message = message.partition(":")[0] + ", see below"
-        else:
+        elif message.startswith(committed := f"committed as version {_version(status)}"):
             # There is a column for it.
-            message = message.removeprefix(f"committed as version {_version(status)}")
-            message = message.removeprefix(": ")
+            story, message = message.removeprefix(committed).removeprefix(": "), ""
+            if story:
+                below.append(Text(f"{outcome.resource.id}: {story}.\n"))
         rows.append(
             [
                 outcome.resource.id,
@@ -65,7 +66,7 @@ def result_table(outcomes: Sequence[Outcome]) -> Group:
             ]
         )
     names = ["resource", "phase", "version", "files", "rows", "segments", "message"]
-    return Group(table_of(names, rows), *failures)
+    return Group(table_of(names, rows), *below)
 
 
 def plan_blocks(outcomes: Sequence[Outcome]) -> Group:

@@ -86,7 +86,7 @@ class Narrator:
             if before not in ENDED:
                 # Cancelled is what its owner asked for.
                 warning = status.phase is Phase.FAILED and reason != Reason.CANCELLED
-                post(body, reason, f"{message}{_summary(status)}", warning=warning)
+                post(body, reason, _did(message, status), warning=warning)
             return
         if before == Phase.FAILED:
             _tell(body, Note.RETRYING, "asked for by annotation")
@@ -132,11 +132,12 @@ def _job(status: OperationStatus) -> str:
     )
 
 
-def _summary(status: OperationStatus) -> str:
-    """What a commit did: `: 4971 rows updated, 31 files removed, 2 added`"""
+def _did(message: str, status: OperationStatus) -> str:
+    """What a commit did: `committed as version 4: 4971 rows updated, 31 files removed, 2 added`,
+    and what it met."""
     result = status.result
     if result is None:
-        return ""
+        return message
     rows = result.rows_affected
     did = [("rows", rows.updated, "updated"), ("rows", rows.deleted, "deleted"),
            ("rows", rows.inserted, "inserted")] if rows else []  # fmt: skip
@@ -145,4 +146,5 @@ def _summary(status: OperationStatus) -> str:
         ("files", result.files_added or 0, "added"),
     ]
     told = ", ".join(f"{count} {what} {how}" for what, count, how in did if count)
-    return f": {told}" if told else ""
+    head, _, met = message.partition(": ")
+    return ": ".join(filter(None, [head, "; ".join(filter(None, [told, met]))]))

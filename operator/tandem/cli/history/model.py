@@ -217,7 +217,8 @@ def _meetings(
             known = found.get((other, effect), Meeting(other, effect, 0))
             found[other, effect] = replace(known, rows=known.rows + rows, onto=onto or known.onto)
 
-    made = next(iter(dict.fromkeys(mine.names[path] for path in mine.added)), "")
+    segments = {mine.names[path] for path in mine.added}
+    made = "".join(segments) if len(segments) == 1 else f"{len(segments)} segments"
     for other in range(max(read + 1, min(changes)), version):
         theirs = changes[other]
         for path, deleted in theirs.marked.items():

@@ -20,14 +20,17 @@ MOST_COLUMNS = 48
 MOST_ENGINES = 3
 MOST_LANES = 6
 MOST_ROWS = 28
+MOST_TOGETHER = 8
+"""A commit that makes more segments than that makes one river: who looks sees the flow, and who
+wants names asks `tandem table segments`."""
 MOST_QUIET = 6
 """Rows of segments with which nothing happened."""
 LEFT, RIGHT = 136, 40  # pixels beside the columns
-WIDEST, NARROWEST, FULL = 104, 46, 1176
+WIDEST, NARROWEST, FULL = 170, 46, 1176
 GLYPH = 6.1
 """About the width of a character at 11 px."""
-LONGEST_LABEL = 30
-FOLDED = 3
+LONGEST_LABEL = 40
+FOLDED = 5
 """So many quiet versions in a row become one column."""
 OTHERS = "others"
 NO_ENGINE = "unknown engine"
@@ -136,7 +139,7 @@ def is_work(entry: Entry) -> bool:
 
 
 def _columns(entries: Sequence[Entry]) -> list[Column]:
-    told = {entries[0].version, entries[-1].version}
+    told = {entries[-1].version}
     for entry in entries:
         if is_work(entry) and entry.read_version is not None:
             told |= {entry.version, entry.read_version, *(m.version for m in entry.meetings)}
@@ -217,6 +220,12 @@ def _rivers(
     lives: Sequence[Life], column_of: dict[int, int], columns: Sequence[Column]
 ) -> tuple[list[River], int]:
     """Segments with the same fate flow together; the eventful ones are shown."""
+    born = Counter(life.born for life in lives if life.parents)
+    branch = {
+        life.name: str(life.born) if born[life.born] > MOST_TOGETHER else life.name
+        for life in lives
+        if life.parents
+    }
     children: dict[str, list[str]] = {}
     for life in lives:
         for parent in life.parents:
@@ -229,8 +238,8 @@ def _rivers(
         if end is not None and (columns[end].earlier or end == start):
             continue  # nothing of it to be seen
         old = start is None or columns[start].earlier
-        key = (start, end, tuple(children.get(life.name, ())), life.foreign,
-               life.name if life.parents and not old else "")  # fmt: skip
+        becomes = tuple(dict.fromkeys(branch[kid] for kid in children.get(life.name, ())))
+        key = (start, end, becomes, life.foreign, "" if old else branch.get(life.name, ""))
         _, _, level = life.name.partition(".")
         river = groups.setdefault(
             key, River([], life.foreign, int(level) if level.isdigit() else 0, start, end)

@@ -210,7 +210,7 @@ class Drawing:
             for at, mets in sorted(by_column.items()):
                 self.arrow(span, at, mets)
                 told = " ".join(f"{short(met.rows)} {_VERBS[met.effect]}" for met in mets[:2])
-                half = len(told) * GLYPH / 2
+                half = len(told) * 1.1 * GLYPH / 2 + 3  # bold
                 # Where it would touch the one before, a line lower.
                 line = 0 if self.x(at) - half > written[0] else 1
                 written[line] = self.x(at) + half + 4
@@ -288,13 +288,18 @@ class Drawing:
         what = "files" if river.foreign else "segments"
         name = river.names[0] if many == 1 else f"{many:,} {what}"
         room = int((end - start - 12) / GLYPH)
-        if room >= min(len(name), 6):
-            self.text(start + 7, y - 5, clean(name, max(4, room)), "small halo", "start")
+        told = clean(name, max(4, room)) if room >= min(len(name), 6) else ""
+        if told:
+            self.text(start + 7, y - 5, told, "small halo", "start")
         for column, rows in sorted(river.deletes.items()):
             if rows > 0:
-                x = self.x(column) + (6 if column == river.start else 0)
+                x = self.x(column)
+                after = x + 4
+                if column == river.start:
+                    x += 6
+                    after = start + 7 + (len(told) + 1) * GLYPH
                 self.add(f'<path class="cut" d="M{x:.1f} {y - 5:.1f}v10"/>')
-                self.text(x + 4, y + 11, f"−{short(rows)}", "count small halo", "start")
+                self.text(after, y - 6, f"−{short(rows)}", "count small halo", "start")
 
     def draw(self) -> str:
         for layer in (self.axis, self.rivers, self.arrows, self.others, self.ours):

@@ -25,7 +25,11 @@ def did(operation: Mapping[str, Any]) -> str | None:
     parts += [f"{rows[what]:,} rows {what}" for what in ("updated", "deleted", "inserted")
               if rows.get(what)]  # fmt: skip
     reconciled = result.get("reconciled") or {}
-    if reconciled.get("deletesRemapped"):
+    met = result.get("summary")
+    if isinstance(met, list):
+        # The first only counts commits.
+        parts += [str(sentence) for sentence in met[1:]]
+    elif reconciled.get("deletesRemapped"):  # of an operator before there were sentences
         parts.append(f"{reconciled['deletesRemapped']:,} deletes replayed")
     segments = result.get("segments") or ()
     if segments:
