@@ -63,6 +63,7 @@ class Reason(StrEnum):
     DRIVER_EVICTED = "DriverEvicted"
     JOB_VANISHED = "JobVanished"
     STATEMENT_FAILED = "StatementFailed"
+    SOURCE_CHANGED = "SourceChanged"
     MANIFEST_INVALID = "ManifestInvalid"
     OUTPUT_MISSING = "OutputMissing"
     # The end of a race.
@@ -290,6 +291,12 @@ class StatementFailed(JobFailed):
     """The statement itself raised on some row (division by zero, overflow, bad cast)."""
 
     reason = Reason.STATEMENT_FAILED
+
+
+class SourceChanged(TandemError):
+    """The source of a merge is not what it was when the operation first read it."""
+
+    reason = Reason.SOURCE_CHANGED
 
 
 class ManifestInvalid(TandemError):

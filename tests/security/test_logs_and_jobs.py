@@ -17,7 +17,7 @@ from tandem.errors import LocationNotAllowed, ManifestInvalid, TandemError
 from tandem.operations.driver import Drive, finish, open_session
 from tandem.spark.control import encode, open_job
 from tandem.spark.datasource import get_work
-from tandem.spark.job import IngestJob, JobSpec
+from tandem.spark.job import AnyJob, IngestJob, JobSpec, MergeJob
 from tandem.spark.job import Table as JobTable
 from tandem.storage import open_store
 
@@ -94,10 +94,16 @@ def test_a_shallow_clone_reads_below_the_namespaces_prefix(tmp_path: Path) -> No
 # What a job is told
 
 
-def job(lake: QuickLake, **changes: Any) -> tuple[str, JobSpec]:
+def job(lake: QuickLake, *, merges: bool = False, **changes: Any) -> tuple[str, JobSpec]:
     """A job's file as the engine writes it."""
     folder = "_tandem/operations/o/attempts/1"
     source = changes.pop("source", f"{lake.location}/in.parquet")
+    what: AnyJob = IngestJob(source_format="Parquet", source_location=source, target_file_size=1)
+    if merges:
+        what = MergeJob(
+            source_format="Parquet", source_location=source, target_file_size=1,
+            on="true", clauses=(), inputs=(),
+        )  # fmt: skip
     told = JobTable(
         location=lake.location,
         version=0,
@@ -114,18 +120,19 @@ def job(lake: QuickLake, **changes: Any) -> tuple[str, JobSpec]:
         table=told.model_copy(update=changes),
         data_prefix="o-1",
         control_prefix=folder,
-        job=IngestJob(source_format="Parquet", source_location=source, target_file_size=1),
+        job=what,
     )
     path = f"{folder}/job.json"
     lake.store.put(path, encode(spec_))
     return path, spec_
 
 
-def test_a_job_believes_its_arguments_more_than_its_file(tmp_path: Path) -> None:
+@pytest.mark.parametrize("merges", [False, True])
+def test_a_job_believes_its_arguments_more_than_its_file(tmp_path: Path, merges: bool) -> None:
     """Whoever writes to the bucket, and has no say in the cluster, may change the file."""
     lake = quick_lake.make(tmp_path, 1)
     allowed = (lake.location,)
-    path, good = job(lake)
+    path, good = job(lake, merges=merges)
     assert open_job(lake.location, path, {}, allowed).spec == good
     for changes, error in (
         ({"source": "file:///var/run/secrets/kubernetes.io/serviceaccount"}, LocationNotAllowed),
@@ -135,7 +142,7 @@ def test_a_job_believes_its_arguments_more_than_its_file(tmp_path: Path) -> None
         ({"allowed_prefixes": ()}, ManifestInvalid),
         ({"storage_options": {"endpoint": "http://evil.example"}}, ManifestInvalid),
     ):
-        path, _ = job(lake, **changes)
+        path, _ = job(lake, merges=merges, **changes)
         with pytest.raises(error):
             open_job(lake.location, path, {}, allowed)
     with pytest.raises(LocationNotAllowed):
@@ -158,14 +165,19 @@ def test_a_worker_believes_only_what_its_driver_wrote(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "source", ["file:///var/run/secrets/kubernetes.io/serviceaccount/token", "file:///etc/passwd"]
 )
-def test_an_ingest_reads_no_source_elsewhere(tmp_path: Path, source: str) -> None:
+@pytest.mark.parametrize("kind", ["TableIngest", "TableUpdate"])
+def test_no_source_lies_elsewhere(tmp_path: Path, source: str, kind: str) -> None:
     lake = quick_lake.make(tmp_path, 1)
     ours = replace(lake.table(), allowed_prefixes=(tmp_path.as_uri(),))
     version, ports = lake.version, lake.ports()
-    body = {"source": {"format": "Parquet", "location": source}}
-    resource = lake.resource("TableIngest", body)
+    body: dict[str, Any] = {"source": {"format": "Parquet", "location": source}}
+    field = "spec.source.location"
+    if kind == "TableUpdate":
+        body = {"merge": {**body, "on": "t.id = s.id", "whenMatched": [{"delete": {}}]}}
+        field = "spec.merge.source.location"
+    resource = lake.resource(kind, body)
     status = finish(open_session(resource, ours, ports, Drive()), resource, ports)
     assert status.phase == "Failed"
     assert status.conditions[0].reason == "LocationNotAllowed"
-    assert "spec.source.location" in status.conditions[0].message
+    assert f"{resource.id}.{field}:" in status.conditions[0].message
     assert lake.version == version

@@ -399,13 +399,6 @@ def test_operations_that_wait_for_each_other_are_refused() -> None:
             "spec.layout.strategy",
         ),
         (
-            update(
-                "merge: {source: {format: Delta, location: 's3://b/c'}, on: 'true',"
-                " whenMatched: [{delete: {}}]}"
-            ),
-            "spec.merge",
-        ),
-        (
             document(
                 "SegmentRewrite",
                 "{tableRef: {name: flights}, segments: ['7'], rewrite: {sortBy: [a]}}",

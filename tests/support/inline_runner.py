@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from pyspark.sql import SparkSession
 
-from tandem.spark import control, ingest, rewrite, statement
+from tandem.spark import control, ingest, merge, rewrite, statement
 from tandem.spark.control import Control
 from tandem.spark.port import JobPhase, JobRequest, JobStatus
 
@@ -46,6 +46,8 @@ class InlineRunner:
                     rewrite.run(opened, self._spark.sparkContext)
                 case "statement":
                     statement.run(opened, self._spark, stop=stop)
+                case "merge":
+                    merge.run(opened, self._spark, stop=stop)
                 case "ingest":
                     ingest.run(opened, self._spark)
                 case other:

@@ -56,6 +56,7 @@ if TYPE_CHECKING:
 POLL_MS = 10
 _OURS = re.compile(r"([0-9a-f]{16}(?:r\d+)?-\d+|_tandem/dv|_tandem/rowmaps)/")
 DELETION_VECTORS = {"delta.enableDeletionVectors": "true"}
+INSERT_ALL: dict[str, Any] = {"whenNotMatched": [{"insertAll": {}}]}
 
 
 @dataclass
@@ -91,12 +92,25 @@ class Lake:
     def delete(self, where: str, **more: Any) -> Operation:
         return self.resource("TableUpdate", {"delete": {"where": where}, **more})
 
-    def ingest(self, rows: Rows, **more: Any) -> Operation:
+    def source(self, rows: Rows | pa.Table) -> Path:
+        """A new Parquet file with these rows."""
         self.sources.mkdir(parents=True, exist_ok=True)
         source = self.sources / f"{len(list(self.sources.iterdir())):04d}.parquet"
-        pq.write_table(model.table(rows), source)
-        body = {"source": {"format": "Parquet", "location": source.as_uri()}, **more}
-        return self.resource("TableIngest", body)
+        pq.write_table(rows if isinstance(rows, pa.Table) else model.table(rows), source)
+        return source
+
+    def ingest(self, rows: Rows, **more: Any) -> Operation:
+        source = {"format": "Parquet", "location": self.source(rows).as_uri()}
+        return self.resource("TableIngest", {"source": source, **more})
+
+    def merge(self, source: Rows | pa.Table | Path, *, on: str = "t.id = s.id", isolation: str =
+              "WriteSerializable", **clauses: Any) -> Operation:  # fmt: skip
+        """An upsert of all columns, unless there are clauses, as in the resource."""
+        path = source if isinstance(source, Path) else self.source(source)
+        upsert: dict[str, Any] = {"whenMatched": [{"updateAll": {}}], **INSERT_ALL}
+        body = {"source": {"format": "Parquet", "location": path.as_uri()}, "on": on}
+        merge = {"merge": {**body, **(clauses or upsert)}, "isolation": isolation}
+        return self.resource("TableUpdate", merge)
 
     def resource(self, kind: str, body: Mapping[str, Any]) -> Operation:
         self.count += 1

@@ -25,7 +25,7 @@ from tandem.spark.port import JobRequest
 
 _log = structlog.get_logger("tandem.kube.dev")
 
-APPS = frozenset({"rewrite", "statement", "ingest"})
+APPS = frozenset({"rewrite", "statement", "merge", "ingest"})
 """The applications of `spark_apps/`; others are not run on anybody's machine."""
 
 _DANGEROUS = re.compile(

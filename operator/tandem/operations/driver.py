@@ -11,6 +11,7 @@ from tandem.operations import pins
 from tandem.operations.compaction import Compaction
 from tandem.operations.identity import identify
 from tandem.operations.ingest import Ingest
+from tandem.operations.merge import Merge
 from tandem.operations.performer import Around, Options, Performer, plainly
 from tandem.operations.ports import Ports
 from tandem.operations.segment_rewrite import SegmentRewriting
@@ -46,7 +47,7 @@ def kind_of(resource: Operation) -> Kind:
         return Ingest(resource)
     if isinstance(resource, SegmentRewrite):
         return SegmentRewriting(resource)
-    return Update(resource)
+    return Update(resource) if resource.spec.merge is None else Merge(resource)
 
 
 def open_session(

@@ -3,6 +3,7 @@
     _tandem/operations/<id>/operation.json                  what it is
     _tandem/operations/<id>/result.json                     how it ended
     _tandem/operations/<id>/ending.json                     how it is about to end in failure
+    _tandem/operations/<id>/source.json                     what a merge reads (`spark.pin`)
     _tandem/operations/<id>/attempts/<n>/attempt.json       who claimed the attempt
     _tandem/operations/<id>/attempts/<n>/{plan,job}.json    its frozen plan
     _tandem/operations/<id>/attempts/<n>/ended.json         why it ended without a commit
@@ -129,6 +130,9 @@ _OURS = re.compile(
 )
 
 
+_RECORDS = ("operation.json", "result.json", "source.json")
+
+
 def found(meta: ObjectMeta) -> Found:
     """What a file of a table is, by its name alone."""
     path, size, modified = meta.path, meta.size, meta.modified_ms
@@ -145,7 +149,7 @@ def found(meta: ObjectMeta) -> Found:
     if split is not None:
         part = Part.ROUND if split[1].startswith("rounds/") else Part.ATTEMPT
         return Found(path, size, modified, part, match[6], split[0])
-    parts = {"ending.json": Part.ENDING, "operation.json": Part.RECORD, "result.json": Part.RECORD}
+    parts = {"ending.json": Part.ENDING, **dict.fromkeys(_RECORDS, Part.RECORD)}
     return Found(path, size, modified, parts.get(match["rest"], Part.OTHER), match[6])
 
 

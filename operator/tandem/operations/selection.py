@@ -32,12 +32,13 @@ def files_where(where: str, snapshot: Snapshot, *, resource: str, field: str) ->
     return files_of(parse_where(where, text, resource=resource, field=field), snapshot)
 
 
-def files_of(where: Expr | None, snapshot: Snapshot) -> Selects:
-    """A test for files: False only if the condition is true on no row of the file."""
+def files_of(where: Expr | None, snapshot: Snapshot, *, relation: str = "") -> Selects:
+    """A test for files: False only if the condition is true on no row of the file. `relation` is
+    the table's name in a condition over several."""
     columns = [f for f in snapshot.schema.fields if isinstance(f.type, PrimitiveType)]
 
     def selects(add: AddFile) -> bool:
-        return may_match(where, _range(add, columns))
+        return may_match(where, _range(add, columns).named(relation))
 
     return selects if where is not None else lambda _add: True
 

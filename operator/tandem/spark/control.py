@@ -37,6 +37,7 @@ from tandem.spark.job import (
     JobProgress,
     JobResult,
     JobSpec,
+    MergeJob,
     OutputFile,
     RoundRequest,
     SidecarRef,
@@ -184,7 +185,7 @@ def _require_as_started(
     spec: JobSpec, location: str, path: str, options: dict[str, str], allowed: tuple[str, ...]
 ) -> None:
     require_allowed(location, allowed, resource=path, field="table.location")
-    if isinstance(spec.job, IngestJob):
+    if isinstance(spec.job, IngestJob | MergeJob):
         source = spec.job.source_location
         require_allowed(source, allowed, resource=path, field="job.sourceLocation")
     root = canonical_location(location)

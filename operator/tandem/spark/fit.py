@@ -43,16 +43,17 @@ def fitted(
         if found is None:
             column = F.lit(None).cast(field.dataType)
         elif texts is not None:
-            column = _cast_text(F.col(quoted(found.name)), field.dataType, texts)
+            column = cast_text(F.col(quoted(found.name)), field.dataType, texts)
         else:
-            column = _by_name(
+            column = by_name(
                 F.col(quoted(found.name)), found.dataType, field.dataType, location, field.name
             )
         columns.append(column.alias(field.name))
     return source.select(*columns)
 
 
-def _cast_text(column: Column, type_: DataType, formats: Mapping[str, str]) -> Column:
+def cast_text(column: Column, type_: DataType, formats: Mapping[str, str]) -> Column:
+    """A text as a value of a type; `formats` may say how dates and times are written."""
     from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
     wanted = formats.get(_TIME_FORMATS.get(type_.typeName(), ""))
@@ -113,13 +114,30 @@ def spelled(found: StructType, wanted: StructType) -> StructType:
     )
 
 
-def _by_name(column: Column, found: DataType, wanted: DataType, location: str, path: str) -> Column:
-    """Spark casts structs by position; a source's fields may come in another order."""
+def typed_where_known(found: StructType, wanted: StructType, location: str) -> StructType:
+    """The fields of `found`, those that `wanted` has with its types; others as they are.
+
+    Raises: InvalidSpec for a field inside a struct of `wanted` that it lacks.
+    """
+    from pyspark.sql import types as T  # noqa: N812 - Spark's own convention
+
+    known = {f.name.lower() for f in wanted.fields}
+    common = T.StructType([f for f in found.fields if f.name.lower() in known])
+    check_columns(common, wanted, location)
+    typed = {f.name: f for f in spelled(common, wanted).fields}
+    return T.StructType([typed.get(f.name, f) for f in found.fields])
+
+
+def by_name(column: Column, found: DataType, wanted: DataType, location: str, path: str) -> Column:
+    """Spark casts structs by position; a source's fields may come in another order.
+
+    Raises: StatementFailed for a type that does not fit.
+    """
     from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
     from pyspark.sql import types as T  # noqa: N812 - Spark's own convention
 
     def inner(part: Column, there: DataType, here: DataType, name: str) -> Column:
-        return _by_name(part, there, here, location, f"{path}.{name}")
+        return by_name(part, there, here, location, f"{path}.{name}")
 
     match found, wanted:
         case T.StructType(), T.StructType():

@@ -1,4 +1,4 @@
-"""Which options a `TableIngest` may give, and how its source's store is opened. Pure.
+"""Which options a source may have, and how its store is opened. Pure.
 
 Reader options are an allow-list: an option that we would not honour changes what is read without
 a word, and some of Spark's (`pathGlobFilter`, `mode`, `columnNameOfCorruptRecord`) drop rows.
@@ -53,8 +53,11 @@ _ALLOWED: Mapping[str, tuple[str, ...]] = {
 }
 
 
-def checked(source_format: str, options: Mapping[str, str]) -> dict[str, str]:
-    """The options under their canonical names; Spark's names are case-insensitive.
+def checked(
+    source_format: str, options: Mapping[str, str], place: str = "spec.source"
+) -> dict[str, str]:
+    """The options under their canonical names; Spark's names are case-insensitive. `place` is
+    where the source stands in its resource.
 
     Raises:
         InvalidSpec: an unknown format or option, an option given twice, an encoding whose lines
@@ -63,7 +66,7 @@ def checked(source_format: str, options: Mapping[str, str]) -> dict[str, str]:
     if source_format not in _ALLOWED:
         raise InvalidSpec(
             "no such source format",
-            field="spec.source.format",
+            field=f"{place}.format",
             found=source_format,
             expected="Parquet, Csv, Json or Delta",
         )
@@ -75,17 +78,18 @@ def checked(source_format: str, options: Mapping[str, str]) -> dict[str, str]:
         )
         if name is None or given.lower() not in names:
             raise _bad(
+                place,
                 given,
-                "an ingest does not know this option",
+                "there is no such option for sources",
                 ", ".join(_ALLOWED[source_format]) or f"no options for {source_format}",
             )
         if name in found:
-            raise _bad(given, "an option is given twice", f"{name} once")
+            raise _bad(place, given, "an option is given twice", f"{name} once")
         found[name] = value
     if "encoding" in found:
-        found["encoding"] = _encoding(found["encoding"])
+        found["encoding"] = _encoding(place, found["encoding"])
     if found.get("header", "false").lower() not in ("true", "false"):
-        raise _bad("header", "an option is neither true nor false", "true or false")
+        raise _bad(place, "header", "an option is neither true nor false", "true or false")
     return found
 
 
@@ -96,7 +100,7 @@ def storage_options(location: str, table: str, options: Mapping[str, str]) -> di
     return dict(options) if same else {}
 
 
-def _encoding(text: str) -> str:
+def _encoding(place: str, text: str) -> str:
     try:
         name = codecs.lookup(text).name
     except LookupError:
@@ -104,13 +108,14 @@ def _encoding(text: str) -> str:
     for known in ENCODINGS:
         if name == codecs.lookup(known).name:
             return known
-    raise _bad("encoding", "an ingest does not read this encoding", ", ".join(ENCODINGS), text)
+    expected = ", ".join(ENCODINGS)
+    raise _bad(place, "encoding", "this encoding is not read", expected, text)
 
 
-def _bad(name: str, message: str, expected: str, found: str = "") -> InvalidSpec:
+def _bad(place: str, name: str, message: str, expected: str, found: str = "") -> InvalidSpec:
     return InvalidSpec(
         message,
-        field=f"spec.source.options.{name}",
+        field=f"{place}.options.{name}",
         found=found or name,
         expected=expected,
         remedy="Remove or correct the option",

@@ -1,4 +1,4 @@
-"""What an ingest reads, as DataFrames: files of a source, listed and read through our store.
+"""What an ingest or a merge reads, as DataFrames: files listed and read through our store.
 
 CSV and JSON are parsed by Spark, Parquet and Delta decoded by our reader; all bytes come through
 `tandem.storage`, so that a source on S3 needs no Hadoop jar and no second credentials. Files of
@@ -22,7 +22,7 @@ from tandem.delta.log import DeltaLog
 from tandem.delta.parquet import DataFileReader, TableFormat
 from tandem.errors import InvalidSpec, ObjectNotFound, StorageError
 from tandem.spark.control import Control
-from tandem.spark.job import IngestJob, InputFile
+from tandem.spark.job import IngestJob, InputFile, MergeJob
 from tandem.spark.job import Table as JobTable
 from tandem.spark.source_options import checked, storage_options
 from tandem.spark.statement import read_rows
@@ -35,6 +35,20 @@ if TYPE_CHECKING:
 
 FOOTERS_AT_ONCE = 16
 
+SourceJob = IngestJob | MergeJob
+
+
+def source_job(control: Control) -> SourceJob:
+    """The job, which is one that has a source."""
+    job = control.spec.job
+    assert isinstance(job, IngestJob | MergeJob)
+    return job
+
+
+def place(job: SourceJob) -> str:
+    """Where the source stands in the resource."""
+    return "spec.merge.source" if isinstance(job, MergeJob) else "spec.source"
+
 
 @dataclass(frozen=True)
 class Source:
@@ -45,13 +59,15 @@ class Source:
     files: tuple[ObjectMeta, ...]
 
 
-def open_source(control: Control, location: str) -> Source:
-    """List a file or a folder. Names that begin with `_` or `.` are left out, as Spark does.
+def open_source(control: Control) -> Source:
+    """List the job's source: a file or a folder. Names that begin with `_` or `.` are left out,
+    as Spark does.
 
     Raises: InvalidSpec if there is nothing, or a folder of partitions; StorageError.
     """
-    table = control.spec.table
-    root = canonical_location(location, field="spec.source.location")
+    table, job = control.spec.table, source_job(control)
+    location, field = job.source_location, f"{place(job)}.location"
+    root = canonical_location(location, field=field)
     options = storage_options(root, table.location, table.storage_options)
     parent, _, name = root.rpartition("/")
     if name and urlsplit(root).path.strip("/"):
@@ -72,7 +88,7 @@ def open_source(control: Control, location: str) -> Source:
     if partitioned:
         raise InvalidSpec(
             "a source's folders must not hold values",
-            field="spec.source.location",
+            field=field,
             found=f"{partitioned} in {location}",
             expected="files that hold all of their columns",
             remedy="Ingest each of the folders by itself, or make the source a Delta table",
@@ -80,7 +96,7 @@ def open_source(control: Control, location: str) -> Source:
     if not files:
         raise InvalidSpec(
             "the source is not there, or is empty",
-            field="spec.source.location",
+            field=field,
             found=f"no files at {location}",
             expected="a file, or a folder of files",
             remedy="Correct the location",
@@ -88,17 +104,26 @@ def open_source(control: Control, location: str) -> Source:
     return Source(store, options, files)
 
 
-def read(control: Control, spark: SparkSession, schema: StructType) -> list[DataFrame]:
+def read(
+    control: Control,
+    spark: SparkSession,
+    schema: StructType,
+    *,
+    source: Source | None = None,
+    version: int | None = None,
+) -> list[DataFrame]:
     """The source's rows, all as the source has them; CSV as texts.
 
+    Args:
+        schema: the table's. Fields of JSON that it has are read with its types.
+        source, version: what to read, if not what is there now.
     Raises: InvalidSpec, StatementFailed, StorageError; and what Spark raises.
     """
-    job = control.spec.job
-    assert isinstance(job, IngestJob)
-    options = checked(job.source_format, job.source_options)
+    job = source_job(control)
+    options = checked(job.source_format, job.source_options, place(job))
     if job.source_format == "Delta":
-        return [_delta(control, spark, job)]
-    source = open_source(control, job.source_location)
+        return [_delta(control, spark, job, job.source_version if version is None else version)]
+    source = open_source(control) if source is None else source
     match job.source_format:
         case "Parquet":
             return list(_parquet(control, spark, source))
@@ -155,8 +180,7 @@ def _csv(
 
     from tandem.spark.lines import TextFile
 
-    job = control.spec.job
-    assert isinstance(job, IngestJob)
+    job = source_job(control)
     parsing = {k: v for k, v in options.items() if not k.endswith("Format") and k != "header"}
     encoding = parsing.pop("encoding", "utf-8")
     alike: dict[tuple[str, ...], list[TextFile]] = {}
@@ -173,7 +197,7 @@ def _csv(
             raise InvalidSpec(
                 "a CSV source without a header has another number of columns",
                 resource=job.source_location,
-                field="spec.source.options.header",
+                field=f"{place(job)}.options.header",
                 found=len(row),
                 expected=str(len(schema.names)),
             )
@@ -181,7 +205,7 @@ def _csv(
             names, skip = tuple(schema.names), 0
         alike.setdefault(names, []).append(TextFile(path=meta.path, size=meta.size, skip=skip))
     for names, files in alike.items():
-        _check_spelling(names, job.source_location)
+        check_spelling(names, job.source_location)
         # Everything as text first: casts then say which value does not fit.
         texts = T.StructType([T.StructField(name, T.StringType()) for name in names])
         reader = spark.read.options(**{**parsing, "mode": "FAILFAST"}).schema(texts)
@@ -213,7 +237,7 @@ def _whole_values(lines: DataFrame, mark: str) -> DataFrame:
         return lines
     text = F.trim(F.col("value"))
     cut = text.startswith(mark) & ~(text.endswith(mark) & (F.length(text) > 1))
-    said = "a quoted value goes over several lines, which an ingest of Csv does not read"
+    said = "a quoted value goes over several lines, which is not read from Csv"
     return lines.select(
         F.when(cut, F.raise_error(F.lit(said)).cast("string"))
         .otherwise(F.col("value"))
@@ -228,11 +252,10 @@ def _json(
     options: Mapping[str, str],
     schema: StructType,
 ) -> DataFrame:
-    from tandem.spark.fit import check_columns, spelled
+    from tandem.spark.fit import check_columns, spelled, typed_where_known
     from tandem.spark.lines import TextFile
 
-    job = control.spec.job
-    assert isinstance(job, IngestJob)
+    job = source_job(control)
     parsing = dict(options)
     encoding = parsing.pop("encoding", "utf-8")
     files = [TextFile(path=meta.path, size=meta.size) for meta in source.files]
@@ -240,6 +263,8 @@ def _json(
     reader = spark.read.options(**{**parsing, "mode": "FAILFAST"})
     # The parser drops fields that its schema lacks, and knows no other case: look first.
     inferred = reader.json(lines).schema
+    if isinstance(job, MergeJob):
+        return reader.schema(typed_where_known(inferred, schema, job.source_location)).json(lines)
     check_columns(inferred, schema, job.source_location)
     return reader.schema(spelled(inferred, schema)).json(lines)
 
@@ -265,11 +290,11 @@ def _lines(
     return spark.read.format(NAME).options(**options).load()
 
 
-def _delta(control: Control, spark: SparkSession, job: IngestJob) -> DataFrame:
+def _delta(control: Control, spark: SparkSession, job: SourceJob, version: int | None) -> DataFrame:
     own = control.spec.table
     options = storage_options(job.source_location, own.location, own.storage_options)
     store = open_store(job.source_location, options)
-    snapshot = DeltaLog(store).snapshot(job.source_version)
+    snapshot = DeltaLog(store).snapshot(version)
     table = JobTable(
         location=store.location,
         version=snapshot.version,
@@ -297,7 +322,7 @@ def _delta(control: Control, spark: SparkSession, job: IngestJob) -> DataFrame:
     return read_rows(control, spark, inputs, snapshot.schema.names, 0, hidden=False, table=table)
 
 
-def _check_spelling(names: Sequence[str], location: str) -> None:
+def check_spelling(names: Sequence[str], location: str) -> None:
     lowered = [name.lower() for name in names]
     twice = sorted({name for name in lowered if lowered.count(name) > 1})
     if twice:
@@ -313,7 +338,7 @@ def _check_spelling(names: Sequence[str], location: str) -> None:
 def schema_string(schema: pa.Schema) -> str:
     """A Parquet file's schema as a Delta schema, all nullable. Raises: InvalidSpec for a type
     that Delta has no word for."""
-    _check_spelling(schema.names, "the source")
+    check_spelling(schema.names, "the source")
     fields = [_field(field) for field in schema]
     return json.dumps({"type": "struct", "fields": fields})
 

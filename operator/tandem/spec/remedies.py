@@ -60,6 +60,8 @@ MEANING: Final[Mapping[Reason, str]] = {
     Reason.DRIVER_EVICTED: "The driver's pod was evicted, or its node went away.",
     Reason.JOB_VANISHED: "The job or its driver is gone, and left no result.",
     Reason.STATEMENT_FAILED: "The statement raised on some row.",
+    Reason.SOURCE_CHANGED: "The source of a merge changed while the merge went on; nothing was "
+    "committed.",
     Reason.MANIFEST_INVALID: "A job's result is missing, cut off or of another attempt.",
     Reason.OUTPUT_MISSING: "A file that a job wrote is gone before the commit.",
     Reason.CONFLICT: "Another commit made this one impossible.",
@@ -127,6 +129,8 @@ REMEDY: Final[Mapping[Reason, str]] = {
     Reason.DRIVER_EVICTED: "Nothing, if the next attempt goes well; else look at the nodes.",
     Reason.JOB_VANISHED: "Find out who deletes SparkApplications or pods, " + _AGAIN + ".",
     Reason.STATEMENT_FAILED: "Guard the statement with CASE WHEN, in another operation.",
+    Reason.SOURCE_CHANGED: "Create another operation, with a source that nobody writes to or the "
+    "`version` of a Delta table.",
     Reason.MANIFEST_INVALID: "`kubectl tandem retry`; if it comes again, report it.",
     Reason.OUTPUT_MISSING: "Find out who deletes files below the table, " + _AGAIN + ".",
     Reason.CONFLICT: "`kubectl tandem retry`: it begins anew with the latest version.",

@@ -115,10 +115,6 @@ def _not_built(resource: AnyResource) -> list[InvalidSpec]:
                 "Leave sortBy out: rows then keep their order",
             )
         )
-    if isinstance(resource, TableUpdate) and resource.spec.merge is not None:
-        problems.append(
-            problem("spec.merge", "merge", "update or delete", "Use update or delete until then")
-        )
     if isinstance(resource, TableCompaction):
         strategy = resource.spec.layout.strategy
         if strategy is not LayoutStrategy.BIN_PACK:

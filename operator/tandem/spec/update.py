@@ -204,7 +204,7 @@ class TableUpdateSpec(OperationSpec):
     delete: Delete | None = None
     """Delete rows."""
     merge: Merge | None = None
-    """Merge a source into the table. Not built yet."""
+    """Merge a source into the table: update, delete and insert rows at once."""
     isolation: Isolation = Isolation.WRITE_SERIALIZABLE
     """`WriteSerializable`: rows appended while the statement runs may stay as they are.
     `Serializable`: the statement takes effect at its commit."""

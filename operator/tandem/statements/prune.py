@@ -79,6 +79,13 @@ class FileRange:
         }
         return cls({**stats, **exact}, num_records)
 
+    def named(self, relation: str) -> FileRange:
+        """The same for a condition that says `relation` before its columns, "" for one that does
+        not. Of other relations nothing is known, so whatever they decide is possible."""
+        if not relation:
+            return self
+        return FileRange({(relation, *p): r for p, r in self.columns.items()}, self.num_records)
+
 
 def selects(where: Expr | None, file: FileRange) -> bool:
     """Whether a custom compaction with this `where` takes the file: whole files, never rows.

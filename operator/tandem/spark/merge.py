@@ -1,0 +1,334 @@
+"""The merge job: join the table with a source, write what rows become and what is inserted.
+
+Round 0 merges into the files of the job; then the driver serves rounds as the statement job does,
+each of them the whole merge again at a later version. The source is pinned when it is first read
+(`pin.py`). What people typed is parsed here, where the source's columns are known, and Spark gets
+canonical text only. The join is one: which source rows found no row, which rows no source row,
+and which several, all come out of it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tandem.errors import CountMismatch, JobFailed, ObjectNotFound, SourceChanged, StatementFailed
+from tandem.spark import merge_source, pin
+from tandem.spark.control import Control
+from tandem.spark.fit import by_name, check_columns
+from tandem.spark.job import InputFile, JobResult, MergeJob, SidecarRef
+from tandem.spark.sources import Source
+from tandem.spark.statement import (
+    cardinality,
+    isolated,
+    quoted,
+    read_rows,
+    reported_shares,
+    serve,
+    table_schema,
+)
+from tandem.statements.merge import SOURCE, TABLE, Clause, Merge, parse_merge
+from tandem.statements.types import Schema
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+    from tandem.spark.merge_writer import MergeAnswer
+
+_HERE = "__tandem_here"
+"""True on every row of the source: an outer join has null where there is none."""
+_CLAUSE = "__tandem_clause"
+_NONE = -1
+"""The clause of rows that matched, and to which none applies."""
+BROADCAST_BYTES = 16 << 20
+"""A source of at most so many bytes is sent to all tasks, where the kind of join allows it."""
+
+
+@dataclass(frozen=True)
+class _Sides:
+    """The two sides of the join, and what is to be done."""
+
+    statement: Merge
+    schema: StructType
+    table: DataFrame
+    source: DataFrame
+    small: bool
+
+
+def run(control: Control, spark: SparkSession, stop: threading.Event | None = None) -> None:
+    """Merge, then serve rounds. `stop` ends the service early (tests).
+
+    Raises: TandemError if round 0 fails. Failures of later rounds are answered.
+    """
+    from tandem.spark.merge_writer import MergeSink
+
+    job = control.spec.job
+    assert isinstance(job, MergeJob)
+    with isolated(spark) as own:
+        own.dataSource.register(MergeSink)
+
+        def round_(inputs: Sequence[InputFile], number: int) -> None:
+            _merge(control, own, job, inputs, number)
+
+        round_(job.inputs, 0)
+        serve(control, round_, stop or threading.Event())
+
+
+def _merge(
+    control: Control,
+    spark: SparkSession,
+    job: MergeJob,
+    inputs: Sequence[InputFile],
+    round_: int,
+) -> None:
+    spec = control.spec
+    live = sum(i.rows - cardinality(i) for i in inputs)
+    with _held(control) as held:
+        sides = _sides(control, spark, job, inputs if live else (), round_, held)
+        with reported_shares(control, "Merging", inputs, round_):
+            answer = _write(control, sides, job.target_file_size, round_)
+        if answer.doubled:
+            raise _several(control, spark, sides, inputs, answer.doubled[0])
+    _check_counts(answer, live, round_)
+    data = control.store.get(answer.matches)
+    control.publish(
+        JobResult(
+            operation_id=spec.operation_id,
+            attempt=spec.attempt,
+            round=round_,
+            outputs=answer.outputs,
+            matches=SidecarRef(
+                path=answer.matches, size=len(data), sha256=hashlib.sha256(data).hexdigest()
+            ),
+            rows_read=live,
+            rows_written=answer.updated + answer.inserted,
+            rows_matched=answer.updated + answer.deleted,
+        )
+    )
+
+
+_Held = tuple[pin.SourcePin, Source | None]
+
+
+@contextmanager
+def _held(control: Control) -> Iterator[_Held]:
+    """The pinned source, looked at before it is read and after: what failed in between may have
+    failed because of the change. Raises: SourceChanged."""
+    found, source = pin.pinned(control)
+    try:
+        yield found, source
+    except SourceChanged:
+        raise
+    except Exception:
+        pin.check(control, found)
+        raise
+    pin.check(control, found)
+
+
+def _sides(
+    control: Control,
+    spark: SparkSession,
+    job: MergeJob,
+    inputs: Sequence[InputFile],
+    round_: int,
+    held: _Held,
+) -> _Sides:
+    from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
+
+    table = control.spec.table
+    schema = table_schema(table)
+    source = merge_source.read(control, spark, schema, *held)
+    statement = parse_merge(
+        job.on,
+        job.clauses,
+        Schema.from_json(table.schema_string, table.partition_columns),
+        Schema.from_json(source.schema.json()),
+    )
+    if any(clause.every for clause in statement.clauses):
+        _check_every(source.schema, schema, job)
+    rows = read_rows(control, spark, inputs, _columns_read(statement), round_, hidden=True)
+    size = sum(file.size for file in held[0].files)
+    return _Sides(
+        statement,
+        schema,
+        rows.alias(TABLE),
+        source.withColumn(_HERE, F.lit(True)).alias(SOURCE),
+        small=0 < size <= BROADCAST_BYTES,
+    )
+
+
+def _check_every(source: StructType, schema: StructType, job: MergeJob) -> None:
+    """Columns that are no simple values must have the same fields on both sides."""
+    from pyspark.sql.types import AtomicType, StructType
+
+    for field in schema.fields:
+        if not isinstance(field.dataType, AtomicType):
+            there = [f for f in source.fields if f.name.lower() == field.name.lower()]
+            check_columns(StructType(there), StructType([field]), job.source_location)
+
+
+def _columns_read(statement: Merge) -> tuple[str, ...]:
+    """The columns that are looked at, and those that some update leaves as they are."""
+    names = [column.name for column in statement.table.columns]
+    read = set(statement.columns_of_table())
+    for clause in statement.clauses:
+        if clause.action == "Update":
+            read |= set(names) - clause.set_sql.keys()
+    return tuple(name for name in names if name in read)
+
+
+def _write(control: Control, sides: _Sides, target_file_size: int, round_: int) -> MergeAnswer:
+    from tandem.spark.datasource import put_work
+    from tandem.spark.merge_writer import NAME, MergeAnswer, MergeWork
+
+    work = MergeWork(
+        table=control.spec.table,
+        data_prefix=control.spec.data_prefix,
+        target_file_size=target_file_size,
+        answer_path=control.round_path(round_, f"answer-{uuid.uuid4()}"),
+        round=round_,
+        one_match_only=sides.statement.one_match_only,
+    )
+    options = put_work(control, work, round_)
+    _decided(sides).write.format(NAME).options(**options).mode("append").save()
+    try:
+        return MergeAnswer.model_validate_json(control.store.get(work.answer_path))
+    except ObjectNotFound as error:
+        raise JobFailed("Spark wrote no answer", resource=work.answer_path) from error
+
+
+def _decided(sides: _Sides) -> DataFrame:
+    """The rows to which something happens: the table's columns as they become, where the row
+    was, and its fate."""
+    from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
+
+    from tandem.spark.datasource import INPUT, POSITION
+    from tandem.spark.merge_writer import FATE, Fate
+
+    clauses = sides.statement.clauses
+    joined = _joined(sides).withColumn(_CLAUSE, _clause(sides.statement))
+    joined = joined.filter(F.col(_CLAUSE).isNotNull())
+    written = [(n, c) for n, c in enumerate(clauses) if c.action != "Delete"]
+    columns = []
+    for field in sides.schema.fields if written else ():
+        value = F.lit(None).cast(field.dataType)
+        for number, clause in written:
+            becomes = _value(clause, field.name, sides).cast(field.dataType)
+            value = F.when(F.col(_CLAUSE) == number, becomes).otherwise(value)
+        columns.append(value.alias(field.name))
+    fate = F.lit(int(Fate.KEPT))
+    for number, clause in enumerate(clauses):
+        fates = {"Delete": Fate.DELETED, "Update": Fate.UPDATED, "Insert": Fate.INSERTED}
+        fate = F.when(F.col(_CLAUSE) == number, int(fates[clause.action])).otherwise(fate)
+    hidden = [F.col(f"{TABLE}.{name}").alias(name) for name in (INPUT, POSITION)]
+    return joined.select(*columns, *hidden, fate.alias(FATE))
+
+
+def _value(clause: Clause, name: str, sides: _Sides) -> Column:
+    """What a column becomes by an update or an insert."""
+    from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
+    from pyspark.sql.types import AtomicType
+
+    text = clause.set_sql.get(name)
+    if text is None:
+        return F.lit(None) if clause.action == "Insert" else F.col(f"{TABLE}.{quoted(name)}")
+    wanted = sides.schema[name].dataType
+    if clause.every and not isinstance(wanted, AtomicType):
+        found = next(f for f in sides.source.schema.fields if f.name.lower() == name.lower())
+        return by_name(F.expr(text), found.dataType, wanted, "the source", name)
+    # ANSI store assignment: a value that does not fit its column raises.
+    return F.expr(text)
+
+
+def _clause(statement: Merge) -> Column:
+    """The number of the clause that applies to a row of the join; null for none."""
+    from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
+
+    from tandem.spark.datasource import POSITION
+
+    def first(when: str, otherwise: Column) -> Column:
+        chosen = otherwise
+        numbered = [(n, c) for n, c in enumerate(statement.clauses) if c.when == when]
+        for number, clause in reversed(numbered):
+            applies = F.expr(clause.where_sql)
+            chosen = F.when(applies, number).otherwise(chosen)
+        return chosen
+
+    nothing = F.lit(None).cast("int")
+    here = F.col(f"{TABLE}.{POSITION}").isNotNull()
+    there = F.col(f"{SOURCE}.{_HERE}").isNotNull()
+    return (
+        F.when(
+            here & there, first("Matched", F.lit(_NONE) if statement.one_match_only else nothing)
+        )
+        .when(there, first("NotMatched", nothing))
+        .otherwise(first("NotMatchedBySource", nothing))
+    )
+
+
+def _joined(sides: _Sides) -> DataFrame:
+    from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
+
+    statement, source = sides.statement, sides.source
+    inserts, leaves = statement.when("NotMatched"), statement.when("NotMatchedBySource")
+    how = {
+        (False, False): "inner",
+        (True, False): "right",
+        (False, True): "left",
+        (True, True): "full",
+    }[bool(inserts), bool(leaves)]
+    if sides.small and how in ("inner", "left"):
+        source = F.broadcast(source)
+    return sides.table.join(source, F.expr(statement.on_sql), how)
+
+
+def _check_counts(answer: MergeAnswer, live: int, round_: int) -> None:
+    updated = sum(o.rows for o in answer.outputs if not o.fresh)
+    inserted = sum(o.rows for o in answer.outputs if o.fresh)
+    if (updated, inserted) != (answer.updated, answer.inserted) or (
+        answer.updated + answer.deleted > live
+    ):
+        raise CountMismatch(
+            "a merge touched another number of rows than it wrote",
+            resource=f"round {round_}",
+            found=f"{updated} rewritten and {inserted} inserted",
+            expected=f"{answer.updated} and {answer.inserted}; at most {live} matched",
+        )
+
+
+def _several(
+    control: Control,
+    spark: SparkSession,
+    sides: _Sides,
+    inputs: Sequence[InputFile],
+    place: tuple[int, int],
+) -> StatementFailed:
+    """The error that shows the key of a row which several source rows matched."""
+    from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
+
+    from tandem.spark.datasource import POSITION
+
+    input_, position = place
+    statement = sides.statement
+    keys = statement.keys_of_table()
+    needed = tuple(statement.columns_of_table()) or keys
+    rows = read_rows(control, spark, [inputs[input_]], needed, 0, hidden=True)
+    row = rows.filter(F.col(POSITION) == position).alias(TABLE)
+    both = row.join(sides.source, F.expr(statement.on_sql), "inner")
+    shown = [F.first(F.col(f"{TABLE}.{quoted(k)}").cast("string")).alias(k) for k in keys]
+    found = both.agg(F.count(F.lit(1)).alias("__tandem_count"), *shown).collect()[0]
+    told = ", ".join(f"{key} = {str(found[key])[:80]}" for key in keys)
+    file = inputs[input_].logged_path
+    return StatementFailed(
+        "several rows of the source match one row of the table, so it is not clear which applies",
+        field="spec.merge.on",
+        found=f"{found['__tandem_count']} rows for {told or f'row {position} of {file}'}",
+        expected="at most one",
+        remedy="Make on or the source more exact, so that each row is matched once",
+    )

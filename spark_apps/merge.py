@@ -1,0 +1,21 @@
+"""`spark-submit spark_apps/merge.py --location … --spec …/job.json`: merges."""
+
+from __future__ import annotations
+
+import sys
+
+from tandem.spark import merge
+from tandem.spark.control import Control, main
+from tandem.spark.session import session
+
+
+def run(control: Control) -> None:
+    spark = session(f"tandem-merge-{control.spec.operation_id}-{control.spec.attempt}")
+    try:
+        merge.run(control, spark)
+    finally:
+        spark.stop()
+
+
+if __name__ == "__main__":
+    sys.exit(main(run))

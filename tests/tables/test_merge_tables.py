@@ -1,0 +1,250 @@
+"""Merges on real tables: alone, beside compactions, and beside writers that make them begin anew.
+
+Rows are compared with a model that knows nothing of files; versions are forced as in C1 to C3.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+
+from support import rows as model
+from support.held import Held
+from support.rows import Rows, id_in, join, k_is, plus, rows, without
+from support.tables import INSERT_ALL, Lake, Lakes, loads, reason, reconciled, result
+from tandem.operations.effects import Point
+from tandem.spec.resources import Operation
+from tandem.spec.status import OperationStatus, Phase, RowsAffected
+
+TWO = loads(range(2))
+SOURCE: Rows = tuple((n, n % 5, -n) for n in (3, 4, 15, 40, 41))
+"""Three rows that are there, two that are not."""
+
+
+def upserted(found: Rows, source: Rows = SOURCE) -> Rows:
+    return join(without(found, id_in(row[0] for row in source)), source)
+
+
+def affected(status: OperationStatus) -> RowsAffected:
+    found = result(status).rows_affected
+    assert found is not None
+    return found
+
+
+def test_a_merge_with_every_clause(lakes: Lakes) -> None:
+    lake = lakes.loaded(2)
+    merge = lake.merge(
+        pa.table({"id": [3, 4, 5, 40, 41], "op": ["D", "U", "K", "U", "D"], "v": [0, 7, 0, 8, 0]}),
+        whenMatched=[
+            {"where": "op = 'D'", "delete": {}},
+            {"where": "op = 'U'", "update": {"set": {"v": "s.v + t.v", "k": "NULL"}}},
+        ],
+        whenNotMatched=[{"where": "op <> 'D'", "insert": {"values": {"id": "s.id", "v": "v"}}}],
+        whenNotMatchedBySource=[
+            {"where": "k = 0", "delete": {}},
+            {"where": "v >= 1800", "update": {"set": {"v": "v + 1"}}},
+        ],
+    )
+    done = lake.do(merge)
+    assert affected(done) == RowsAffected(updated=3, deleted=4, inserted=1)
+    by_id = {row[0]: row for row in TWO}
+    for gone in (3, 0, 10, 15):
+        del by_id[gone]
+    expected = {
+        **by_id,
+        4: (4, None, 407),
+        40: (40, None, 8),
+        18: (18, 3, 1801),
+        19: (19, 4, 1901),
+    }
+    found = pa.table(lake.foreign().scan()).sort_by("id").to_pylist()
+    assert [tuple(row.values()) for row in found] == [expected[n] for n in sorted(expected)]
+    # One new segment for what rows became and for new ones; nothing of it is twice in the log.
+    assert result(done).segments == ("2",)
+    assert lake.deleted() == {"0": 3, "1": 4}
+    info = lake.commit().info
+    assert info is not None
+    assert (info.operation, info.body["isBlindAppend"]) == ("MERGE", False)
+    parameters = info.body["operationParameters"]
+    assert json.loads(parameters["matchedPredicates"]) == [
+        {"predicate": "(`s`.`op` = 'D')", "actionType": "delete"},
+        {"predicate": "(`s`.`op` = 'U')", "actionType": "update"},
+    ]
+    assert info.body["tandem"]["statement"]["on"] == "(`t`.`id` = `s`.`id`)"
+    lake.assert_clean()
+    # The same resource again does nothing twice.
+    version = lake.version
+    assert result(lake.do(merge)).version == version == lake.version
+
+
+@pytest.mark.parametrize("first", ["merge", "compaction"])
+def test_a_merge_and_a_compaction_meet(lakes: Lakes, first: str) -> None:
+    lake = lakes.loaded(2)
+    merge, compaction = lake.merge(SOURCE), lake.compaction("Major")
+    if first == "merge":
+        held = lake.hold(compaction, Point.PUT_COMMIT)
+        lake.do(merge)
+        met = reconciled(held.finish())
+        assert met.deletes_remapped == 3
+    else:
+        held = lake.hold(merge, Point.PUT_COMMIT)
+        lake.do(compaction)
+        done = held.finish()
+        met = reconciled(done)
+        assert (met.deletes_remapped, met.rounds) == (3, 2)
+        assert len(lake.jobs.started) == 2  # it was not executed again
+        assert affected(done) == RowsAffected(updated=3, deleted=0, inserted=2)
+    assert met.commits_seen == 1
+    lake.assert_states(TWO, upserted(TWO))
+    lake.assert_clean()
+
+
+def _requests(held: Held) -> int:
+    return held.points.count(Point.REQUEST_ROUND)
+
+
+def test_a_merge_beside_changes_of_others_is_executed_again(lakes: Lakes) -> None:
+    """A row that it updated is gone, one that it would insert is there, another one is not."""
+    lake = lakes.loaded(2)
+    held = lake.hold(lake.merge(SOURCE), Point.PUT_COMMIT)
+    lake.foreign().delete("id IN (3, 11)")
+    lake.append(rows([40, 50]))
+    held.go_on(Point.PUT_COMMIT)
+    lake.foreign().update(updates={"id": "41"}, predicate="id = 50")
+    done = held.finish()
+    assert _requests(held) == 2
+    before = without(join(TWO, rows([40])), id_in([3, 11]))
+    before = join(before, ((41, 0, 5000),))
+    assert affected(done) == RowsAffected(updated=4, deleted=0, inserted=1)
+    lake.assert_rows(upserted(before))
+
+
+@pytest.mark.parametrize("isolation", ["WriteSerializable", "Serializable"])
+def test_a_merge_and_an_append_of_a_key_that_it_inserts(lakes: Lakes, isolation: str) -> None:
+    """Write-serializable, the append comes after the merge, and the key is there twice, as it
+    would be had they run so; serializable, the merge sees it."""
+    lake = lakes.loaded(2)
+    held = lake.hold(lake.merge(SOURCE, isolation=isolation), Point.PUT_COMMIT)
+    lake.append(rows([40]))
+    done = held.finish()
+    serializable = isolation == "Serializable"
+    assert _requests(held) == int(serializable)
+    assert affected(done).inserted == (1 if serializable else 2)
+    after = upserted(join(TWO, rows([40]))) if serializable else join(upserted(TWO), rows([40]))
+    lake.assert_rows_so_far(after)
+
+
+def test_a_merge_killed_after_it_began_anew_goes_on_where_it_was(lakes: Lakes) -> None:
+    lake = lakes.loaded(2)
+    merge = lake.merge(SOURCE)
+    held = lake.hold(merge, Point.PUT_COMMIT)
+    lake.foreign().delete("id = 4")
+    held.go_on(Point.PUT_COMMIT)
+    held.kill()
+    done = lake.do(merge)
+    assert len(lake.jobs.started) == 1  # its results were all there
+    assert affected(done) == RowsAffected(updated=2, deleted=0, inserted=3)
+    lake.assert_rows_so_far(upserted(without(TWO, id_in([4]))))
+
+
+@pytest.mark.parametrize("deletes", [False, True])
+def test_keys_that_come_twice(lakes: Lakes, deletes: bool) -> None:
+    lake = lakes.loaded(2)
+    twice = join(SOURCE, ((4, 9, 9), (40, 0, 0)))
+    if deletes:  # whichever they match
+        done = lake.do(lake.merge(twice, whenMatched=[{"delete": {}}]))
+        assert affected(done) == RowsAffected(updated=0, deleted=3, inserted=0)
+        lake.assert_rows_so_far(without(TWO, id_in([3, 4, 15])))
+        return
+    failed = lake.run(lake.merge(twice, whenMatched=[{"where": "s.k = 9", "updateAll": {}}]))
+    assert reason(failed) == "StatementFailed"
+    message = failed.conditions[0].message
+    assert "spec.merge.on: several rows of the source match one row of the table" in message
+    assert "2 rows for id = 4" in message
+    lake.assert_rows_so_far(TWO)
+
+
+def test_an_empty_source_and_an_empty_table(lakes: Lakes) -> None:
+    """Nothing to do is committed as such: it was decided by rows that were not there."""
+    lake = lakes.loaded(1)
+    one = loads([0])
+    held = lake.hold(lake.update("k = 1", v="v + 1"), Point.RECONCILE)
+    done = lake.do(lake.merge(()))
+    assert affected(done) == RowsAffected(updated=0, deleted=0, inserted=0)
+    commit = lake.commit()
+    assert commit.info is not None
+    assert commit.info.operation == "MERGE"
+    assert (list(commit.adds), list(commit.removes)) == ([], [])
+    assert reconciled(held.finish()).commits_seen == 1
+    lake.assert_rows_so_far(plus(one, k_is(1), 1))
+    lake.do(lake.merge((), whenNotMatchedBySource=[{"delete": {}}]))
+    lake.assert_rows_so_far(())
+    done = lake.do(lake.merge(SOURCE))
+    assert affected(done) == RowsAffected(updated=0, deleted=0, inserted=5)
+    lake.assert_rows_so_far(SOURCE)
+
+
+def test_rows_move_between_partitions(lakes: Lakes) -> None:
+    lake = lakes.empty(partition_by=["k"])
+    lake.append(TWO)
+    source = tuple((n, (n + 1) % 7, -n) for n in (3, 5, 40))
+    lake.do(lake.merge(source))
+    lake.assert_rows(upserted(TWO, source))
+    for add in lake.commit().adds:
+        assert set(add.partition_values) == {"k"}
+
+
+def test_only_files_that_can_match_are_read(lakes: Lakes) -> None:
+    lake = lakes.empty(partition_by=["k"])
+    lake.append(TWO)
+    where = "t.k = 3 AND s.k = 3 AND t.id = s.id"
+    status = lake.do(lake.merge(SOURCE, on=where, whenMatched=[{"delete": {}}]))
+    assert status.plan is not None
+    assert status.plan.inputs == 1
+    lake.assert_rows_so_far(without(TWO, id_in([3])))
+    # What has no match may be in any file.
+    left = lake.merge(SOURCE, on=where, whenNotMatchedBySource=[{"where": "k = 4", "delete": {}}])
+    status = lake.do(left)
+    assert status.plan is not None
+    assert status.plan.inputs == 5
+
+
+def _change(lake: Lake, operation: Operation) -> None:
+    [path] = lake.sources.iterdir()
+    assert operation.spec is not None
+    before = path.stat()
+    table = pq.read_table(path)
+    pq.write_table(table.set_column(2, "v", pc.subtract(table["v"], pa.scalar(1))), path)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns + 10_000_000))
+
+
+def test_a_source_that_changes_is_told_and_not_mixed(lakes: Lakes) -> None:
+    lake = lakes.empty()
+    lake.append(TWO)
+    merge = lake.merge(SOURCE)
+    held = lake.hold(merge, Point.PUT_COMMIT)
+    lake.foreign().delete("id = 4")
+    _change(lake, merge)
+    failed = held.finish()
+    assert (failed.phase, reason(failed)) == (Phase.FAILED, "SourceChanged")
+    assert "the source is not what it was" in failed.conditions[0].message
+    lake.assert_rows_so_far(without(TWO, id_in([4])))
+
+
+def test_a_delta_source_is_read_at_one_version(lakes: Lakes) -> None:
+    lake, other = lakes.loaded(2), lakes.empty()
+    other.append(SOURCE)
+    source = {"format": "Delta", "location": other.location}
+    body = {"on": "t.id = s.id", "whenMatched": [{"updateAll": {}}], **INSERT_ALL}
+    merge = lake.resource("TableUpdate", {"merge": {"source": source, **body}})
+    held = lake.hold(merge, Point.PUT_COMMIT)
+    lake.foreign().delete("id = 4")
+    other.append(model.rows([60]))
+    other.foreign().delete("id = 40")
+    assert affected(held.finish()) == RowsAffected(updated=2, deleted=0, inserted=3)
+    lake.assert_rows_so_far(upserted(without(TWO, id_in([4]))))
