@@ -185,7 +185,7 @@ class History:
         if gone & shown:
             raise Violation(f"Z5: files of the latest version were cleaned: {gone & shown}")
         store = self.world.store
-        for actor in self.actors:
+        for actor in [actor for actor in self.actors if actor.operation_id]:
             stops = commit.stops(snapshot, actor.operation_id)
             for attempt in range(1, earlier.highest_claim(store, actor.operation_id) + 1):
                 path = layout.job(actor.operation_id, attempt)

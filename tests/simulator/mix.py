@@ -51,7 +51,7 @@ class Mix:
             self._ingest,
         ]
         if self._world.deletion_vectors:
-            kinds += [self._update, self._delete]
+            kinds += [self._update, self._delete, self._merge]
         return self._rng.choice(kinds)(number)
 
     def _compaction(self, number: int) -> Operation:
