@@ -20,13 +20,13 @@ from tandem.reconcile.positions import to_array
 
 
 def test_every_small_history_is_a_serial_one() -> None:
-    report = search(12_000)
-    assert report.histories >= 12_000
+    report = search(8_000)
+    assert report.histories >= 8_000
     assert report.failures == 0, str(report.first)
 
 
 def test_longer_histories_at_random_are_serial_ones() -> None:
-    report = search_at_random(2_500, seed=1)
+    report = search_at_random(2_000, seed=1)
     assert report.failures == 0, str(report.first)
 
 
@@ -65,7 +65,7 @@ def test_the_search_catches_naive_rules(rules: Callable[[], Rules]) -> None:
 def test_counts_refuse_a_rule_that_gives_a_row_two_results() -> None:
     """Such a rule never gets to publish: every history in which it errs ends in an error."""
     rules = Rules(decide=naive.evaluate_mixed_files_whole)
-    report = search(12_000, rules=rules)
+    report = search_at_random(1_500, seed=1, rules=rules)
     assert report.failures > 0
     assert report.wrong == 0, str(report.first)
 
