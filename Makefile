@@ -72,7 +72,7 @@ matrix: setup ## Every foreign writer beside every operation; the whole search; 
 	@PYTHONPATH=operator:tests $(BIN)/python tools/matrix_outcomes.py
 	@$(BIN)/python tools/generate_docs.py
 	@$(BIN)/pytest -o python_files='timed_*.py' tests/matrix
-	@PYTHONPATH=operator:tests $(BIN)/python -m reconcile.search --all --random 200000
+	@PYTHONPATH=operator:tests $(BIN)/python -m reconcile.search --all --random 200000 --processes 2
 	@PYTHONPATH=operator:tests $(BIN)/python -m simulator --seeds 0:3000 --processes 2
 
 .PHONY: e2e
