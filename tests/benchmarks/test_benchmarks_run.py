@@ -15,7 +15,7 @@ import pytest
 # The benchmarks are no part of the product, so they are not on the path of other tests.
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from benchmarks import compaction, harness, replay, report, snapshot
+from benchmarks import compaction, critical, harness, replay, report, snapshot
 
 
 def test_snapshot_counts_as_duckdb_does(tmp_path: Path) -> None:
@@ -28,6 +28,11 @@ def test_replay_agrees_with_rerun_in_two_engines(tmp_path: Path) -> None:
     found = replay.run("toy", tmp_path)
     assert {row[1] for row in found.tables[0].rows} >= {"remap", "rerun in DuckDB"}
     assert found.raw["clean inputs"]["deleted"] > 0
+
+
+def test_the_last_round_of_a_commit_replays_nothing_again(tmp_path: Path) -> None:
+    found = critical.run("toy", tmp_path)
+    assert {"ReadTable", "Reconcile", "WriteSidecars", "PutCommit", "all"} <= set(found.raw)
 
 
 def test_compaction_notices_an_engine_that_loses_rows(

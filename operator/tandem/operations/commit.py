@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from pydantic import ValidationError
+from pyroaring import BitMap64
 
 from tandem.delta import dv
 from tandem.delta.actions import Action, AddFile, Commit, DeletionVector, Txn
@@ -18,25 +19,40 @@ from tandem.delta.log import DeltaLog
 from tandem.delta.snapshot import Snapshot
 from tandem.delta.stats import loosen
 from tandem.operations import layout
-from tandem.operations.work import ChangeSet, OutputFileChange, Work
+from tandem.operations.work import ChangeSet, OutputFileChange, Vectors, Work
 from tandem.spec.status import OperationResult
 from tandem.storage.store import Store
 
 
-def write_vectors(store: Store, folder: str, change: ChangeSet) -> Mapping[str, AddFile]:
-    """The adds of a change set, with deletion vectors: small ones inline, others in one file
-    below `folder`. Keyed by logged path."""
-    files = [*change.outputs, *change.marked]
-    large = [f for f in files if f.dead and len(serialize(f.dead)) > dv.INLINE_BYTES]
-    written = dv.write_file(store, folder, [f.dead for f in large if f.dead is not None])
-    by_path = {f.add.logged_path: v for f, v in zip(large, written, strict=True)}
-    adds = {}
-    for file in files:
-        vector = by_path.get(file.add.logged_path)
-        if vector is None and file.dead:
-            vector = dv.encode_inline(file.dead)
-        adds[file.add.logged_path] = _with_vector(file, vector)
-    return adds
+def write_vectors(store: Store, folder: str, change: ChangeSet, known: Vectors) -> Vectors:
+    """The deletion vectors of a change set by logged path: small ones inline, others in one file
+    below `folder`. Of `known`, written in an earlier round, those that still hold are kept."""
+    vectors: dict[str, tuple[BitMap64, DeletionVector]] = {}
+    large: list[tuple[str, BitMap64]] = []
+    for file in (*change.outputs, *change.marked):
+        path, rows = file.add.logged_path, file.dead
+        if not rows:
+            continue
+        there = known.get(path)
+        if there is not None and there[0] == rows:
+            vectors[path] = there
+        elif len(serialize(rows)) > dv.INLINE_BYTES:
+            large.append((path, rows))
+        else:
+            vectors[path] = (rows, dv.encode_inline(rows))
+    written = dv.write_file(store, folder, [rows for _, rows in large])
+    for (path, rows), vector in zip(large, written, strict=True):
+        vectors[path] = (rows, vector)
+    return vectors
+
+
+def adds_of(change: ChangeSet, vectors: Vectors) -> Mapping[str, AddFile]:
+    """The adds of a change set, with their deletion vectors, by logged path."""
+    found = {}
+    for file in (*change.outputs, *change.marked):
+        _, vector = vectors.get(file.add.logged_path, (None, None))
+        found[file.add.logged_path] = _with_vector(file, vector)
+    return found
 
 
 def _with_vector(file: OutputFileChange, vector: DeletionVector | None) -> AddFile:

@@ -324,11 +324,13 @@ class Performer:
     def _write_sidecars(self, effect: Effect, _state: OperationState) -> Event:
         change = self.work.change
         assert change is not None
-        folder = layout.deletion_vectors(self._id, effect.attempt)
-        self.work.sidecars = commit.write_vectors(self._store, folder, change)
-        if change.row_map:
+        work, folder = self.work, layout.deletion_vectors(self._id, effect.attempt)
+        work.vectors = commit.write_vectors(self._store, folder, change, work.vectors)
+        work.sidecars = commit.adds_of(change, work.vectors)
+        if change.row_map and not work.row_map_written:
             # The same bytes in every round: the map says where rows went, not which live.
             self._store.put(layout.row_map(self._id, effect.attempt), change.row_map)
+            work.row_map_written = True
         return Done(effect.point)
 
     def _enter_commit(self, effect: Effect, _state: OperationState) -> Event:

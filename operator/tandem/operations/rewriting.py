@@ -41,6 +41,8 @@ class Rewriting:
         self._cache: VectorCache | None = None
         self._row_map: RowMap | None = None
         self._row_map_bytes = b""
+        self._inputs: tuple[RewriteInput, ...] = ()
+        self._decided: tuple[object, RewriteDecision] | None = None
 
     # Planning
 
@@ -51,6 +53,7 @@ class Rewriting:
     def begin(self) -> None:
         """Another plan: nothing of the last attempt's result holds."""
         self._row_map, self._row_map_bytes = None, b""
+        self._inputs, self._decided = (), None
 
     def vectors(self, work: Work) -> VectorCache:
         if self._cache is None:
@@ -102,26 +105,28 @@ class Rewriting:
         refusal = verdict_of_table(work, self.protocol_kind, needs_vectors=False)
         if refusal is not None:
             return refusal
-        view = SnapshotView(snapshot, self.vectors(work))
-        inputs = [
-            RewriteInput(
-                path=file.logged_path,
-                dead_at_read=dv.from_base64(file.dv) if file.dv else BitMap64(),
-                rows=file.rows,
-            )
-            for file in job.job.inputs
-        ]
-        view.prefetch(i.path for i in inputs)
-        decision = rewrite(
-            inputs,
-            view,
-            self.row_map,
-            deletion_vectors=protocol.writes_deletion_vectors(snapshot.protocol, snapshot.metadata),
+        decision = self._rewrite(
+            SnapshotView(snapshot, self.vectors(work)),
+            self._inputs or tuple(map(_as_planned, job.job.inputs)),
+            protocol.writes_deletion_vectors(snapshot.protocol, snapshot.metadata),
         )
         if decision.superseded:
             nothing = "nothing of what it rewrote is left to replace"
             return Decision(Verdict.SUPERSEDED, nothing, payload=decision)
         return Decision(Verdict.COMMIT, payload=decision)
+
+    def _rewrite(
+        self, view: SnapshotView, inputs: tuple[RewriteInput, ...], deletion_vectors: bool
+    ) -> RewriteDecision:
+        """The decision; that of the round before if nothing has happened to our inputs since.
+        Who only lost a put to somebody else shall not lose the next one by thinking again."""
+        self._inputs = inputs
+        view.prefetch(i.path for i in inputs)
+        grounds = (deletion_vectors, *(view.vector_id(i.path) for i in inputs))
+        if self._decided is None or self._decided[0] != grounds:
+            decision = rewrite(inputs, view, self.row_map, deletion_vectors=deletion_vectors)
+            self._decided = (grounds, decision)
+        return self._decided[1]
 
     def change_set(
         self,
@@ -164,6 +169,14 @@ class Rewriting:
             ),
             row_map=self._row_map_bytes if outputs else b"",
         )
+
+
+def _as_planned(file: InputFile) -> RewriteInput:
+    return RewriteInput(
+        path=file.logged_path,
+        dead_at_read=dv.from_base64(file.dv) if file.dv else BitMap64(),
+        rows=file.rows,
+    )
 
 
 def published(work: Work, decision: RewriteDecision) -> list[OutputFile]:

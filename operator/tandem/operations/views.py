@@ -78,6 +78,13 @@ class SnapshotView:
             self.prefetch([path])
         return self._adds[path]
 
+    def vector_id(self, path: str) -> str | None:
+        """What tells a file's deleted rows apart: "" if there are none, None if it is not live."""
+        add = self.add(path)
+        if add is None:
+            return None
+        return add.deletion_vector.unique_id if add.deletion_vector is not None else ""
+
     def get(self, path: str) -> FileState | None:
         add = self.add(path)
         if add is None:

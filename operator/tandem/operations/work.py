@@ -12,7 +12,7 @@ from typing import Protocol
 
 from pyroaring import BitMap64
 
-from tandem.delta.actions import AddFile
+from tandem.delta.actions import AddFile, DeletionVector
 from tandem.delta.log import DeltaLog
 from tandem.delta.protocol import OperationKind
 from tandem.delta.snapshot import Snapshot
@@ -95,6 +95,10 @@ class OutputFileChange:
     dead: BitMap64 | None = None
 
 
+Vectors = Mapping[str, tuple[BitMap64, DeletionVector]]
+"""Logged path → the rows dead then, and the vector that says so, written already."""
+
+
 @dataclass(frozen=True, slots=True)
 class ChangeSet:
     """The content of a commit, before deletion vectors are written.
@@ -149,6 +153,8 @@ class Work:
     decision: Decision | None = None
     change: ChangeSet | None = None
     sidecars: Mapping[str, AddFile] = field(default_factory=dict)
+    vectors: Vectors = field(default_factory=dict)
+    row_map_written: bool = False
     token: str = ""
     rounds: int = 0
     pace: Pace | None = None
@@ -157,7 +163,8 @@ class Work:
     def forget_attempt(self) -> None:
         """Another attempt begins: nothing of the last one holds."""
         self.planned = self.plan = self.job = self.decision = self.change = None
-        self.requests, self.results, self.sidecars = {}, {}, {}
+        self.requests, self.results, self.sidecars, self.vectors = {}, {}, {}, {}
+        self.row_map_written = False
         self.pace = None
         self.rounds = 0
 
