@@ -120,6 +120,34 @@ def test_clean_leaves_a_table_alone_that_has_no_abandoned_attempts(
     assert sorted(path for path in table.rglob("*") if path.is_file()) == before
 
 
+def test_clean_removes_what_is_past_the_retention_and_says_why(
+    tandem: Tandem, table: Path, tmp_path: Path
+) -> None:
+    DeltaTable(str(table)).optimize.compact()
+    rows = tandem("scan", table, "-o", "json").stdout
+    file = tmp_path / "table.yaml"
+    file.write_text(
+        "apiVersion: tandem.dev/v1alpha1\nkind: LakeTable\nmetadata: {name: lake}\n"
+        f"spec: {{location: '{table.as_uri()}', retention: {{files: 0s}}}}\n"
+    )
+    by_property = json.loads(tandem("clean", table, "-o", "json").stdout)
+    assert by_property == []
+    before = sorted(path for path in table.rglob("*") if path.is_file())
+    listed = json.loads(tandem("clean", "lake", "-f", file, "--dry-run", "-o", "json").stdout)
+    assert sorted(path for path in table.rglob("*") if path.is_file()) == before
+    assert {each["reason"] for each in listed} == {"Removed"}
+    assert {each["message"] for each in listed} == {"removed from the table, past the retention"}
+    shown = tandem("clean", "lake", "-f", file)
+    assert "removed" in shown.stdout
+    assert f"Removed {len(listed)} files" in shown.stderr
+    gone = {path for path in before if not path.exists()}
+    assert gone == {table / each["path"] for each in listed}
+    assert sorted(tandem("scan", table, "-o", "json").stdout.splitlines()) == sorted(
+        rows.splitlines()
+    )
+    assert json.loads(tandem("clean", "lake", "-f", file, "-o", "json").stdout) == []
+
+
 @pytest.mark.parametrize(
     ("location", "code", "words"),
     [

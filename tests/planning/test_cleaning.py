@@ -290,6 +290,22 @@ def test_what_looks_like_ours_and_is_of_an_unknown_operation_is_left_alone() -> 
     assert decide([file], Facts(1000), RULES).garbage == ()
 
 
+@pytest.mark.parametrize(
+    ("path", "goes"),
+    [
+        ("part.parquet", True),
+        ("k=1/part.parquet", True),
+        ("_k=1/part.parquet", True),
+        ("below/_delta_log/0.json", False),
+        (".hidden/part.parquet", False),
+        ("_tandem/operations/x", False),
+    ],
+)
+def test_a_log_cannot_have_others_hidden_files_removed(path: str, goes: bool) -> None:
+    facts = Facts(1000, tombstones=[Tombstone(path, "", 0, 1)])
+    assert bool(decide([Found(path, 1, 0)], facts, RULES).garbage) is goes
+
+
 def test_only_all_dead_attempts_up_to_one_are_declared_dead() -> None:
     attempts = [
         Unfinished("a", 1, 0),

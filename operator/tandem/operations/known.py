@@ -14,7 +14,8 @@ from urllib.parse import unquote
 from tandem.delta.properties import tombstone_retention_ms
 from tandem.delta.snapshot import Snapshot
 from tandem.errors import Reason
-from tandem.operations import commit, layout, past, records
+from tandem.operations import commit, layout, past, pins, records
+from tandem.operations.pins import Pin
 from tandem.operations.ports import (
     THIS_PROCESS,
     AttemptKey,
@@ -30,7 +31,6 @@ from tandem.operations.ports import (
 from tandem.operations.records import AttemptRecord, PlanRecord, ResultRecord
 from tandem.operations.work import Table
 from tandem.planning.cleaning import Ended, Facts, Found, Part, Unfinished
-from tandem.spark.job import IngestJob, JobSpec
 from tandem.spec.status import Phase
 
 Plans = tuple[tuple[int, ...], frozenset[str]]
@@ -161,10 +161,10 @@ class Knowledge:
             if operations[operation_id].over(attempt):
                 continue
             plan = records.load(self._store, path, PlanRecord)
-            if plan is not None:
-                reads.add(plan.read_version)
-            job = records.load(self._store, layout.job(operation_id, attempt), JobSpec)
-            if job is not None and not isinstance(job.job, IngestJob):
-                for file in job.job.inputs:
-                    inputs.update(past.spellings(unquote(file.logged_path), self._table.location))
+            if plan is None:
+                continue
+            reads.add(plan.read_version)
+            pin = Pin(operation_id, attempt, plan.kind, plan.read_version)
+            for logged_path in pins.inputs(self._store, pin):
+                inputs.update(past.spellings(unquote(logged_path), self._table.location))
         return tuple(sorted(reads)), frozenset(inputs)

@@ -202,6 +202,12 @@ def decide(found: Iterable[Found], facts: Facts, rules: Rules) -> Decision:
     return Decision(tuple(garbage), judge.next_ms, judge.handled_ms)
 
 
+def is_hidden(path: str) -> bool:
+    """Whether it lies in a folder where other systems' vacuum does not look, either: logs of other
+    tables, whatever a log may say of them. A partition's folder may begin with `_`, too."""
+    return any(part[:1] in ("_", ".") and "=" not in part for part in path.split("/"))
+
+
 class _Judge:
     def __init__(self, facts: Facts, rules: Rules) -> None:
         self._facts = facts
@@ -260,7 +266,9 @@ class _Judge:
                 return self._record(file, operation)
 
     def _of_others(self, file: Found) -> Why | None:
-        if file.part not in (Part.OTHER, Part.DATA) or not self._is_free(file):
+        if file.part not in (Part.OTHER, Part.DATA) or is_hidden(file.path):
+            return None
+        if not self._is_free(file):
             return None
         return self._buried(file) if file.path in self._removed else None
 

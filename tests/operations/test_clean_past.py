@@ -1,0 +1,150 @@
+"""What a cleaning learns of a table's past from checkpoints and commits: with a log that is cleaned
+up meanwhile, and by rounds that read only what is new."""
+
+from __future__ import annotations
+
+from urllib.parse import quote
+
+import pytest
+
+from support import deltalog as dl
+from tandem.delta.checkpoint_write import write_checkpoint
+from tandem.delta.cleanup import clean as clean_log
+from tandem.delta.log import DeltaLog
+from tandem.errors import UnsupportedFeature
+from tandem.operations.known import Means
+from tandem.operations.retention import MARKER, Options, clean, rules_for
+from tandem.operations.work import Table
+from tandem.planning.cleaning import DAY_MS, Rules
+from tandem.spec.table import Retention
+from tandem.storage.memory import MemoryStore
+
+CONFIGURATION = {
+    "delta.deletedFileRetentionDuration": "interval 2 days",
+    "delta.logRetentionDuration": "interval 3 days",
+}
+
+
+class Daily:
+    """A table of others: each day a file comes and the one of three days ago goes. Each third day
+    there is a checkpoint, and the log is cleaned up."""
+
+    def __init__(self) -> None:
+        self.now_ms = DAY_MS
+        self.store = MemoryStore(clock=lambda: self.now_ms)
+        self.log = DeltaLog(self.store, parallel_reads=1)
+        self.table = Table(self.store, self.log, "LakeTable/daily")
+        self.day = 0
+
+    def pass_a_day(self) -> None:
+        first = [dl.protocol(), dl.metadata(CONFIGURATION)] if not self.day else []
+        gone = self.day - 3
+        removes = [dl.remove(name(gone), deletionTimestamp=self.now_ms)] if gone >= 0 else []
+        self.store.put(name(self.day, logged=False), b"x" * 10)
+        actions = [dl.info(), *first, dl.add(name(self.day)), *removes]
+        self.store.put(dl.commit_name(self.day), dl.lines(actions))
+        if self.day % 3 == 2:
+            write_checkpoint(self.log, self.log.snapshot(), now_ms=self.now_ms)
+            clean_log(self.store, self.log.snapshot(), now_ms=self.now_ms)
+        self.day += 1
+        self.now_ms += DAY_MS
+
+    def files(self) -> set[str]:
+        return {p for p in self.store.paths() if not p.startswith("_")}
+
+    def rules(self) -> Rules:
+        return rules_for(self.log.snapshot().configuration, None)
+
+    def clean(self, *, thorough: bool) -> int:
+        class Clock:
+            def now_ms(_self) -> int:  # noqa: N805 - the table's own time
+                return self.now_ms
+
+            def sleep(self, ms: int, wake: object) -> None:
+                raise AssertionError(f"{ms} {wake}")
+
+        means = Means(clock=Clock())
+        return len(clean(self.table, self.rules(), means, Options(thorough=thorough)).garbage)
+
+
+def name(day: int, *, logged: bool = True) -> str:
+    path = f"k={day % 2}/day {day}%.parquet"
+    return quote(path, safe="/=") if logged else path
+
+
+@pytest.mark.parametrize("thorough", [True, False])
+def test_daily_rounds_leave_exactly_what_the_retention_keeps(thorough: bool) -> None:
+    daily = Daily()
+    for day in range(20):
+        daily.pass_a_day()
+        daily.clean(thorough=thorough)
+        # A day has passed since: what went a day ago is one day old, and two are kept.
+        kept = {name(each, logged=False) for each in range(max(0, day - 2 - 1), day + 1)}
+        assert daily.files() == kept, day
+
+
+def test_rounds_read_only_what_is_new() -> None:
+    daily = Daily()
+    for _ in range(20):
+        daily.pass_a_day()
+    daily.clean(thorough=False)
+    daily.pass_a_day()
+    read: list[str] = []
+    daily.store.fault = lambda call: read.append(call.path) if call.name == "get" else None
+    daily.clean(thorough=False)
+    few = len([p for p in read if p.endswith(".json") and p.startswith("_delta_log/0")])
+    read.clear()
+    daily.pass_a_day()
+    daily.clean(thorough=True)
+    assert 0 < few <= len([p for p in read if p.endswith(".json")])
+
+
+def test_after_a_pause_what_the_log_has_forgotten_is_left_to_others() -> None:
+    daily = Daily()
+    for _ in range(20):
+        daily.pass_a_day()
+    daily.clean(thorough=True)
+    kept = {name(each, logged=False) for each in range(16, 20)}
+    assert daily.files() >= kept
+    assert daily.clean(thorough=True) == 0
+
+
+def test_a_marker_that_is_damaged_costs_only_reading() -> None:
+    daily = Daily()
+    for _ in range(6):
+        daily.pass_a_day()
+    daily.store.put(MARKER, b"{")
+    assert daily.clean(thorough=False) > 0
+
+
+def test_a_table_with_a_feature_that_we_do_not_know_is_left_alone() -> None:
+    daily = Daily()
+    for _ in range(6):
+        daily.pass_a_day()
+    protocol = dl.protocol(1, 7, writerFeatures=["fromTheFuture"])
+    daily.store.put(dl.commit_name(6), dl.lines([dl.info(), protocol]))
+    before = daily.files()
+    with pytest.raises(UnsupportedFeature):
+        clean(daily.table, daily.rules(), Means())
+    assert daily.files() == before
+
+
+@pytest.mark.parametrize(
+    ("said", "retention", "automatic", "days"),
+    [
+        (None, None, False, 7),
+        ("interval 30 days", None, False, 30),
+        ("interval 30 days", None, True, None),
+        ("interval 30 days", Retention(), True, 30),
+        (None, Retention(files=DAY_MS), True, 1),
+        ("interval 2 days", Retention(files=DAY_MS), True, 2),
+        ("interval 1 hour", Retention(files=2 * DAY_MS), False, 2),
+    ],
+)
+def test_the_longer_retention_counts(
+    said: str | None, retention: Retention | None, automatic: bool, days: int | None
+) -> None:
+    configuration = {} if said is None else {"delta.deletedFileRetentionDuration": said}
+    rules = rules_for(configuration, retention, automatic=automatic)
+    assert rules.files_ms == (None if days is None else days * DAY_MS)
+    assert rules.dead_ms >= DAY_MS
