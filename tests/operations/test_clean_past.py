@@ -129,6 +129,10 @@ def test_a_table_with_a_feature_that_we_do_not_know_is_left_alone() -> None:
     assert daily.files() == before
 
 
+def kept(files: str) -> Retention:
+    return Retention.model_validate({"files": files})
+
+
 @pytest.mark.parametrize(
     ("said", "retention", "automatic", "days"),
     [
@@ -136,9 +140,9 @@ def test_a_table_with_a_feature_that_we_do_not_know_is_left_alone() -> None:
         ("interval 30 days", None, False, 30),
         ("interval 30 days", None, True, None),
         ("interval 30 days", Retention(), True, 30),
-        (None, Retention(files=DAY_MS), True, 1),
-        ("interval 2 days", Retention(files=DAY_MS), True, 2),
-        ("interval 1 hour", Retention(files=2 * DAY_MS), False, 2),
+        (None, kept("24h"), True, 1),
+        ("interval 2 days", kept("24h"), True, 2),
+        ("interval 1 hour", kept("48h"), False, 2),
     ],
 )
 def test_the_longer_retention_counts(
