@@ -92,6 +92,8 @@ class History:
         self.to_come -= 1
         resource = self.mix.next(len(self.actors))
         self.actors.append(Actor(self.world, self.table, resource, self.faults))
+        if resource.kind_name == "SegmentRewrite":
+            self.actors[-1].start()  # while the segments that it names are there
 
     def _shuffle(self) -> None:
         for _ in range(MOST_STEPS):
