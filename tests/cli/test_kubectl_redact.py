@@ -74,6 +74,12 @@ def test_what_is_taken_out_of_an_object_is_taken_out_of_logs() -> None:
     assert clean["metadata"]["labels"] == {"tandem.dev/kind": "keep", "team": REMOVED}
     assert clean["spec"]["update"] == {"where": REMOVED, "set": {"v": REMOVED}}
     assert clean["spec"]["tableRef"] == {"name": "t"}
+    insert = {"where": "s.k = 'x-19'", "insert": {"values": {"v": "'xyz-20'"}}}
+    merge = body("TableUpdate", "m", merge={"true": "t.k = 'x-21'", "whenNotMatched": [insert]})
+    assert redactor.clean(merge)["spec"]["merge"] == {
+        "true": REMOVED,
+        "whenNotMatched": [{"where": REMOVED, "insert": {"values": {"v": REMOVED}}}],
+    }
     finished = redactor.finish(clean)
     assert finished["status"]["conditions"][0]["message"] == f"near {REMOVED}"
     line = redactor.finish("A is open sesame, x abracadabra, set 'xyz-18'")

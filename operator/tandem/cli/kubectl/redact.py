@@ -50,7 +50,9 @@ _KEEP_IN_TEMPLATES = frozenset(
         *("fieldPath", "resource", "accessModes", "storageClassName", "strategy"),
     }
 )
-_STATEMENTS = frozenset({"where", "on", "statement"})
+_STATEMENTS = frozenset({"where", "on", "true", "statement"})
+"""`true` is what kubectl makes of a bare `on`."""
+_EXPRESSIONS = frozenset({"set", "values"})
 _TEXTS: Final = (
     (re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(-----END [A-Z ]*-----|\Z)", re.S), REMOVED),
     (re.compile(r"(?<=://)[^/\s@'\"]+@"), f"{REMOVED}@"),
@@ -157,7 +159,8 @@ class Redactor:
             keep = _KEEP_MAPPING.get(name)
             if keep is not None:
                 return {k: self._kept(v, keep=keep(k, v)) for k, v in value.items()}
-        if self._statements and (name in _STATEMENTS or parent == "set") and value is not None:
+        is_statement = name in _STATEMENTS or parent in _EXPRESSIONS
+        if self._statements and is_statement and value is not None:
             return self._remove(value)
         if name == "observedRetry" or (_SECRET_NAME.search(name) and isinstance(value, str)):
             return self._kept(value, keep=name == "secretName")
