@@ -115,8 +115,8 @@ def test_a_dry_run_only_plans(stage: Stage) -> None:
 
 def test_what_is_not_built_fails_with_words(stage: Stage) -> None:
     table, _lake = stage.lake()
-    stage.space.compaction("zorder", table, layout={"strategy": "ZOrder", "columns": ["k"]})
-    status = stage.space.await_end(KIND, "zorder")
+    stage.space.compaction("alone", table, lockMode="Exclusive")
+    status = stage.space.await_end(KIND, "alone")
     assert (status["phase"], reason_of(status)) == ("Failed", "InvalidSpec")
     assert "not built yet" in condition(status)["message"]
     assert condition(status, "Stalled")["status"] == "True"

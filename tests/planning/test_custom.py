@@ -52,9 +52,18 @@ def test_C13_one_id_has_nothing_to_be_merged_with() -> None:
     assert not plan.runs
     assert "choose two or more" in plan.nothing
 
-    for layout in (LayoutStrategy.SORT, LayoutStrategy.Z_ORDER):
-        with pytest.raises(InvalidSpec, match=layout):
-            plan_compaction(loads(range(3)), replace(CUSTOM, segments=("1",), layout=layout))
+
+@pytest.mark.parametrize("layout", [LayoutStrategy.SORT, LayoutStrategy.Z_ORDER])
+def test_C13_one_id_is_sorted_anew_unless_it_lies_so(layout: LayoutStrategy) -> None:
+    request = replace(CUSTOM, segments=("1",), layout=layout, layout_columns=("a", "b,c"))
+
+    (run,) = plan_compaction(loads(range(3)), request).runs
+
+    assert (run.segments, run.output) == (("1",), "1.1")
+    assert request.layout_label == f"{layout}:a,b%2Cc"
+    plan = plan_compaction(loads(range(3), layout=request.layout_label), request)
+    assert not plan.runs
+    assert f"{layout}:a,b%2Cc already" in plan.nothing
 
 
 @pytest.mark.parametrize("kind", [t for t in CompactionType if t is not CompactionType.CUSTOM])

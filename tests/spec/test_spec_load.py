@@ -394,17 +394,6 @@ def test_operations_that_wait_for_each_other_are_refused() -> None:
     ("text", "field"),
     [
         (compaction("type: Major, lockMode: Exclusive"), "spec.lockMode"),
-        (
-            compaction("type: Major, layout: {strategy: ZOrder, columns: [a]}"),
-            "spec.layout.strategy",
-        ),
-        (
-            document(
-                "SegmentRewrite",
-                "{tableRef: {name: flights}, segments: ['7'], rewrite: {sortBy: [a]}}",
-            ),
-            "spec.rewrite.sortBy",
-        ),
     ],
 )
 def test_what_is_not_built_is_accepted_as_a_file_and_refused_by_name_before_a_run(

@@ -26,13 +26,14 @@ def add_file(
     major: bool = False,
     tags: Mapping[str, str] | None = None,
     data_change: bool = True,
+    layout: str = "",
 ) -> AddFile:
     """A live file; of `segment` if given, else foreign. `times` are min and max of column `t`."""
     stats: dict[str, object] = {} if rows is None else {"numRecords": rows}
     if times is not None:
         stats |= {"minValues": {"t": times[0]}, "maxValues": {"t": times[1]}}
     if tags is None:
-        tags = {} if segment is None else output_tags(segment, sequence, major=major)
+        tags = {} if segment is None else output_tags(segment, sequence, major=major, layout=layout)
     vector = DeletionVector("i", f"dv-{path}", 40, deleted) if deleted else None
     return AddFile(
         logged_path=path,
@@ -54,6 +55,7 @@ def loads(
     major: Iterable[str] = (),
     time: TimeColumn | None = None,
     times: Mapping[str, tuple[str, str]] | None = None,
+    layout: str = "",
 ) -> tuple[Segment, ...]:
     """Segments of one file each, in the order of `names`."""
     marked = set(major)
@@ -67,6 +69,7 @@ def loads(
                 deleted=(deleted or {}).get(str(name), 0),
                 major=str(name) in marked,
                 times=(times or {}).get(str(name)),
+                layout=layout,
             )
             for at, name in enumerate(names)
         ],

@@ -6,7 +6,10 @@ which runs, and what their outputs are called.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
+from dataclasses import replace
+from typing import Literal
 
 from tandem.delta.actions import AddFile
 from tandem.locks.model import Mode
@@ -17,15 +20,16 @@ from tandem.operations.selection import files_where, require_inside
 from tandem.operations.times import time_column
 from tandem.operations.work import ChangeSet, Planned, Work
 from tandem.planning.compaction import plan_compaction
+from tandem.planning.layout import checked_columns
 from tandem.planning.model import CompactionPlan, CompactionRequest, Run
 from tandem.reconcile.rewrite import RewriteDecision
-from tandem.spark.job import Bin, InputFile, OutputFile, RewriteJob
-from tandem.spec.compaction import TableCompaction
+from tandem.spark.job import Bin, InputFile, JobLayout, OutputFile, RewriteJob
+from tandem.spec.compaction import LayoutStrategy, TableCompaction
 from tandem.spec.status import Plan
 from tandem.timeline import lineage
 from tandem.timeline.marks import live_marks
 from tandem.timeline.names import NameRequest, SegmentNumbers, output_names
-from tandem.timeline.segments import TAG_CHUNK, output_tags, segments
+from tandem.timeline.segments import TAG_CHUNK, layout_label, output_tags, segments
 
 
 class Compaction(Rewriting):
@@ -42,9 +46,10 @@ class Compaction(Rewriting):
         self.begin()
         time = time_column(work.table.spec, snapshot)
         live = segments(snapshot.adds(), time)
+        request = self._request(work)
         plan = plan_compaction(
             live,
-            self._request(work),
+            request,
             granularity=time.granularity if time else None,
             past=past_segments(work, live, self._named),
         )
@@ -71,6 +76,7 @@ class Compaction(Rewriting):
             inputs=tuple(inputs),
             bins=tuple(bins),
             target_file_size=self._resource.spec.target_file_size,
+            layout=_job_layout(request),
         )
         runs = tuple(_record(run) for run in plan.runs)
         return Planned(summary, job, Mode.REWRITE, locks, record={"runs": runs})
@@ -91,7 +97,14 @@ class Compaction(Rewriting):
                 resource=self._resource.id,
                 field="spec.custom.where",
             )
-        return CompactionRequest.of(spec, selects=selects, resource=self._resource.id)
+        columns = checked_columns(
+            spec.layout.columns,
+            work.snapshot.schema,
+            work.snapshot.partition_columns,
+            resource=self._resource.id,
+        )
+        request = CompactionRequest.of(spec, selects=selects, resource=self._resource.id)
+        return replace(request, layout_columns=columns)
 
     # Committing
 
@@ -99,7 +112,9 @@ class Compaction(Rewriting):
         assert work.decision is not None
         decision = work.decision.payload
         assert isinstance(decision, RewriteDecision)
-        plan, _ = work.frozen
+        plan, job = work.frozen
+        assert isinstance(job.job, RewriteJob)
+        order = job.job.layout
         removed = work.snapshot.files_by_path(decision.removes)
         runs = {output.run for output in published(work, decision)}
         names, numbers = self._names(work, removed.values(), runs)
@@ -113,12 +128,17 @@ class Compaction(Rewriting):
                 parents=lineage.parse_lineage(run.parents),
                 row_map=map_path,
                 major=run.major,
+                layout=layout_label(order.strategy, order.columns) if order is not None else "",
             )
             if run.chunk:
                 tags[TAG_CHUNK] = run.chunk
             return tags
 
-        return self.change_set(work, decision, removed.values(), tags_of, numbers=numbers)
+        change = self.change_set(work, decision, removed.values(), tags_of, numbers=numbers)
+        if order is None or order.strategy != "ZOrder":
+            return change
+        by = json.dumps(order.columns, ensure_ascii=False, separators=(",", ":"))
+        return replace(change, parameters={**change.parameters, "zOrderBy": by})
 
     def _names(
         self, work: Work, removed: Iterable[AddFile], runs: set[int]
@@ -132,6 +152,15 @@ class Compaction(Rewriting):
         order = sorted(runs)
         requests = [NameRequest(plan.runs[n].first, plan.runs[n].level) for n in order]
         return dict(zip(order, output_names(requests, taken, numbers), strict=True)), numbers
+
+
+def _job_layout(request: CompactionRequest) -> JobLayout | None:
+    if request.layout is LayoutStrategy.BIN_PACK:
+        return None
+    strategy: Literal["Sort", "ZOrder"] = (
+        "Sort" if request.layout is LayoutStrategy.SORT else "ZOrder"
+    )
+    return JobLayout(strategy=strategy, columns=request.layout_columns)
 
 
 def _summary(plan: CompactionPlan, version: int) -> Plan:

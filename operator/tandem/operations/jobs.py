@@ -101,8 +101,10 @@ def request(work: Work, app: str, attempt: int) -> JobRequest:
         spec_path=layout.job(operation_id, attempt),
         storage_options=tuple(sorted(work.table.storage_options.items())),
         input_bytes=plan.summary.input_bytes,
-        # A bin is a task; how statements and ingests are cut, Spark decides.
-        tasks=len(spec.job.bins) if isinstance(spec.job, RewriteJob) else 0,
+        # A bin that keeps its order is a task; how everything else is cut, Spark decides.
+        tasks=len(spec.job.bins)
+        if isinstance(spec.job, RewriteJob) and spec.job.layout is None
+        else 0,
         operation_id=operation_id,
         attempt=attempt,
         allowed_locations=work.table.allowed_prefixes,

@@ -17,13 +17,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from tandem.errors import InvalidSpec
 from tandem.planning import moments
 from tandem.planning.children import (
     MINOR_LINE,
     Child,
     TableId,
-    check_built,
     minor_name,
     minor_spec,
     schedule_line,
@@ -229,10 +227,6 @@ def _scheduled(
     )
     spec = scheduled_spec(table, policy, schedule)
     name = scheduled_name(table, state.type, state.line, run_ms or 0)
-    try:
-        check_built(name, spec)
-    except InvalidSpec as error:
-        return None, f"{_what(state)} cannot run: {error.field} {error.found}: {error.message}."
     running = _unfinished(children, state.line)
     if running is not None:
         return None, _still(running)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from tandem.planning.model import Bin
 from tandem.timeline.chunks import Interval, components
-from tandem.timeline.segments import SegmentFile
+from tandem.timeline.segments import TAG_LAYOUT, SegmentFile, segment_name
 
 Partition = tuple[tuple[str, str | None], ...]
 
@@ -16,6 +16,9 @@ The remaining quarter allows for compression that is better in one big file than
 
 OVERRUN = 1.25
 """How far a bin may exceed the target size, where the alternative is a bin that is not full."""
+
+MOST_SORTED_ROWS = 2**32 - 1
+"""Of a bin that is sorted: its row map counts them with four bytes (`reconcile.permuted`)."""
 
 DELETED_SHARE = 0.05
 """More deleted rows than this make a file worth rewriting by itself (Delta Lake draws the same
@@ -41,6 +44,40 @@ def pack(files: Iterable[SegmentFile], target_file_size: int) -> tuple[Bin, ...]
             size = sum(file.live_bytes for file in chosen)
             bins.append(_bin(chosen, partition, size, target_file_size))
     return tuple(bins)
+
+
+def together(files: Iterable[SegmentFile], target_file_size: int) -> tuple[Bin, ...]:
+    """One bin of all files of a partition and chunk, however large: what is to be sorted is
+    sorted as one, and then cut into files."""
+    bins: list[Bin] = []
+    for partition, members in _groups(files):
+        for chosen in _countable(members):
+            size = sum(file.live_bytes for file in chosen)
+            bins.append(_bin(chosen, partition, size, target_file_size))
+    return tuple(bins)
+
+
+def _countable(members: Sequence[SegmentFile]) -> list[list[SegmentFile]]:
+    """All of them, unless they have more rows than one row map can say the order of."""
+    groups: list[list[SegmentFile]] = [[]]
+    rows = 0
+    for file in members:
+        rows += file.rows or 0
+        if rows > MOST_SORTED_ROWS and groups[-1]:
+            groups.append([])
+            rows = file.rows or 0
+        groups[-1].append(file)
+    return groups
+
+
+def is_in_order(each: Bin, label: str) -> bool:
+    """Whether a bin's rows lie as a layout wants them: written so together, by one operation,
+    and hardly any of them deleted since."""
+    names = {segment_name(file.add) for file in each.files}
+    return len(names) == 1 and all(
+        file.add.tags.get(TAG_LAYOUT) == label and file.deleted_share <= DELETED_SHARE
+        for file in each.files
+    )
 
 
 def _chosen(members: Sequence[SegmentFile], target: int) -> list[list[SegmentFile]]:

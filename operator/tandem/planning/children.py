@@ -12,8 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tandem.spec.compaction import CompactionType, TableCompaction
-from tandem.spec.resources import API_VERSION, require_built
+from tandem.spec.compaction import CompactionType
 from tandem.spec.table import AutomaticCompaction, AutomaticMinor, Schedule
 
 MINOR_LINE = "minor"
@@ -130,17 +129,6 @@ def scheduled_name(table: TableId, type_: CompactionType, line: str, run_ms: int
     """`flights-semi-major-5d1c09ab-29395380`: the schedule, and the minute (since 1970) at which
     it was due, as CronJobs name their jobs."""
     return _name(table.name, f"{_WORDS[type_]}-{line}-{run_ms // 60_000}")
-
-
-def check_built(name: str, spec: Mapping[str, Any]) -> None:
-    """Raises: InvalidSpec for what this version cannot do, so that no child is made to fail."""
-    resource = {
-        "apiVersion": API_VERSION,
-        "kind": TableCompaction.kind_name,
-        "metadata": {"name": name},
-        "spec": spec,
-    }
-    require_built([TableCompaction.model_validate(resource)])
 
 
 def _name(table: str, rest: str) -> str:

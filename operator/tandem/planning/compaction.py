@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tandem.errors import InvalidSpec
 from tandem.planning.custom import check_selection, custom_runs
 from tandem.planning.latest import too_young
 from tandem.planning.major import major_runs
@@ -12,7 +11,7 @@ from tandem.planning.minor import level_thresholds, minor_runs
 from tandem.planning.model import CompactionPlan, CompactionRequest
 from tandem.planning.runs import proposed_names
 from tandem.planning.semi_major import chosen_files, semi_major_runs
-from tandem.spec.compaction import CompactionType, LayoutStrategy
+from tandem.spec.compaction import CompactionType
 from tandem.spec.fields import format_duration
 from tandem.spec.table import Granularity
 from tandem.timeline.segments import Segment
@@ -39,7 +38,6 @@ def plan_compaction(
         UnknownSegment: `Custom` names a segment that is not live.
     """
     check_selection(request)
-    _check_layout(request)
     young = too_young(segments, request.skip_offset_ms, granularity)
     if request.type is CompactionType.MINOR:
         runs = minor_runs(segments, request, timed=granularity is not None, young=young)
@@ -53,18 +51,6 @@ def plan_compaction(
         why = _why_nothing(segments, request, granularity)
         return CompactionPlan((), why + _left_young(young, request))
     return CompactionPlan(tuple(proposed_names(runs, segments)))
-
-
-def _check_layout(request: CompactionRequest) -> None:
-    if request.layout is not LayoutStrategy.BIN_PACK:
-        raise InvalidSpec(
-            f"The layout {request.layout} is not built yet",
-            resource=request.resource,
-            field="spec.layout.strategy",
-            found=request.layout,
-            expected="BinPack",
-            remedy="Leave the layout out, or wait for a version that sorts.",
-        )
 
 
 def _left_young(young: frozenset[str], request: CompactionRequest) -> str:
@@ -83,6 +69,8 @@ def _why_nothing(
     held = sorted(request.excluded & {segment.name for segment in segments})
     tail = f" Held by other operations: {', '.join(held)}." if held else ""
     count = f"{len(segments)} segment{'s' if len(segments) > 1 else ''}"
+    label = request.layout_label
+    gain = "another order" if label else "fewer files"
     if request.type is CompactionType.MINOR:
         wanted = " or ".join(
             f"{number} of level {level}"
@@ -91,18 +79,20 @@ def _why_nothing(
         )
         return (
             f"None of {count} make a minor compaction: it takes {wanted} that are not preserved, "
-            f"too large or compacted by Major, and fewer files in the end.{tail}"
+            f"too large or compacted by Major, and {gain} in the end.{tail}"
         )
     if request.type is CompactionType.MAJOR:
         return (
             f"Of {count} no two neighbours stay below {request.target_segment_size:,} bytes "
-            f"together and would leave fewer files.{tail}"
+            f"together and would leave {gain}.{tail}"
         )
     if request.type is CompactionType.SEMI_MAJOR:
         if not chosen_files(segments, request, granularity):
             # No error: a chunk may be named before its data arrives. But a typo must show.
             return f"No file lies in {', '.join(request.chunks)}.{tail}"
         return f"The files of the {'chosen ' if request.chunks else ''}chunks are as asked.{tail}"
+    if label:
+        return f"What was chosen lies in the order {label} already.{tail}"
     if request.selects is not None:
         return f"The filter selects no files that would become fewer.{tail}"
     return f"One segment alone has nothing to be merged with: choose two or more.{tail}"

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from tandem.errors import InvalidSpec, UnknownSegment
-from tandem.planning.bins import is_useful, pack
+from tandem.planning.layout import bins_of, usefulness
 from tandem.planning.model import CompactionRequest, Run
 from tandem.planning.runs import Part, build_run
 from tandem.spec.compaction import CompactionType
@@ -57,10 +57,10 @@ def custom_runs(
 ) -> list[Run]:
     """The one run of what was chosen, or none where there is nothing to merge.
 
-    Named segments are rewritten whole, however big. One segment alone is only ever rewritten
-    to sort it anew, which CarbonData skips without a word and we report as nothing to do. Of
-    the files that a `where` selects, those are left that gain nothing by it, and those in
-    `young`.
+    Named segments are rewritten whole, however big. One segment alone is rewritten to be
+    sorted, if its rows are in another order; where it is not to be sorted, CarbonData skips it
+    without a word and we report nothing to do. Of the files that a `where` selects, those are
+    left that gain nothing by it, and those in `young`.
 
     Args:
         past: segments that are no longer live, for the message about one that was named.
@@ -79,7 +79,7 @@ def custom_runs(
         for file in segment.files
         if file.path not in young and selects(file.add)
     ]
-    bins = tuple(filter(is_useful, pack(files, request.target_file_size)))
+    bins = tuple(filter(usefulness(request), bins_of(files, request)))
     taken = {file.path for each in bins for file in each.files}
     parts = [
         Part(segment, chosen)
@@ -101,7 +101,12 @@ def _by_name(
     )
     wanted = set(request.segments) - request.excluded
     parts = [Part.whole(segment) for segment in segments if segment.name in wanted]
-    return [build_run(parts, request.target_file_size)] if len(parts) > 1 else []
+    bins = bins_of((file for part in parts for file in part.files), request)
+    if request.layout_label:
+        useful = any(map(usefulness(request), bins))
+    else:
+        useful = len(parts) > 1
+    return [build_run(parts, request.target_file_size, bins=bins)] if useful else []
 
 
 def require_live(

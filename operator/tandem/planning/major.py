@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from tandem.planning.bins import is_useful
+from tandem.planning.layout import bins_of, usefulness
 from tandem.planning.model import CompactionRequest, Run
 from tandem.planning.runs import Part, build_run
 from tandem.timeline.segments import Segment
@@ -31,8 +31,9 @@ def major_runs(
         excluded |= {s.name for s in kept if any(file.path in young for file in s.files)}
     for chosen in size_runs(kept, request.target_segment_size, excluded):
         parts = [Part.whole(segment) for segment in chosen]
-        run = build_run(parts, request.target_file_size, major=True)
-        if any(map(is_useful, run.bins)):
+        bins = bins_of((file for part in parts for file in part.files), request)
+        run = build_run(parts, request.target_file_size, bins=bins, major=True)
+        if any(map(usefulness(request), run.bins)):
             return [run]
     return []
 

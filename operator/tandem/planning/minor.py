@@ -21,7 +21,7 @@ import bisect
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from tandem.planning.bins import is_useful
+from tandem.planning.layout import bins_of, usefulness
 from tandem.planning.model import CompactionRequest, Run, Step
 from tandem.planning.runs import Part, build_run, step_name
 from tandem.timeline.chunks import Interval
@@ -39,6 +39,7 @@ def minor_runs(
     files to leave alone."""
     kept = segments[: max(len(segments) - request.preserve, 0)]
     usable = [segment for segment in kept if _is_usable(segment, request)]
+    useful = usefulness(request)
     runs: list[Run] = []
     for parts in _chunks(usable, young) if timed else [_whole(usable, young)]:
         for node in _loop(parts, request):
@@ -47,8 +48,9 @@ def minor_runs(
                 request.target_file_size,
                 level=node.level,
                 steps=tuple(node.steps),
+                bins=bins_of((file for part in node.parts for file in part.files), request),
             )
-            if any(map(is_useful, run.bins)):
+            if any(map(useful, run.bins)):
                 runs.append(run)
     return runs
 

@@ -15,7 +15,7 @@ from tandem.timeline import lineage
 from tandem.timeline.chunks import Interval
 from tandem.timeline.lineage import Lineage
 from tandem.timeline.names import NameRequest
-from tandem.timeline.segments import SegmentFile
+from tandem.timeline.segments import SegmentFile, layout_label
 
 MIB = 1 << 20
 GIB = 1 << 30
@@ -33,6 +33,7 @@ class CompactionRequest:
         chunks: `SemiMajor`: names of chunks; () for all.
         segments: `Custom`: names of segments.
         selects: `Custom`: which files a `where` selects; exclusive with `segments`.
+        layout, layout_columns: in which order the rows are written (`layout`).
         among: `Minor` looks at these segments only; None for all.
         skip_offset_ms: what is that close to the newest data is left alone (`latest`).
         excluded: segments that cannot be had now, because another operation holds them. The
@@ -51,6 +52,7 @@ class CompactionRequest:
     selects: Callable[[AddFile], bool] | None = None
     target_file_size: int = 128 * MIB
     layout: LayoutStrategy = LayoutStrategy.BIN_PACK
+    layout_columns: tuple[str, ...] = ()
     among: frozenset[str] | None = None
     skip_offset_ms: int = 0
     excluded: frozenset[str] = frozenset()
@@ -79,11 +81,19 @@ class CompactionRequest:
             selects=selects,
             target_file_size=spec.target_file_size,
             layout=spec.layout.strategy,
+            layout_columns=spec.layout.columns,
             among=frozenset(minor.segments) if minor.segments is not None else None,
             skip_offset_ms=spec.skip_offset_from_latest or 0,
             excluded=excluded,
             resource=resource,
         )
+
+    @property
+    def layout_label(self) -> str:
+        """What the outputs' layout tag says; "" where rows keep their order."""
+        if self.layout is LayoutStrategy.BIN_PACK:
+            return ""
+        return layout_label(self.layout.value, self.layout_columns)
 
 
 @dataclass(frozen=True, slots=True)

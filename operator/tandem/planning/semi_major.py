@@ -3,7 +3,8 @@
 A chunk is an interval of the time column, else a partition, else the whole table. A file that
 spans chunks links them: what it links is one run. Appends go on meanwhile and are not in it:
 the plan's read version is where "everything" ends. Files that are as they should be (full,
-hardly a deleted row) stay where they are, since packing them again only costs.
+hardly a deleted row) stay where they are, since packing them again only costs; with a layout
+they are sorted with the others, unless all lie in that order already.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from tandem.errors import InvalidSpec
-from tandem.planning.bins import by_chunk, is_full, is_useful, pack, partition_of
+from tandem.planning.bins import by_chunk, is_full, partition_of
+from tandem.planning.layout import bins_of, usefulness
 from tandem.planning.model import CompactionRequest, Run
 from tandem.planning.runs import Part, build_run
 from tandem.spec.table import Granularity
@@ -36,8 +38,12 @@ def semi_major_runs(
     runs: list[Run] = []
     chosen = chosen_files(segments, request, granularity)
     for group in _groups([file for file in chosen if file.path not in young], granularity):
-        loose = [file for file in group if not is_full(file, request.target_file_size)]
-        useful = tuple(filter(is_useful, pack(loose, request.target_file_size)))
+        loose = [
+            file
+            for file in group
+            if request.layout_label or not is_full(file, request.target_file_size)
+        ]
+        useful = tuple(filter(usefulness(request), bins_of(loose, request)))
         if useful:
             parts = _parts([file for each in useful for file in each.files], owners)
             runs.append(build_run(parts, request.target_file_size, bins=useful))

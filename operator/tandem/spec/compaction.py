@@ -81,9 +81,11 @@ class LayoutStrategy(StrEnum):
 
 class Layout(Model):
     strategy: LayoutStrategy = LayoutStrategy.BIN_PACK
-    """`BinPack` keeps the order of rows. `Sort` and `ZOrder` are not built yet."""
+    """`BinPack` keeps the order of rows. `Sort` orders them by the columns, the first one first.
+    `ZOrder` keeps rows together that are alike in all of the columns, for filters on any."""
     columns: Annotated[tuple[Text, ...], Field(max_length=32)] = ()
-    """Columns to order by."""
+    """Columns to order by; neither those of partitions nor nested ones. With `ZOrder` two to
+    four serve best."""
 
     @model_validator(mode="after")
     @cel(
@@ -120,7 +122,8 @@ class CompactionTemplate(Model):
     custom: Custom | None = None
     """Required with type `Custom`, not allowed otherwise."""
     layout: Layout = Layout()
-    """In which order the rows are written."""
+    """In which order the rows are written. With `Sort` and `ZOrder` all files of a partition and
+    chunk are put in order together; what lies in that order already is left alone."""
     target_file_size: Bytes = DEFAULT_TARGET_FILE_SIZE
     """Size that output files aim at."""
     skip_offset_from_latest: Milliseconds | None = None

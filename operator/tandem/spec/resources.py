@@ -106,24 +106,4 @@ def _not_built(resource: AnyResource) -> list[InvalidSpec]:
                 "Leave lockMode out: writers and this operation then go on side by side",
             )
         )
-    if isinstance(resource, SegmentRewrite) and resource.spec.rewrite.sort_by:
-        problems.append(
-            problem(
-                "spec.rewrite.sortBy",
-                ", ".join(resource.spec.rewrite.sort_by),
-                "no sortBy",
-                "Leave sortBy out: rows then keep their order",
-            )
-        )
-    if isinstance(resource, TableCompaction):
-        strategy = resource.spec.layout.strategy
-        if strategy is not LayoutStrategy.BIN_PACK:
-            problems.append(
-                problem(
-                    "spec.layout.strategy",
-                    strategy,
-                    "BinPack",
-                    "Leave layout out: rows then keep their order",
-                )
-            )
     return problems

@@ -26,6 +26,8 @@ TAG_PARENTS = "tandem.parents"
 TAG_ROW_MAP = "tandem.rowMap"
 TAG_CHUNK = "tandem.chunk"
 TAG_TYPE = "tandem.type"
+TAG_LAYOUT = "tandem.layout"
+"""In which order a compaction wrote its segment: `layout_label`."""
 TYPE_MAJOR = "Major"
 
 _NUM_RECORDS = re.compile(r'\{\s*"numRecords"\s*:\s*(\d+)\s*[,}]')
@@ -165,8 +167,10 @@ def output_tags(
     row_map: str = "",
     interval: Interval | None = None,
     major: bool = False,
+    layout: str = "",
 ) -> dict[str, str]:
-    """The tags of a file of ours. `row_map` is the path of the published row map."""
+    """The tags of a file of ours. `row_map` is the path of the published row map, `layout` a
+    `layout_label`."""
     tags = {TAG_SEGMENT: name, TAG_SEQUENCE: str(sequence)}
     if parents:
         tags[TAG_PARENTS] = format_lineage(parents)
@@ -176,14 +180,26 @@ def output_tags(
         tags[TAG_CHUNK] = str(interval)
     if major:
         tags[TAG_TYPE] = TYPE_MAJOR
+    if layout:
+        tags[TAG_LAYOUT] = layout
     return tags
 
 
-def successor_tags(add: AddFile, *, row_map: str) -> dict[str, str]:
+def layout_label(strategy: str, columns: Sequence[str]) -> str:
+    """`ZOrder:carrier,hour`: the value of `TAG_LAYOUT`. What would be taken for a separator in
+    a name is written as in a URL."""
+    names = (name.replace("%", "%25").replace(",", "%2C") for name in columns)
+    return f"{strategy}:{','.join(names)}"
+
+
+def successor_tags(add: AddFile, *, row_map: str, layout: str = "") -> dict[str, str]:
     """The tags of a file that takes the place of `add` within its segment: the same name, place
     in the order, lineage and chunk. A foreign file's segment keeps its name, too, although that
-    of the new path would be another (decision 0082)."""
+    of the new path would be another (decision 0082). With `layout` its rows were put in that
+    order by themselves, and so lie no more in another that the segment was written in."""
     ours = {key: value for key, value in add.tags.items() if key.startswith(_OURS)}
+    if layout and ours.get(TAG_LAYOUT) != layout:
+        ours.pop(TAG_LAYOUT, None)
     return {
         **ours,
         TAG_SEGMENT: segment_name(add),

@@ -1,0 +1,94 @@
+"""What a layout (`Sort`, `ZOrder`) makes of a plan: which bins, which of them are worth it.
+
+Rows can only be put in order where they are rewritten together: so all files of a partition
+and chunk are one bin, and become files that do not overlap. What lies in that order already
+is left alone, as the tag of its files says: else a schedule would write the same table for
+ever. Nothing here reads a table; columns are checked against a schema that is given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+
+from tandem.delta.schema import PrimitiveType, StructType
+from tandem.errors import InvalidSpec
+from tandem.planning.bins import is_in_order, is_useful, pack, together
+from tandem.planning.model import Bin, CompactionRequest
+from tandem.timeline.segments import SegmentFile
+
+FIELD = "spec.layout.columns"
+_NO_ORDER = ("void", "variant")
+
+
+def bins_of(files: Iterable[SegmentFile], request: CompactionRequest) -> tuple[Bin, ...]:
+    """The bins of a run's files, useful or not."""
+    if request.layout_label:
+        return together(files, request.target_file_size)
+    return pack(files, request.target_file_size)
+
+
+def usefulness(request: CompactionRequest) -> Callable[[Bin], bool]:
+    """Whether rewriting a bin is worth it: fewer files, or another order of rows."""
+    label = request.layout_label
+    if label:
+        return lambda each: not is_in_order(each, label)
+    return is_useful
+
+
+def checked_columns(
+    columns: Sequence[str],
+    schema: StructType,
+    partition_columns: Collection[str],
+    *,
+    resource: str,
+    field: str = FIELD,
+) -> tuple[str, ...]:
+    """The columns as the schema spells them: names are found in any case, as in statements.
+
+    Raises InvalidSpec: a column that is not there, is named twice, is one of the partitions', or
+    whose values have no order.
+    """
+
+    def wrong(message: str, name: str, expected: str, remedy: str) -> InvalidSpec:
+        return InvalidSpec(
+            message, resource=resource, field=field, found=name, expected=expected, remedy=remedy
+        )
+
+    exact = {column.name: column for column in schema.fields}
+    folded = {column.name.lower(): column for column in schema.fields}
+    found: list[str] = []
+    for name in columns:
+        column = exact.get(name) or folded.get(name.lower())
+        if column is None:
+            inside = name.split(".")[0].lower() in folded
+            raise wrong(
+                "Rows can be ordered by whole columns only"
+                if inside
+                else f"The table has no column {name}",
+                name,
+                "one of " + ", ".join(schema.names),
+                "Name columns of the table; fields inside of one do not count.",
+            )
+        if column.name in partition_columns:
+            raise wrong(
+                f"{column.name} is a column of the table's partitions",
+                name,
+                "other columns",
+                "Leave it out: files hold one value of it each anyway.",
+            )
+        if not isinstance(column.type, PrimitiveType) or column.type.name in _NO_ORDER:
+            raise wrong(
+                f"The values of column {column.name} have no order",
+                name,
+                "a column of numbers, texts, times, bytes or booleans",
+                "Choose another column; nested ones cannot be sorted by.",
+            )
+        if column.name in found:
+            raise wrong(
+                f"Column {column.name} is named twice",
+                name,
+                "each column once",
+                "Leave the second one out.",
+            )
+        found.append(column.name)
+    return tuple(found)
