@@ -9,7 +9,7 @@ import pytest
 from support.matrix_cells import Cell, Outcome, Stage, cells
 
 
-@pytest.mark.parametrize("cell", cells("deltalake"), ids=str)
+@pytest.mark.parametrize("cell", [*cells("deltalake")], ids=str)
 def test_W_deltalake(
     stage_of_deltalake: Stage, record: Callable[[Outcome], None], cell: Cell
 ) -> None:

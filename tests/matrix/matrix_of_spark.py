@@ -9,6 +9,6 @@ import pytest
 from support.matrix_cells import Cell, Outcome, Stage, cells
 
 
-@pytest.mark.parametrize("cell", cells("spark"), ids=str)
+@pytest.mark.parametrize("cell", [*cells("spark")], ids=str)
 def test_W_spark(stage_of_spark: Stage, record: Callable[[Outcome], None], cell: Cell) -> None:
     record(stage_of_spark.play(cell))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -147,7 +148,7 @@ class SparkCalls:
 
         self._spark = spark
         self._begun: dict[str, tuple[threading.Thread, Path, list[Refused]]] = {}
-        spark.udf.register("gate", _gate, BooleanType())
+        spark.udf.register("gate", _gate(), BooleanType())
 
     def sql(self, text: str) -> None:
         """Raises: Refused."""
@@ -192,16 +193,29 @@ class SparkCalls:
             raise refused[0]
 
 
-def _gate(_value: int, path: str) -> bool:
-    """True, once the gate is open. Runs in a Python worker of Spark."""
-    if not Path(path).with_suffix(".open").exists():
-        Path(path).with_suffix(".begun").touch()
-        if not _wait_for(Path(path).with_suffix(".open").exists):
-            raise TimeoutError(path)
-    return True
+def _gate() -> Callable[[int, str], bool]:
+    """The gate: true, once it is open. It runs in Python workers of Spark, which cannot import
+    this module: so it is sent as a whole, with nothing of ours in it."""
+
+    def gate(_value: int, path: str, patience_s: int = GATE_S) -> bool:
+        import pathlib
+        import threading
+
+        is_open = pathlib.Path(path).with_suffix(".open")
+        if is_open.exists():
+            return True
+        pathlib.Path(path).with_suffix(".begun").touch()
+        step = threading.Event()
+        for _ in range(patience_s * 100):
+            if is_open.exists():
+                return True
+            step.wait(0.01)
+        raise TimeoutError(path)
+
+    return gate
 
 
-def _wait_for(condition: Any) -> bool:
+def _wait_for(condition: Callable[[], bool]) -> bool:
     """Look every few milliseconds, for `GATE_S` at most."""
     step = threading.Event()
     for _ in range(GATE_S * 100):

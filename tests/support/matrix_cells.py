@@ -7,6 +7,7 @@ met on the way is an `Outcome`, which `docs/compatibility.md` is made of.
 
 from __future__ import annotations
 
+import os
 import uuid
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -31,6 +32,8 @@ from tandem.delta.scan import scan
 from tandem.operations.effects import Point
 from tandem.operations.ports import Ports
 from tandem.spec.status import OperationStatus, Phase
+
+ALL_ON_SPARK = os.environ.get("TANDEM_MATRIX_JOBS") == "spark"
 
 
 class Order(StrEnum):
@@ -148,7 +151,9 @@ class _Play:
         """Just before our commit is decided, or put: which, is spread evenly over the cells."""
         even = sum(map(ord, str(self.cell))) % 2 == 0
         point = Point.READ_RESULT if even else Point.PUT_COMMIT
-        done = self.lake.run(self.ours.make(self.lake), around=just_before(point, self._act))
+        around = just_before(point, self._act)
+        ports = self._ports(self.ours)
+        done = self.lake.run(self.ours.make(self.lake), around=around, ports=ports)
         if not self.done_by_foreign and not self.refused:
             self._act()  # ours was refused before it came so far
         return done
@@ -156,7 +161,7 @@ class _Play:
     def _ours_first(self) -> OperationStatus:
         if self.foreign.gated:
             self._begin()
-        done = self.lake.run(self.ours.make(self.lake))
+        done = self.lake.run(self.ours.make(self.lake), ports=self._ports(self.ours))
         self._act()
         if not self.done_by_foreign:
             self._open()
@@ -300,16 +305,19 @@ class _Play:
 
     # What comes after
 
-    def _next_ports(self) -> Ports:
-        """Jobs without Spark write one file, so one partition."""
-        partitioned = self.lake.log.snapshot().metadata.partition_columns
-        return self.lake.ports() if partitioned else quickly(self.lake)
+    def _ports(self, ours: Ours) -> Ports:
+        """Jobs without Spark wherever they can do the work: what is tested here is what becomes
+        of it beside others. All on Spark: `TANDEM_MATRIX_JOBS=spark make matrix`."""
+        partitioned = bool(self.lake.log.snapshot().metadata.partition_columns)
+        if ours.spark or ALL_ON_SPARK or (partitioned and ours.touches is None):
+            return self.lake.ports()  # jobs without Spark write updates of one partition
+        return quickly(self.lake)
 
     def _next_ones(self, rows: Rows) -> str:
         """Our next compaction and our next update."""
         ends = []
         for name, ours in NEXT.items():
-            done = self.lake.run(ours.make(self.lake), ports=self._next_ports())
+            done = self.lake.run(ours.make(self.lake), ports=self._ports(ours))
             if name in self.foreign.next_refused:
                 assert reason(done) in _NAMED, f"{self.cell}: next {name}: {done}"
                 ends.append(f"{name} refused: {reason(done)}")

@@ -15,13 +15,21 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from support.quick_sorted import rewrite_sorted
 from tandem.delta.parquet import DataFileReader, arrow_schema
 from tandem.delta.parquet_write import ParquetDataWriter, WrittenFile
 from tandem.reconcile.rowmap import merge
 from tandem.reconcile.rowmap_format import to_bytes
 from tandem.spark import control, rewrite
 from tandem.spark.control import Control, output_file
-from tandem.spark.job import IngestJob, InputFile, JobResult, RewriteJob, StatementJob
+from tandem.spark.job import (
+    IngestJob,
+    InputFile,
+    JobLayout,
+    JobResult,
+    RewriteJob,
+    StatementJob,
+)
 from tandem.spark.port import JobPhase, JobRequest, JobStatus
 
 Hook = Callable[[str], None]
@@ -84,11 +92,16 @@ class QuickJobs:
             self.rewrite(opened, job)
         elif isinstance(job, StatementJob):
             self.evaluate(opened, job, job.inputs, 0)
-        else:
+        elif isinstance(job, IngestJob):
             self.ingest(opened, job)
+        else:
+            raise NotImplementedError("merges run on Spark")
 
     def rewrite(self, opened: Control, job: RewriteJob) -> None:
         spec = opened.spec
+        if job.layout is not None:
+            self.sort(opened, job, job.layout)
+            return
         results = [rewrite.rewrite_bin(opened.store, spec, n) for n in range(len(job.bins))]
         self.hook("written")
         maps = [rewrite.bin_row_map(spec, job, job.bins[r.index], r.files) for r in results]
@@ -104,6 +117,22 @@ class QuickJobs:
                 row_map=opened.sidecar(0, "rowmap", to_bytes(merge(maps))),
                 rows_read=sum(r.rows_read for r in results),
                 rows_written=sum(file.rows for r in results for file in r.files),
+            )
+        )
+        self.hook("published")
+
+    def sort(self, opened: Control, job: RewriteJob, layout: JobLayout) -> None:
+        rows = _rows(opened, job.inputs)
+        files, row_map = rewrite_sorted(opened, job, layout, rows)
+        self.hook("written")
+        opened.publish(
+            JobResult(
+                operation_id=opened.spec.operation_id,
+                attempt=opened.spec.attempt,
+                outputs=tuple(output_file(file, run=run) for file, run in files),
+                row_map=opened.sidecar(0, "rowmap", to_bytes(row_map)),
+                rows_read=rows.num_rows,
+                rows_written=sum(file.rows for file, _ in files),
             )
         )
         self.hook("published")
