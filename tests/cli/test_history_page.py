@@ -180,7 +180,7 @@ def test_segments_flow_into_what_they_became() -> None:
     assert {into[str(number)][0] for number in range(4)} == {"0.1"}
     assert {into[name][0] for name in ("0.1", "4", "5")} == {"0.2"}
     assert into["0.2"] == []
-    # The child goes on where its first parent was.
+    # The child goes on where its largest parent was, the first of them.
     row = {name: river.row for river in drawn.rivers for name in river.names}
     assert row["0"] == row["0.1"] == row["0.2"]
     assert len({row[str(number)] for number in range(4)}) == 4

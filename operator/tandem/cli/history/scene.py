@@ -25,7 +25,7 @@ MOST_TOGETHER = 8
 wants names asks `tandem table segments`."""
 MOST_QUIET = 6
 """Rows of segments with which nothing happened."""
-LEFT, RIGHT = 136, 40  # pixels beside the columns
+LEFT, RIGHT = 136, 56  # pixels beside the columns
 WIDEST, NARROWEST, FULL = 170, 46, 1176
 GLYPH = 6.1
 """About the width of a character at 11 px."""
@@ -259,17 +259,17 @@ def _rivers(
 
 
 def _rows(rivers: list[River]) -> tuple[list[River], int]:
-    """A row for each, as far as there are: a child flows where its first parent did. Those with
+    """A row for each, as far as there are: a child flows where its largest parent did. Those with
     whom something happened come first, above the others."""
     free: list[float] = []  # by row: from which column on it is
     rivers.sort(key=lambda r: (not r.eventful, -1 if r.start is None else r.start))
     quiet = 0
-    heir: dict[int, int] = {}
+    heir: dict[int, tuple[int, int]] = {}  # by child: rows of its largest parent, and its row
     shown: list[River] = []
     for river in rivers:
         start = -1.0 if river.start is None else float(river.start)
-        row = heir.get(id(river))
-        if row is None or free[row] > start:
+        row = heir.get(id(river), (0, -1))[1]
+        if row < 0 or free[row] > start:
             row = next((at for at, since in enumerate(free) if since < start), len(free))
         quiet += not river.eventful
         if row == MOST_ROWS or quiet > MOST_QUIET:
@@ -280,7 +280,8 @@ def _rows(rivers: list[River]) -> tuple[list[River], int]:
         river.row = row
         shown.append(river)
         for child in river.into:
-            heir.setdefault(id(child), row)
+            if river.rows > heir.get(id(child), (-1, 0))[0]:
+                heir[id(child)] = (river.rows, row)
     hidden = sum(len(river.names) for river in rivers if river.row < 0)
     for river in shown:
         river.into = [child for child in river.into if child.row >= 0]
