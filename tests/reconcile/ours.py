@@ -120,6 +120,8 @@ def finish_rewrite(world: World, job: Rewrite) -> rewrites.RewriteDecision:
     decision = try_rewrite(world, job)
     if decision.superseded:
         return decision
+    if decision.masks and not job.vectors:
+        world.broken = f"a table without deletion vectors gets some: {decision.masks}"
     view = {p: d for p, d in world.views[-1].items() if p not in decision.removes}
     for path in decision.outputs:
         view[path] = decision.masks.get(path, BitMap64())

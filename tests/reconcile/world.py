@@ -83,6 +83,7 @@ class World:
     lost: frozenset[int] = frozenset()  # versions that nobody can read any more
     next_id: int = 100
     next_file: int = 0
+    broken: str = ""  # what somebody did that no table can take
 
     def copy(self) -> World:
         return World(
@@ -95,6 +96,7 @@ class World:
             self.lost,
             self.next_id,
             self.next_file,
+            self.broken,
         )
 
     # The log.
@@ -199,7 +201,7 @@ def problem(world: World) -> str:
     found = world.rows_at(world.latest)
     states = allowed_states(world.log)
     if found in states:
-        return ""
+        return world.broken
     ids = [identity for identity, _ in found]
     wanted = [identity for identity, _ in states[0]]
     doubled = sorted({i for i in ids if ids.count(i) > 1})

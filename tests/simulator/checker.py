@@ -61,6 +61,9 @@ class Checker:
     named: set[str] = field(default_factory=set)
     ever: set[int] = field(default_factory=set)
 
+    def __post_init__(self) -> None:
+        self.invariants.vectors = self.world.deletion_vectors
+
     @property
     def version(self) -> int:
         return len(self.models) - 1

@@ -71,8 +71,9 @@ class Seen:
 
 @dataclass
 class Invariants:
-    """What must be remembered from version to version."""
+    """What must be remembered from version to version. `vectors`: the table has them."""
 
+    vectors: bool = True
     first_seen: dict[str, int] = field(default_factory=dict)
     numbers: set[int] = field(default_factory=set)
     high_water: int = -1
@@ -99,6 +100,7 @@ class Invariants:
         yield "I-6", self.i_6_place_of_another_time(seen)
         yield "I-9", i_9_removed_but_not_live(seen)
         yield "I-20", i_20_files_without_a_row(seen)
+        yield "vectors", [] if self.vectors else [p for p, add in seen.adds.items() if _dead(add)]
         yield "I-23", i_23_window_begins_later(seen)
         if seen.kind in REWRITES:
             yield "I-2", i_2_rows_changed(seen, before, after)

@@ -113,6 +113,13 @@ def test_wrong_commits_do_not(name: str, wrong: Callable[[], Seen]) -> None:
         check(wrong())
 
 
+def test_a_table_without_vectors_gets_none() -> None:
+    known = Invariants(vectors=False, first_seen={"a": 3, "b": 4}, high_water=2)
+    known.check(RIGHT["compaction"](), ROWS, ROWS)
+    with pytest.raises(Violation, match="vectors, "):
+        known.check(RIGHT["update"](), ROWS, ROWS)
+
+
 def test_a_rewrite_that_loses_a_row_is_noticed() -> None:
     with pytest.raises(Violation, match="I-2, "):
         check(RIGHT["compaction"](), Counter([Row(1, 0, 0)]))
