@@ -19,7 +19,7 @@ from tandem.delta.names import LOG
 from tandem.delta.properties import tombstone_retention_ms
 from tandem.delta.snapshot import Snapshot
 from tandem.errors import InvalidSpec, ManifestInvalid
-from tandem.operations import layout, records
+from tandem.operations import layout, past, records
 from tandem.operations.known import Knowledge, Means
 from tandem.operations.publisher import Publisher
 from tandem.operations.records import OperationRecord
@@ -139,7 +139,7 @@ class _Round:
             protocol.OperationKind.COMPACTION,
             resource=self._table.display,
         )
-        found = [layout.found(m) for m in self._store.list("") if not m.path.startswith(f"{LOG}/")]
+        found = self._listed(past.live_files(first))
         now_ms = self._means.clock.now_ms()
         unfinished = self._knowledge.unfinished(first, found)
         gone = dead(unfinished, now_ms, self._rules)
@@ -165,6 +165,16 @@ class _Round:
             if not (more or self._options.thorough) or garbage:
                 self._note(marker, decision, more=more)
         return Cleaned(garbage, tuple(sorted(gone.items())), more, decision.next_ms)
+
+    def _listed(self, live: frozenset[str]) -> list[Found]:
+        """All files but the log, and but those of others that are live: of large tables these
+        are most, and none of them can go in this round."""
+        files = (m for m in self._store.list("") if not m.path.startswith(f"{LOG}/"))
+        return [
+            file
+            for file in map(layout.found, files)
+            if file.part is not Part.OTHER or file.path not in live
+        ]
 
     # When
 
