@@ -12,6 +12,7 @@ from tandem.planning.segment_rewrite import SegmentRewriteRequest, plan_segment_
 from tandem.spec.segment_rewrite import Codec, Recompress, Rewrite, SegmentRewriteSpec
 from tandem.timeline.segments import (
     TAG_CHUNK,
+    TAG_LAYOUT,
     TAG_PARENTS,
     TAG_ROW_MAP,
     Segment,
@@ -122,6 +123,13 @@ def test_I10_an_output_takes_exactly_the_place_of_its_input() -> None:
     tags = output_tags("0.1", 5, row_map="old", major=True) | {TAG_PARENTS: "0-3", TAG_CHUNK: "c"}
     add = add_file("a", tags={**tags, "ZCUBE_ID": "theirs"})
     assert successor_tags(add, row_map="new") == {**tags, TAG_ROW_MAP: "new"}
+
+
+def test_an_output_that_was_sorted_by_itself_is_not_in_the_segment_s_order_any_more() -> None:
+    add = add_file("a", tags=output_tags("0.1", 5, layout="ZOrder:a,b"))
+    assert successor_tags(add, row_map="m")[TAG_LAYOUT] == "ZOrder:a,b"
+    assert successor_tags(add, row_map="m", layout="ZOrder:a,b")[TAG_LAYOUT] == "ZOrder:a,b"
+    assert TAG_LAYOUT not in successor_tags(add, row_map="m", layout="Sort:a")
 
 
 def test_I10_a_foreign_segment_keeps_its_name_and_place() -> None:

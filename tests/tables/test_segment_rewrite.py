@@ -212,6 +212,14 @@ def test_C13_a_rewrite_of_a_segment_that_was_compacted(wide: QuickLake) -> None:
     assert "2 (Compacted)" in message
 
 
+def test_rows_cannot_be_sorted_by_what_is_not_there(two: QuickLake) -> None:
+    status = two.run(rewrite(two, "0", sortBy=["kk"]))
+    assert (status.phase, reason(status)) == (Phase.FAILED, "InvalidSpec")
+    [message] = [c.message for c in status.conditions if c.type.value == "Succeeded"]
+    assert "spec.rewrite.sortBy" in message
+    assert two.version == two.first_version
+
+
 # Beside others ------------------------------------------------------------------------------
 
 
@@ -393,9 +401,38 @@ def test_without_deletion_vectors_a_changed_file_is_left_out(tmp_path: Path) -> 
     lake.assert_clean()
 
 
+def in_order(lake: Lake, name: str) -> bool:
+    """Whether the rows of each file of a segment lie by k and id."""
+    for file in segment(lake, name).files:
+        rows = pq.read_table(lake.path / file.path, columns=["k", "id"]).to_pylist()
+        if rows != sorted(rows, key=lambda row: (row["k"], row["id"])):
+            return False
+    return True
+
+
+def test_rows_are_sorted_within_each_file(wide: QuickLake) -> None:
+    """Beside a delete that the rewrite carries along, and an update that meets it: both find
+    their rows where they are now."""
+    assert not in_order(wide, "0.1")
+    held = wide.hold(rewrite(wide, "0.1", sortBy=["K", "id"], **RECOMPRESS), Point.RECONCILE)
+    late = wide.hold(wide.update("id IN (1, 13, 31)", v="v + 15"), Point.RECONCILE)
+    wide.do(wide.delete("k = 3"))
+    done = held.finish()
+    assert done.phase is Phase.SUCCEEDED, done
+    assert reconciled(done).deletes_remapped == 8
+    assert wide.names == ["0.1", "4"]
+    assert len(segment(wide, "0.1").files) == 4
+    assert in_order(wide, "0.1")
+    assert codecs(wide, "0.1") == {"GZIP"}
+    assert late.finish().phase is Phase.SUCCEEDED
+    left = without(WIDE, k_is(3))
+    wide.assert_states(WIDE, left, plus(left, id_in([1, 31]), 15))
+    wide.assert_clean()
+
+
 def test_every_codec_is_read_by_all(lakes: Lakes) -> None:
-    """Spark reads them as it is installed. It writes one of them: the others are written by the
-    same function without it."""
+    """Spark reads them as it is installed. It writes, and sorts, one of them: the others are
+    written by the same function without it."""
     lake = lakes.foreign(5)
     lake.do(lake.delete("k = 2"), ports=lake.ports(jobs=QuickJobs()))
     wishes = [
@@ -407,9 +444,14 @@ def test_every_codec_is_read_by_all(lakes: Lakes) -> None:
     ]
     names = lake.names
     for name, (codec, level, written) in zip(names, wishes, strict=True):
-        wish = {"codec": codec, **({"level": level} if level else {})}
-        jobs = lake.jobs if codec == "lz4" else QuickJobs()
-        lake.do(rewrite(lake, name, recompress=wish), ports=lake.ports(jobs=jobs))
+        wish: dict[str, Any] = {
+            "recompress": {"codec": codec, **({"level": level} if level else {})}
+        }
+        if codec == "lz4":
+            lake.do(rewrite(lake, name, sortBy=["k", "id"], **wish))
+            assert in_order(lake, name)
+        else:
+            lake.do(rewrite(lake, name, **wish), ports=lake.ports(jobs=QuickJobs()))
         assert codecs(lake, name) == {written}
     assert lake.names == names
     assert lake.deleted() == {}

@@ -8,21 +8,23 @@ or shown twice (I-10, D45, D46, D52).
 from __future__ import annotations
 
 from tandem.delta.actions import AddFile
+from tandem.delta.snapshot import Snapshot
 from tandem.locks.model import Mode
 from tandem.operations import layout
 from tandem.operations.rewriting import Rewriting, locks_on, past_segments
 from tandem.operations.selection import require_inside
 from tandem.operations.work import ChangeSet, Planned, Work
+from tandem.planning.layout import checked_columns
 from tandem.planning.segment_rewrite import (
     SegmentRewritePlan,
     SegmentRewriteRequest,
     plan_segment_rewrite,
 )
 from tandem.reconcile.rewrite import RewriteDecision
-from tandem.spark.job import Bin, OutputFile, RewriteJob
+from tandem.spark.job import Bin, JobLayout, OutputFile, RewriteJob
 from tandem.spec.segment_rewrite import SegmentRewrite
 from tandem.spec.status import Plan
-from tandem.timeline.segments import segments, successor_tags
+from tandem.timeline.segments import layout_label, segments, successor_tags
 
 ONE_FILE = 0
 """A target size at which no file is ever closed: an input becomes one output, however large."""
@@ -38,6 +40,7 @@ class SegmentRewriting(Rewriting):
     def plan(self, work: Work) -> Planned:
         snapshot = work.snapshot
         self.begin()
+        order = self._order(snapshot)
         live = segments(snapshot.adds())
         request = SegmentRewriteRequest.of(self._resource.spec, resource=self._resource.id)
         plan = plan_segment_rewrite(live, request, past_segments(work, live, request.segments))
@@ -57,14 +60,31 @@ class SegmentRewriting(Rewriting):
             target_file_size=ONE_FILE,
             codec=recompress.codec if recompress is not None else "",
             codec_level=recompress.level if recompress is not None else None,
+            layout=order,
         )
         return Planned(summary, job, Mode.REWRITE, locks)
+
+    def _order(self, snapshot: Snapshot) -> JobLayout | None:
+        columns = self._resource.spec.rewrite.sort_by
+        if not columns:
+            return None
+        found = checked_columns(
+            columns,
+            snapshot.schema,
+            snapshot.partition_columns,
+            resource=self._resource.id,
+            field="spec.rewrite.sortBy",
+        )
+        return JobLayout(strategy="Sort", columns=found)
 
     def change(self, work: Work) -> ChangeSet:
         assert work.decision is not None
         decision = work.decision.payload
         assert isinstance(decision, RewriteDecision)
-        plan, _ = work.frozen
+        plan, job = work.frozen
+        assert isinstance(job.job, RewriteJob)
+        order = job.job.layout
+        label = layout_label(order.strategy, order.columns) if order is not None else ""
         removed = work.snapshot.files_by_path(decision.removes)
         # As they are now: who wrote to the table since may have changed their tags.
         origins: dict[str, AddFile] = {
@@ -76,7 +96,7 @@ class SegmentRewriting(Rewriting):
         map_path = layout.row_map(plan.operation_id, plan.attempt)
 
         def tags_of(output: OutputFile) -> dict[str, str]:
-            return successor_tags(origins[output.path], row_map=map_path)
+            return successor_tags(origins[output.path], row_map=map_path, layout=label)
 
         return self.change_set(work, decision, removed.values(), tags_of)
 

@@ -67,7 +67,7 @@ class Rewrite(Model):
     recompress: Recompress | None = None
     """Write the files with another codec."""
     sort_by: Annotated[tuple[Text, ...], Field(max_length=32)] = ()
-    """Columns to sort the rows of each file by; none by default. Not built yet."""
+    """Columns to sort the rows of each file by, ascending, nulls last; none by default."""
 
     @model_validator(mode="after")
     @cel(
