@@ -113,10 +113,15 @@ class SimulatedJobs:
 
     def _launch(self, name: str, spec_path: str) -> None:
         self._paths[name] = spec_path
-        spec = JobSpec.model_validate_json(self.store.get(spec_path))
-        self.drivers[name].append(
-            Driver(name, self._run(spec), speed=self.rng.choice((1.0, 10.0, 10.0, 40.0)))
-        )
+        try:
+            spec = JobSpec.model_validate_json(self.store.get(spec_path))
+        except ObjectNotFound:
+            # Of an attempt that ended long ago, and was cleaned.
+            self.say(f"    job {name} finds nothing to do")
+            self.drivers[name].append(Driver(name, iter(()), alive=False, failed=True))
+            return
+        speed = self.rng.choice((1.0, 10.0, 10.0, 40.0))
+        self.drivers[name].append(Driver(name, self._run(spec), speed=speed))
 
     # The work
 
