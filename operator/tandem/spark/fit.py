@@ -66,8 +66,16 @@ def cast_text(column: Column, type_: DataType, formats: Mapping[str, str]) -> Co
     return F.to_timestamp_ntz(column, F.lit(wanted))
 
 
-def check_columns(found: DataType, wanted: DataType, location: str, above: str = "") -> None:
-    """That the table has every column of the source, nested ones too. Raises: InvalidSpec."""
+def check_columns(
+    found: DataType,
+    wanted: DataType,
+    location: str,
+    above: str = "",
+    *,
+    field: str = "spec.source",
+) -> None:
+    """That the table has every column of the source, nested ones too; `field` is where the
+    source stands in its resource. Raises: InvalidSpec."""
     from pyspark.sql import types as T  # noqa: N812 - Spark's own convention
 
     match found, wanted:
@@ -78,19 +86,20 @@ def check_columns(found: DataType, wanted: DataType, location: str, above: str =
                 raise InvalidSpec(
                     "the source has columns that the table lacks",
                     resource=location,
-                    field="spec.source",
+                    field=field,
                     found=", ".join(extra),
                     expected=", ".join(above + name for name in wanted.names),
                     remedy="Add the columns to the table, or leave them out of the source",
                 )
-            for field in found.fields:
-                inner = known[field.name.lower()].dataType
-                check_columns(field.dataType, inner, location, f"{above}{field.name}.")
+            for part in found.fields:
+                inner = known[part.name.lower()].dataType
+                below = f"{above}{part.name}."
+                check_columns(part.dataType, inner, location, below, field=field)
         case T.ArrayType(), T.ArrayType():
-            check_columns(found.elementType, wanted.elementType, location, above)
+            check_columns(found.elementType, wanted.elementType, location, above, field=field)
         case T.MapType(), T.MapType():
-            check_columns(found.keyType, wanted.keyType, location, above)
-            check_columns(found.valueType, wanted.valueType, location, above)
+            check_columns(found.keyType, wanted.keyType, location, above, field=field)
+            check_columns(found.valueType, wanted.valueType, location, above, field=field)
         case _:
             pass
 
@@ -114,7 +123,9 @@ def spelled(found: StructType, wanted: StructType) -> StructType:
     )
 
 
-def typed_where_known(found: StructType, wanted: StructType, location: str) -> StructType:
+def typed_where_known(
+    found: StructType, wanted: StructType, location: str, field: str
+) -> StructType:
     """The fields of `found`, those that `wanted` has with its types; others as they are.
 
     Raises: InvalidSpec for a field inside a struct of `wanted` that it lacks.
@@ -123,7 +134,7 @@ def typed_where_known(found: StructType, wanted: StructType, location: str) -> S
 
     known = {f.name.lower() for f in wanted.fields}
     common = T.StructType([f for f in found.fields if f.name.lower() in known])
-    check_columns(common, wanted, location)
+    check_columns(common, wanted, location, field=field)
     typed = {f.name: f for f in spelled(common, wanted).fields}
     return T.StructType([typed.get(f.name, f) for f in found.fields])
 

@@ -22,6 +22,7 @@ from tandem.spark import merge_source, pin
 from tandem.spark.control import Control
 from tandem.spark.fit import by_name, check_columns
 from tandem.spark.job import InputFile, JobResult, MergeJob, SidecarRef
+from tandem.spark.source_options import place
 from tandem.spark.sources import Source
 from tandem.spark.statement import (
     cardinality,
@@ -170,7 +171,8 @@ def _check_every(source: StructType, schema: StructType, job: MergeJob) -> None:
     for field in schema.fields:
         if not isinstance(field.dataType, AtomicType):
             there = [f for f in source.fields if f.name.lower() == field.name.lower()]
-            check_columns(StructType(there), StructType([field]), job.source_location)
+            pair = StructType(there), StructType([field])
+            check_columns(*pair, job.source_location, field=place(job))
 
 
 def _columns_read(statement: Merge) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from tandem.spark import sources
 from tandem.spark.control import Control
 from tandem.spark.fit import by_name, cast_text
 from tandem.spark.pin import SourcePin
-from tandem.spark.source_options import checked
+from tandem.spark.source_options import SourceJob, checked, place, source_job
 from tandem.spark.statement import quoted
 
 if TYPE_CHECKING:
@@ -35,16 +35,16 @@ def read(
 
     Raises: InvalidSpec, StatementFailed, StorageError; and what Spark raises.
     """
-    job = sources.source_job(control)
+    job = source_job(control.spec)
     frames = sources.read(control, spark, schema, source=source, version=pin.version)
     if job.source_format == "Csv":
-        options = checked(job.source_format, job.source_options)
+        options = checked(job.source_format, job.source_options, place(job))
         frames = [_typed(frame, schema, options) for frame in frames]
     if not frames:
         raise InvalidSpec(
             "the source has no columns",
             resource=job.source_location,
-            field=f"{sources.place(job)}.location",
+            field=f"{place(job)}.location",
             found="files without a line",
             expected="a header, at least",
         )
@@ -65,7 +65,7 @@ def _typed(frame: DataFrame, schema: StructType, options: dict[str, str]) -> Dat
     return frame.select(*columns)
 
 
-def _together(frames: Sequence[DataFrame], schema: StructType, job: sources.SourceJob) -> DataFrame:
+def _together(frames: Sequence[DataFrame], schema: StructType, job: SourceJob) -> DataFrame:
     """All rows, each with the columns of all."""
     from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
@@ -82,7 +82,7 @@ def _together(frames: Sequence[DataFrame], schema: StructType, job: sources.Sour
                 raise InvalidSpec(
                     "a column has different types in the files of the source",
                     resource=job.source_location,
-                    field=sources.place(job),
+                    field=place(job),
                     found=f"{found.name}: {types[key].simpleString()} and "
                     f"{found.dataType.simpleString()}",
                     expected="one type, for a column that the table does not have",

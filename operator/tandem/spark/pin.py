@@ -20,8 +20,8 @@ from tandem.errors import (
 )
 from tandem.spark.control import Control, encode
 from tandem.spark.job import Format
-from tandem.spark.source_options import storage_options
-from tandem.spark.sources import Source, open_source, place, source_job
+from tandem.spark.source_options import place, source_job, storage_options
+from tandem.spark.sources import Source, open_source
 from tandem.storage import ObjectMeta, open_store
 
 
@@ -70,7 +70,7 @@ def path(control: Control) -> str:
 
 def _look(control: Control, pin: SourcePin | None) -> tuple[SourcePin, Source | None]:
     """The source as it is now; a Delta table at its pinned version."""
-    job = source_job(control)
+    job = source_job(control.spec)
     operation = control.spec.operation_id
     if job.source_format == "Delta":
         own = control.spec.table
@@ -118,7 +118,7 @@ def _told(name: str, file: SourceFile | None) -> str:
 
 
 def _changed(control: Control, found: str, expected: str) -> SourceChanged:
-    job = source_job(control)
+    job = source_job(control.spec)
     return SourceChanged(
         "the source is not what it was when the merge first read it",
         resource=job.source_location,

@@ -10,6 +10,7 @@ import codecs
 from collections.abc import Mapping
 
 from tandem.errors import InvalidSpec
+from tandem.spark.job import IngestJob, JobSpec, MergeJob
 from tandem.storage.paths import canonical_location, split_location
 
 ENCODINGS = ("utf-8", "us-ascii", "iso-8859-1")
@@ -51,6 +52,20 @@ _ALLOWED: Mapping[str, tuple[str, ...]] = {
     "Parquet": (),
     "Delta": (),
 }
+
+
+SourceJob = IngestJob | MergeJob
+
+
+def source_job(spec: JobSpec) -> SourceJob:
+    """The job, which is one that has a source."""
+    assert isinstance(spec.job, IngestJob | MergeJob)
+    return spec.job
+
+
+def place(job: SourceJob) -> str:
+    """Where the source stands in the resource."""
+    return "spec.merge.source" if isinstance(job, MergeJob) else "spec.source"
 
 
 def checked(

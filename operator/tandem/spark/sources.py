@@ -22,9 +22,9 @@ from tandem.delta.log import DeltaLog
 from tandem.delta.parquet import DataFileReader, TableFormat
 from tandem.errors import InvalidSpec, ObjectNotFound, StorageError
 from tandem.spark.control import Control
-from tandem.spark.job import IngestJob, InputFile, MergeJob
+from tandem.spark.job import InputFile, MergeJob
 from tandem.spark.job import Table as JobTable
-from tandem.spark.source_options import checked, storage_options
+from tandem.spark.source_options import SourceJob, checked, place, source_job, storage_options
 from tandem.spark.statement import read_rows
 from tandem.storage import ObjectMeta, Store, open_store
 from tandem.storage.paths import canonical_location, split_location
@@ -34,20 +34,6 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 FOOTERS_AT_ONCE = 16
-
-SourceJob = IngestJob | MergeJob
-
-
-def source_job(control: Control) -> SourceJob:
-    """The job, which is one that has a source."""
-    job = control.spec.job
-    assert isinstance(job, IngestJob | MergeJob)
-    return job
-
-
-def place(job: SourceJob) -> str:
-    """Where the source stands in the resource."""
-    return "spec.merge.source" if isinstance(job, MergeJob) else "spec.source"
 
 
 @dataclass(frozen=True)
@@ -65,7 +51,7 @@ def open_source(control: Control) -> Source:
 
     Raises: InvalidSpec if there is nothing, or a folder of partitions; StorageError.
     """
-    table, job = control.spec.table, source_job(control)
+    table, job = control.spec.table, source_job(control.spec)
     location, field = job.source_location, f"{place(job)}.location"
     root = canonical_location(location, field=field)
     options = storage_options(root, table.location, table.storage_options)
@@ -119,7 +105,7 @@ def read(
         source, version: what to read, if not what is there now.
     Raises: InvalidSpec, StatementFailed, StorageError; and what Spark raises.
     """
-    job = source_job(control)
+    job = source_job(control.spec)
     options = checked(job.source_format, job.source_options, place(job))
     if job.source_format == "Delta":
         return [_delta(control, spark, job, job.source_version if version is None else version)]
@@ -135,10 +121,11 @@ def read(
 
 def _parquet(control: Control, spark: SparkSession, source: Source) -> Iterator[DataFrame]:
     def footer(meta: ObjectMeta) -> tuple[pa.Schema, int]:
+        opened = source.store.open_input
         try:
             with (
-                source.store.open_input(meta.path) as stream,
-                pq.ParquetFile(stream, coerce_int96_timestamp_unit="us") as file,
+                opened(meta.path) as f,
+                pq.ParquetFile(f, coerce_int96_timestamp_unit="us") as file,
             ):
                 return file.schema_arrow, file.metadata.num_rows
         except (pa.ArrowInvalid, OSError) as error:
@@ -180,7 +167,7 @@ def _csv(
 
     from tandem.spark.lines import TextFile
 
-    job = source_job(control)
+    job = source_job(control.spec)
     parsing = {k: v for k, v in options.items() if not k.endswith("Format") and k != "header"}
     encoding = parsing.pop("encoding", "utf-8")
     alike: dict[tuple[str, ...], list[TextFile]] = {}
@@ -255,7 +242,7 @@ def _json(
     from tandem.spark.fit import check_columns, spelled, typed_where_known
     from tandem.spark.lines import TextFile
 
-    job = source_job(control)
+    job = source_job(control.spec)
     parsing = dict(options)
     encoding = parsing.pop("encoding", "utf-8")
     files = [TextFile(path=meta.path, size=meta.size) for meta in source.files]
@@ -264,7 +251,8 @@ def _json(
     # The parser drops fields that its schema lacks, and knows no other case: look first.
     inferred = reader.json(lines).schema
     if isinstance(job, MergeJob):
-        return reader.schema(typed_where_known(inferred, schema, job.source_location)).json(lines)
+        typed = typed_where_known(inferred, schema, job.source_location, place(job))
+        return reader.schema(typed).json(lines)
     check_columns(inferred, schema, job.source_location)
     return reader.schema(spelled(inferred, schema)).json(lines)
 
