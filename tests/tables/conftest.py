@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
+from support import quick_lake
+from support.quick_lake import QuickLake
+from support.rewritten import two_segments, wide_segment
 from support.tables import Lakes
 
 
@@ -18,3 +22,24 @@ def templates(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def lakes(delta_spark: SparkSession, tmp_path: Path, templates: Path) -> Lakes:
     return Lakes(delta_spark, tmp_path, templates)
+
+
+@pytest.fixture(scope="session")
+def rewritten(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, QuickLake]:
+    """Made once, and copied for every test."""
+    return {
+        "two": two_segments(tmp_path_factory.mktemp("two")),
+        "wide": wide_segment(tmp_path_factory.mktemp("wide")),
+    }
+
+
+@pytest.fixture
+def two(rewritten: Mapping[str, QuickLake], tmp_path: Path) -> QuickLake:
+    """See `two_segments`."""
+    return quick_lake.copy(rewritten["two"], tmp_path)
+
+
+@pytest.fixture
+def wide(rewritten: Mapping[str, QuickLake], tmp_path: Path) -> QuickLake:
+    """See `wide_segment`."""
+    return quick_lake.copy(rewritten["wide"], tmp_path)

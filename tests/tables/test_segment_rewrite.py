@@ -1,4 +1,4 @@
-"""Segment rewrites on real tables: D45, D46 and D52, what goes on beside them, time travel.
+"""Segment rewrites on real tables: D45, D46 and D52, time travel, tables of all sorts.
 
 Most run without Spark (`support.quick_lake`): a rewrite's tasks need none.
 """
@@ -8,79 +8,31 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
 import pytest
 from pyroaring import BitMap64
 
 from support import quick_lake
 from support.quick_jobs import QuickJobs
 from support.quick_lake import QuickLake
-from support.rows import id_in, join, k_is, plus, without
-from support.tables import Lake, Lakes, batch, loads, reason, reconciled, result
+from support.rewritten import (
+    RECOMPRESS,
+    TWO,
+    WIDE,
+    codecs,
+    in_order,
+    paths,
+    rewrite,
+    segment,
+)
+from support.rows import id_in, join, k_is, without
+from support.tables import Lakes, batch, loads, reason, result
 from tandem.delta import dv
 from tandem.delta.codec import encode_action
-from tandem.operations.effects import Point
 from tandem.planning.compaction import plan_compaction
 from tandem.planning.model import CompactionRequest
 from tandem.spec.compaction import CompactionType
-from tandem.spec.resources import Operation
 from tandem.spec.status import Phase
 from tandem.timeline.segments import TAG_ROW_MAP, Segment
-
-PURGE = {"purgeDeleted": True}
-RECOMPRESS = {"recompress": {"codec": "gzip", "level": 1}}
-
-
-def rewrite(lake: Lake, *names: str, **wish: Any) -> Operation:
-    return lake.resource("SegmentRewrite", {"segments": list(names), "rewrite": wish or PURGE})
-
-
-def segment(lake: Lake, name: str) -> Segment:
-    [found] = [each for each in lake.live if each.name == name]
-    return found
-
-
-def paths(lake: Lake, name: str) -> set[str]:
-    return {file.path for file in segment(lake, name).files}
-
-
-def codecs(lake: Lake, name: str) -> set[str]:
-    """Of all files of a segment."""
-    found = set()
-    for file in segment(lake, name).files:
-        group = pq.ParquetFile(lake.path / file.path).metadata.row_group(0)
-        found |= {group.column(n).compression for n in range(group.num_columns)}
-    return found
-
-
-@pytest.fixture(scope="module")
-def stages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, QuickLake]:
-    """Made once, and copied for every test."""
-    two = quick_lake.make(tmp_path_factory.mktemp("two"), 0)
-    two.load(batch(0), batch(1))
-    two.do(two.delete("k = 2"))
-    wide = quick_lake.make(tmp_path_factory.mktemp("wide"), 0)
-    wide.load(*(batch(number) for number in range(5)))
-    whole = {"segments": ["0", "1", "2", "3"]}
-    wide.do(wide.compaction("Custom", custom=whole, targetFileSize=1))
-    assert [len(each.files) for each in wide.live] == [4, 1]
-    return {"two": two, "wide": wide}
-
-
-@pytest.fixture
-def two(stages: dict[str, QuickLake], tmp_path: Path) -> QuickLake:
-    """The two atomic siblings of D45 to D52: `0` and `1`, rows deleted in both."""
-    return quick_lake.copy(stages["two"], tmp_path)
-
-
-@pytest.fixture
-def wide(stages: dict[str, QuickLake], tmp_path: Path) -> QuickLake:
-    """Segment 0.1 of four files with ten rows each, and its sibling 4."""
-    return quick_lake.copy(stages["wide"], tmp_path)
-
-
-TWO = without(loads(range(2)), k_is(2))
-WIDE = loads(range(5))
 
 
 def test_D45_a_segment_written_anew_hides_no_sibling(two: QuickLake) -> None:
@@ -220,110 +172,6 @@ def test_rows_cannot_be_sorted_by_what_is_not_there(two: QuickLake) -> None:
     assert two.version == two.first_version
 
 
-# Beside others ------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("wish", [PURGE, RECOMPRESS], ids=["purge", "recompress"])
-@pytest.mark.parametrize("at", [Point.START_JOB, Point.RECONCILE, Point.PUT_COMMIT])
-def test_a_delete_of_ours_commits_beside_a_rewrite(
-    two: QuickLake, at: Point, wish: dict[str, Any]
-) -> None:
-    held = two.hold(rewrite(two, "0", **wish), at)
-    two.do(two.delete("k = 3"))
-    done = held.finish()
-    assert done.phase is Phase.SUCCEEDED, done
-    assert reconciled(done).deletes_remapped == 2
-    assert two.deleted()["0"] == 2
-    two.assert_states(TWO, without(TWO, k_is(3)))
-    two.assert_clean()
-
-
-def test_an_update_of_ours_commits_beside_a_rewrite(two: QuickLake) -> None:
-    held = two.hold(rewrite(two, "0"), Point.RECONCILE)
-    two.do(two.update("k IN (1, 4)", v="v + 15"))
-    assert held.finish().phase is Phase.SUCCEEDED
-    assert two.names == ["0", "1", "2"]
-    two.assert_states(TWO, plus(TWO, k_is(1, 4), 15))
-    two.assert_clean()
-
-
-@pytest.mark.parametrize("kind", ["update", "delete"])
-def test_a_rewrite_commits_beside_a_statement(two: QuickLake, kind: str) -> None:
-    statement = two.update("k = 1", v="v + 15") if kind == "update" else two.delete("k = 1")
-    after = plus(TWO, k_is(1), 15) if kind == "update" else without(TWO, k_is(1))
-    held = two.hold(statement, Point.RECONCILE)
-    two.do(rewrite(two, "0", **RECOMPRESS))
-    two.do(rewrite(two, "1"))
-    done = held.finish()
-    assert done.phase is Phase.SUCCEEDED, done
-    assert reconciled(done).deletes_remapped == 4
-    two.assert_states(TWO, after)
-    two.assert_clean()
-
-
-def test_a_foreign_delete_takes_one_file_of_a_rewritten_segment(wide: QuickLake) -> None:
-    """Copy on write: the file is gone, its rows live on in a foreign segment or not at all."""
-    held = wide.hold(rewrite(wide, "0.1", **RECOMPRESS), Point.RECONCILE)
-    wide.foreign().delete("id = 12")
-    done = held.finish()
-    assert reconciled(done).rows_masked == 10
-    assert result(done).files_removed == 3
-    assert len(segment(wide, "0.1").files) == 3
-    assert wide.deleted() == {}
-    wide.assert_states(WIDE, without(WIDE, id_in([12])))
-    wide.assert_clean()
-
-
-def test_a_restored_file_stays_in_its_segment(wide: QuickLake) -> None:
-    """It lives on by itself beside the others' new files: still one segment, each row once."""
-    wide.do(wide.delete("id < 5"))
-    held = wide.hold(rewrite(wide, "0.1", **RECOMPRESS), Point.RECONCILE)
-    wide.foreign().restore(wide.version - 1)
-    assert held.finish().phase is Phase.SUCCEEDED
-    assert wide.names == ["0.1", "4"]
-    assert len(segment(wide, "0.1").files) == 4
-    wide.assert_states(WIDE, without(WIDE, id_in(range(5))), WIDE)
-    wide.assert_clean()
-
-
-def test_a_segment_that_a_compaction_has_swallowed_is_left_to_it(wide: QuickLake) -> None:
-    held = wide.hold(rewrite(wide, "0.1", **RECOMPRESS), Point.RECONCILE)
-    wide.do(wide.compaction("Custom", custom={"segments": ["0.1", "4"]}))
-    done = held.finish()
-    assert done.phase is Phase.SUPERSEDED
-    assert wide.names == ["0.2"]
-    wide.assert_states(WIDE)
-    wide.assert_clean()
-
-
-def test_a_compaction_meets_a_segment_that_was_rewritten(wide: QuickLake) -> None:
-    held = wide.hold(wide.compaction("Custom", custom={"segments": ["0.1", "4"]}), Point.RECONCILE)
-    wide.do(rewrite(wide, "0.1", **RECOMPRESS))
-    done = held.finish()
-    assert done.phase is Phase.SUCCEEDED
-    assert reconciled(done).rows_masked == 40
-    assert wide.names == ["0.1", "0.2"]
-    wide.assert_states(WIDE)
-    wide.assert_clean()
-
-
-def test_two_rewrites_of_the_same_segment_one_of_which_wins(two: QuickLake) -> None:
-    held = two.hold(rewrite(two, "0", **RECOMPRESS), Point.RECONCILE)
-    two.do(rewrite(two, "0", "1"))
-    assert held.finish().phase is Phase.SUPERSEDED
-    assert two.deleted() == {}
-    two.assert_states(TWO)
-    two.assert_clean()
-
-
-def test_all_rows_go_while_they_are_rewritten(two: QuickLake) -> None:
-    held = two.hold(rewrite(two, "0"), Point.RECONCILE)
-    two.do(two.delete("true"))
-    assert held.finish().phase is Phase.SUPERSEDED
-    two.assert_states(TWO, ())
-    two.assert_clean()
-
-
 # Tables of all sorts ------------------------------------------------------------------------
 
 
@@ -386,48 +234,6 @@ def test_files_stay_in_their_partitions(tmp_path: Path) -> None:
     assert lake.deleted() == {}
     lake.assert_rows(without(loads(range(2)), id_in([3, 14])))
     lake.assert_clean()
-
-
-def test_without_deletion_vectors_a_changed_file_is_left_out(tmp_path: Path) -> None:
-    lake = quick_lake.make(tmp_path, 3, properties={})
-    names = lake.names
-    held = lake.hold(rewrite(lake, *names, **RECOMPRESS), Point.RECONCILE)
-    lake.foreign().delete("id = 15")
-    done = held.finish()
-    assert reconciled(done).bins_dropped == 1
-    assert result(done).files_removed == 2
-    assert set(result(done).segments or ()) == {names[0], names[2]}
-    lake.assert_rows(without(loads(range(3)), id_in([15])))
-    lake.assert_clean()
-
-
-def in_order(lake: Lake, name: str) -> bool:
-    """Whether the rows of each file of a segment lie by k and id."""
-    for file in segment(lake, name).files:
-        rows = pq.read_table(lake.path / file.path, columns=["k", "id"]).to_pylist()
-        if rows != sorted(rows, key=lambda row: (row["k"], row["id"])):
-            return False
-    return True
-
-
-def test_rows_are_sorted_within_each_file(wide: QuickLake) -> None:
-    """Beside a delete that the rewrite carries along, and an update that meets it: both find
-    their rows where they are now."""
-    assert not in_order(wide, "0.1")
-    held = wide.hold(rewrite(wide, "0.1", sortBy=["K", "id"], **RECOMPRESS), Point.RECONCILE)
-    late = wide.hold(wide.update("id IN (1, 13, 31)", v="v + 15"), Point.RECONCILE)
-    wide.do(wide.delete("k = 3"))
-    done = held.finish()
-    assert done.phase is Phase.SUCCEEDED, done
-    assert reconciled(done).deletes_remapped == 8
-    assert wide.names == ["0.1", "4"]
-    assert len(segment(wide, "0.1").files) == 4
-    assert in_order(wide, "0.1")
-    assert codecs(wide, "0.1") == {"GZIP"}
-    assert late.finish().phase is Phase.SUCCEEDED
-    left = without(WIDE, k_is(3))
-    wide.assert_states(WIDE, left, plus(left, id_in([1, 31]), 15))
-    wide.assert_clean()
 
 
 def test_every_codec_is_read_by_all(lakes: Lakes) -> None:
