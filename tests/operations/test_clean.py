@@ -19,6 +19,7 @@ from tandem.delta.commit import remove_of
 from tandem.delta.log import DeltaLog
 from tandem.errors import OutcomeUnknown
 from tandem.operations import layout
+from tandem.operations.driver import Drive, open_session
 from tandem.operations.effects import Effect, Point
 from tandem.operations.events import Event
 from tandem.operations.known import Means
@@ -271,6 +272,20 @@ def test_Z5_nothing_that_an_unfinished_plan_reads_goes(kind: str) -> None:
     later = swept(single)
     assert whys(later)[Why.REMOVED] == 6
     shown(single.world.store)
+
+
+def test_Z5_what_another_session_of_this_process_works_on_is_left_alone() -> None:
+    """Its claim names our own process, so only the hands tell whether anybody cares."""
+    single = Single("compaction")
+    ports = single.world.ports()
+    own = Means(ports.clock, ports.processes, ports.nonces, ports.hands)
+    session = open_session(single.resource, single.table, ports, Drive(poll_ms=1, lock_wait_s=0))
+    while session.next_effect is None or session.next_effect.point is not Point.START_JOB:
+        assert session.advance()
+    single.world.clock.now += 100 * DAY_MS
+    assert clean(single.table, RULES, own).abandoned == ()
+    session.close()
+    assert clean(single.table, RULES, own).abandoned == ((single.operation_id, 1),)
 
 
 def test_Z5_vacuum_of_others_before_ours_leaves_nothing_to_trip_over() -> None:

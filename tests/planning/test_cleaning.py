@@ -285,6 +285,27 @@ def test_vectors_stay_as_long_as_any_version_names_them() -> None:
     assert [each.why for each in old.garbage] == [Why.REMOVED]
 
 
+def test_what_no_version_names_goes_only_if_all_removals_are_known() -> None:
+    """A checkpoint has forgotten removals that the retention still counts, or a plan does."""
+    file = Found("o-1/x.parquet", 1, 0, Part.DATA, "o", 1)
+    ended = {"o": Ended(succeeded=1, logged=True)}
+    for from_ms, from_version, reads, goes in (
+        (990, 5, (), True),
+        (991, 5, (), False),
+        (990, 5, (5,), True),
+        (990, 5, (4,), False),
+    ):
+        facts = Facts(
+            1000,
+            operations=ended,
+            reads=reads,
+            known_from_ms=from_ms,
+            known_from_version=from_version,
+        )
+        found = decide([file], facts, RULES).garbage
+        assert [each.why for each in found] == ([Why.UNNAMED] if goes else [])
+
+
 def test_what_looks_like_ours_and_is_of_an_unknown_operation_is_left_alone() -> None:
     file = Found("0123456789abcdef-1/part.parquet", 1, 0, Part.DATA, "0123456789abcdef", 1)
     assert decide([file], Facts(1000), RULES).garbage == ()
