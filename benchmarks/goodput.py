@@ -29,6 +29,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from benchmarks import data
+from benchmarks.engine import Engine
 from benchmarks.harness import (
     ChildFailed,
     Report,
@@ -276,7 +277,7 @@ def compact_with_spark(folder: str, rows: int, groups: int) -> dict[str, Any]:
 def compact_with_tandem(folder: str, rows: int, groups: int) -> dict[str, Any]:
     """The engine with its jobs on a session that is up, as the peer's is."""
     arena = Arena(Path(folder), rows)
-    engine = _Engine(arena)
+    engine = Engine(arena.table)
     for group in range(3):
         engine.compact(group, arena.spare)
     arena.ready("compactor")
@@ -288,7 +289,7 @@ def compact_with_tandem(folder: str, rows: int, groups: int) -> dict[str, Any]:
 def all_with_tandem(folder: str, rows: int, groups: int) -> dict[str, Any]:
     """Deletes through us, too: both writers and the compactor are operations of one engine."""
     arena = Arena(Path(folder), rows)
-    engine = _Engine(arena)
+    engine = Engine(arena.table)
     for group in range(3):
         engine.compact(group, arena.spare)
         engine.delete(group, arena.ids(group).start, arena.spare)
@@ -321,61 +322,6 @@ def all_with_tandem(folder: str, rows: int, groups: int) -> dict[str, Any]:
         "deleted": [i for d in deleted for i in d],
         "lost": lost,
     }
-
-
-class _Engine:
-    """Operations of ours on a warm session, one after the other or side by side."""
-
-    def __init__(self, arena: Arena) -> None:
-        from benchmarks.warm import WarmRunner, start_ours
-        from tandem.locks.memory import InProcessLocks
-        from tandem.operations import run as engine
-        from tandem.operations.ports import Ports
-
-        self._arena = arena
-        self._spark = start_ours()
-        ports = Ports(jobs=WarmRunner(self._spark), locks=InProcessLocks())
-        self._options = engine.RunOptions(ports, poll_ms=20, probe=False)
-        self._run = engine.run
-        self._count = 0
-        self._lock = threading.Lock()
-        self.inputs_gone = 0
-        """Rows of outputs that were hidden since a foreign writer had replaced their input."""
-
-    def compact(self, group: int, root: Path | None = None) -> str:
-        spec = {"type": "Custom", "custom": {"where": f"grp = {group}"}}
-        return self._perform("TableCompaction", spec, root)
-
-    def delete(self, group: int, victim: int, root: Path | None = None) -> str:
-        spec = {"delete": {"where": f"grp = {group} AND id = {victim}"}}
-        return self._perform("TableUpdate", spec, root)
-
-    def _perform(self, kind: str, spec: dict[str, Any], root: Path | None) -> str:
-        from tandem.spec import parse
-        from tandem.spec.status import OperationStatus, Phase
-
-        with self._lock:
-            self._count += 1
-            name = f"operation-{self._count}"
-        table = {"location": (root or self._arena.table).as_uri()}
-        api = "tandem.dev/v1alpha1"
-        resources = [
-            parse({"apiVersion": api, "kind": k, "metadata": {"name": n}, "spec": s})
-            for k, n, s in (
-                ("LakeTable", "arena", table),
-                (kind, name, {"tableRef": {"name": "arena"}, **spec}),
-            )
-        ]
-        status = self._run(resources, self._options)[-1].status
-        assert isinstance(status, OperationStatus)
-        if status.phase not in (Phase.SUCCEEDED, Phase.SUPERSEDED):
-            return f"aborted: {status.conditions}"
-        if status.result is not None and status.result.reconciled is not None:
-            self.inputs_gone += status.result.reconciled.rows_masked
-        return "ok" if status.phase is Phase.SUCCEEDED else "superseded"
-
-    def close(self) -> None:
-        self._spark.stop()
 
 
 # One run.

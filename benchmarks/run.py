@@ -24,7 +24,18 @@ if __name__ == "__main__":
 from benchmarks import machine, report
 from benchmarks.harness import ROOT, Report
 
-NAMES = ("snapshot", "replay", "critical", "compaction", "goodput", "locks", "resources")
+NAMES = (
+    "snapshot",
+    "replay",
+    "critical",
+    "compaction",
+    "goodput",
+    "crowd",
+    "busy",
+    "longevity",
+    "locks",
+    "resources",
+)
 
 
 def run_one(name: str, size: str, work: Path) -> Report:

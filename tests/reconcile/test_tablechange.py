@@ -154,3 +154,39 @@ def test_the_worst_change_decides_and_is_named() -> None:
     assert (verdict.response, verdict.reason) == (Response.CONFLICT, Reason.TABLE_REPLACED)
     assert "another table" in verdict.why
     assert TableChange.COLUMN_ADDED in verdict.changes
+
+
+CONFLICTS_WITH_A_REWRITE = {
+    TableChange.OTHER_TABLE,
+    TableChange.OLDER_VERSION,
+    TableChange.PARTITIONING,
+    TableChange.PROTOCOL_REFUSED,
+    TableChange.MAPPING_MODE,
+    TableChange.COLUMN_ADDED_REQUIRED,
+    TableChange.COLUMN_DROPPED,
+    TableChange.TYPE_CHANGED,
+}
+"""As the design says ("Table changes"), and what would make its files wrong: not read from the
+rules, so that a rule that changed is noticed."""
+CONFLICTS_WITH_A_STATEMENT = {
+    TableChange.OTHER_TABLE,
+    TableChange.OLDER_VERSION,
+    TableChange.PROTOCOL_REFUSED,
+}
+"""After any other change a statement is validated again, and executed again."""
+
+
+@pytest.mark.parametrize("change", TableChange)
+def test_the_rules_are_those_of_the_design(change: TableChange) -> None:
+    rewrite = TABLE_CHANGES[change].response(OperationKind.COMPACTION)
+    statement = TABLE_CHANGES[change].response(OperationKind.UPDATE)
+    if change is TableChange.VECTORS_OFF:
+        assert rewrite is statement is Response.VECTORS
+        return
+    assert (rewrite is Response.CONFLICT) == (change in CONFLICTS_WITH_A_REWRITE)
+    assert rewrite in (Response.CONFLICT, Response.SURVIVE)
+    if change is TableChange.PROPERTIES:
+        assert statement is Response.SURVIVE
+    else:
+        conflicts = change in CONFLICTS_WITH_A_STATEMENT
+        assert statement is (Response.CONFLICT if conflicts else Response.VALIDATE)

@@ -1,0 +1,121 @@
+"""What a compaction costs those who write: latency of updates beside a compaction of their own
+table, and beside the very same compaction of another table, which takes as much of the machine.
+
+The two take turns, so that whatever else changes on the machine meets both.
+"""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from benchmarks import data
+from benchmarks.engine import Engine
+from benchmarks.goodput import FILES_PER_GROUP, Setting, write_groups
+from benchmarks.harness import Report, Samples, Table, WrongResult, in_child, progress, timed
+
+AIM = 1.1
+SETTINGS = {
+    "toy": Setting(50, 4, 1, ()),
+    "small": Setting(2_000, 8, 2, ()),
+    "full": Setting(20_000, 24, 6, ()),
+}
+"""`seconds` is how many turns each of the two has."""
+UPDATES = {"toy": 1, "small": 3, "full": 6}
+
+
+def measure(folder: str, rows: int, groups: int, turns: int, updates: int) -> dict[str, Any]:
+    """In a process of its own: seconds of each update, by which table was compacted."""
+    source = Path(folder) / "source"
+    write_groups(source, Setting(rows, groups, 0, ()), groups)
+    engine = Engine(source)
+    warm = data.copy_table(source, Path(folder) / "warm")
+    engine.compact(0, warm)
+    engine.update("grp = 1 AND id < 0", warm, amount="amount + 1")
+    found: dict[str, list[float]] = {"own": [], "other": []}
+    compactions = {"own": 0, "other": 0}
+    for turn in range(-2, 2 * turns):  # the first two are not counted
+        which = ("own", "other")[turn % 2]
+        mine = data.copy_table(source, Path(folder) / f"mine-{turn}")
+        other = data.copy_table(source, Path(folder) / f"other-{turn}")
+        compacted = mine if which == "own" else other
+        over = threading.Event()
+        done: list[str] = []
+
+        def compact(table: Path = compacted, over: Any = over, done: Any = done) -> None:
+            for group in count():
+                if over.is_set():
+                    return
+                if group >= groups:
+                    raise WrongResult("there was nothing left to compact before the end")
+                done.append(engine.compact(group, table))
+
+        compactor = threading.Thread(target=compact)
+        compactor.start()
+        for number in range(updates):
+            # One row of every file of a group that is compacted now, or soon.
+            where = f"grp = {number % groups} AND id % {rows} = {number}"
+            seconds, outcome = timed(engine.update, where, mine, amount="amount + 1")
+            if outcome != "ok":
+                raise WrongResult(outcome)
+            if turn >= 0:
+                found[which].append(seconds)
+        over.set()
+        compactor.join()
+        lost = [outcome for outcome in done if outcome != "ok"]
+        if lost:
+            raise WrongResult(str(lost))
+        compactions[which] += len(done) if turn >= 0 else 0
+        shutil.rmtree(mine)
+        shutil.rmtree(other)
+    engine.close()
+    return {**found, "compactions": compactions}
+
+
+def run(size: str, work: Path) -> Report:
+    """Raises: WrongResult, ChildFailed."""
+    setting = SETTINGS[size]
+    turns, updates = int(setting.seconds), UPDATES[size]
+    folder = work / "busy"
+    folder.mkdir()
+    progress(f"{2 * turns} turns of {updates} updates")
+    found = in_child(
+        measure,
+        folder=str(folder),
+        rows=setting.rows_per_file,
+        groups=setting.groups,
+        turns=turns,
+        updates=updates,
+        timeout=1800,
+    )
+    shutil.rmtree(folder)
+    own, other = Samples.of(found["own"]), Samples.of(found["other"])
+    return Report(
+        name="busy",
+        title="Updates beside a compaction",
+        setting=(
+            f"Groups of {FILES_PER_GROUP} files of {setting.rows_per_file:,} rows are compacted "
+            f"one after the other, on a warm session, while {updates} updates are made one after "
+            f"the other on the same session; {turns} turns of each kind, in turn."
+        ),
+        tables=(
+            Table(
+                f"Seconds of an update (aim: at most {AIM} times)",
+                ("compacted meanwhile", "seconds", "compactions", "times"),
+                (
+                    ("another table", other.text(), f"{found['compactions']['other']}", "1.00"),
+                    (
+                        "the table that is updated",
+                        own.text(),
+                        f"{found['compactions']['own']}",
+                        f"{own.median / other.median:.2f}",
+                    ),
+                ),
+            ),
+        ),
+        checks=("Every update and every compaction succeeded.",),
+        raw=found,
+    )

@@ -1,0 +1,69 @@
+"""Operations of ours on a Spark session that is up, one after the other or side by side."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+
+class Engine:
+    """On `table` unless another one is given."""
+
+    def __init__(self, table: Path) -> None:
+        from benchmarks.warm import WarmRunner, start_ours
+        from tandem.locks.memory import InProcessLocks
+        from tandem.operations import run as engine
+        from tandem.operations.ports import Ports
+
+        self._table = table
+        self._spark = start_ours()
+        ports = Ports(jobs=WarmRunner(self._spark), locks=InProcessLocks())
+        self._options = engine.RunOptions(ports, poll_ms=20, probe=False)
+        self._run = engine.run
+        self._count = 0
+        self._lock = threading.Lock()
+        self.inputs_gone = 0
+        """Rows of outputs that were hidden since a foreign writer had replaced their input."""
+
+    def compact(self, group: int, table: Path | None = None) -> str:
+        spec = {"type": "Custom", "custom": {"where": f"grp = {group}"}}
+        return self._perform("TableCompaction", spec, table)
+
+    def delete(self, group: int, victim: int, table: Path | None = None) -> str:
+        spec = {"delete": {"where": f"grp = {group} AND id = {victim}"}}
+        return self._perform("TableUpdate", spec, table)
+
+    def update(self, where: str, table: Path | None = None, **set_: str) -> str:
+        return self._perform("TableUpdate", {"update": {"where": where, "set": set_}}, table)
+
+    def _perform(self, kind: str, spec: dict[str, Any], table: Path | None) -> str:
+        """`ok`, `superseded`, `nothing` (there was nothing to do), or `aborted: why`."""
+        from tandem.errors import Reason
+        from tandem.spec import parse
+        from tandem.spec.status import OperationStatus, Phase
+
+        with self._lock:
+            self._count += 1
+            name = f"operation-{self._count}"
+        location = {"location": (table or self._table).as_uri()}
+        api = "tandem.dev/v1alpha1"
+        resources = [
+            parse({"apiVersion": api, "kind": k, "metadata": {"name": n}, "spec": s})
+            for k, n, s in (
+                ("LakeTable", "arena", location),
+                (kind, name, {"tableRef": {"name": "arena"}, **spec}),
+            )
+        ]
+        status = self._run(resources, self._options)[-1].status
+        assert isinstance(status, OperationStatus)
+        if status.phase not in (Phase.SUCCEEDED, Phase.SUPERSEDED):
+            return f"aborted: {status.conditions}"
+        if status.result is not None and status.result.reconciled is not None:
+            self.inputs_gone += status.result.reconciled.rows_masked
+        if any(c.reason == Reason.NOTHING_TO_DO for c in status.conditions):
+            return "nothing"
+        return "ok" if status.phase is Phase.SUCCEEDED else "superseded"
+
+    def close(self) -> None:
+        self._spark.stop()
