@@ -107,6 +107,14 @@ def test_a_merge_that_no_file_concerns(tmp_path: Path) -> None:
     assert status.plan.locks == ("Update the table",)
 
 
+def test_files_are_left_out_only_where_nothing_in_them_can_matter(tmp_path: Path) -> None:
+    lake = quick_lake.make(tmp_path, 1, partition_by=["k"])
+    on = "t.k = 3 AND s.k = 3 AND t.id = s.id"
+    matched = planned(lake, on, whenMatched=[{"delete": {}}], **INSERT)
+    anything = planned(lake, on, whenNotMatchedBySource=[{"where": "k = 4", "delete": {}}])
+    assert [p.plan.inputs for p in (matched, anything) if p.plan is not None] == [1, 5]
+
+
 def test_clauses_know_where_they_stand(tmp_path: Path) -> None:
     lake = quick_lake.make(tmp_path, 0)
     body = {

@@ -207,11 +207,6 @@ def test_only_files_that_can_match_are_read(lakes: Lakes) -> None:
     assert status.plan is not None
     assert status.plan.inputs == 1
     lake.assert_rows_so_far(without(TWO, id_in([3])))
-    # What has no match may be in any file.
-    left = lake.merge(SOURCE, on=where, whenNotMatchedBySource=[{"where": "k = 4", "delete": {}}])
-    status = lake.do(left)
-    assert status.plan is not None
-    assert status.plan.inputs == 5
 
 
 def _change(lake: Lake, operation: Operation) -> None:
