@@ -157,11 +157,12 @@ class _Sorting:
     def _bounded(self, work: SortedWork) -> SortedWork:
         """With the cuts of all bins, and for a z-order the quantiles of its columns."""
         sample = self._sample(work)
-        of_rows = work.bin_of_input()[sample[INPUT].to_numpy()]
+        order, ends = _by_bin(work.bin_of_input()[sample[INPUT].to_numpy()], len(self._parts))
+        sample = sample.take(pa.array(order))
         cut: list[pa.Table] = []
         numbered: list[pa.Table] = []
         for number, parts in enumerate(self._parts):
-            rows = sample.filter(pa.array(of_rows == number)).combine_chunks()
+            rows = sample.slice(ends[number], ends[number + 1] - ends[number])
             keys = [rows[name].combine_chunks() for name in self._layout.columns]
             if self._z:
                 bounds = [quantiles(key, 1 << bits_of(len(keys))) for key in keys]
@@ -230,16 +231,22 @@ class _Sorting:
             RowMapIdentity(spec.table.table_id, spec.operation_id, spec.attempt, spec.table.version)
         )
         which, position, output, place = columns
+        # Where an input, and an output, stands within its bin; and the rows of each bin.
+        of_input = np.full(len(job.inputs), -1, dtype=np.int64)
+        slot_of_input = of_input.copy()
+        for number, bin_ in enumerate(job.bins):
+            of_input[list(bin_.inputs)] = number
+            slot_of_input[list(bin_.inputs)] = np.arange(len(bin_.inputs))
+        written, written_ends = _by_bin(owners, len(job.bins))
+        slot_of_output = np.empty(len(outputs), dtype=np.int64)
+        order, ends = _by_bin(of_input[which], len(job.bins))
         for number, bin_ in enumerate(job.bins):
             inputs = [job.inputs[n] for n in bin_.inputs]
             for input_ in inputs:
                 builder.add_input(input_.logged_path, input_.rows, dead_rows(input_))
-            slot_of_input = np.full(len(job.inputs), -1, dtype=np.int64)
-            slot_of_input[list(bin_.inputs)] = np.arange(len(inputs))
-            mine = np.flatnonzero(owners == number)
-            slot_of_output = np.full(len(outputs), -1, dtype=np.int64)
+            mine = written[written_ends[number] : written_ends[number + 1]]
             slot_of_output[mine] = np.arange(len(mine))
-            rows = np.flatnonzero(slot_of_input[which] >= 0) if len(job.bins) > 1 else slice(None)
+            rows = order[ends[number] : ends[number + 1]]
             builder.add_sorted(
                 [input_.logged_path for input_ in inputs],
                 [MapOutput(outputs[n].path, outputs[n].rows) for n in mine.tolist()],
@@ -247,6 +254,12 @@ class _Sorting:
                 landed=(slot_of_output[output[rows]], place[rows]),
             )
         return builder.build()
+
+
+def _by_bin(bins: Integers, count: int) -> tuple[Integers, list[int]]:
+    """(indexes of all, one bin after the other; where each bin's begin, and the last one's end)."""
+    order = np.argsort(bins, kind="stable").astype(np.int64)
+    return order, np.searchsorted(bins[order], np.arange(count + 1)).tolist()
 
 
 def _live(input_: InputFile) -> int:

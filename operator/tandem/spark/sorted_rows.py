@@ -99,7 +99,7 @@ class SortedReader(RowsReader):
         self._numbered: dict[int, list[Any]] = {}
 
     def _stripe(self, store: Store, stripe: Stripe) -> Iterator[pa.RecordBatch]:
-        number = int(self._sorted.bin_of_input()[stripe.input])
+        number = int(self._bins[stripe.input])
         if not self._sorted.sample:
             for batch in super()._stripe(store, stripe):
                 yield self._with_keys(batch, number)
@@ -107,6 +107,10 @@ class SortedReader(RowsReader):
             path = self._sorted.inputs[stripe.input].logged_path
             seed = zlib.crc32(f"{path} {stripe.part}".encode())
             yield from _sampled(super()._stripe(store, stripe), self._sorted.sample[number], seed)
+
+    @cached_property
+    def _bins(self) -> Integers:
+        return self._sorted.bin_of_input()
 
     def _with_keys(self, batch: pa.RecordBatch, number: int) -> pa.RecordBatch:
         keys = [batch.column(n) for n in self._sorted.layout.columns]
