@@ -14,7 +14,7 @@ found. Nothing here mutates its arguments, so asking twice gives the same answer
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from pyroaring import BitMap64
@@ -33,7 +33,8 @@ from tandem.reconcile.matches import (
 )
 from tandem.reconcile.model import ChangeKind, CommitSummary, FileView, RowMaps
 from tandem.reconcile.positions import span, to_bitmap
-from tandem.reconcile.rules import MUST_FOLLOW, ROWS, Answer, Isolation, Response, RowFate
+from tandem.reconcile.rules import ROWS, Answer, Isolation, Response, RowFate
+from tandem.reconcile.since import changed_by, latest_of, newest_of
 from tandem.reconcile.tablechange import TableVerdict
 from tandem.reconcile.walk import carry, prefetch
 from tandem.reconcile.words import files_in_words
@@ -212,12 +213,12 @@ def decide(
         CountMismatch: rows would be lost or doubled; nothing may be published.
         ValueError: `commits` do not follow S.
     """
-    latest = _check_history(progress, commits)
+    latest = latest_of(progress.evaluated_at, commits)
     if table is not None and table.response is Response.CONFLICT:
         return Conflict(table.why, table.reason)
     if table is not None and table.response is Response.VALIDATE:
         return _again(progress, latest, table.why, policy, validate=True)
-    newest = _newest(commits, policy.isolation)
+    newest = newest_of(commits, policy.isolation)
     if newest is not None:
         if policy.whole or progress.merged or not policy.deterministic:
             what = "a merge" if policy.whole else "a non-deterministic statement"
@@ -248,7 +249,7 @@ def _advance(
     at_s, at_l = view(progress.evaluated_at), view(at)
     if at_s is None or at_l is None:
         return f"version {progress.evaluated_at} can no longer be read, after {newest.who}"
-    changed = _changed(commit for commit in commits if commit.version <= at)
+    changed = changed_by(commit for commit in commits if commit.version <= at)
     carried = carry(progress.matches, changed, at_s, at_l, row_maps)
     rows = carried.unknown if ROWS[RowFate.UNKNOWN, True] is Answer.EVALUATE else {}
     kept = replace(
@@ -283,7 +284,7 @@ def _commit(
     if at_s is None or now is None:
         why = f"version {progress.evaluated_at} can no longer be read"
         return _again(progress, latest, why, policy)
-    carried = carry(progress.matches, _changed(commits), at_s, now, row_maps)
+    carried = carry(progress.matches, changed_by(commits), at_s, now, row_maps)
     if carried.lost:
         # Only a change can take a row away, and there was none since S (I-17).
         raise CountMismatch(
@@ -382,27 +383,3 @@ def _gave_up(
     if files:
         told += f": {files_in_words(files)}"
     return Conflict(told, cause=cause, files=tuple(sorted(files)))
-
-
-def _newest(commits: Sequence[CommitSummary], isolation: Isolation) -> CommitSummary | None:
-    """L: the newest commit that the statement must come after."""
-    for commit in reversed(commits):
-        if commit.kind in MUST_FOLLOW[isolation]:
-            return commit
-    return None
-
-
-def _changed(commits: Iterable[CommitSummary]) -> frozenset[str]:
-    return frozenset().union(*(commit.files for commit in commits))
-
-
-def _check_history(progress: StatementProgress, commits: Sequence[CommitSummary]) -> int:
-    """The conflict window begins at S and has no hole (I-23). Returns the latest version."""
-    version = progress.evaluated_at
-    for commit in commits:
-        if commit.version <= version or (
-            commit.version != version + 1 and commit.kind is not ChangeKind.GAP
-        ):
-            raise ValueError(f"version {commit.version} does not follow version {version}")
-        version = commit.version
-    return version
