@@ -18,6 +18,14 @@ def nurseries() -> Iterator[tuple[Nursery, Nursery]]:
         yield one, other
 
 
+@pytest.fixture(autouse=True)
+def _nobody_is_left(nurseries: tuple[Nursery, Nursery]) -> Iterator[None]:
+    """A test that fails leaves no process to the next one."""
+    yield
+    for each in nurseries:
+        each.abort()
+
+
 @pytest.fixture(scope="session")
 def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Four loads of ten rows by deltalake, deletion vectors on."""

@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from support.crash import Nursery, Strike
+from support.crash import Strike
 from support.crash_table import FIRST, KINDS, CrashTable, after_foreign, expected
-from tandem.cli.clean_command import clean
-from tandem.cli.output import Output
-from tandem.cli.tables import target
+from support.killed import ZOMBIES, Nurseries, Tables, zombie
 from tandem.operations.effects import Point
-
-Tables = Callable[[], CrashTable]
-Nurseries = tuple[Nursery, Nursery]
 
 
 def data_files(table: CrashTable) -> dict[str, int]:
@@ -107,16 +101,17 @@ def test_C6_a_round_asked_for_is_not_lost(nurseries: Nurseries, tables: Tables) 
     assert table.unreachable() == set()
 
 
+@pytest.mark.parametrize("kind", ["compaction", "sort"])
 @pytest.mark.parametrize("damage", ["cut off", "flipped", "gone"])
 def test_C6b_the_row_map_of_an_operation_in_flight_is_lost(
-    nurseries: Nurseries, tables: Tables, damage: str
+    nurseries: Nurseries, tables: Tables, kind: str, damage: str
 ) -> None:
     """The job is done again: where rows went is never guessed."""
     nursery, table = nurseries[0], tables()
-    assert nursery.run(table.order("compaction", strike=Strike("job:published"))).killed
+    assert nursery.run(table.order(kind, strike=Strike("job:published"))).killed
     [row_map] = table.path.glob("_tandem/operations/*/attempts/1/rounds/0/rowmap-*")
     spoil(row_map, damage)
-    end = nursery.run(table.order("compaction"))
+    end = nursery.run(table.order(kind))
     assert end.phase == "Succeeded"
     assert end.status["attempt"] == 2
     assert Point.ABANDON_ATTEMPT in end.points
@@ -159,52 +154,9 @@ def test_Z6_the_same_resource_runs_already_on_this_host(
     assert table.unreachable() == set()
 
 
-ZOMBIES = (
-    Strike(Point.PERSIST_PLAN, signal=signal.SIGSTOP),
-    Strike(Point.START_JOB, signal=signal.SIGSTOP),
-    Strike("job:written", signal=signal.SIGSTOP),
-    Strike("job:published", signal=signal.SIGSTOP),
-    Strike(Point.READ_RESULT, signal=signal.SIGSTOP),
-    Strike(Point.WRITE_SIDECARS, signal=signal.SIGSTOP),
-    Strike(Point.PUT_COMMIT, signal=signal.SIGSTOP),
-    Strike(Point.PUT_COMMIT, after=True, signal=signal.SIGSTOP),
-    Strike(Point.CLEAN_UNUSED, signal=signal.SIGSTOP),
-)
-
-
 @pytest.mark.parametrize("strike", ZOMBIES, ids=str)
 @pytest.mark.parametrize("kind", KINDS)
 def test_Z6_a_zombie_publishes_nothing(
     nurseries: Nurseries, tables: Tables, kind: str, strike: Strike
 ) -> None:
-    """A process of another host is silent, so another takes over and commits. Then the first
-    one comes back and goes on where it stood: the operation happened once."""
-    first, second = nurseries
-    table = tables()
-    final = expected(kind, FIRST)
-    first.start(table.order(kind, strike=strike, answer="first"))
-    first.stopped()
-    table.move_claim_to_another_host()
-    end = second.run(table.order(kind, answer="second"))
-    assert end.phase == "Succeeded", end.condition
-    assert table.shown() == final
-    version = table.version
-
-    first.go_on()
-    zombie = first.end()
-    assert zombie.signal == 0
-    # Either it learns that it was declared dead, or that the operation has succeeded.
-    if zombie.phase == "Failed":
-        assert zombie.condition["reason"] == "Abandoned"
-    else:
-        assert zombie.status["result"] == end.status["result"]
-    assert table.version == version
-    assert table.shown() == final
-    assert set(table.history()) <= {FIRST, final}
-    # All that the log names is still there, whatever the zombie tidied up.
-    assert table.named() - {""} <= table.files().keys()
-    # What it wrote after its funeral is a dead attempt's: `tandem clean` takes it.
-    assert all("-1" in path for path in table.unreachable())
-    clean(target(str(table.path)), output=Output.JSON, dry_run=False)
-    assert table.unreachable() == set()
-    assert table.shown() == final
+    zombie(nurseries, tables(), kind, strike)

@@ -7,106 +7,27 @@ changes nothing; no file is left that no version names.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from collections.abc import Sequence
 
 import pytest
 
-from support.crash import Nursery, Strike
-from support.crash_table import FIRST, KINDS, CrashTable, after_foreign, expected
-from tandem.operations.effects import Point
-
-Tables = Callable[[], CrashTable]
-Nurseries = tuple[Nursery, Nursery]
-
-STRAIGHT = (
-    Point.READ_TABLE,
-    Point.CHECK_EARLIER_OUTCOME,
-    Point.PLAN,
-    Point.CLAIM_ATTEMPT,
-    Point.ACQUIRE_LOCKS,
-    Point.PERSIST_PLAN,
-    Point.START_JOB,
-    Point.POLL_JOB,
-    Point.READ_RESULT,
-    Point.RECONCILE,
-    Point.WRITE_SIDECARS,
-    Point.ENTER_COMMIT,
-    Point.PUT_COMMIT,
-    Point.FINISH_JOB,
-    Point.STOP_JOB,
-    Point.RELEASE_LOCKS,
-    Point.CLEAN_UNUSED,
-    Point.RECORD_RESULT,
-    Point.MAINTAIN,
+from support.crash_table import KINDS, MORE_KINDS
+from support.killed import (
+    COMMIT_LOOP,
+    CROWDED,
+    SECOND_DEATH,
+    STRAIGHT,
+    Nurseries,
+    Tables,
+    before_and_after,
+    circumstances,
+    side_by_side,
 )
-"""Every operation comes by these."""
-
-SECOND_DEATH = {
-    Point.FIND_COMMIT: Strike(Point.PUT_COMMIT, after=True),
-    Point.ADOPT_ATTEMPT: Strike(Point.READ_RESULT, after=True),
-    Point.ABANDON_ATTEMPT: Strike(Point.START_JOB),
-    Point.CLEAN_ATTEMPT: Strike(Point.START_JOB),
-}
-"""Only a restart comes by these; so its predecessor is killed first, there."""
-
-CROWDED: Mapping[Point, Mapping[str, Any]] = {
-    Point.AWAIT_LOCKS: {"blocked": True},
-    Point.LOOK_UP_COMMIT: {"lost_answer": True},
-    Point.REQUEST_ROUND: {"meanwhile": "append"},
-}
-"""These need somebody else, or a store that loses an answer."""
+from tandem.operations.effects import Point
 
 
 def test_every_point_is_covered() -> None:
     assert {*STRAIGHT, *SECOND_DEATH, *CROWDED} == set(Point)
-
-
-def die_and_recover(
-    nursery: Nursery,
-    table: CrashTable,
-    kind: str,
-    strike: Strike,
-    *,
-    first: Strike | None = None,
-    **circumstances: Any,
-) -> None:
-    """Kill, look, restart, look, run once more, look."""
-    if first is not None:
-        assert nursery.run(table.order(kind, strike=first)).killed
-    assert nursery.run(table.order(kind, strike=strike, **circumstances)).killed, strike
-
-    meanwhile = str(circumstances.get("meanwhile", ""))
-    begun = {FIRST, after_foreign(meanwhile, FIRST)}
-    final = expected(kind, after_foreign(meanwhile, FIRST))
-    assert table.shown() in {*begun, final}
-
-    end = nursery.run(table.order(kind))
-    assert end.signal == 0
-    assert end.phase == "Succeeded", end.condition
-    assert table.shown() == final
-    # No version in between was mixed either.
-    assert set(table.history()) <= {*begun, final}
-    assert table.unreachable() == set()
-
-    version, files = table.version, table.files()
-    again = nursery.run(table.order(kind))
-    assert again.status["result"] == end.status["result"]
-    assert (table.version, table.files()) == (version, files)
-
-
-def before_and_after(
-    nurseries: Nurseries, tables: Tables, kind: str, point: Point, *, nth: int = 1, **more: Any
-) -> None:
-    """Both sides of a point, in two processes at once."""
-    with ThreadPoolExecutor(2) as pool:
-        futures = [
-            pool.submit(die_and_recover, nursery, tables(), kind, Strike(point, after, nth), **more)
-            for nursery, after in zip(nurseries, (False, True), strict=True)
-        ]
-    for future in futures:
-        future.result()
 
 
 @pytest.mark.parametrize("point", STRAIGHT)
@@ -133,9 +54,7 @@ def test_killed_in_a_crowd(nurseries: Nurseries, tables: Tables, kind: str, poin
     before_and_after(nurseries, tables, kind, point, **CROWDED[point])
 
 
-@pytest.mark.parametrize(
-    "point", [Point.RECONCILE, Point.WRITE_SIDECARS, Point.ENTER_COMMIT, Point.PUT_COMMIT]
-)
+@pytest.mark.parametrize("point", COMMIT_LOOP)
 @pytest.mark.parametrize("kind", KINDS)
 def test_killed_in_the_second_round_of_the_commit_loop(
     nurseries: Nurseries, tables: Tables, kind: str, point: Point
@@ -143,3 +62,30 @@ def test_killed_in_the_second_round_of_the_commit_loop(
     """A foreign update won the race for the first version: masks, remapped rows, new
     evaluations are on the way to the log."""
     before_and_after(nurseries, tables, kind, point, nth=2, meanwhile="update")
+
+
+def of_two(points: Sequence[Point]) -> list[tuple[Point, str, str]]:
+    """Of the other kinds two for each point, one on each side of it, in turn."""
+    return [(point, MORE_KINDS[n % 4], MORE_KINDS[(n + 2) % 4]) for n, point in enumerate(points)]
+
+
+@pytest.mark.parametrize(
+    ("point", "before", "after"),
+    [
+        *of_two([*STRAIGHT, *SECOND_DEATH, Point.AWAIT_LOCKS, Point.LOOK_UP_COMMIT]),
+        (Point.REQUEST_ROUND, "merge", "merge"),
+    ],
+)
+def test_killed_while_doing_something_else(
+    nurseries: Nurseries, tables: Tables, point: Point, before: str, after: str
+) -> None:
+    """A part of `matrix_killed.py`."""
+    more = circumstances(point)
+    side_by_side(nurseries, tables, (before, after), point, **more)
+
+
+@pytest.mark.parametrize(("point", "before", "after"), of_two(COMMIT_LOOP))
+def test_killed_while_doing_something_else_in_the_second_round(
+    nurseries: Nurseries, tables: Tables, point: Point, before: str, after: str
+) -> None:
+    side_by_side(nurseries, tables, (before, after), point, nth=2, meanwhile="update")

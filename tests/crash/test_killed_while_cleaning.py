@@ -4,23 +4,16 @@ a process that was stopped for so long that everything of its was cleaned."""
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from support.crash import CLEANING, Nursery, Order, Strike
+from support.crash import Nursery, Strike
 from support.crash_table import FIRST, STAGED, CrashTable, expected
+from support.killed import Nurseries, Tables, cleaning
 from tandem.operations.effects import Point
 
-Tables = Callable[[], CrashTable]
-Nurseries = tuple[Nursery, Nursery]
 UPDATED = expected("update", FIRST)
-
-
-def cleaning(table: CrashTable, strike: Strike | None = None) -> Order:
-    answer = str(table.folder / "answer-cleaning.json")
-    return Order(table.path.as_uri(), {"kind": CLEANING}, answer, strike)
 
 
 def littered(nursery: Nursery, table: CrashTable) -> None:

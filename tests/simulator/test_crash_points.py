@@ -9,7 +9,8 @@ from functools import cache
 
 import pytest
 
-from simulator.single import KINDS, SERIALIZABLE, Single
+from simulator.crashing import Beside, Passage, crash, sample
+from simulator.single import KINDS, MORE_KINDS, SERIALIZABLE, Single
 from support.faults import Call, Fault, StrikeOnce
 from tandem.errors import Reason
 from tandem.operations.effects import Effect, Point
@@ -68,6 +69,16 @@ def test_C4_C5_C6_crash(kind: str, point: Point, fault: Fault) -> None:
         assert ending.result.version == single.checker.succeeded[single.operation_id]
         assert single.files_left() == []
         assert single.world.locks.entries(single.table.location) == ()
+
+
+@pytest.mark.parametrize(
+    ("kind", "beside", "passage", "fault"), list(sample((*MORE_KINDS, SERIALIZABLE)))
+)
+def test_C4_C5_C6_crash_of_the_other_kinds(
+    kind: str, beside: Beside, passage: Passage, fault: Fault
+) -> None:
+    """Every kind and point, one fault each: `matrix_crash_points.py` has all of them."""
+    crash(kind, beside, passage, fault)
 
 
 LIVING_JOB = (
@@ -136,7 +147,7 @@ def test_a_round_that_was_asked_for_is_waited_for_after_a_restart() -> None:
     assert single.commits == 1
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [*KINDS, *MORE_KINDS])
 def test_a_second_run_reports_the_first_result_and_changes_nothing(kind: str) -> None:
     single = Single(kind)
     first = single.run()
@@ -162,7 +173,7 @@ def test_again_is_another_operation(kind: str) -> None:
     assert single.run() == ending
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [*KINDS, *MORE_KINDS])
 def test_Z6_two_processes_of_one_operation_commit_once(kind: str) -> None:
     """Neither knows of the other: both are on other hosts, as far as each can tell."""
     single = Single(kind)

@@ -150,6 +150,15 @@ class Nursery:
         found = json.loads(Path(order.answer).read_text()) if not number else {}
         return End(self.pid, number, found.get("status", {}), tuple(found.get("points", ())))
 
+    def abort(self) -> None:
+        """End what a test that failed has left."""
+        if self._order is None:
+            return
+        self._order = None
+        os.kill(self.pid, signal.SIGKILL)
+        while "ended" not in json.loads(self._lines.get(timeout=LIMIT_S)):
+            pass
+
     def close(self) -> None:
         assert self._process.stdin is not None
         self._process.stdin.close()

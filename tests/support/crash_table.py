@@ -20,13 +20,22 @@ from support.rows import Rows, k_is, plus, rows, without
 from tandem.delta import dv
 from tandem.delta.log import DeltaLog
 from tandem.storage import open_store
-from tandem.timeline.segments import TAG_ROW_MAP
+from tandem.timeline.segments import TAG_ROW_MAP, segment_name
 
 FIRST = rows(range(40))
 """What the table shows before anything runs."""
 SOURCE = rows(range(50, 60))
 """What the ingest brings."""
+MERGED: Rows = (
+    *((n, n % 5, 3) for n in (5, 7, 15, 25)),
+    (38, 3, 0),
+    *((n, n % 5, 3) for n in (70, 102)),
+)
+"""What the merge reads: rows to change, one to delete, two to insert unless they are there."""
 KINDS = ("compaction", "update", "delete", "ingest")
+MORE_KINDS = ("sort", "z-order", "segment rewrite", "merge")
+"""What the engine does in the same steps as one of `KINDS`."""
+REWRITES = ("compaction", "sort", "z-order", "segment rewrite")
 STAGED = "#"
 """In the names of files that the local store is still writing."""
 _OURS = re.compile(r"[0-9a-f]{16}(r\d+)?-\d+/|_tandem/dv/|_tandem/rowmaps/")
@@ -41,14 +50,17 @@ def make_template(folder: Path) -> Path:
             configuration={"delta.enableDeletionVectors": "true"} if not load else None,
         )
     pq.write_table(model.table(SOURCE), folder / "source.parquet")
+    pq.write_table(model.table(MERGED), folder / "merged.parquet")
     return folder
 
 
 def expected(kind: str, before: Rows) -> Rows:
     """The table after the operation, by a model that is slow and obvious."""
     match kind:
-        case "compaction":
+        case _ if kind in REWRITES:
             return before
+        case "merge":
+            return merge(before)
         case "update":
             return plus(before, k_is(1), 15)
         case "delete":
@@ -58,8 +70,19 @@ def expected(kind: str, before: Rows) -> Rows:
     raise ValueError(kind)
 
 
+def merge(before: Rows) -> Rows:
+    """MERGE ON t.id = s.id: delete where `s.v = 0`, else add it to v; insert what is missing."""
+    source = {row[0]: row for row in MERGED}
+    found = [row for row in MERGED if row[0] not in {row[0] for row in before}]
+    for i, k, v in before:
+        amount = source[i][2] if i in source else None
+        if amount != 0:
+            found.append((i, k, v + (amount or 0)))
+    return tuple(sorted(found))
+
+
 def after_foreign(what: str, before: Rows) -> Rows:
-    """The table after `support.foreign_writer`. No operation here touches what it touches."""
+    """The table after `support.foreign_writer`. Only the merge touches what it touches."""
     match what:
         case "":
             return before
@@ -104,14 +127,45 @@ class CrashTable:
                 {"delete": {"where": "k = 3"}, "isolation": "Serializable"},
             ),
             "ingest": ("TableIngest", {"source": source}),
+            "sort": (
+                "TableCompaction",
+                {"type": "Minor", "layout": {"strategy": "Sort", "columns": ["k", "v"]}},
+            ),
+            "z-order": (
+                "TableCompaction",
+                {"type": "Major", "layout": {"strategy": "ZOrder", "columns": ["k", "v"]}},
+            ),
+            "merge": ("TableUpdate", {"merge": self._merge(), "isolation": "Serializable"}),
+            "segment rewrite": (
+                "SegmentRewrite",
+                {"segments": self._segments(), "rewrite": {"recompress": {"codec": "gzip"}}},
+            ),
         }
         name, body = bodies[kind]
         return {
             "apiVersion": "tandem.dev/v1alpha1",
             "kind": name,
-            "metadata": {"name": f"the-{kind}"},
+            "metadata": {"name": f"the-{kind.replace(' ', '-')}"},
             "spec": {"tableRef": {"name": "lake"}, **body},
         }
+
+    def _merge(self) -> dict[str, Any]:
+        source = {"format": "Parquet", "location": (self.folder / "merged.parquet").as_uri()}
+        return {
+            "source": source,
+            "on": "t.id = s.id",
+            "whenMatched": [
+                {"where": "s.v = 0", "delete": {}},
+                {"update": {"set": {"v": "t.v + s.v"}}},
+            ],
+            "whenNotMatched": [{"insertAll": {}}],
+        }
+
+    def _segments(self) -> list[str]:
+        """Those of the first load, which the foreign update replaces, and of the last."""
+        log = DeltaLog(open_store(str(self.path)))
+        loads = (log.commit(version) for version in (0, 3))
+        return [segment_name(add) for load in loads if load is not None for add in load.adds]
 
     def order(self, kind: str, **more: Any) -> Order:
         answer = str(self.folder / f"answer-{more.pop('answer', 'only')}.json")

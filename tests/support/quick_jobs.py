@@ -1,6 +1,6 @@
 """A `JobRunner` without Spark: the same formats, files and checks, a few milliseconds a job.
 
-Rewrites run the very functions that Spark's tasks run; statements and ingests are evaluated by
+Rewrites run the very functions that Spark's tasks run; statements, merges and ingests are done by
 DuckDB and written by our own writer, as real Parquet with real stats. Everything happens in the
 calling thread, so that a process which is killed takes its jobs with it, as it does in life.
 """
@@ -12,9 +12,13 @@ from dataclasses import dataclass, field
 from urllib.parse import unquote, urlsplit
 
 import duckdb
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from support import quick_merge
+from support.quick_merge import FATE, sql
 from support.quick_sorted import rewrite_sorted
 from tandem.delta.parquet import DataFileReader, arrow_schema
 from tandem.delta.parquet_write import ParquetDataWriter, WrittenFile
@@ -27,6 +31,7 @@ from tandem.spark.job import (
     InputFile,
     JobLayout,
     JobResult,
+    MergeJob,
     RewriteJob,
     StatementJob,
 )
@@ -71,12 +76,12 @@ class QuickJobs:
             return JobStatus(JobPhase.FAILED, f"exit code {self._codes[name]}")
         opened = self._open[name]
         job = opened.spec.job
-        if not isinstance(job, StatementJob) or opened.is_done():
+        if not isinstance(job, StatementJob | MergeJob) or opened.is_done():
             return JobStatus(JobPhase.ENDED)
         round_ = self._rounds[name]
         request = opened.request(round_)
         if request is not None:
-            self.evaluate(opened, job, request.inputs, round_)
+            self.round(opened, job, request.inputs, round_)
             self._rounds[name] = round_ + 1
         return JobStatus(JobPhase.RUNNING)
 
@@ -90,12 +95,10 @@ class QuickJobs:
         job = opened.spec.job
         if isinstance(job, RewriteJob):
             self.rewrite(opened, job)
-        elif isinstance(job, StatementJob):
-            self.evaluate(opened, job, job.inputs, 0)
         elif isinstance(job, IngestJob):
             self.ingest(opened, job)
         else:
-            raise NotImplementedError("merges run on Spark")
+            self.round(opened, job, job.inputs, 0)
 
     def rewrite(self, opened: Control, job: RewriteJob) -> None:
         spec = opened.spec
@@ -137,6 +140,48 @@ class QuickJobs:
         )
         self.hook("published")
 
+    def round(
+        self,
+        opened: Control,
+        job: StatementJob | MergeJob,
+        inputs: Sequence[InputFile],
+        round_: int,
+    ) -> None:
+        if isinstance(job, StatementJob):
+            self.evaluate(opened, job, inputs, round_)
+        else:
+            self.merge(opened, job, inputs, round_)
+
+    def merge(
+        self, opened: Control, job: MergeJob, inputs: Sequence[InputFile], round_: int
+    ) -> None:
+        spec = opened.spec
+        rows = _rows(opened, inputs)
+        found = quick_merge.merged(opened, job, rows)
+        matched = found.filter(pc.not_equal(found.column(FATE), "Insert"))
+        updated = _bare(found.filter(pc.equal(found.column(FATE), "Update")))
+        inserted = _bare(found.filter(pc.equal(found.column(FATE), "Insert")))
+        files = [
+            output_file(file, round_=round_).model_copy(update={"fresh": fresh})
+            for part, fresh in ((updated, False), (inserted, True))
+            for file in (_write(opened, part, job.target_file_size) if part.num_rows else ())
+        ]
+        self.hook("written")
+        answer = _matches(matched, pc.equal(matched.column(FATE), "Update"))
+        opened.publish(
+            JobResult(
+                operation_id=spec.operation_id,
+                attempt=spec.attempt,
+                round=round_,
+                outputs=tuple(files),
+                matches=opened.sidecar(round_, "matches", answer),
+                rows_read=rows.num_rows,
+                rows_written=sum(file.rows for file in files),
+                rows_matched=matched.num_rows,
+            )
+        )
+        self.hook("published")
+
     def evaluate(
         self, opened: Control, job: StatementJob, inputs: Sequence[InputFile], round_: int
     ) -> None:
@@ -145,10 +190,9 @@ class QuickJobs:
         found = _select(rows, job.where, job.set)
         outputs: tuple[WrittenFile, ...] = ()
         if job.set and found.num_rows:
-            changed = found.drop_columns(["__input", "__position"])
-            outputs = _write(opened, changed, job.target_file_size)
+            outputs = _write(opened, _bare(found), job.target_file_size)
         self.hook("written")
-        answer = _matches(found, updates=bool(job.set))
+        answer = _matches(found, pa.repeat(bool(job.set), found.num_rows))
         opened.publish(
             JobResult(
                 operation_id=spec.operation_id,
@@ -200,14 +244,14 @@ def _rows(opened: Control, inputs: Sequence[InputFile]) -> pa.Table:
 
 def _select(rows: pa.Table, where: str, set_: Mapping[str, str]) -> pa.Table:
     chosen = ", ".join(
-        f"{_sql(set_[name])} AS {_quoted(name)}" if name in set_ else _quoted(name)
+        f"{sql(set_[name])} AS {_quoted(name)}" if name in set_ else _quoted(name)
         for name in rows.schema.names
     )
     with duckdb.connect() as engine:
         engine.execute("SET threads = 1")
         engine.register("rows", rows)
         found = engine.sql(
-            f"SELECT {chosen} FROM rows WHERE {_sql(where)} ORDER BY __input, __position"
+            f"SELECT {chosen} FROM rows WHERE {sql(where)} ORDER BY __input, __position"
         ).to_arrow_table()
         return found.cast(rows.schema)
 
@@ -222,28 +266,29 @@ def _write(opened: Control, rows: pa.Table, target_size: int) -> tuple[WrittenFi
     return writer.files
 
 
-def _matches(found: pa.Table, *, updates: bool) -> bytes:
-    """One output at most: the tables of these tests are far below the target size."""
-    nulls = pa.nulls(found.num_rows, pa.int64())
-    positions = pa.array(range(found.num_rows), pa.int64()) if updates else nulls
-    outputs = pa.array([0] * found.num_rows, pa.int32()) if updates else nulls.cast(pa.int32())
+def _bare(rows: pa.Table) -> pa.Table:
+    """Without the columns that only we know."""
+    return rows.drop_columns([name for name in rows.schema.names if name.startswith("__")])
+
+
+def _matches(found: pa.Table, updated: pa.Array) -> bytes:
+    """`updated`: which of the rows are written anew; others are deleted. One output at most: the
+    tables of these tests are far below the target size."""
+    is_updated = np.asarray(updated, dtype=bool)
+    places = pa.array(np.cumsum(is_updated) - 1, pa.int64(), mask=~is_updated)
+    outputs = pa.array(np.zeros(len(is_updated)), pa.int32(), mask=~is_updated)
     table = pa.table(
         {
             "input": found.column("__input").cast(pa.int32()),
             "position": found.column("__position").cast(pa.int64()),
             "output": outputs,
-            "output_position": positions,
+            "output_position": places,
         }
     )
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, table.schema) as stream:
         stream.write_table(table)
     return bytes(sink.getvalue())
-
-
-def _sql(canonical: str) -> str:
-    """Spark's quotes → DuckDB's; the statements of these tests mean the same in both."""
-    return canonical.replace("`", '"')
 
 
 def _quoted(name: str) -> str:

@@ -1,0 +1,88 @@
+"""`make matrix`: what `test_killed_at_points.py`, `test_killed_at_the_disk.py` and
+`test_crash_scenarios.py` have for some kinds of operations or only a part of, for all."""
+
+from __future__ import annotations
+
+import pytest
+
+from support.crash import Strike
+from support.crash_table import KINDS, MORE_KINDS
+from support.killed import (
+    COMMIT_LOOP,
+    SECOND_DEATH,
+    STRAIGHT,
+    ZOMBIES,
+    Nurseries,
+    Tables,
+    at_every_change,
+    before_and_after,
+    circumstances,
+    die_and_recover,
+    recover,
+    side_by_side,
+    zombie,
+)
+from tandem.operations.effects import Point
+
+ROUNDS = ("update", "delete", "merge")
+"""Kinds whose statements an append makes evaluate another round, as they are serializable."""
+IN_A_ROUND = (Point.READ_RESULT, *COMMIT_LOOP, "job:written", "job:published")
+POINTS = (*STRAIGHT, *SECOND_DEATH, Point.AWAIT_LOCKS, Point.LOOK_UP_COMMIT)
+
+
+@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize("kind", MORE_KINDS)
+def test_killed_at_every_point(
+    nurseries: Nurseries, tables: Tables, kind: str, point: Point
+) -> None:
+    before_and_after(nurseries, tables, kind, point, **circumstances(point))
+
+
+@pytest.mark.parametrize("meanwhile", ["append", "update"])
+@pytest.mark.parametrize("point", COMMIT_LOOP)
+@pytest.mark.parametrize("kind", [*KINDS, *MORE_KINDS])
+def test_C6_killed_in_the_second_round_of_the_commit_loop(
+    nurseries: Nurseries, tables: Tables, kind: str, point: Point, meanwhile: str
+) -> None:
+    before_and_after(nurseries, tables, kind, point, nth=2, meanwhile=meanwhile)
+
+
+@pytest.mark.parametrize("at", [Point.REQUEST_ROUND, *IN_A_ROUND])
+@pytest.mark.parametrize("kind", ROUNDS)
+def test_C6_killed_in_a_round_of_evaluation(
+    nurseries: Nurseries, tables: Tables, kind: str, at: str
+) -> None:
+    """An update's rows of the append are evaluated, a merge is executed again."""
+    nth = 1 if at == Point.REQUEST_ROUND else 2
+    if at.startswith("job:"):  # has no other side
+        die_and_recover(nurseries[0], tables(), kind, Strike(at, nth=nth), meanwhile="append")
+    else:
+        side_by_side(nurseries, tables, (kind, kind), at, nth=nth, meanwhile="append")
+
+
+@pytest.mark.parametrize("kind", MORE_KINDS)
+def test_killed_at_every_change_of_the_file_system(
+    nurseries: Nurseries, tables: Tables, kind: str
+) -> None:
+    assert at_every_change(nurseries, tables, kind) > 10
+
+
+@pytest.mark.parametrize("kind", MORE_KINDS)
+def test_killed_between_two_changes_of_the_clean_up(
+    nurseries: Nurseries, tables: Tables, kind: str
+) -> None:
+    nursery = nurseries[0]
+    for number in range(1, 6):
+        table = tables()
+        assert nursery.run(table.order(kind, strike=Strike("job:written"))).killed
+        end = nursery.run(table.order(kind, strike=Strike("disk", nth=number)))
+        assert end.killed
+        recover(nursery, table, kind, end)
+
+
+@pytest.mark.parametrize("strike", ZOMBIES, ids=str)
+@pytest.mark.parametrize("kind", MORE_KINDS)
+def test_Z1_Z6_a_zombie_publishes_nothing(
+    nurseries: Nurseries, tables: Tables, kind: str, strike: Strike
+) -> None:
+    zombie(nurseries, tables(), kind, strike)

@@ -1,0 +1,224 @@
+"""Crashes of single simulated operations: where they can be, and what must hold after each.
+
+A case is an operation, what happens beside it (`Beside`), and a strike at the n-th passage of a
+named point. The checker compares every version with its model as soon as it exists, so what is
+asserted here is the rest: the operation happened once, nothing is left, nothing happens again.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import cache
+
+from simulator.single import KINDS, MORE_KINDS, SERIALIZABLE, Single
+from support.faults import Call, Fault, StrikeOnce
+from tandem.errors import OutcomeUnknown, Reason
+from tandem.locks.model import WHOLE_TABLE, LockRequest, Mode
+from tandem.operations.effects import Effect, Point
+from tandem.operations.events import Ending, Event
+from tandem.operations.performer import Around, plainly
+from tandem.spec.status import Phase
+
+ALL_KINDS = (*KINDS, *MORE_KINDS, SERIALIZABLE)
+ROUNDS = ("update", "delete", "merge", SERIALIZABLE)
+"""Kinds whose jobs can be asked for more than one round."""
+OTHER = "somebody-else"
+NAMED_SEGMENTS_GONE = {
+    ("segment rewrite", deed) for deed in ("update_by_rewrite", "an update and a delete")
+}
+"""Where segments that an operation names may be gone, when it is planned again."""
+MOST_PASSAGES = 3
+"""Of one point: later ones are polls of the same job, or rounds like the one before."""
+
+
+class Beside(StrEnum):
+    """What happens while the operation runs. TWICE: the delete takes the version that it is about
+    to put."""
+
+    NOTHING = ""
+    APPEND = "append"
+    DELETE = "delete_with_vectors"
+    UPDATE = "update_by_rewrite"
+    TWICE = "an update and a delete"
+    BLOCKED = "somebody else holds the table at first"
+    LOST = "the answer of its put is lost"
+    UNSENT = "its put is lost"
+
+
+Passage = tuple[Point, int]
+"""A point, and the how manyth time (from 1) that an operation comes by."""
+
+
+@dataclass
+class Counted:
+    """An `around` that only counts."""
+
+    passages: list[Passage] = field(default_factory=list)
+    _counts: Counter[Point] = field(default_factory=Counter)
+
+    def __call__(self, effect: Effect, call: Call) -> Event:
+        self._counts[effect.point] += 1
+        if self._counts[effect.point] <= MOST_PASSAGES:
+            self.passages.append((effect.point, self._counts[effect.point]))
+        return call()
+
+
+@dataclass
+class Crowd:
+    """An `around` that lets others act. `inner` is what the test itself does at points."""
+
+    single: Single
+    beside: Beside
+    inner: Around = plainly
+    acted: int = 0
+
+    def __post_init__(self) -> None:
+        if self.beside is Beside.BLOCKED:
+            table = self.single.table.location
+            everything = LockRequest(table, OTHER, Mode.EXCLUSIVE, (WHOLE_TABLE,), OTHER)
+            self.single.world.locks.acquire(everything)
+
+    def __call__(self, effect: Effect, call: Call) -> Event:
+        event = self.inner(effect, lambda: self._perform(effect, call))
+        if self.beside is Beside.BLOCKED and effect.point is Point.AWAIT_LOCKS:
+            self.leave()
+        return event
+
+    def leave(self) -> None:
+        """Whoever else holds the table lets go."""
+        self.single.world.locks.release(self.single.table.location, OTHER, OTHER)
+
+    def _perform(self, effect: Effect, call: Call) -> Event:
+        is_put = effect.point is Point.PUT_COMMIT and not self.acted
+        if is_put and self.beside is Beside.UNSENT:
+            self.acted += 1
+            raise OutcomeUnknown("nobody heard it")
+        event = call()
+        if is_put and self.beside is Beside.LOST:
+            self.acted += 1
+            raise OutcomeUnknown("the answer was lost on its way")
+        if effect.point is Point.START_JOB and not self.acted:
+            self._commit(1)
+        elif effect.point is Point.ENTER_COMMIT and self.acted == 1:
+            self._commit(2)
+        return event
+
+    def _commit(self, number: int) -> None:
+        match self.beside:
+            case Beside.APPEND | Beside.DELETE | Beside.UPDATE if number == 1:
+                self._foreign(str(self.beside))
+            case Beside.TWICE:
+                self._foreign("update_by_rewrite" if number == 1 else "delete_with_vectors")
+            case _:
+                return
+        self.acted = number
+
+    def _foreign(self, name: str) -> None:
+        """Until it has changed a row: some statements match none."""
+        before = self.single.checker.models[-1]
+        while self.single.checker.models[-1] == before:
+            self.single.foreign(name)
+
+
+@cache
+def passages(kind: str, beside: Beside) -> tuple[Passage, ...]:
+    """What an operation comes by that nobody strikes."""
+    single, counted = Single(kind), Counted()
+    assert single.run(Crowd(single, beside, counted)) is not None
+    return tuple(counted.passages)
+
+
+def crash(
+    kind: str,
+    beside: Beside,
+    passage: Passage,
+    fault: Fault,
+    *,
+    again: tuple[Passage, Fault] | None = None,
+    jobs_live_on: bool = False,
+) -> Single:
+    """Strike, restart if it died, and look at all that must hold. `again` strikes the restart,
+    too."""
+    single = Single(kind)
+    strike = StrikeOnce(passage[0], fault, passage[1])
+    crowd = Crowd(single, beside, strike)
+    ending = single.run(crowd, jobs_live_on=jobs_live_on)
+    assert strike.struck, f"{passage} was not reached"
+    crowd.leave()
+    if again is not None:
+        assert ending is None
+        second = StrikeOnce(again[0][0], again[1], again[0][1])
+        ending = single.run(second, jobs_live_on=jobs_live_on)
+        assert second.struck, f"the restart did not reach {again}"
+    if ending is None:
+        ending = single.run(jobs_live_on=jobs_live_on)
+    assert ending is not None
+    if ending.reason is Reason.UNKNOWN_SEGMENT:
+        # What it was to rewrite was replaced before it could be planned again.
+        assert (kind, beside) in NAMED_SEGMENTS_GONE
+        did_not_happen(single, ending)
+    else:
+        happened_once(single, ending)
+    return single
+
+
+@cache
+def restart_passages(kind: str, passage: Passage, *, jobs_live_on: bool) -> tuple[Passage, ...]:
+    """What a restart comes by whose predecessor died after a passage."""
+    single = Single(kind)
+    strike = StrikeOnce(passage[0], Fault.DIE_AFTER, passage[1])
+    assert single.run(strike, jobs_live_on=jobs_live_on) is None
+    counted = Counted()
+    assert single.run(counted, jobs_live_on=jobs_live_on) is not None
+    return tuple(counted.passages)
+
+
+def did_not_happen(single: Single, ending: Ending) -> None:
+    """It ended otherwise, no version shows it, and nothing is left of it."""
+    assert ending.phase is Phase.FAILED, ending
+    assert single.commits == 0
+    nothing_is_left(single)
+    happens_no_more(single, ending)
+
+
+def happened_once(single: Single, ending: Ending) -> None:
+    """It committed, its result says so, nothing is left of it, and it does not happen again."""
+    assert ending.phase is Phase.SUCCEEDED, ending
+    assert ending.reason is Reason.COMMITTED, ending
+    assert single.commits == 1
+    assert ending.result is not None
+    assert ending.result.version == single.checker.succeeded[single.operation_id]
+    nothing_is_left(single)
+    happens_no_more(single, ending)
+
+
+def nothing_is_left(single: Single) -> None:
+    """No file that no version names, no lock, no job."""
+    assert single.files_left() == []
+    assert single.world.locks.entries(single.table.location) == ()
+    assert single.world.jobs.running() == []
+
+
+def happens_no_more(single: Single, ending: Ending) -> None:
+    """Run again, it reports the same result, starts no job and commits nothing."""
+    version, jobs = single.checker.version, len(single.world.jobs.drivers)
+    again = single.run()
+    assert again is not None
+    assert (again.phase, again.result) == (ending.phase, ending.result)
+    assert (single.checker.version, len(single.world.jobs.drivers)) == (version, jobs)
+
+
+def sample(kinds: tuple[str, ...]) -> Iterator[tuple[str, Beside, Passage, Fault]]:
+    """Every kind and point once, with faults and others' deeds in turn."""
+    faults, deeds = tuple(Fault), tuple(Beside)
+    for first, kind in enumerate(kinds):
+        found = {deed: passages(kind, deed) for deed in deeds}
+        points = list(dict.fromkeys(point for passed in found.values() for point, _ in passed))
+        for number, point in enumerate(points):
+            able = [deed for deed in deeds if (point, 1) in found[deed]]
+            deed = able[(number + first) % len(able)]
+            nth = max(n for passed, n in found[deed] if passed is point)
+            yield kind, deed, (point, nth), faults[(number + number // 4 + first) % len(faults)]

@@ -1,0 +1,109 @@
+"""`make matrix`: every kind of operation, every point, every fault, whatever others do meanwhile.
+
+`test_crash_points.py` has the part of it that `make test` can afford.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from simulator.crashing import (
+    ALL_KINDS,
+    Beside,
+    Passage,
+    crash,
+    passages,
+    restart_passages,
+)
+from simulator.two_drivers import Pair, steps_of
+from simulator.zombies import Funeral, job_comes_back, job_steps, operator_comes_back
+from support.faults import Fault
+from tandem.operations.effects import Point
+
+DEATHS = (Fault.DIE_BEFORE, Fault.DIE_AFTER)
+RESTART_ONLY = (
+    Point.FIND_COMMIT,
+    Point.ADOPT_ATTEMPT,
+    Point.ABANDON_ATTEMPT,
+    Point.CLEAN_ATTEMPT,
+)
+PASSAGES = [
+    (kind, beside, passage)
+    for kind in ALL_KINDS
+    for beside in Beside
+    for passage in passages(kind, beside)
+]
+
+
+@pytest.mark.parametrize("fault", Fault)
+@pytest.mark.parametrize(("kind", "beside", "passage"), PASSAGES)
+def test_C4_C5_C6_crash_anywhere(kind: str, beside: Beside, passage: Passage, fault: Fault) -> None:
+    crash(kind, beside, passage, fault)
+
+
+@pytest.mark.parametrize("fault", DEATHS)
+@pytest.mark.parametrize(("kind", "beside", "passage"), PASSAGES)
+def test_C6_crash_anywhere_while_jobs_live_on(
+    kind: str, beside: Beside, passage: Passage, fault: Fault
+) -> None:
+    crash(kind, beside, passage, fault, jobs_live_on=True)
+
+
+def restart_strikes(kind: str, first: Passage, lives: bool) -> Iterator[tuple[Passage, Fault]]:
+    """Every passage of the restart; what only restarts come by, with every fault."""
+    faults = tuple(Fault)
+    for number, passage in enumerate(restart_passages(kind, first, jobs_live_on=lives)):
+        rotating = (faults[(number + number // 4) % len(faults)],)
+        for fault in faults if passage[0] in RESTART_ONLY else rotating:
+            yield passage, fault
+
+
+@pytest.mark.parametrize("lives", [False, True], ids=["jobs die", "jobs live on"])
+@pytest.mark.parametrize(
+    ("kind", "first"),
+    [(kind, first) for kind in ALL_KINDS for first in passages(kind, Beside.NOTHING)],
+)
+def test_C6_the_restart_crashes_too(kind: str, first: Passage, lives: bool) -> None:
+    for strike in restart_strikes(kind, first, lives):
+        crash(kind, Beside.NOTHING, first, Fault.DIE_AFTER, again=strike, jobs_live_on=lives)
+
+
+@pytest.mark.parametrize("kind", ALL_KINDS)
+def test_a_restart_comes_by_every_point_that_is_only_its(kind: str) -> None:
+    """Else nothing would be tried there."""
+    come_by = {
+        point
+        for first in passages(kind, Beside.NOTHING)
+        for point, _ in restart_passages(kind, first, jobs_live_on=False)
+    }
+    assert come_by >= set(RESTART_ONLY)
+
+
+@pytest.mark.parametrize("funeral", Funeral)
+@pytest.mark.parametrize("kind", ALL_KINDS)
+def test_Z1_Z14_an_operator_comes_back_after_its_funeral(kind: str, funeral: Funeral) -> None:
+    for begun in range(steps_of(kind)):
+        operator_comes_back(kind, begun, funeral)
+
+
+@pytest.mark.parametrize("cleaned", [False, True])
+@pytest.mark.parametrize("kind", ALL_KINDS)
+def test_Z1_Z6_a_job_comes_back_after_its_funeral(kind: str, cleaned: bool) -> None:
+    for begun in range(job_steps(kind)):
+        job_comes_back(kind, begun, cleaned=cleaned)
+
+
+@pytest.mark.parametrize("kind", ALL_KINDS)
+def test_Z1_a_driver_that_comes_back_in_the_midst_of_its_successors_work(kind: str) -> None:
+    """It ends before the other goes on. Every third pair of points."""
+    for begun in range(steps_of(kind)):
+        for done in range(begun % 3, steps_of(kind), 3):
+            pair = Pair(kind)
+            pair.take(pair.first, begun)
+            second = pair.session()
+            pair.take(second, done)
+            pair.run(pair.first)
+            pair.run(second)
+            pair.check(pair.first, second)

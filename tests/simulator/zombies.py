@@ -1,0 +1,152 @@
+"""Who was declared dead, and comes back: operators and jobs, at every step of theirs.
+
+The first process stands still. Meanwhile others take it for dead: a cleaning abandons its attempt
+and takes its files, a successor does the work, or both, in either order. Then it goes on where it
+stood. Whatever it does, the operation happens once.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from functools import cache
+
+from simulator.crashing import Beside, Crowd, happens_no_more, nothing_is_left
+from simulator.jobs import Driver
+from simulator.single import MOST_STEPS, SERIALIZABLE, Single
+from simulator.two_drivers import Pair
+from tandem.errors import Reason
+from tandem.operations.events import Ending
+from tandem.operations.known import Means
+from tandem.operations.retention import clean
+from tandem.planning.cleaning import Rules
+
+MOST_JOB_STEPS = 60
+"""No job here takes so many, but for one that waits for somebody to ask it more."""
+SHORT_MS = 500
+RULES = Rules(SHORT_MS, SHORT_MS, SHORT_MS, SHORT_MS)
+"""Nothing is kept that is not needed."""
+
+
+class Funeral(StrEnum):
+    """What the others do before the first one comes back."""
+
+    CLEANED = "cleaned"
+    CLEANED_REPLACED = "cleaned, then replaced"
+    REPLACED_CLEANED = "replaced, then cleaned"
+
+
+def bury(single: Single) -> tuple[tuple[str, int], ...]:
+    """Long after, a cleaning by somebody who takes everybody for dead; what it abandoned."""
+    single.world.living.clear()
+    single.world.locks.expire(single.table.location, single.operation_id)
+    single.world.clock.now += 10 * SHORT_MS
+    ports = single.world.ports()
+    cleaned = clean(single.table, RULES, Means(ports.clock, ports.processes, ports.nonces))
+    single.checker.catch_up()
+    return cleaned.abandoned
+
+
+def operator_comes_back(kind: str, begun: int, funeral: Funeral) -> None:
+    """The operator stood still after `begun` steps."""
+    pair = Pair(kind)
+    single = pair.single
+    pair.take(pair.first, begun)
+    if funeral is not Funeral.REPLACED_CLEANED:
+        bury(single)
+    if funeral is not Funeral.CLEANED:
+        second = pair.session()
+        pair.run(second)
+        assert second.ending is not None
+        assert second.ending.reason is Reason.COMMITTED, second.ending
+    if funeral is Funeral.REPLACED_CLEANED:
+        bury(single)
+    version = single.checker.version
+    pair.run(pair.first)
+    ending = pair.first.ending
+    assert ending is not None
+    if funeral is not Funeral.CLEANED:
+        assert ending.reason is Reason.COMMITTED or ending.elsewhere, ending
+        assert single.checker.version == version, "it put something after its funeral"
+    _settled(single, ending)
+
+
+def _settled(single: Single, ending: Ending) -> None:
+    """Done at last, once; what zombies left is taken by a cleaning, and nothing else."""
+    if ending.reason is not Reason.COMMITTED:
+        found = single.run(jobs_live_on=True)
+        assert found is not None
+        ending = found
+    assert ending.reason is Reason.COMMITTED, ending
+    assert single.commits == 1
+    for driver in single.world.jobs.running():
+        single.world.jobs.die(driver)
+    bury(single)
+    nothing_is_left(single)
+    present = set(single.world.store.paths())
+    assert {path for path in single.checker.files if path not in present} == set()
+    happens_no_more(single, ending)
+
+
+class _Doomed:
+    """An operation whose first job stops after some steps of it, and may come back."""
+
+    def __init__(self, kind: str, begun: int) -> None:
+        self.single = Single(kind)
+        self.begun = begun
+        self.done = 0
+        self.driver: Driver | None = None
+        beside = Beside.APPEND if kind == SERIALIZABLE else Beside.DELETE
+        self.session = self.single.session(Crowd(self.single, beside))
+
+    def advance(self) -> bool:
+        """A step of the session, and one of each job."""
+        going = self.session.advance()
+        self.single.checker.catch_up()
+        for driver in self.single.world.jobs.running():
+            if self.driver is None and self.done == self.begun:
+                self.driver = driver
+                self.single.world.jobs.die(driver)
+            else:
+                self.single.world.jobs.advance(driver)
+                self.done += 1
+        return going
+
+    def ended(self) -> Ending:
+        for _ in range(MOST_STEPS):
+            if not self.advance():
+                break
+        assert self.session.ending is not None, f"it hangs at {self.session.next_effect}"
+        return self.session.ending
+
+
+@cache
+def job_steps(kind: str) -> int:
+    """How many steps the job of an undisturbed run takes."""
+    doomed = _Doomed(kind, -1)
+    doomed.ended()
+    return doomed.done
+
+
+def job_comes_back(kind: str, begun: int, *, cleaned: bool) -> None:
+    """The job's driver was given up after `begun` steps; it goes on beside its successor, or
+    when that is over and everything has been cleaned."""
+    doomed = _Doomed(kind, begun)
+    single = doomed.single
+    if not cleaned:
+        while len(single.world.jobs.drivers) < 2 and doomed.advance():
+            pass
+        assert doomed.driver is not None
+        doomed.driver.alive = True
+    ending = doomed.ended()
+    driver = doomed.driver
+    assert driver is not None
+    if cleaned:
+        bury(single)
+    version = single.checker.version
+    driver.alive = True
+    for _ in range(MOST_JOB_STEPS):
+        if driver.alive:
+            single.world.jobs.advance(driver)
+    single.checker.catch_up()
+    assert single.checker.version == version
+    _settled(single, ending)
