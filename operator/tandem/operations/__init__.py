@@ -7,7 +7,9 @@
     performer, publisher           perform one effect against the real world; commits
     session, driver                loops over them, for one operation
     run                            orders and starts many: `tandem run`, `tandem plan`
-    compaction, update, ingest     what is special about each kind: plan, job, change set
+    compaction, segment_rewrite, update, merge, ingest
+                                   what is special about each kind: plan, job, change set
+    by_row                         what updates, deletes and merges share
     table                          adopt or create a table
 
 Whoever drives it (command line, operator, simulator) performs the effects; each is a named
