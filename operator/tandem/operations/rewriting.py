@@ -12,7 +12,7 @@ from pyroaring import BitMap64
 
 from tandem.delta import dv, protocol
 from tandem.delta.actions import AddFile
-from tandem.errors import LogGap, ManifestInvalid
+from tandem.errors import CountMismatch, LogGap, ManifestInvalid
 from tandem.locks.model import Mode, Resource, segment
 from tandem.operations import jobs, layout
 from tandem.operations.changes import verdict_of_table
@@ -51,7 +51,7 @@ class Rewriting:
         return Planned(plan.summary, None, Mode.REWRITE, locks_on(plan.summary.segments))
 
     def begin(self) -> None:
-        """Another plan: nothing of the last attempt's result holds."""
+        """Another plan or another result: nothing of the last attempt's holds."""
         self._row_map, self._row_map_bytes = None, b""
         self._inputs, self._decided = (), None
 
@@ -82,6 +82,8 @@ class Rewriting:
                 resource=layout.rounds(result.operation_id, result.attempt),
                 field="rowMap",
             )
+        # Perhaps of an attempt that somebody else planned, and we adopt after one of ours.
+        self.begin()
         self._row_map_bytes = jobs.sidecar(work.table.store, result.row_map)
         plan, _ = work.frozen
         self._row_map = rowmap_format.from_bytes(
@@ -180,9 +182,20 @@ def _as_planned(file: InputFile) -> RewriteInput:
 
 
 def published(work: Work, decision: RewriteDecision) -> list[OutputFile]:
-    """The files that a decision makes visible, in the order of the result."""
+    """The files that a decision makes visible, in the order of the result.
+
+    Raises: CountMismatch if the decision was made on another result: its rows would be lost.
+    """
     chosen = set(decision.outputs)
-    return [output for output in work.results[0].outputs if output.path in chosen]
+    found = [output for output in work.results[0].outputs if output.path in chosen]
+    if len(found) != len(chosen):
+        raise CountMismatch(
+            "A decision names files that the result does not have",
+            found=f"{len(found)} of them",
+            expected=f"all {len(chosen)}",
+            remedy="Nothing was published; run the operation again",
+        )
+    return found
 
 
 def locks_on(names: Iterable[str]) -> tuple[Resource, ...]:

@@ -1,0 +1,71 @@
+"""A session whose own attempt has failed takes over the attempt of somebody else: nothing that
+it decided for its own may be taken for a decision about the other's files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from support.quick_lake import QuickLake, make
+from support.rewritten import RECOMPRESS, rewrite
+from support.tables import loads
+from tandem.operations.effects import Effect, Point
+from tandem.operations.events import Event
+from tandem.operations.ports import Hands, ProcessId
+from tandem.spec.resources import Operation
+from tandem.spec.status import Phase
+
+
+class _Killed(BaseException):
+    """Nobody in the engine catches this."""
+
+
+@dataclass(frozen=True)
+class _ElsewhereProcesses:
+    """Another host, which knows nothing of this one."""
+
+    def me(self) -> ProcessId:
+        return ProcessId("elsewhere", 7, "then")
+
+    def alive(self, process: ProcessId) -> bool:
+        return process == self.me()
+
+
+def _dies_before_commit(effect: Effect, call: Callable[[], Event]) -> Event:
+    if effect.point is Point.ENTER_COMMIT:
+        raise _Killed
+    return call()
+
+
+def _rewritten(lake: QuickLake) -> Operation:
+    return rewrite(lake, *lake.names, **RECOMPRESS)
+
+
+@pytest.mark.parametrize("made", [QuickLake.compaction, _rewritten])
+def test_attempt_of_another_is_adopted_after_an_own_one_failed(
+    tmp_path: Path, made: Callable[[QuickLake], Operation]
+) -> None:
+    """I-1: its outputs are published, not those of the decision that was kept in memory."""
+    lake = make(tmp_path)
+    lake.backoff_limit = 1
+    operation = made(lake)
+    seen: list[Point] = []
+
+    def around(effect: Effect, call: Callable[[], Event]) -> Event:
+        seen.append(effect.point)
+        if effect.point is Point.PUT_COMMIT and seen.count(effect.point) == 1:
+            for path in lake.path.glob(f"*-{effect.attempt}/*.parquet"):
+                path.unlink()  # as a vacuum without retention does
+        if effect.point is Point.CHECK_EARLIER_OUTCOME and seen.count(effect.point) == 2:
+            ports = lake.ports(processes=_ElsewhereProcesses(), hands=Hands())
+            with pytest.raises(_Killed):
+                lake.run(operation, around=_dies_before_commit, ports=ports)
+        return call()
+
+    status = lake.run(operation, around=around)
+    assert status.phase is Phase.SUCCEEDED, status
+    assert Point.ADOPT_ATTEMPT in seen
+    lake.assert_rows(loads(range(4)))
