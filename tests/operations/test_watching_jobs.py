@@ -8,7 +8,7 @@ from simulator.single import SERIALIZABLE, Single
 from tandem.errors import Reason
 from tandem.operations import layout
 from tandem.operations.effects import Point
-from tandem.operations.jobs import eta_seconds
+from tandem.operations.jobs import LOOK_EVERY, eta_seconds
 from tandem.operations.session import Session
 from tandem.operations.statuses import status_of
 from tandem.operations.work import Pace
@@ -168,3 +168,19 @@ def test_a_later_round_that_fails_is_not_waited_for() -> None:
     path = layout.round_file(single.operation_id, 1, 1, "failure.json")
     single.world.store.put(path, failure.model_dump_json(by_alias=True).encode())
     assert single.drive(session).reason is Reason.STATEMENT_FAILED
+
+
+@pytest.mark.parametrize("cleaned", [False, True], ids=["ended", "cleaned"])
+def test_who_was_taken_for_dead_does_not_wait_for_ever(cleaned: bool) -> None:
+    """Its driver may wait for more rounds, and say so, long after the result was cleaned away."""
+    single = Single("compaction")
+    session = running(single)
+    if cleaned:
+        single.world.store.delete([layout.plan(single.operation_id, 1)])
+    else:
+        single.world.store.put(layout.ended(single.operation_id, 1), b"{}")
+    for _ in range(LOOK_EVERY):
+        assert session.advance()
+    waiting = session.state.waiting
+    assert waiting is None or waiting.point is not Point.POLL_JOB
+    assert session.state.message.startswith("attempt 1 was taken for dead")

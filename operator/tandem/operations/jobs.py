@@ -128,7 +128,7 @@ def poll(work: Work, runner: JobRunner, attempt: int, round_: int, now_ms: int) 
         message = status.message or "the job ended without a result"
         return JobLost(status.reason or Reason.JOB_FAILED, f"{message}{where}", status.transient)
     work.polls += 1
-    if work.polls % LOOK_EVERY == 0 and _exists(store, layout.ended(operation_id, attempt)):
+    if work.polls % LOOK_EVERY == 0 and _is_over(store, operation_id, attempt):
         # Its result has been cleaned away, or will be, and its driver waits for more rounds.
         message = f"attempt {attempt} was taken for dead and ended by another session"
         return JobLost(Reason.ABANDONED, message)
@@ -227,6 +227,13 @@ def check_outputs(store: Store, operation_id: str, attempt: int, change: ChangeS
                 expected=f"{output.add.size} bytes",
                 remedy="Does somebody vacuum this table without retention?",
             )
+
+
+def _is_over(store: Store, operation_id: str, attempt: int) -> bool:
+    """Whether somebody has ended the attempt. Later even the record of that is cleaned away,
+    with the plan, which was there before the job."""
+    ended, plan = layout.ended(operation_id, attempt), layout.plan(operation_id, attempt)
+    return _exists(store, ended) or not _exists(store, plan)
 
 
 def _exists(store: Store, path: str) -> bool:
