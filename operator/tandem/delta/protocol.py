@@ -223,6 +223,12 @@ def features_in_use(protocol: Protocol, metadata: Metadata) -> tuple[str, ...]:
     )
 
 
+FORGETFUL = "delta.setTransactionRetentionDuration"
+"""With this property checkpoints of others leave out each `txn` that is older, so nobody knows
+any more what was committed or abandoned: an ingest would be done twice, and the files of a
+success be deleted as those of a failure."""
+
+
 def refusals(
     protocol: Protocol, metadata: Metadata, kind: OperationKind
 ) -> Iterator[tuple[str, str]]:
@@ -232,6 +238,8 @@ def refusals(
     reads = kind is OperationKind.READ
     if not reads and protocol.min_writer > _NEWEST_WRITER:
         yield f"writer version {protocol.min_writer}", "we know writer versions 1 to 7"
+    if not reads:
+        yield from _forgets(metadata)
     schema = parse(metadata.schema_string)
     for name in sorted(reader_features(protocol) if reads else writer_features(protocol)):
         feature = FEATURES.get(name)
@@ -249,6 +257,17 @@ def check(
     Raises: UnsupportedFeature, which names every feature concerned.
     """
     _refuse(list(refusals(protocol, metadata, kind)), f"{kind.lower()} is refused", resource)
+
+
+def check_remembers(metadata: Metadata, *, resource: str = "") -> None:
+    """Refuse a table whose log may have forgotten what was committed. Raises:
+    UnsupportedFeature."""
+    _refuse(list(_forgets(metadata)), "to go on is refused", resource)
+
+
+def _forgets(metadata: Metadata) -> Iterator[tuple[str, str]]:
+    if FORGETFUL in metadata.configuration:
+        yield FORGETFUL, "checkpoints may forget which operations have committed"
 
 
 def check_readable(protocol: Protocol, metadata: Metadata, *, resource: str = "") -> None:

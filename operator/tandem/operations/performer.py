@@ -166,7 +166,13 @@ class Performer:
         def twin(attempt: int) -> bool:
             return ports.hands.busy(self._key(attempt), self)
 
-        return earlier.find(self._store, self._id, stops, ports.processes, ports.jobs, twin)
+        found = earlier.find(self._store, self._id, stops, ports.processes, ports.jobs, twin)
+        if found.attempt and found.recorded is None and not stops.succeeded:
+            # What may have committed is neither done again nor cleaned.
+            protocol.check_remembers(
+                self.work.snapshot.metadata, resource=self.work.identity.display
+            )
+        return found
 
     def _find_commit(self, _effect: Effect, _state: OperationState) -> Event:
         if not commit.stops(self.work.snapshot, self._id).succeeded:
