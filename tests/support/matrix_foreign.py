@@ -170,6 +170,8 @@ FOREIGN: dict[str, Foreign] = {
     "W5-spark-vacuum-without-retention": Foreign(
         (
             *_spark("SET spark.databricks.delta.retentionDurationCheck.enabled = false"),
+            # By default it lists a folder by ten thousand tasks, which takes minutes here.
+            *_spark("SET spark.sql.sources.parallelPartitionDiscovery.parallelism = 2"),
             *_spark("VACUUM {table} RETAIN 0 HOURS"),
         ),
         same,

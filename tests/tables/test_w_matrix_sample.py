@@ -1,0 +1,70 @@
+"""A sample of the W matrix: most foreign actions once, every operation of ours in both orders.
+
+`make matrix` plays all cells, Spark + Delta in a JVM of its own; here it writes in the session
+that tests share, and tables that only Spark can make are left out (they take seconds each).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from pyspark.sql import SparkSession
+
+from support.foreign_process import Process, spark_here, started
+from support.matrix_cells import Cell, Order, Stage
+from support.matrix_foreign import FOREIGN
+from support.matrix_ours import OURS
+from support.matrix_tables import MADE_BY_SPARK, MatrixTables
+
+
+LEFT_OUT = frozenset(
+    {
+        "W1-spark-insert",
+        "W5-spark-vacuum-without-retention",
+        "W7-spark-optimize-z-order",
+        "W8-spark-add-column",
+        "W8-spark-constraint",
+        "W8-spark-property",
+        "W10-change-data-feed-delete",
+    }
+)
+"""Spark's are the dear ones, and deltalake does as much in other cells."""
+
+
+def sample() -> Iterator[Cell]:
+    """Operations in turn; the order of the two changes with every round."""
+    names = list(OURS)
+    actions = [
+        name
+        for name, foreign in FOREIGN.items()
+        if foreign.shape not in MADE_BY_SPARK and name not in LEFT_OUT
+    ]
+    for number, action in enumerate(actions):
+        round_, turn = divmod(number, len(names))
+        yield Cell(names[turn], action, list(Order)[(round_ + turn) % 2])
+
+
+@pytest.fixture(scope="module")
+def foreign_deltalake() -> Iterator[Process]:
+    with started("deltalake") as engine:
+        yield engine
+
+
+@pytest.fixture(scope="module")
+def stage(
+    delta_spark: SparkSession, foreign_deltalake: Process, tmp_path_factory: pytest.TempPathFactory
+) -> Stage:
+    spark = spark_here(delta_spark)
+    tables = MatrixTables(tmp_path_factory.mktemp("matrix"), delta_spark, spark)
+    return Stage(tables, foreign_deltalake, spark)
+
+
+@pytest.mark.parametrize("cell", [*sample()], ids=str)
+def test_W1_W2_W3_W4_W5_W6_W7_W8_W10_sample(stage: Stage, cell: Cell) -> None:
+    stage.play(cell)
+
+
+def test_every_operation_is_met_in_both_orders() -> None:
+    met = {(cell.ours, cell.order) for cell in sample()}
+    assert met == {(name, order) for name in OURS for order in Order}
