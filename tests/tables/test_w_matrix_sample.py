@@ -17,7 +17,6 @@ from support.matrix_foreign import FOREIGN
 from support.matrix_ours import OURS
 from support.matrix_tables import MADE_BY_SPARK, MatrixTables
 
-
 LEFT_OUT = frozenset(
     {
         "W1-spark-insert",
