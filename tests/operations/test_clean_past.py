@@ -3,20 +3,25 @@ up meanwhile, and by rounds that read only what is new."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from urllib.parse import quote
 
 import pytest
 
 from support import deltalog as dl
+from tandem.delta import dv
+from tandem.delta.actions import DeletionVector
 from tandem.delta.checkpoint_write import write_checkpoint
 from tandem.delta.cleanup import clean as clean_log
 from tandem.delta.log import DeltaLog
 from tandem.errors import UnsupportedFeature
 from tandem.operations.known import Means
+from tandem.operations.past import live_files
 from tandem.operations.retention import MARKER, Options, clean, rules_for
 from tandem.operations.work import Table
 from tandem.planning.cleaning import DAY_MS, Rules
 from tandem.spec.table import Retention
+from tandem.storage import open_store
 from tandem.storage.memory import MemoryStore
 
 CONFIGURATION = {
@@ -127,6 +132,18 @@ def test_a_table_with_a_feature_that_we_do_not_know_is_left_alone() -> None:
     with pytest.raises(UnsupportedFeature):
         clean(daily.table, daily.rules(), Means())
     assert daily.files() == before
+
+
+def test_a_vector_that_is_named_by_its_absolute_path_is_live(tmp_path: Path) -> None:
+    """As a clone may name it, though a removal calls the same file by its short name."""
+    store = open_store(tmp_path.as_uri())
+    vector = {**dl.vector("vBn[lx{q8@P<9BNH/isA"), "storageType": "u"}
+    short = dv.file_path(DeletionVector("u", vector["pathOrInlineDv"], 0, 0))
+    whole = {**vector, "storageType": "p", "pathOrInlineDv": f"{tmp_path.as_uri()}/{short}"}
+    add = dl.add("a.parquet", deletionVector=whole, stats='{"numRecords":10}')
+    commit = [dl.info(), dl.protocol(), dl.metadata(CONFIGURATION), add]
+    store.put(dl.commit_name(0), dl.lines(commit))
+    assert live_files(DeltaLog(store).snapshot()) == {"a.parquet", short}
 
 
 def kept(files: str) -> Retention:

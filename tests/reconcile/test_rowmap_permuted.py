@@ -315,6 +315,10 @@ def test_every_cut_and_every_flipped_byte_of_a_sorted_map_is_noticed() -> None:
         lambda h: h["shuffles"][0].__setitem__(1, [0]),
         lambda h: h.pop("shuffles"),
         lambda h: h.__setitem__("shuffles", []),
+        # Numbers that nobody can count with, or hold in memory.
+        lambda h: h["outputs"][0].__setitem__(1, float("inf")),
+        lambda h: h["inputs"][0].__setitem__(1, 10**30),
+        lambda h: h["inputs"][0].__setitem__(1, 2**60),
     ],
 )
 def test_a_header_that_does_not_fit_the_ranks_is_refused_though_the_checksum_holds(

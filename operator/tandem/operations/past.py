@@ -117,16 +117,18 @@ def live_files(snapshot: Snapshot) -> frozenset[str]:
     for chunk in snapshot.files["path"].chunks:
         for path in chunk.to_pylist():
             found.update(spellings(unquote(path), location))
-    found.update(_vectors(snapshot.files["deletion_vector"]))
+    for path in _vectors(snapshot.files["deletion_vector"]):
+        found.update(spellings(path, location))
     return frozenset(found)
 
 
 def _vectors(column: pa.ChunkedArray) -> Iterator[str]:
     for chunk in column.chunks:
-        relative = pc.equal(pc.struct_field(chunk, "storageType"), "u")
-        named = chunk.filter(pc.fill_null(relative, False))
-        for text in pc.unique(pc.struct_field(named, "pathOrInlineDv")).to_pylist():
-            yield dv.file_path(DeletionVector("u", text, 0, 0))
+        for storage in ("u", "p"):
+            there = pc.equal(pc.struct_field(chunk, "storageType"), storage)
+            named = chunk.filter(pc.fill_null(there, False))
+            for text in pc.unique(pc.struct_field(named, "pathOrInlineDv")).to_pylist():
+                yield dv.file_path(DeletionVector(storage, text, 0, 0))
 
 
 def spellings(path: str, location: str) -> tuple[str, ...]:

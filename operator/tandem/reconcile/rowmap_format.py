@@ -133,7 +133,7 @@ def from_bytes(
         identity = _identity(header["identity"])
         body = memoryview(data)[_PREFIX.size + header_size : -_DIGEST_SIZE]
         row_map = _decode(header, identity, body, sorted_=version == VERSION)
-    except (KeyError, TypeError, ValueError, IndexError) as error:
+    except (KeyError, TypeError, ValueError, IndexError, OverflowError, MemoryError) as error:
         # The checksum holds, so another writer than ours made it.
         raise invalid("The row map's header does not describe its body", error) from error
     if expected is not None and identity != expected:
@@ -174,7 +174,7 @@ def _decode(
         rows = sum(inputs[index].live for index in members)
         ranks = ranks_format.decode(encoding, body[offset : offset + size], rows)
         offset += size
-        shuffles.append(Shuffle(tuple(members), tuple(written), ranks))
+        shuffles.append(Shuffle(tuple(map(int, members)), tuple(map(int, written)), ranks))
     runs = [
         Run(input_, in_start, in_end, output, out_start, RunKind(kind))
         for kind, input_, output, in_start, in_end, out_start in records.tolist()
