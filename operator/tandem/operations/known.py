@@ -166,5 +166,5 @@ class Knowledge:
             reads.add(plan.read_version)
             pin = Pin(operation_id, attempt, plan.kind, plan.read_version)
             for logged_path in pins.inputs(self._store, pin):
-                inputs.update(past.spellings(unquote(logged_path), self._table.location))
+                inputs.update(past.kept(unquote(logged_path), self._table.location))
         return tuple(sorted(reads)), frozenset(inputs)

@@ -116,9 +116,9 @@ def live_files(snapshot: Snapshot) -> frozenset[str]:
     location = snapshot.location
     for chunk in snapshot.files["path"].chunks:
         for path in chunk.to_pylist():
-            found.update(spellings(unquote(path), location))
+            found.update(kept(unquote(path), location))
     for path in _vectors(snapshot.files["deletion_vector"]):
-        found.update(spellings(path, location))
+        found.update(kept(path, location))
     return frozenset(found)
 
 
@@ -129,6 +129,16 @@ def _vectors(column: pa.ChunkedArray) -> Iterator[str]:
             named = chunk.filter(pc.fill_null(there, False))
             for text in pc.unique(pc.struct_field(named, "pathOrInlineDv")).to_pylist():
                 yield dv.file_path(DeletionVector(storage, text, 0, 0))
+
+
+def kept(path: str, location: str) -> tuple[str, ...]:
+    """How a listing may call a file that must stay. What seems to lie elsewhere may lie here
+    (links, other names of a bucket): then by every end of its path."""
+    found = spellings(path, location)
+    if found:
+        return found
+    parts = path.split("/")
+    return tuple("/".join(parts[first:]) for first in range(1, len(parts)))
 
 
 def spellings(path: str, location: str) -> tuple[str, ...]:
