@@ -68,12 +68,16 @@ storm: setup ## Every death of the operator that there is, 500 resources at once
 matrix: setup ## Every foreign writer beside every operation; the whole search; the big simulation
 	@$(BIN)/python tools/spark_setup.py --tests
 	@PYTHONPATH=operator:tests $(BIN)/python tools/matrix_outcomes.py --begin
-	@$(BIN)/pytest -n 2 --dist loadfile -o python_files='matrix_*.py' tests/matrix $(PYTEST_ARGS)
+	@$(BIN)/pytest -n 2 --dist loadfile -o python_files='matrix_*.py' tests $(PYTEST_ARGS)
 	@PYTHONPATH=operator:tests $(BIN)/python tools/matrix_outcomes.py
 	@$(BIN)/python tools/generate_docs.py
 	@$(BIN)/pytest -o python_files='timed_*.py' tests/matrix
 	@PYTHONPATH=operator:tests $(BIN)/python -m reconcile.search --all --random 200000 --processes 2
 	@PYTHONPATH=operator:tests $(BIN)/python -m simulator --seeds 0:3000 --processes 2
+
+.PHONY: mutants
+mutants: setup ## Plant one bug at a time: some check must notice each (a quarter of an hour)
+	@PYTHONPATH=operator:tests $(BIN)/python -m mutants.run
 
 .PHONY: e2e
 e2e: setup ## End to end: a whole cluster of one node (root), or KUBECONTEXT=name; 25 minutes cold
@@ -116,11 +120,3 @@ lock: .venv/.installed ## Resolve requirements/*.in anew into the lock files (ne
 .PHONY: clean
 clean: ## Remove the environment and all caches of this tree
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build
-
-##@ Not built yet
-
-LATER = @echo "make $@ is not built yet: it comes with $(1)." >&2; exit 1
-
-.PHONY: mutants
-mutants: ## Planted bugs that the tests must catch (comes with the whole reconciliation)
-	$(call LATER,the whole reconciliation)

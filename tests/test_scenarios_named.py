@@ -27,7 +27,8 @@ BOTH_WAYS = (*COMPACTION_AND_UPDATE, *INGEST_AND_COMPACTION, "Z2", "Z11")
 PLANS = ("C1a", "C1b", "C11", "C11b", "C12", "C12b", "C13", "C14")
 FAILURES = ("C4", "C5", "C6", "C6b", "C15", "D9", "D23", "Z5", "Z6", "Z13", "Z14", "Z16", "Z20")
 FOREIGN = ("W1", "W2", "W3", "W4", "W5", "W6", "W7", "W8", "W10")
-ON_TABLES = (*BOTH_WAYS, *PLANS, *FAILURES)
+VERSIONS = ("D45", "D46", "D52", "D54", "D55", "C8", "C9", "C16", "W9", "Z8", "Z9", "Z10", "Z19")
+ON_TABLES = (*BOTH_WAYS, *PLANS, *FAILURES, *VERSIONS)
 """Asked for on real tables, read by other engines."""
 
 IN_A_CLUSTER = (

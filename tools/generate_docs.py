@@ -1,5 +1,4 @@
-"""Write what is generated: `docs/{reasons,resources,troubleshooting,cli,metrics}.md`, `crds/` and
-parts of `charts/tandem`.
+"""Write what is generated: pages of `docs/` (`PAGES` below), `crds/`, parts of `charts/tandem`.
 
     python tools/generate_docs.py
 
@@ -21,6 +20,7 @@ import chart_docs  # noqa: E402
 import dashboard  # noqa: E402
 import metrics_page  # noqa: E402
 import resource_page  # noqa: E402
+import scenarios_page  # noqa: E402
 import troubleshooting_page  # noqa: E402
 from tandem import errors  # noqa: E402
 from tandem.errors import Reason  # noqa: E402
@@ -113,6 +113,11 @@ def metrics() -> str:
     return metrics_page.metrics(NOTE)
 
 
+def scenarios() -> str:
+    """Which test is which numbered scenario."""
+    return scenarios_page.scenarios(NOTE)
+
+
 def troubleshooting() -> str:
     """What to look at and to do, by reason."""
     return troubleshooting_page.troubleshooting(NOTE, list(_groups()))
@@ -121,6 +126,7 @@ def troubleshooting() -> str:
 PAGES = {
     "reasons.md": reasons,
     "resources.md": resources,
+    "scenarios.md": scenarios,
     "troubleshooting.md": troubleshooting,
     "cli.md": commands,
     "metrics.md": metrics,

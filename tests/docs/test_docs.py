@@ -188,14 +188,6 @@ def test_make_alone_lists_every_target() -> None:
         assert f"make {target} " in listed
 
 
-@pytest.mark.parametrize("target", ["mutants"])
-def test_targets_of_later_issues_say_so_and_fail(target: str) -> None:
-    found = subprocess.run(
-        ["make", target], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
-    )
-    assert found.returncode != 0
-    assert "not built yet" in found.stderr
-
 
 def test_the_product_imports_what_it_requires_and_no_more() -> None:
     """A package that is only needed by tests must not be installed with the product."""

@@ -136,6 +136,15 @@ def test_our_rewrite_with_its_row_map() -> None:
     assert summary.files == {"out", "a", "b"}
 
 
+def test_a_rewrite_that_says_that_it_changes_rows_is_a_change() -> None:
+    info = body("OPTIMIZE", TANDEM, tandem={"kind": "TableCompaction"})
+    for says in (
+        commit(info, add("out"), remove("a", data_change=False)),
+        commit(info, add("out", data_change=False), remove("a")),
+    ):
+        assert classify(says, {"out": row_map()}).kind is ChangeKind.CHANGE
+
+
 def test_C6b_a_rewrite_whose_map_is_lost_is_a_change() -> None:
     assert classify(rewrite_commit(), {}).kind is ChangeKind.CHANGE
 

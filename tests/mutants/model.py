@@ -1,0 +1,86 @@
+"""A planted bug, and the checks that must notice it. Nothing here runs anything."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+PRODUCT = "operator/tandem/"
+
+
+class Check(Enum):
+    """What looks for bugs, cheapest first. Each is a command for Python, run in the tree.
+
+    Search and simulator are generic: they know no mutant, only what rows there must be.
+    """
+
+    SEARCH = (
+        "the search over small histories",
+        "-m reconcile.search --small 40000 --random 8000",
+    )
+    SIMULATOR = ("the simulator", "-m simulator --seeds 0:400 --seconds 60")
+    CRASHES = (
+        "a crash at every point",
+        "-m pytest -q -x -p no:cacheprovider tests/simulator/test_crash_points.py",
+    )
+    DRIVERS = (
+        "two drivers of one operation",
+        "-m pytest -q -x -p no:cacheprovider tests/simulator/test_two_drivers.py",
+    )
+    RULES = (
+        "the tests of the rules",
+        "-m pytest -q -x -p no:cacheprovider tests/reconcile --deselect "
+        "tests/reconcile/test_search.py",
+    )
+    ENGINE = ("the tests of the engine", "-m pytest -q -x -p no:cacheprovider tests/operations")
+    LOCKS = (
+        "the tests of locks",
+        "-m pytest -q -x -p no:cacheprovider tests/locks/test_lock_matrix.py "
+        "tests/locks/test_locks_in_process.py",
+    )
+    TIMELINE = (
+        "the tests of segments and plans",
+        "-m pytest -q -x -p no:cacheprovider tests/timeline tests/planning",
+    )
+    CLEANING = (
+        "the tests of cleaning",
+        "-m pytest -q -x -p no:cacheprovider tests/planning/test_cleaning.py "
+        "tests/operations/test_clean.py",
+    )
+    LOG = (
+        "the tests of the log",
+        "-m pytest -q -x -p no:cacheprovider tests/delta/test_log.py "
+        "tests/delta/test_put_commit.py tests/delta/test_replay.py",
+    )
+
+    def __init__(self, title: str, command: str) -> None:
+        self.title = title
+        self.command = command.split()
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """One small patch: in `file`, below the product's package, `old` becomes `new`.
+
+    `old` occurs there exactly once. `breaks` names the invariant or the line of a rule table,
+    `precedent` who shipped a bug of the kind, if it is known.
+    """
+
+    name: str
+    breaks: str
+    file: str
+    old: str
+    new: str
+    checks: tuple[Check, ...]
+    precedent: str = ""
+
+    @property
+    def path(self) -> str:
+        return PRODUCT + self.file
+
+    def applied(self, text: str) -> str:
+        """The file's text with the bug in it. Raises ValueError if it no longer fits."""
+        found = text.count(self.old)
+        if found != 1:
+            raise ValueError(f"{self.name}: {self.path} has its text {found} times, expected once")
+        return text.replace(self.old, self.new)

@@ -1,0 +1,148 @@
+"""`make mutants`: plant each bug in a copy of the tree, and see which check notices.
+
+    python -m mutants.run [NAME…] [--jobs N]
+
+Writes the table in docs/verification.md. Exit code 1 if a mutant survives: then a check is
+missing, or the code that it broke is not needed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from queue import Queue
+
+from mutants.catalogue import MUTANTS
+from mutants.model import Check, Mutant
+from mutants.page import PAGE, Caught, read, write
+
+ROOT = Path(__file__).resolve().parents[2]
+_COPIED = ("operator", "tests", "tools", "examples", "crds", "charts", "docs", "pyproject.toml")
+_TIMEOUT_S = 600
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """`caught` is None where a mutant survived."""
+
+    mutant: Mutant
+    caught: Caught | None
+    seconds: float
+
+
+def copy_tree(into: Path) -> Path:
+    """A copy of what the checks need."""
+    for name in _COPIED:
+        source = ROOT / name
+        if source.is_dir():
+            skipped = shutil.ignore_patterns("__pycache__", ".hypothesis")
+            shutil.copytree(source, into / name, ignore=skipped)
+        else:
+            shutil.copy2(source, into / name)
+    return into
+
+
+def run(check: Check, tree: Path) -> tuple[bool, str]:
+    """Whether the check is content with the tree, and what it says last."""
+    paths = [str(tree / name) for name in ("operator", "tests", "tools", "examples/flights")]
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(paths),
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+    try:
+        done = subprocess.run(
+            [sys.executable, *check.command],
+            cwd=tree,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=_TIMEOUT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return False, f"it never ended ({_TIMEOUT_S} s)"
+    return done.returncode == 0, done.stdout + done.stderr
+
+
+def first_failed(text: str) -> str:
+    """The first test that pytest names as failed; "" where it was no test."""
+    for line in text.splitlines():
+        if line.startswith(("FAILED ", "ERROR ")):
+            return line.split(" ", 1)[1].split(" - ")[0].split("[")[0]
+    return ""
+
+
+def judge(mutant: Mutant, tree: Path) -> Verdict:
+    """Plant the bug, ask the checks in turn until one notices, take it out again."""
+    began = time.monotonic()
+    path = tree / mutant.path
+    original = path.read_text()
+    path.write_text(mutant.applied(original))
+    try:
+        for check in mutant.checks:
+            content, text = run(check, tree)
+            if not content:
+                caught = Caught(check.title, first_failed(text))
+                return Verdict(mutant, caught, time.monotonic() - began)
+    finally:
+        path.write_text(original)
+    return Verdict(mutant, None, time.monotonic() - began)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="mutants", description=__doc__)
+    parser.add_argument("names", nargs="*", help="only these mutants")
+    parser.add_argument("--jobs", type=int, default=2, help="how many at once")
+    found = parser.parse_args()
+    chosen = [m for m in MUTANTS if not found.names or m.name in found.names]
+    told = threading.Lock()
+    done: list[Verdict] = []
+    with tempfile.TemporaryDirectory(prefix="tandem-mutants-") as folder:
+        trees: Queue[Path] = Queue()
+        for number in range(found.jobs):
+            trees.put(copy_tree(Path(folder) / str(number)))
+        # A check that fails by itself would catch everything.
+        for check in {check for mutant in chosen for check in mutant.checks}:
+            content, text = run(check, Path(folder) / "0")
+            if not content:
+                sys.stdout.write(f"without any bug, {check.title} fails:\n{text[-3000:]}\n")
+                return 2
+
+        def one(mutant: Mutant) -> None:
+            tree = trees.get()
+            try:
+                verdict = judge(mutant, tree)
+            finally:
+                trees.put(tree)
+            with told:
+                done.append(verdict)
+                by = verdict.caught or "SURVIVED"
+                sys.stdout.write(
+                    f"{len(done):>3}/{len(chosen)} {mutant.name}: {by} ({verdict.seconds:.0f} s)\n"
+                )
+                sys.stdout.flush()
+
+        with ThreadPoolExecutor(found.jobs) as pool:
+            list(pool.map(one, chosen))
+    known = read(ROOT / PAGE)
+    known.update({v.mutant.name: v.caught for v in done if v.caught is not None})
+    write(ROOT / PAGE, known)
+    survivors = [v.mutant.name for v in done if v.caught is None]
+    sys.stdout.write(f"{len(done) - len(survivors)} of {len(done)} caught\n")
+    for name in survivors:
+        sys.stdout.write(f"survived: {name}\n")
+    return 1 if survivors else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

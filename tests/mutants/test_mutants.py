@@ -1,0 +1,31 @@
+"""The planted bugs fit the code, and each has been caught. To catch them again: `make mutants`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mutants.catalogue import MUTANTS
+from mutants.model import Mutant
+from mutants.page import PAGE, read
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_a_planted_bug_still_fits_the_code(mutant: Mutant) -> None:
+    text = (ROOT / mutant.path).read_text()
+    broken = mutant.applied(text)
+    assert broken != text
+    compile(broken, mutant.path, "exec")
+
+
+def test_the_page_tells_of_each_and_of_no_other() -> None:
+    text = (ROOT / PAGE).read_text()
+    assert set(read(ROOT / PAGE)) <= {mutant.name for mutant in MUTANTS}
+    assert all(f"| `{mutant.name}` | {mutant.breaks} |" in text for mutant in MUTANTS)
+
+
+def test_no_two_bugs_have_one_name() -> None:
+    assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS)
