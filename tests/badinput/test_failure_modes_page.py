@@ -22,7 +22,7 @@ def defined(*folders: str) -> set[str]:
 def test_every_test_that_the_page_names_exists() -> None:
     named = set(re.findall(r"`(test_\w+)`", PAGE))
     assert len(named) > 30
-    folders = ("badinput", "crash", "kube", "spark", "attack", "chart", "security", "e2e")
+    folders = ("badinput", "crash", "kube", "spark", "tables", "attack", "chart", "security", "e2e")
     assert named <= defined(*folders), named - defined(*folders)
 
 

@@ -88,7 +88,8 @@ def test_every_version_of_a_spark_table(
     assert any(name.endswith("checkpoint.parquet") for name in _checkpoints(root))
     incremental = log.snapshot(0)
     latest = log.latest_version()
-    for version in range(latest + 1):
+    # Spark is slow to look: without vectors, at the first, at a checkpoint, and at the last.
+    for version in range(latest + 1) if vectors == "true" else (0, 4, latest):
         snapshot = log.snapshot(version)
         rows = _spark_rows(delta_spark, root, version)
         assert _our_files(snapshot) == sorted(rows)

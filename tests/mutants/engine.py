@@ -10,11 +10,11 @@ _CLEANING = (Check.CLEANING,)
 
 ENGINE = (
     Mutant(
-        "put-ignores-stops",
-        "exactly once: an attempt puts only if neither stop forbids it; I-22",
-        "operations/publisher.py",
-        "if stops.forbid(effect.attempt) or effect.version != work.snapshot.version + 1:",
-        "if effect.version != work.snapshot.version + 1:",
+        "zombie-goes-on",
+        "exactly once: an attempt that was declared dead stops; I-22",
+        "operations/step.py",
+        "if event.closed or event.abandoned >= state.attempt:",
+        "if event.closed:",
         (Check.DRIVERS, Check.CRASHES, Check.ENGINE, Check.SIMULATOR),
         "a stale holder of a lease commits",
     ),
