@@ -1,4 +1,5 @@
-"""After a whole run of the W matrix: make one record of what its workers wrote down.
+"""After a whole run of the W matrix: make one record of what its workers wrote down, and of the
+record `docs/compatibility.md`.
 
     PYTHONPATH=operator:tests python tools/matrix_outcomes.py [--begin]
 
@@ -10,7 +11,10 @@ from __future__ import annotations
 import sys
 from collections import Counter
 
-from support.matrix_outcomes import RECORD, RECORDING, collected, write
+from compatibility_page import compatibility
+from support.matrix_outcomes import RECORD, RECORDING, ROOT, collected, write
+
+NOTE = "<!-- Written by `make matrix` from tests/matrix/outcomes.tsv. -->\n\n"
 
 
 def main(*arguments: str) -> None:
@@ -20,6 +24,7 @@ def main(*arguments: str) -> None:
         return
     outcomes = collected()
     write(outcomes)
+    (ROOT / "docs" / "compatibility.md").write_text(compatibility(NOTE))
     ours = Counter(o.our_end for o in outcomes)
     theirs = Counter(o.foreign_end for o in outcomes)
     print(f"{len(outcomes)} cells, in {RECORD.name}")  # noqa: T201
