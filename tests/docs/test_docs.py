@@ -188,7 +188,6 @@ def test_make_alone_lists_every_target() -> None:
         assert f"make {target} " in listed
 
 
-
 def test_the_product_imports_what_it_requires_and_no_more() -> None:
     """A package that is only needed by tests must not be installed with the product."""
     import ast

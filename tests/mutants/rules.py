@@ -84,7 +84,7 @@ RULES = (
         "reconcile/rewrite.py",
         "if now.dead.issuperset(planned.dead_at_read) else InputFate.OTHER",
         "if len(now.dead) > len(planned.dead_at_read) else InputFate.OTHER",
-        _ROWS,
+        (Check.SEARCH, Check.RULES),
     ),
     Mutant(
         "rewrite-remaps-everything",
