@@ -21,9 +21,9 @@ def test_a_planted_bug_still_fits_the_code(mutant: Mutant) -> None:
     compile(broken, mutant.path, "exec")
 
 
-def test_the_page_tells_of_each_and_of_no_other() -> None:
+def test_the_page_tells_who_caught_each() -> None:
+    assert set(read(ROOT / PAGE)) == {mutant.name for mutant in MUTANTS}
     text = (ROOT / PAGE).read_text()
-    assert set(read(ROOT / PAGE)) <= {mutant.name for mutant in MUTANTS}
     assert all(f"| `{mutant.name}` | {mutant.breaks} |" in text for mutant in MUTANTS)
 
 

@@ -1,0 +1,36 @@
+"""Who has lost his locks to somebody more important publishes nothing (I-25)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from support import quick_lake
+from support.tables import loads
+from tandem.locks.memory import InProcessLocks
+from tandem.locks.model import WHOLE_TABLE, Granted, LockRequest, Mode
+from tandem.operations.effects import Point
+from tandem.spec.status import Phase
+
+
+def test_I25_a_revoked_holder_publishes_nothing_until_it_holds_them_again(tmp_path: Path) -> None:
+    lake = quick_lake.make(tmp_path)
+    locks = InProcessLocks()
+    compaction = lake.hold(
+        lake.compaction("Major"), Point.ENTER_COMMIT, ports=lake.ports(locks=locks)
+    )
+    files = lake.log.snapshot().num_files
+    urgent = LockRequest(
+        table=lake.location,
+        operation="urgent",
+        mode=Mode.EXCLUSIVE,
+        resources=(WHOLE_TABLE,),
+        owner="urgent",
+        priority=10,
+    )
+    assert isinstance(locks.acquire(urgent), Granted)
+    compaction.go_on(Point.AWAIT_LOCKS)
+    assert lake.log.snapshot().num_files == files
+    locks.release(lake.location, "urgent", "urgent")
+    assert compaction.finish().phase is Phase.SUCCEEDED
+    lake.assert_rows(loads(range(4)))
+    lake.assert_clean()
