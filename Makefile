@@ -76,7 +76,7 @@ matrix: setup ## Every foreign writer beside every operation; the whole search; 
 	@PYTHONPATH=operator:tests $(BIN)/python -m simulator --seeds 0:3000 --processes 2
 
 .PHONY: mutants
-mutants: setup ## Plant one bug at a time: some check must notice each (a quarter of an hour)
+mutants: setup ## Plant one bug at a time: some check must notice each (long)
 	@PYTHONPATH=operator:tests $(BIN)/python -m mutants.run
 
 .PHONY: e2e

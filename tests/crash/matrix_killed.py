@@ -18,7 +18,7 @@ from support.killed import (
     before_and_after,
     circumstances,
     die_and_recover,
-    recover,
+    die_while_clearing,
     side_by_side,
     zombie,
 )
@@ -71,13 +71,7 @@ def test_killed_at_every_change_of_the_file_system(
 def test_killed_between_two_changes_of_the_clean_up(
     nurseries: Nurseries, tables: Tables, kind: str
 ) -> None:
-    nursery = nurseries[0]
-    for number in range(1, 6):
-        table = tables()
-        assert nursery.run(table.order(kind, strike=Strike("job:written"))).killed
-        end = nursery.run(table.order(kind, strike=Strike("disk", nth=number)))
-        assert end.killed
-        recover(nursery, table, kind, end)
+    die_while_clearing(nurseries[0], tables, kind)
 
 
 @pytest.mark.parametrize("strike", ZOMBIES, ids=str)

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import pytest
 
-from support.crash import Strike
-from support.crash_table import KINDS, STAGED
-from support.killed import Nurseries, Tables, at_every_change, recover
+from support.crash_table import KINDS
+from support.killed import Nurseries, Tables, at_every_change, die_while_clearing
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -26,13 +25,4 @@ def test_killed_between_two_changes_of_the_clean_up(
     nurseries: Nurseries, tables: Tables, kind: str
 ) -> None:
     """The restart itself dies while it clears away what the first process left."""
-    nursery = nurseries[0]
-    for number in range(1, 6):
-        table = tables()
-        assert nursery.run(table.order(kind, strike=Strike("job:written"))).killed
-        end = nursery.run(table.order(kind, strike=Strike("disk", nth=number)))
-        assert end.killed
-        recover(nursery, table, kind, end)
-        # The log is other people's ground: a name that they might take for a commit never stays.
-        log = [p for p in table.files() if p.startswith("_delta_log/") and STAGED not in p]
-        assert all(p.endswith((".json", ".parquet", ".crc")) or "_last" in p for p in log)
+    die_while_clearing(nurseries[0], tables, kind)

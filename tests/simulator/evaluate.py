@@ -59,7 +59,7 @@ class Evaluator:
             case tree.Call(function="rand"):
                 return self._rng.random()
             case _:
-                raise NotImplementedError(f"{node} is not used in simulations")
+                raise ValueError(f"no statement of the histories has {node}")
 
 
 def _parsed(text: str) -> Expr:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
+
+from support.bare_machine import bare, program
 
 SCRIPT = Path(__file__).resolve().parents[2] / "tools" / "setup-java.sh"
 PROGRAMS = ("sh", "sed", "head", "mktemp", "rm", "tail", "chmod", "mkdir", "cat")
@@ -15,20 +16,7 @@ PROGRAMS = ("sh", "sed", "head", "mktemp", "rm", "tail", "chmod", "mkdir", "cat"
 @pytest.fixture
 def machine(tmp_path: Path) -> Path:
     """A PATH without Java and without a package manager; the user is root."""
-    folder = tmp_path / "bin"
-    folder.mkdir()
-    for name in PROGRAMS:
-        found = shutil.which(name)
-        assert found is not None
-        (folder / name).symlink_to(found)
-    program(folder, "id", "echo 0")
-    return folder
-
-
-def program(folder: Path, name: str, body: str) -> None:
-    target = folder / name
-    target.write_text(f"#!/bin/sh\n{body}\n")
-    target.chmod(0o755)
+    return bare(tmp_path / "bin", PROGRAMS)
 
 
 def java(version: str) -> str:

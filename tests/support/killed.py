@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from support.crash import CLEANING, End, Nursery, Order, Strike
-from support.crash_table import FIRST, CrashTable, after_foreign, expected
+from support.crash_table import FIRST, STAGED, CrashTable, after_foreign, expected
 from tandem.cli.clean_command import clean
 from tandem.cli.output import Output
 from tandem.cli.tables import target
@@ -225,3 +225,16 @@ def zombie(
     clean(target(str(table.path)), output=Output.JSON, dry_run=False)
     assert table.unreachable() == set()
     assert table.shown() == final
+
+
+def die_while_clearing(nursery: Nursery, tables: Tables, kind: str) -> None:
+    """The restart itself dies while it clears away what the first process left."""
+    for number in range(1, 6):
+        table = tables()
+        assert nursery.run(table.order(kind, strike=Strike("job:written"))).killed
+        end = nursery.run(table.order(kind, strike=Strike("disk", nth=number)))
+        assert end.killed
+        recover(nursery, table, kind, end)
+        # The log is other people's ground: a name that they might take for a commit never stays.
+        log = [p for p in table.files() if p.startswith("_delta_log/") and STAGED not in p]
+        assert all(p.endswith((".json", ".parquet", ".crc")) or "_last" in p for p in log)
