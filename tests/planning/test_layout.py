@@ -159,3 +159,16 @@ def test_columns_that_cannot_order_rows_are_refused(columns: tuple[str, ...], me
     assert caught.value.field == "spec.layout.columns"
     assert caught.value.resource == "TableCompaction/x"
     assert caught.value.found == columns[-1]
+
+
+@pytest.mark.parametrize(
+    ("typed", "expected"),
+    [("be", "perhaps Bee"), ("dya", "perhaps day"), ("q", "a column of the table")],
+)
+def test_an_unknown_column_is_answered_with_the_one_that_was_meant(
+    typed: str, expected: str
+) -> None:
+    with pytest.raises(InvalidSpec) as caught:
+        checked_columns((typed,), SCHEMA, (), resource="x", field="spec.rewrite.sortBy")
+    assert (caught.value.field, caught.value.expected) == ("spec.rewrite.sortBy", expected)
+    assert "tandem table show" in caught.value.remedy

@@ -14,6 +14,7 @@ from tandem.delta.schema import PrimitiveType, StructType
 from tandem.errors import InvalidSpec
 from tandem.planning.bins import is_in_order, is_useful, pack, together
 from tandem.planning.model import Bin, CompactionRequest
+from tandem.spec.problems import nearest
 from tandem.timeline.segments import SegmentFile
 
 FIELD = "spec.layout.columns"
@@ -60,15 +61,7 @@ def checked_columns(
     for name in columns:
         column = exact.get(name) or folded.get(name.lower())
         if column is None:
-            inside = name.split(".")[0].lower() in folded
-            raise wrong(
-                "Rows can be ordered by whole columns only"
-                if inside
-                else f"The table has no column {name}",
-                name,
-                "one of " + ", ".join(schema.names),
-                "Name columns of the table; fields inside of one do not count.",
-            )
+            raise wrong(*_unknown(name, schema.names))
         if column.name in partition_columns:
             raise wrong(
                 f"{column.name} is a column of the table's partitions",
@@ -92,3 +85,21 @@ def checked_columns(
             )
         found.append(column.name)
     return tuple(found)
+
+
+def _unknown(name: str, names: Sequence[str]) -> tuple[str, str, str, str]:
+    """Message, found, expected and remedy for a name that no column has."""
+    if name.split(".")[0].lower() in {known.lower() for known in names}:
+        return (
+            "Rows can be ordered by whole columns only",
+            name,
+            "a column of the table",
+            "Fields inside of a column do not count; make one of it a column.",
+        )
+    meant = nearest(name, names)
+    return (
+        f"The table has no column {name}",
+        name,
+        f"perhaps {meant}" if meant else "a column of the table",
+        "`tandem table show` lists the columns.",
+    )
