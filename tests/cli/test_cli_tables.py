@@ -171,3 +171,16 @@ def test_a_version_that_is_not_there(tandem: Tandem, table: Path) -> None:
     result = tandem("table", "show", table, "--version", "99")
     assert result.exit_code == 1
     assert "VersionNotFound" in result.stderr
+
+
+def test_a_path_leads_where_a_shell_would_go(
+    tandem: Tandem, table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "far" / "away").mkdir(parents=True)
+    (tmp_path / "near").symlink_to(tmp_path / "far" / "away")
+    monkeypatch.chdir(tmp_path / "far" / "away")
+    absolute = tandem("table", "show", table, "-o", "json").stdout
+    for path in ("../../table", "../../near/../../table", "./../../table/."):
+        assert tandem("table", "show", path, "-o", "json").stdout == absolute
+    assert tandem("clean", "../../table", "--dry-run").exit_code == 0
+    assert tandem("table", "show", "../nowhere").exit_code != 0

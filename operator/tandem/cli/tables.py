@@ -93,7 +93,7 @@ def as_location(text: str) -> str:
                 resource=text,
                 expected="file:///path, s3://bucket/path, a path, or with -f a LakeTable's name",
             )
-        text = "file://" + quote(str(Path(text).absolute()))
+        text = "file://" + quote(str(_as_a_shell_would(Path(text))))
     try:
         checked: str = TypeAdapter(Location).validate_python(text)
     except ValidationError as error:
@@ -102,6 +102,17 @@ def as_location(text: str) -> str:
             str(context.get("error", "not a location")), resource=text, field="location"
         ) from error
     return checked
+
+
+def _as_a_shell_would(path: Path) -> Path:
+    """The absolute path without `..`, each of which leaves the folder that is really there: links
+    before it are followed. A path without `..` stays as it was typed. Of resources, locations
+    with `..` are refused, since what they mean would depend on the machine."""
+    path = path.absolute()
+    if ".." not in path.parts:
+        return path
+    after = len(path.parts) - path.parts[::-1].index("..")
+    return Path(*path.parts[:after]).resolve().joinpath(*path.parts[after:])
 
 
 def _option(text: str) -> tuple[str, str]:
