@@ -27,6 +27,7 @@ from tandem.kube.kinds import path
 from tandem.kube.table_status import remembered_since, table_locks
 from tandem.locks.model import Entry, EntryState, LockRequest, Mode, segment
 from tandem.spec.remedies import MEANING, REMEDY, remedy
+from tandem.spec.status import PLANNED_ONLY
 
 
 def config(name: str, server: str, **context: str) -> Json:
@@ -207,6 +208,22 @@ def test_long_lists_of_a_plan_are_shortened_with_their_number() -> None:
     assert "meets     nobody" in text
     late = Wish("TableCompaction", "n", "m", outcome=body("TableCompaction", "m"))
     assert "no operator has looked at it in time" in shown(blocks([late]))
+
+
+def test_a_plan_says_what_the_spec_asks_for() -> None:
+    def told(kind: str, spec: Json, statement: str = "") -> str:
+        plan = {"readVersion": 3, "inputs": 1, "inputBytes": 1, "statement": statement}
+        status = said("Succeeded", "DryRun", PLANNED_ONLY, plan=plan)
+        return shown(blocks([Wish(kind, "n", "m", spec, outcome=body(kind, "m", status))]))
+
+    layout = {"strategy": "Sort", "columns": ["a", "b"]}
+    text = told("TableCompaction", {"type": "Major", "layout": layout})
+    assert text.startswith("TableCompaction/m: Planned\n")
+    assert "layout    Sort by a, b" in text
+    source = {"format": "Delta", "location": "s3://b/in"}
+    text = told("TableUpdate", {"merge": {"source": source}}, "MERGE ON x WHEN MATCHED THEN DELETE")
+    assert "source     Delta s3://b/in, its latest version" in text
+    assert ["WHEN", "MATCHED", "THEN", "DELETE"] in [line.split() for line in text.splitlines()]
 
 
 def test_whom_a_plan_meets_is_what_the_locks_matrix_says() -> None:

@@ -1,4 +1,4 @@
-"""What `run` and `plan` print at their end. Pure."""
+"""What `run` prints at its end, and what `plan` shares with it (`plan_report`). Pure."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 from tandem.cli.engine import Outcome, Status
 from tandem.cli.exits import Exit
 from tandem.cli.output import human_bytes, table_of
-from tandem.spec import OperationStatus, TableStatus
+from tandem.spec import TableStatus
 from tandem.spec.status import Phase
 
 if TYPE_CHECKING:
-    from rich.console import Group, RenderableType
+    from rich.console import Group
 
 AUTOMATIC_NOTE = (
     "spec.compaction needs the operator: without a cluster it has no effect. "
@@ -69,71 +69,9 @@ def result_table(outcomes: Sequence[Outcome]) -> Group:
     return Group(table_of(names, rows), *below)
 
 
-def plan_blocks(outcomes: Sequence[Outcome]) -> Group:
-    """A block per resource: what would be read, written and locked."""
-    from rich.console import Group
-    from rich.table import Table
-    from rich.text import Text
-
-    blocks: list[RenderableType] = []
-    for outcome in outcomes:
-        status = outcome.status
-        message = message_of(status)
-        head = f"{outcome.resource.id}: {status.phase}"
-        blocks.append(Text(f"{head}, {message}" if message else head, style="bold"))
-        lines = Table.grid(padding=(0, 2))
-        lines.add_column(min_width=10)
-        lines.add_column(overflow="fold")
-        for name, value in _plan_lines(status):
-            lines.add_row(f"  {name}", Text(value))
-        blocks += [lines, Text("")]
-    return Group(*blocks)
-
-
-def _plan_lines(status: Status) -> list[tuple[str, str]]:
-    """Name and value of what a plan says; empty values are left out."""
-    lines: list[tuple[str, str]] = []
-    if isinstance(status, OperationStatus) and status.plan is not None:
-        plan = status.plan
-        segments = _shortened(plan.segments)
-        if plan.outputs:
-            segments = f"{segments} → {_shortened(plan.outputs)}".lstrip()
-        output = "" if plan.output_files is None else _counted(plan.output_files)
-        if plan.output_bytes is not None:
-            output += f", about {human_bytes(plan.output_bytes)}"
-        lines += [
-            ("statement", plan.statement or ""),
-            ("reads", f"version {plan.read_version}: {_counted(plan.inputs)}, "
-                      f"{human_bytes(plan.input_bytes)}"),
-            ("segments", segments),
-            ("steps", "; ".join(_some([_shortened_step(step) for step in plan.steps or ()]))),
-            ("writes", output),
-            ("cost", "" if plan.cost_bytes is None
-             else f"about {human_bytes(plan.cost_bytes)} to read and write"),
-            ("locks", ", ".join(_some(plan.locks or ()))),
-        ]  # fmt: skip
-    if isinstance(status, TableStatus) and status.next_compaction is not None:
-        coming = status.next_compaction
-        lines += [
-            ("an operator would do", coming.what),
-            ("at", coming.next_time or ""),
-            ("why not now", coming.why),
-        ]
-    return [(name, value) for name, value in lines if value]
-
-
-def _counted(files: int) -> str:
+def counted(files: int) -> str:
+    """`1 file`, `2 files`"""
     return "1 file" if files == 1 else f"{files} files"
-
-
-def _shortened_step(step: str) -> str:
-    """`a, b, c → d` with the middle of a long list left out."""
-    inputs, arrow, output = step.partition(" → ")
-    return _shortened(inputs.split(", ")) + arrow + output
-
-
-def _some(items: Sequence[str], limit: int = 3) -> list[str]:
-    return [*items[:limit], *([f"… ({len(items)} in all)"] if len(items) > limit else [])]
 
 
 def message_of(status: Status) -> str:
@@ -157,7 +95,7 @@ def _files(status: Status) -> str:
     if isinstance(status, TableStatus):
         if status.files is None:
             return ""
-        return f"{_counted(status.files)}, {human_bytes(status.bytes or 0)}"
+        return f"{counted(status.files)}, {human_bytes(status.bytes or 0)}"
     result = status.result
     if result is None or (result.files_added is None and result.files_removed is None):
         return ""
@@ -195,10 +133,11 @@ def _segments(status: Status) -> str:
         return "" if status.segments is None else f"{status.segments} live"
     if status.result is None or not status.result.segments:
         return ""
-    return _shortened(status.result.segments)
+    return shortened(status.result.segments)
 
 
-def _shortened(names: Sequence[str], limit: int = 8) -> str:
+def shortened(names: Sequence[str], limit: int = 8) -> str:
+    """Names with the middle of a long list left out."""
     if len(names) <= limit:
         return ", ".join(names)
     return ", ".join(names[: limit - 2]) + f", … {names[-1]} ({len(names)})"

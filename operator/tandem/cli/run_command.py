@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-from tandem.cli import engine, report
+from tandem.cli import engine, plan_report, report, sources
 from tandem.cli.exits import Exit, say
 from tandem.cli.output import Output, print_data, print_table
 from tandem.cli.progress import ProgressDisplay
@@ -43,8 +43,12 @@ def plan(paths: Sequence[str], *, output: Output, only: Sequence[str]) -> Exit:
     """Print what `run` would do now."""
     resources = _checked(paths, only)
     outcomes = engine.plan(resources)
+    seen = sources.look(outcomes)
+    for id_, sight in seen.items():
+        if sight.warning:
+            say(f"Warning: {id_}: {sight.warning}")
     if output is Output.TABLE:
-        print_table(report.plan_blocks(outcomes))
+        print_table(plan_report.blocks(outcomes, {id_: each.told for id_, each in seen.items()}))
     else:
         print_data(report.documents(outcomes), output)
     return report.exit_of(outcomes, interrupted=False)

@@ -62,7 +62,7 @@ from tandem.operations.moves import (
     succeed,
 )
 from tandem.operations.state import Closing, OperationState
-from tandem.spec.status import Phase
+from tandem.spec.status import PLANNED_ONLY, Phase
 
 
 def step(state: OperationState, event: Event) -> Step:
@@ -184,7 +184,7 @@ def _adoption_refused(state: OperationState, event: AdoptionRefused) -> Step:
 def _plan_made(state: OperationState, event: PlanMade) -> Step:
     state = state.at(plan=event.plan)
     if state.limits.dry_run:
-        message = event.nothing_to_do or "planned; nothing was written"
+        message = event.nothing_to_do or PLANNED_ONLY
         return end(state, Ending(Phase.SUCCEEDED, Reason.DRY_RUN, message, plan=event.plan))
     if event.nothing_to_do:
         ending = Ending(

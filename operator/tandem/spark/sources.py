@@ -46,15 +46,25 @@ class Source:
 
 
 def open_source(control: Control) -> Source:
-    """List the job's source: a file or a folder. Names that begin with `_` or `.` are left out,
-    as Spark does.
+    """List the job's source. Raises: as `listed`."""
+    table, job = control.spec.table, source_job(control.spec)
+    return listed(
+        job.source_location,
+        storage_options(job.source_location, table.location, table.storage_options),
+        field=f"{place(job)}.location",
+    )
 
+
+def listed(location: str, options: Mapping[str, str], *, field: str) -> Source:
+    """List what lies at a location: a file or a folder. Names that begin with `_` or `.` are left
+    out, as Spark does.
+
+    Args:
+        options: of its store.
+        field: where the location stands in its resource.
     Raises: InvalidSpec if there is nothing, or a folder of partitions; StorageError.
     """
-    table, job = control.spec.table, source_job(control.spec)
-    location, field = job.source_location, f"{place(job)}.location"
     root = canonical_location(location, field=field)
-    options = storage_options(root, table.location, table.storage_options)
     parent, _, name = root.rpartition("/")
     if name and urlsplit(root).path.strip("/"):
         # The root of a local disk is no URL that ends in a slash.

@@ -44,6 +44,9 @@ class Phase(StrEnum):
 ENDED = frozenset({Phase.SUCCEEDED, Phase.SUPERSEDED, Phase.FAILED})
 """Phases that an operation never leaves by itself."""
 
+PLANNED_ONLY = "planned; nothing was written"
+"""The message of a dry run that would have something to do."""
+
 
 class ConditionType(StrEnum):
     READY = "Ready"

@@ -12,6 +12,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from tandem.cli import asked
 from tandem.cli.exits import Exit, say
 from tandem.cli.kubectl import access as access_
 from tandem.cli.kubectl import gather, names
@@ -26,7 +27,7 @@ from tandem.errors import InvalidSpec, ReferenceNotFound, TandemError
 from tandem.kube.kinds import TABLE_KIND, path, spec_of, status_of
 from tandem.spec import LakeTable, load
 from tandem.spec.remedies import remedy
-from tandem.spec.status import ENDED, Phase
+from tandem.spec.status import ENDED, PLANNED_ONLY, Phase
 
 _POLL_S = 0.3
 _GOODBYE_S = 10.0
@@ -192,7 +193,8 @@ def _headline(wish: Wish) -> str:
         return f"not planned in time: {reason_of(wish.outcome)}, {message_of(wish.outcome)}"
     if status["phase"] == Phase.FAILED:
         return f"would fail: {reason_of(wish.outcome)}"
-    return message_of(wish.outcome) or str(status["phase"])
+    message = message_of(wish.outcome)
+    return "Planned" if message == PLANNED_ONLY else message or str(status["phase"])
 
 
 def _lines(wish: Wish) -> list[tuple[str, str]]:
@@ -220,7 +222,8 @@ def _lines(wish: Wish) -> list[tuple[str, str]]:
         output += f", about {human_bytes(found['outputBytes'])}"
     cost = found.get("costBytes")
     return [
-        ("statement", str(found.get("statement") or "")),
+        ("statement", asked.clause_by_clause(str(found.get("statement") or ""))),
+        *asked.lines_of(wish.kind, wish.spec),
         ("reads", f"version {found.get('readVersion')}: {_files(found.get('inputs', 0))}, "
                   f"{human_bytes(found.get('inputBytes', 0))}"),
         ("segments", segments),

@@ -1,0 +1,123 @@
+"""What `tandem plan` prints for people. Pure.
+
+The status of a plan is that of a dry run, which has succeeded as such; people read "Planned".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from tandem.cli import asked
+from tandem.cli.engine import Outcome
+from tandem.cli.output import human_bytes
+from tandem.cli.report import counted, message_of, shortened
+from tandem.errors import Reason
+from tandem.spec import OperationStatus, TableStatus
+from tandem.spec.status import ENDED, PLANNED_ONLY, Phase
+
+if TYPE_CHECKING:
+    from rich.console import Group, RenderableType
+
+Seen = Mapping[str, str]
+"""What was seen of the source of a resource, by its id."""
+
+
+def blocks(outcomes: Sequence[Outcome], sources: Seen) -> Group:
+    """A block per resource: what would be read, written and locked."""
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    parts: list[RenderableType] = []
+    for outcome in outcomes:
+        parts.append(Text(f"{outcome.resource.id}: {_headline(outcome)}", style="bold"))
+        lines = Table.grid(padding=(0, 2))
+        lines.add_column(min_width=10)
+        lines.add_column(overflow="fold")
+        for name, value in _lines(outcome, sources):
+            if value:
+                lines.add_row(f"  {name}", Text(value))
+        parts += [lines, Text("")]
+    return Group(*parts)
+
+
+def _headline(outcome: Outcome) -> str:
+    status = outcome.status
+    message = message_of(status)
+    if isinstance(status, TableStatus):
+        if status.phase is Phase.FAILED:
+            return f"Failed, {message}"
+        return message or "would be adopted as it is"
+    if _reason(status) == Reason.DRY_RUN:
+        return "Planned" if message == PLANNED_ONLY else f"Nothing to do, {message}"
+    if status.phase in ENDED and (status.phase is not Phase.FAILED or status.attempt):
+        # No plan ends so, and none makes an attempt: it is what was recorded.
+        return f"{status.phase} already, {message}; run --again would start anew"
+    return f"{status.phase}, {message}" if message else str(status.phase)
+
+
+def _reason(status: OperationStatus) -> str:
+    return status.conditions[0].reason if status.conditions else ""
+
+
+def _lines(outcome: Outcome, sources: Seen) -> list[tuple[str, str]]:
+    """Name and value of what a plan says."""
+    status, resource = outcome.status, outcome.resource
+    if isinstance(status, TableStatus):
+        return _of_table(status)
+    if status.plan is None and status.phase is Phase.FAILED:
+        return []
+    lines = asked.lines_of(
+        resource.kind_name, resource.manifest()["spec"], source_now=sources.get(resource.id, "")
+    )
+    if status.plan is None:
+        return lines
+    plan = status.plan
+    segments = shortened(plan.segments)
+    if plan.outputs:
+        segments = f"{segments} → {shortened(plan.outputs)}".lstrip()
+    output = "" if plan.output_files is None else counted(plan.output_files)
+    if plan.output_bytes is not None:
+        output += f", about {human_bytes(plan.output_bytes)}"
+    steps = plan.steps or ()
+    if len(steps) == 1:
+        steps = ()  # that is what `segments` says
+    return [
+        ("statement", asked.clause_by_clause(plan.statement or "")),
+        *lines,
+        ("reads", f"version {plan.read_version}: {counted(plan.inputs)}, "
+                  f"{human_bytes(plan.input_bytes)}"),
+        ("segments", segments),
+        ("steps", "\n".join(_some([_shortened_step(step) for step in steps]))),
+        ("writes", output),
+        ("cost", "" if plan.cost_bytes is None
+         else f"about {human_bytes(plan.cost_bytes)} to read and write"),
+        ("locks", ", ".join(_some(plan.locks or ()))),
+    ]  # fmt: skip
+
+
+def _of_table(status: TableStatus) -> list[tuple[str, str]]:
+    lines = []
+    if status.version is not None:
+        size = f"{counted(status.files or 0)}, {human_bytes(status.bytes or 0)}"
+        rows = "" if status.rows is None else f", {status.rows:,} rows"
+        lines.append(("is at", f"version {status.version}: {size}{rows}"))
+    if status.next_compaction is not None:
+        coming = status.next_compaction
+        lines += [
+            ("an operator would do", coming.what),
+            ("at", coming.next_time or ""),
+            ("why not now", coming.why),
+        ]
+    return lines
+
+
+def _shortened_step(step: str) -> str:
+    """`a, b, c → d` with the middle of a long list left out."""
+    inputs, arrow, output = step.partition(" → ")
+    return shortened(inputs.split(", ")) + arrow + output
+
+
+def _some(items: Sequence[str], limit: int = 3) -> list[str]:
+    return [*items[:limit], *([f"… ({len(items)} in all)"] if len(items) > limit else [])]
