@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from pyroaring import BitMap64
 
 from tandem.errors import CountMismatch
+from tandem.reconcile.attempts import Attempts
 from tandem.reconcile.matches import FileMatches, InsertFile, RoundResult, round_result
 from tandem.reconcile.model import ChangeKind, CommitSummary, FileState, FileView
 from tandem.reconcile.rowmap import RowMapBuilder, RowMapIdentity
@@ -118,7 +119,7 @@ def test_a_change_means_from_the_beginning_at_the_latest_version(commit: CommitS
     history = views(v3=View(a=(4, [2])), v4=View(a=(4, [2])), v5=View(a=(4, [2]), c=(1, [])))
     outcome = decide(start(3, MIXED), [commit, later], view=history, row_maps={}, policy=MERGE)
     assert isinstance(outcome, Reexecute)
-    assert (outcome.at, outcome.attempts) == (5, 1)
+    assert (outcome.at, outcome.attempts) == (5, Attempts(1, 1))
     assert "a merge is never evaluated in part" in outcome.why
     # Whoever forgets to say so in the policy does not get half a merge either.
     forgotten = decide(start(3, MIXED), [commit], view=history, row_maps={}, policy=Policy())
@@ -126,7 +127,7 @@ def test_a_change_means_from_the_beginning_at_the_latest_version(commit: CommitS
 
 
 def test_executions_are_counted() -> None:
-    progress = start(3, MIXED, attempts=4)
+    progress = start(3, MIXED, attempts=Attempts(4, 4))
     outcome = decide(progress, [change(4, "a")], view=views(), row_maps={}, policy=MERGE)
     assert isinstance(outcome, Conflict)
     assert "the commit of version 4" in outcome.why

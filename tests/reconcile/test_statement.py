@@ -14,6 +14,7 @@ from pyroaring import BitMap64
 from tandem.delta.actions import Commit as DeltaCommit
 from tandem.delta.actions import CommitInfo
 from tandem.errors import CountMismatch, Reason
+from tandem.reconcile.attempts import Attempts
 from tandem.reconcile.classify import classify
 from tandem.reconcile.course import Course, Followed, followed
 from tandem.reconcile.matches import FileMatches, InsertFile, RoundResult, round_result
@@ -117,23 +118,51 @@ def test_inserts_of_rows_that_others_deleted_are_masked_or_dropped() -> None:
     assert (outcome.rows_matched, outcome.progress.lost) == (1, 2)
 
 
-def test_rounds_that_get_no_smaller_count_as_attempts() -> None:
+def test_a_conflict_after_rounds_without_progress_names_the_last_commit() -> None:
     progress = start(0, RoundResult())
     policy = Policy(max_attempts=2)
     seen: list[int] = []
     outcome: object = None
-    for version, rows in enumerate((8, 4, 4, 2, 2), start=1):
+    # The third counts, the fourth is progress, two like it are too many.
+    for version, rows in enumerate((8, 4, 4, 2, 2, 3), start=1):
         both = views(**{f"v{version - 1}": View(), f"v{version}": View(rows, a=set())})
         outcome = decide(progress, [change(version, "a")], view=both, row_maps={}, policy=policy)
         if not isinstance(outcome, Evaluate):
             break
-        seen.append(outcome.progress.attempts)
+        seen.append(outcome.progress.attempts.counted)
         progress = absorb(outcome, RoundResult())
-    assert seen == [0, 0, 1, 1]
+    assert seen == [0, 0, 1, 0, 1]
     assert isinstance(outcome, Conflict)
-    assert "the commit of version 5" in outcome.why
+    assert "the commit of version 6" in outcome.why
     assert outcome.cause is not None
-    assert (outcome.cause.version, outcome.files) == (5, ("a",))
+    assert (outcome.cause.version, outcome.files) == (6, ("a",))
+
+
+def test_rows_that_nobody_need_look_at_are_no_round() -> None:
+    """Those of files whose statistics say that nothing in them matches."""
+    progress = start(3, RoundResult(), attempts=Attempts(4, rows=1, fewest=1))
+    both = views(v3=View(), v4=View(a=set(), b=set()))
+
+    for wanted, end in (({"b"}, Conflict), (set[str](), Commit)):
+
+        def concerned(
+            at: int, rows: Mapping[str, BitMap64], wanted: set[str] = wanted
+        ) -> Mapping[str, BitMap64]:
+            assert (at, set(rows)) == (4, {"a", "b"})
+            return {path: rows[path] for path in wanted}
+
+        outcome = decide(
+            progress,
+            [change(4, "a", "b")],
+            view=both,
+            row_maps={},
+            policy=Policy(),
+            concerned=concerned,
+        )
+        assert isinstance(outcome, end)
+    assert isinstance(outcome, Commit)
+    assert (outcome.progress.rounds, outcome.progress.rows_evaluated) == (1, 0)
+    assert outcome.progress.evaluated_at == 4
 
 
 def test_a_conflict_names_the_commit_and_a_few_of_the_files() -> None:
@@ -149,7 +178,7 @@ def test_a_conflict_names_the_commit_and_a_few_of_the_files() -> None:
     other = replace(other, kind=ChangeKind.CHANGE, files=frozenset(files))
     both = views(v43=View(), v44=View(2, **{path: set() for path in files}))
     outcome = decide(
-        replace(start(43, RoundResult()), asked=1, attempts=4),
+        start(43, RoundResult(), attempts=Attempts(4, rows=1, fewest=1)),
         [other],
         view=both,
         row_maps={},
@@ -185,8 +214,8 @@ def test_non_deterministic_statements_are_executed_again_as_a_whole() -> None:
     commits = [change(4, "a"), change(5, "b", kind=ChangeKind.BLIND_APPEND)]
     outcome = decide(progress, commits, view=both, row_maps={}, policy=policy)
     assert isinstance(outcome, Reexecute)
-    assert (outcome.at, outcome.attempts, outcome.validate) == (5, 1, False)
-    again = start(5, RoundResult(), attempts=2)
+    assert (outcome.at, outcome.attempts.counted, outcome.validate) == (5, 1, False)
+    again = start(5, RoundResult(), attempts=Attempts(2, 2))
     assert isinstance(
         decide(again, [change(6, "a")], view=both, row_maps={}, policy=policy), Conflict
     )
@@ -197,7 +226,7 @@ def test_a_version_that_cannot_be_read_any_more_means_from_the_beginning() -> No
     gone = [CommitSummary(6, ChangeKind.GAP, frozenset("a"), "lost commits")]
     outcome = decide(progress, gone, view=views(v6=View(a=set())), row_maps={}, policy=Policy())
     assert isinstance(outcome, Reexecute)
-    assert (outcome.at, outcome.attempts) == (6, 1)
+    assert (outcome.at, outcome.attempts) == (6, Attempts(1, 1))
 
 
 def test_table_changes_are_validated_and_executed_again_or_conflict() -> None:

@@ -258,7 +258,8 @@ class ByRow(ABC, Generic[S]):
         if isinstance(outcome, rule.Conflict):
             return Decision(Verdict.CONFLICT, outcome.why, outcome.reason, payload=outcome)
         if isinstance(outcome, rule.Commit):
-            course.commit = outcome
+            # If the put is lost, what has been settled need not be settled again.
+            course.commit, course.progress = outcome, outcome.progress
             course.history.forget({outcome.progress.evaluated_at, outcome.at})
             return Decision(Verdict.COMMIT, payload=outcome)
         course.asked = outcome
@@ -266,7 +267,7 @@ class ByRow(ABC, Generic[S]):
         return Decision(Verdict.EVALUATE, outcome.why, evaluate=course.request)
 
     def _decide(self, course: _Course[S], latest: SnapshotView) -> rule.Outcome:
-        """Ask the rule; answer ourselves what statistics alone can answer."""
+        """Ask the rule; answer ourselves what needs no job."""
         spec = self._resource.spec
         policy = rule.Policy(
             Isolation(spec.isolation.value),
@@ -283,6 +284,7 @@ class ByRow(ABC, Generic[S]):
                 view=course.history.view,
                 row_maps=course.history.row_maps,
                 policy=policy,
+                concerned=lambda at, rows: self._concerned(course, at, rows),
             )
             if not isinstance(outcome, rule.Evaluate | rule.Reexecute):
                 return outcome
@@ -290,19 +292,28 @@ class ByRow(ABC, Generic[S]):
                 return outcome
             course.progress = _absorbed(outcome, RoundResult(merged=self.merges))
 
+    def _concerned(
+        self, course: _Course[S], at: int, rows: Mapping[str, BitMap64]
+    ) -> Mapping[str, BitMap64]:
+        """Without the rows of files in which, as their statistics say, nothing matches."""
+        view = course.history.view(at)
+        assert view is not None
+        selects = self.selects(course.statement, view.snapshot)
+        view.prefetch(rows)
+        return {
+            path: positions
+            for path, positions in rows.items()
+            if (add := view.add(path)) is not None and selects(add)
+        }
+
     def _questions(self, course: _Course[S], asked: Asked) -> Mapping[str, BitMap64 | None]:
         """The rows to evaluate by file (None: all live ones), without files that cannot match."""
+        if isinstance(asked, rule.Evaluate):
+            return asked.rows
         view = course.history.view(asked.at)
         assert view is not None
         selects = self.selects(course.statement, view.snapshot)
-        if isinstance(asked, rule.Reexecute):
-            return {a.logged_path: None for a in view.snapshot.adds() if selects(a)}
-        view.prefetch(asked.rows)
-        return {
-            path: rows
-            for path, rows in asked.rows.items()
-            if (add := view.add(path)) is not None and selects(add)
-        }
+        return {a.logged_path: None for a in view.snapshot.adds() if selects(a)}
 
     def _request(self, course: _Course[S], work: Work, asked: Asked, round_: int) -> RoundRequest:
         plan, _ = work.frozen

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field, replace
 from pyroaring import BitMap64
 
 from tandem.errors import CountMismatch, Reason
+from tandem.reconcile.attempts import Attempts
 from tandem.reconcile.course import Course, followed
 from tandem.reconcile.matches import (
     InsertFile,
@@ -41,13 +42,15 @@ from tandem.reconcile.words import files_in_words
 
 Views = Callable[[int], FileView | None]
 """The working set at a version; None if the log no longer lets it be read."""
+Concerned = Callable[[int, Mapping[str, BitMap64]], Mapping[str, BitMap64]]
+"""Of these rows of a version, by file, those that may match: the others need no evaluation."""
+_NONE = Attempts()
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """`max_attempts` bounds rounds without progress: those that must evaluate no fewer rows
-    than the one before, and executions from the beginning. `whole`: never evaluate it on part
-    of the rows, however deterministic it is (a merge)."""
+    """`max_attempts` bounds rounds without progress (`reconcile.attempts`). `whole`: never
+    evaluate it on part of the rows, however deterministic it is (a merge)."""
 
     isolation: Isolation = Isolation.WRITE_SERIALIZABLE
     deterministic: bool = True
@@ -64,8 +67,7 @@ class StatementProgress:
     evaluated_at: int
     matches: Matches
     inserts: tuple[InsertFile, ...] = ()
-    attempts: int = 0  # rounds without progress so far
-    asked: int | None = None  # rows of the last evaluation, None for the first, whole one
+    attempts: Attempts = _NONE
     rounds: int = 1
     rows_evaluated: int = 0  # in rounds after the first
     lost: int = 0  # matched rows that others deleted or changed since
@@ -134,7 +136,7 @@ class Reexecute:
 
     at: int
     why: str
-    attempts: int
+    attempts: Attempts
     validate: bool = False
     course: Course = ()
 
@@ -154,7 +156,7 @@ Outcome = Commit | Evaluate | Reexecute | Conflict
 
 
 def start(
-    version: int, result: RoundResult, *, attempts: int = 0, course: Course = ()
+    version: int, result: RoundResult, *, attempts: Attempts = _NONE, course: Course = ()
 ) -> StatementProgress:
     """The state after the whole statement was executed at a version. Raises CountMismatch."""
     check_result(result)
@@ -202,6 +204,7 @@ def decide(
     row_maps: RowMaps,
     policy: Policy,
     table: TableVerdict | None = None,
+    concerned: Concerned = lambda _at, rows: rows,
 ) -> Outcome:
     """What to do next.
 
@@ -227,7 +230,7 @@ def decide(
         at = newest.version
         if any(commit.kind is ChangeKind.GAP for commit in commits) or view(at) is None:
             at = latest
-        asked = _advance(progress, commits, at, view, row_maps, newest)
+        asked = _advance(progress, commits, at, view, row_maps, newest, concerned)
         if not isinstance(asked, Evaluate):
             return _again(progress, latest, asked, policy, cause=newest)
         if asked.rows:
@@ -244,6 +247,7 @@ def _advance(
     view: Views,
     row_maps: RowMaps,
     newest: CommitSummary,
+    concerned: Concerned,
 ) -> Evaluate | str:
     """S := L. Returns what is left to evaluate at L, or why that cannot be told."""
     at_s, at_l = view(progress.evaluated_at), view(at)
@@ -251,7 +255,8 @@ def _advance(
         return f"version {progress.evaluated_at} can no longer be read, after {newest.who}"
     changed = changed_by(commit for commit in commits if commit.version <= at)
     carried = carry(progress.matches, changed, at_s, at_l, row_maps)
-    rows = carried.unknown if ROWS[RowFate.UNKNOWN, True] is Answer.EVALUATE else {}
+    unknown = carried.unknown if ROWS[RowFate.UNKNOWN, True] is Answer.EVALUATE else {}
+    rows = concerned(at, unknown) if unknown else unknown
     kept = replace(
         progress,
         evaluated_at=at,
@@ -340,16 +345,14 @@ def _commit(
 
 
 def _within(asked: Evaluate, policy: Policy) -> Evaluate | Conflict:
-    """Count the round, and stop if rounds no longer get smaller."""
+    """Count the round, and stop if there were too many without progress."""
     rows = sum(len(positions) for positions in asked.rows.values())
     before = asked.progress
-    stalled = before.asked is not None and rows >= before.asked
-    attempts = before.attempts + (1 if stalled else 0)
-    if attempts >= policy.max_attempts:
+    attempts = before.attempts.after_round(rows)
+    if attempts.counted >= policy.max_attempts:
         return _gave_up(attempts, asked.why, asked.cause, asked.rows)
     progress = replace(
         before,
-        asked=rows,
         attempts=attempts,
         rounds=before.rounds + 1,
         rows_evaluated=before.rows_evaluated + rows,
@@ -366,8 +369,8 @@ def _again(
     validate: bool = False,
     cause: CommitSummary | None = None,
 ) -> Reexecute | Conflict:
-    attempts = progress.attempts + 1
-    if attempts >= policy.max_attempts:
+    attempts = progress.attempts.after_whole()
+    if attempts.counted >= policy.max_attempts:
         return _gave_up(attempts, why, cause, cause.files if cause is not None else ())
     course = progress.course
     if cause is not None:
@@ -376,10 +379,10 @@ def _again(
 
 
 def _gave_up(
-    attempts: int, why: str, cause: CommitSummary | None, files: Collection[str]
+    attempts: Attempts, why: str, cause: CommitSummary | None, files: Collection[str]
 ) -> Conflict:
     """`files` are those with rows that had to be evaluated once more, of whichever commit."""
-    told = f"{attempts} rounds made no progress; the last was lost to {why}"
+    told = f"{attempts.counted} rounds made no progress; the last was lost to {why}"
     if files:
         told += f": {files_in_words(files)}"
     return Conflict(told, cause=cause, files=tuple(sorted(files)))

@@ -1,0 +1,47 @@
+"""Which rounds of a statement count towards `conflict.maxAttempts`.
+
+Others commit while a round evaluates what the ones before them changed, so the next has rows to
+evaluate too. Nothing can be put off, and no rest makes it better: a statement goes on at once,
+as long as there is something that shows an end. That is the number of rows left.
+
+| a round that has … rows to evaluate | then |
+|---|---|
+| fewer than any before it | progress: the count begins again |
+| no fewer than the one before it | no progress: it counts |
+| fewer than the one before it, but not than all of them | neither |
+| all of them: it is executed from the beginning | it counts, and is never taken back |
+
+"Fewer than the one before it" alone would go on for ever beside a writer that rewrites one file
+and two files by turns; "fewer than any" alone would give up after so many rounds that a writer
+of one file a second made unequal. As it is, every sequence of rounds ends: there are only so many
+numbers of rows below the first, and between two of them `maxAttempts` rounds that count, each
+followed by ever smaller ones. A writer that rewrites as many rows in every round shows no end:
+each round may be the last one, and `maxAttempts` is how many are tried.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Attempts:
+    """`counted` are those without progress so far, `lasting` of them those that progress does
+    not take back; `rows` had the last round to evaluate and `fewest` the smallest one, None
+    before the first one since the whole statement was executed."""
+
+    counted: int = 0
+    lasting: int = 0
+    rows: int | None = None
+    fewest: int | None = None
+
+    def after_round(self, rows: int) -> Attempts:
+        """With one more round, of so many rows."""
+        if self.rows is None or self.fewest is None or rows < self.fewest:
+            return Attempts(self.lasting, self.lasting, rows, rows)
+        stalled = rows >= self.rows
+        return Attempts(self.counted + stalled, self.lasting, rows, self.fewest)
+
+    def after_whole(self) -> Attempts:
+        """With one more execution from the beginning: nothing that came before it compares."""
+        return Attempts(self.counted + 1, self.counted + 1)
