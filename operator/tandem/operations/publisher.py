@@ -6,8 +6,14 @@ table shows them (docs/decisions/0031).
 
 from __future__ import annotations
 
+import re
+
+import pyarrow.compute as pc
+
+from tandem.delta import protocol
 from tandem.delta.names import commit_path
-from tandem.errors import AlreadyExists, ObjectNotFound, OutcomeUnknown, Reason
+from tandem.delta.snapshot import Snapshot
+from tandem.errors import AlreadyExists, CorruptLog, ObjectNotFound, OutcomeUnknown, Reason
 from tandem.operations import commit, earlier, jobs, layout, records
 from tandem.operations.effects import Effect, Point
 from tandem.operations.events import (
@@ -133,7 +139,10 @@ class Publisher:
     def _commit_abandonment(
         self, work: Work, effect: Effect, attempt: int, *, closes: bool = False
     ) -> Event | None:
-        """Put until the table shows it; what keeps it from being so, if anything."""
+        """Put until the table shows it; what keeps it from being so, if anything.
+
+        Raises: UnsupportedFeature, CorruptLog if an attempt may have committed after all.
+        """
         for _ in range(_TRIES):
             self.refresh(work)
             stops = commit.stops(work.snapshot, self._id)
@@ -142,6 +151,7 @@ class Publisher:
             if stops.closed or (stops.abandoned >= attempt and not closes):
                 return None
             highest = max(attempt, stops.abandoned)
+            _require_uncommitted(work, highest)
             actions = commit.abandonment(work, highest, closes=closes)
             token = self._new_token(attempt)
             try:
@@ -154,16 +164,25 @@ class Publisher:
         )
 
     def _visible(self, work: Work, result: OperationResult) -> Event:
-        """A commit that fell into a hole of the log, below a checkpoint, no reader will ever
-        see: it did not happen."""
-        assert result.version is not None
+        """What our commit file came to. One that fell into a hole of the log, below a checkpoint,
+        no reader will ever see: it did not happen. But that a checkpoint does not show our
+        success proves no hole: others' checkpoints may forget who committed.
+
+        Raises: UnsupportedFeature if nobody can tell any more, StorageError.
+        """
+        version = result.version
+        assert version is not None
         self.refresh(work)
         snapshot = work.snapshot
         if commit.stops(snapshot, self._id).succeeded:
             return CommitPut(result)
-        if (snapshot.checkpoint_version or -1) >= result.version:
-            # It would only mislead who reads the log's history.
-            self._store.delete([commit_path(result.version)])
+        if (snapshot.checkpoint_version or -1) < version:
+            return CommitLost()
+        if _live_attempts(snapshot, self._id):
+            return CommitPut(result)
+        protocol.check_remembers(snapshot.metadata, resource=work.identity.display)
+        # It would only mislead who reads the log's history.
+        self._store.delete([commit_path(version)])
         return CommitLost()
 
     def _is_there(self, version: int) -> bool:
@@ -177,3 +196,29 @@ class Publisher:
 
     def _new_token(self, attempt: int) -> str:
         return f"{self._id}-{attempt}-{self._nonces.nonce()}"
+
+
+def _live_attempts(snapshot: Snapshot, operation_id: str) -> set[int]:
+    """Attempts of which the table has live files: whatever the log says or forgot, they did
+    commit."""
+    paths = snapshot.files["path"]
+    ours = paths.filter(pc.match_substring(paths, f"{operation_id}-")).to_pylist()
+    # A clone or a conversion may name them absolutely.
+    folder = re.compile(rf"(?:^|/){operation_id}-([1-9][0-9]{{0,2}})/")
+    return {int(match[1]) for match in map(folder.search, ours) if match is not None}
+
+
+def _require_uncommitted(work: Work, highest: int) -> None:
+    """Before attempts are declared dead, and then cleaned. Raises: UnsupportedFeature,
+    CorruptLog."""
+    identity = work.identity
+    protocol.check_remembers(work.snapshot.metadata, resource=identity.display)
+    live = [n for n in _live_attempts(work.snapshot, identity.operation_id) if n <= highest]
+    if live:
+        raise CorruptLog(
+            "files of an attempt are live, and the log does not know that it committed",
+            resource=identity.display,
+            found=f"files of {layout.data(identity.operation_id, max(live))}",
+            expected="none of an attempt that is to be abandoned",
+            remedy="Nothing was deleted; find out what took the txn of this operation away",
+        )

@@ -1,0 +1,137 @@
+"""A commit of ours of which the answer was lost, and which the log no longer tells of: neither
+put again nor cleaned away."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from support.faults import Fault, strike
+from support.quick_lake import QuickLake, make
+from support.tables import batch, loads
+from tandem.delta.actions import Action
+from tandem.delta.log import DeltaLog
+from tandem.delta.names import commit_path
+from tandem.delta.protocol import FORGETFUL
+from tandem.operations.effects import Effect, Point
+from tandem.operations.events import Event
+from tandem.operations.performer import Around
+from tandem.spec.resources import Operation
+from tandem.spec.status import Phase
+
+NOW = {FORGETFUL: "interval 0 seconds"}
+MADE: list[Callable[[QuickLake], Operation]] = [
+    QuickLake.compaction,
+    lambda lake: lake.ingest(batch(4)),
+]
+
+
+def _forget(lake: QuickLake) -> None:
+    lake.foreign().alter.set_table_properties(NOW)
+    lake.foreign().create_checkpoint()
+    assert lake.log.snapshot().txns == {}, "or this test shows nothing"
+
+
+def _remember(lake: QuickLake) -> None:
+    lake.log_raw({"metaData": _metadata_without_the_property(lake)})
+
+
+def _metadata_without_the_property(lake: QuickLake) -> dict[str, object]:
+    metadata = lake.log.snapshot().metadata
+    kept = {k: v for k, v in metadata.configuration.items() if k != FORGETFUL}
+    return {
+        "id": metadata.id,
+        "format": {"provider": "parquet", "options": {}},
+        "schemaString": metadata.schema_string,
+        "partitionColumns": list(metadata.partition_columns),
+        "configuration": kept,
+    }
+
+
+def _loses_answer(then: Callable[[], object]) -> Around:
+    """The commit is put, something happens, and the answer never comes."""
+    done: list[Point] = []
+
+    def around(effect: Effect, call: Callable[[], Event]) -> Event:
+        if effect.point is not Point.PUT_COMMIT or done:
+            return call()
+        done.append(effect.point)
+
+        def put() -> Event:
+            event = call()
+            then()
+            return event
+
+        return strike(Fault.LOSE_ANSWER, effect, put)
+
+    return around
+
+
+@pytest.mark.parametrize("made", MADE)
+@pytest.mark.parametrize("remembers", [True, False])
+def test_commit_that_a_checkpoint_forgot_is_found_by_its_file(
+    tmp_path: Path,
+    made: Callable[[QuickLake], Operation],
+    remembers: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lake = make(tmp_path, 4)
+    rows = loads(range(4)) if made is QuickLake.compaction else loads(range(5))
+
+    def clean_log_before_it() -> None:
+        ours = lake.version
+        _forget(lake)
+        if remembers:
+            _remember(lake)
+        for version in range(ours):
+            (lake.path / commit_path(version)).unlink()
+        lake.foreign().create_checkpoint()
+
+    put_commit = DeltaLog.put_commit
+
+    def slow(log: DeltaLog, version: int, actions: Sequence[Action], *, token: str) -> None:
+        put_commit(log, version, actions, token=token)
+        clean_log_before_it()
+
+    operation = made(lake)
+    monkeypatch.setattr(DeltaLog, "put_commit", slow)
+    status = lake.run(operation)
+    assert status.phase is Phase.SUCCEEDED, status
+    assert status.result is not None
+    assert status.result.version == 5
+    lake.assert_rows(rows)
+
+
+@pytest.mark.parametrize("made", MADE)
+def test_commit_that_nobody_can_find_again_is_neither_repeated_nor_cleaned(
+    tmp_path: Path, made: Callable[[QuickLake], Operation]
+) -> None:
+    lake = make(tmp_path, 4)
+    rows = loads(range(4)) if made is QuickLake.compaction else loads(range(5))
+
+    def clean_log() -> None:
+        _forget(lake)
+        for version in range(lake.version):
+            (lake.path / commit_path(version)).unlink()
+
+    status = lake.run(made(lake), around=_loses_answer(clean_log))
+    assert status.phase is Phase.FAILED, status
+    assert FORGETFUL in status.conditions[0].message
+    lake.assert_rows(rows)
+
+
+def test_files_that_are_live_are_never_those_of_a_failure(tmp_path: Path) -> None:
+    lake = make(tmp_path, 4)
+
+    def forget_all() -> None:
+        _forget(lake)
+        _remember(lake)
+        lake.foreign().create_checkpoint()
+        for version in range(lake.version):
+            (lake.path / commit_path(version)).unlink()
+
+    status = lake.run(lake.compaction(), around=_loses_answer(forget_all))
+    assert status.phase in (Phase.FAILED, Phase.SUPERSEDED), status
+    lake.assert_rows(loads(range(4)))
