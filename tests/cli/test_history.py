@@ -47,6 +47,12 @@ def test_meetings_are_found_in_the_log_and_in_what_operations_say(told: list[Ent
     }
 
 
+def test_what_a_statement_met_before_it_was_executed_again_it_did_not_follow() -> None:
+    [*_, merge] = entries(histories.again().commits())
+    assert [(m.version, m.effect) for m in merge.meetings] == [(3, Effect.AGAIN)]
+    assert [meeting(met) for met in merge.meetings] == ["executed again after 3"]
+
+
 @pytest.mark.parametrize(
     ("version", "in_files", "in_rows", "met"),
     [

@@ -45,6 +45,7 @@ LOOK = """(() => {
     paper: getComputedStyle(document.body).backgroundColor,
     ink: getComputedStyle(texts[0]).fill,
     rows: document.querySelectorAll("tbody tr").length,
+    codes: [...document.querySelectorAll(".stories code")].map(e => e.textContent),
   };
 })()"""
 
@@ -69,8 +70,8 @@ def test_a_browser_shows_the_page(tmp_path: Path) -> None:
     two = histories.Log()
     two.append(histories.DELTA_RS, "a", 3)
     two.append(histories.DELTA_RS, "b", 3)
-    logs = {"story": histories.story(), "two": two, "long": histories.long(2_000),
-            "hostile": histories.story(HOSTILE)}  # fmt: skip
+    logs = {"story": histories.story(), "two": two, "again": histories.again(),
+            "long": histories.long(2_000), "hostile": histories.story(HOSTILE)}  # fmt: skip
     files = {}
     for name, log in logs.items():
         (tmp_path / name).mkdir()
@@ -105,6 +106,8 @@ def test_a_browser_shows_the_page(tmp_path: Path) -> None:
     assert {"0.1", "0.2", "2,113 replayed", "80k masked", "5,000 followed"} <= set(story["texts"])
     assert (story["bars"], story["arrows"], story["rows"]) == (3, 4, 14)
     assert found["two"]["rows"] == 2
+    assert "executed again" in found["again"]["texts"]
+    assert (found["again"]["arrows"], found["again"]["codes"]) == (1, [histories.DELTA_RS])
     # Long ones are bounded.
     assert found["long"]["rows"] == MOST_ROWS
     assert found["long"]["sheet"][0] < 60 * MOST_COLUMNS

@@ -172,3 +172,25 @@ def long(versions: int = 2_000) -> Log:
             waiting.append(f"f{number}.parquet")
             log.append(DELTA_RS if number % 3 else SPARK, waiting[-1], 100)
     return log
+
+
+def again() -> Log:
+    """A merge that met a compaction of ours and then an update: it was executed again after
+    that, and so read what the compaction had written."""
+    log = Log()
+    log.ingest("0", 100)
+    log.ingest("1", 100)
+    log.ours("OPTIMIZE", "TableCompaction/tidy", 1,
+             [file("c.parquet", 200, segment="0.1", parents="0-1", rewrite=True)],
+             ["0.parquet", "1.parquet"])  # fmt: skip
+    log.mark(DELTA_RS, {"c.parquet": 3})
+    log.ours(
+        "MERGE", "TableUpdate/upsert", 1,
+        [_marked(log.files["c.parquet"], 22), file("u.parquet", 19, segment="2")],
+        ["c.parquet"],
+        reconciled={"commitsSeen": 2, "rounds": 2,
+                    "met": [{"version": 3, "operation": "DELETE", "executedAgain": True}]},
+        summary=["2 commits since version 1, met in 2 rounds",
+                 f"the whole statement executed again after version 3 by `{DELTA_RS}` (DELETE)"],
+    )  # fmt: skip
+    return log

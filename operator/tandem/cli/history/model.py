@@ -45,12 +45,13 @@ class Effect(StrEnum):
     FOLLOWED = "followed"  # rows to delete, into files that had been rewritten
     EVALUATED = "evaluated"  # rows that were new to a statement
     LOST = "lost"  # rows that a statement had matched
+    AGAIN = "again"  # the whole statement, executed again
 
 
 @dataclass(frozen=True, slots=True)
 class Meeting:
-    """An operation and a commit made between its read version and its own; `rows` concerned;
-    `onto` names a segment."""
+    """An operation and a commit made between its read version and its own; `rows` concerned, none
+    where all were (`AGAIN`); `onto` names a segment."""
 
     version: int
     effect: Effect
@@ -217,9 +218,14 @@ def _meetings(
             known = found.get((other, effect), Meeting(other, effect, 0))
             found[other, effect] = replace(known, rows=known.rows + rows, onto=onto or known.onto)
 
+    mets = (result.reconciled.met if result.reconciled else None) or ()
+    again = [met.version for met in mets if met.executed_again and read < met.version < version]
+    for other in again:
+        found[other, Effect.AGAIN] = Meeting(other, Effect.AGAIN, 0)
     segments = {mine.names[path] for path in mine.added}
     made = "".join(segments) if len(segments) == 1 else f"{len(segments)} segments"
-    for other in range(max(read + 1, min(changes)), version):
+    # What it met before it was executed again, it read then.
+    for other in range(max(read + 1, min(changes), *(v + 1 for v in again)), version):
         theirs = changes[other]
         for path, deleted in theirs.marked.items():
             if path in mine.gone:
@@ -228,7 +234,7 @@ def _meetings(
             for path in theirs.added.keys() & mine.marked.keys():
                 if theirs.gone:
                     meet(other, Effect.FOLLOWED, mine.marked[path], mine.names[path])
-    for met in (result.reconciled.met if result.reconciled else None) or ():
+    for met in mets:
         meet(met.version, Effect.MASKED, met.rows_masked, made)
         meet(met.version, Effect.EVALUATED, met.rows_evaluated)
         meet(met.version, Effect.LOST, met.rows_lost)

@@ -6,6 +6,7 @@ the log is escaped. Long histories are bounded: the picture folds, the lists end
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 import tandem
@@ -18,6 +19,8 @@ from tandem.delta.actions import Commit
 from tandem.reconcile.words import clean, counted
 
 MOST_STORIES = 30
+_NAME, _AS_CODE = re.compile(r"`([^`]+)`"), r"<code>\1</code>"
+"""Names that sentences put between backticks."""
 MOST_ROWS = 300
 
 _PAGE_STYLE = """
@@ -42,6 +45,7 @@ padding:0;margin:0;list-style:none}
 padding:10px 14px;overflow-wrap:anywhere}
 .stories p{margin:0 0 4px;font-weight:600}.stories p span{color:var(--soft);font-weight:400}
 .stories ul{margin:0;padding-left:18px}
+code{font:.92em ui-monospace,Consolas,monospace}
 .scroll{overflow-x:auto}
 table{border-collapse:collapse;width:100%;font-size:13.5px;font-variant-numeric:tabular-nums}
 th{position:sticky;top:0;background:var(--paper);color:var(--soft);text-align:left;
@@ -116,6 +120,11 @@ def _tiles(found: Sequence[Entry]) -> str:
         (_rows(mets, Effect.MASKED), "row masked", "rows masked"),
         (_rows(mets, Effect.FOLLOWED), "row followed", "rows followed into other files"),
         (_rows(mets, Effect.EVALUATED), "row evaluated again", "rows evaluated again"),
+        (
+            sum(any(met.effect is Effect.AGAIN for met in e.meetings) for e in found),
+            "statement executed again",
+            "statements executed again",
+        ),
     ]
     tiles = "".join(
         f"<li><b>{count:,}</b><span>{one if count == 1 else many}</span></li>"
@@ -170,7 +179,7 @@ def _stories(found: Sequence[Entry]) -> str:
     items = []
     for entry in eventful[: -MOST_STORIES - 1 : -1]:
         told = entry.summary or tuple(words.meeting(met) for met in entry.meetings)
-        lines = "".join(f"<li>{esc(text)}</li>" for text in told)
+        lines = "".join(f"<li>{_NAME.sub(_AS_CODE, esc(text))}</li>" for text in told)
         items.append(
             f"<li><p>{esc(words.who(entry))} <span>version {entry.version}</span></p>"
             f"<ul>{lines}</ul></li>"

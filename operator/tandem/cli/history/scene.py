@@ -26,7 +26,7 @@ wants names asks `tandem table segments`."""
 MOST_QUIET = 6
 """Rows of segments with which nothing happened."""
 LEFT, RIGHT = 136, 56  # pixels beside the columns
-WIDEST, NARROWEST, FULL = 170, 46, 1176
+WIDEST, NARROWEST, FULL = 260, 46, 1176
 GLYPH = 6.1
 """About the width of a character at 11 px."""
 LONGEST_LABEL = 40

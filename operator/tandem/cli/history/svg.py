@@ -209,13 +209,16 @@ class Drawing:
             written = [0.0, 0.0]
             for at, mets in sorted(by_column.items()):
                 self.arrow(span, at, mets)
-                told = " ".join(f"{short(met.rows)} {_VERBS[met.effect]}" for met in mets[:2])
-                half = len(told) * 1.1 * GLYPH / 2 + 3  # bold
+                told = " ".join(_told(met) for met in mets[:2])
+                wide = len(told) * 1.1 * GLYPH + 6  # bold
+                # Of an arrow from below the name stands beside it, so as not to hide it.
+                below = self.source_y(mets[0].version) > self.lane_y(span.lane)
+                left = self.x(at) + 6 if below else self.x(at) - wide / 2
                 # Where it would touch the one before, a line lower.
-                line = 0 if self.x(at) - half > written[0] else 1
-                written[line] = self.x(at) + half + 4
-                self.text(self.x(at), self.lane_y(span.lane) + 21 + 12 * line, told,
-                          "count small halo")  # fmt: skip
+                line = 0 if left > written[0] else 1
+                written[line] = left + wide + 4
+                self.text(left if below else self.x(at), self.lane_y(span.lane) + 21 + 12 * line,
+                          told, "count small halo", "start" if below else "middle")  # fmt: skip
 
     def arrow(self, span: Span, at: int, mets: list[Meeting]) -> None:
         x, y = self.x(at), self.lane_y(span.lane)
@@ -314,6 +317,7 @@ _VERBS = {
     Effect.FOLLOWED: "followed",
     Effect.EVALUATED: "evaluated",
     Effect.LOST: "lost",
+    Effect.AGAIN: "executed again",
 }
 
 
@@ -338,6 +342,11 @@ def _rows(entry: Entry) -> str:
     if entry.rows_deleted > 0 and not entry.files_added:
         return f"−{short(entry.rows_deleted)}"
     return ""
+
+
+def _told(met: Meeting) -> str:
+    """`2,113 replayed`"""
+    return f"{short(met.rows)} {_VERBS[met.effect]}" if met.rows else _VERBS[met.effect]
 
 
 def _title(entries: list[Entry]) -> str:

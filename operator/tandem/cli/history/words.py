@@ -10,6 +10,7 @@ _EFFECTS = {
     Effect.FOLLOWED: "{rows} followed into{onto} of {version}",
     Effect.EVALUATED: "{rows} evaluated because of {version}",
     Effect.LOST: "{rows} lost to {version}",
+    Effect.AGAIN: "executed again after {version}",
 }
 
 
