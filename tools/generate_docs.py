@@ -81,7 +81,9 @@ def commands() -> str:
     text = (
         "# The command line\n\n"
         + NOTE
-        + "Results go to standard output, everything for people to standard error. Exit codes of "
+        + "`make setup` leaves `tandem` in `.venv/bin`: `export PATH=$PWD/.venv/bin:$PATH`, once "
+        "in a terminal.\n\n"
+        "Results go to standard output, everything for people to standard error. Exit codes of "
         "`tandem run`:\n\n"
         "| code | meaning |\n|---|---|\n"
         "| 0 | every operation ended `Succeeded` or `Superseded` |\n"

@@ -83,7 +83,8 @@ LOOK: Final = {
 }
 
 _BEGIN: Final = """\
-Three commands show nearly everything:
+Three commands show nearly everything ([`kubectl tandem`](kubectl.md) is a plugin,
+[`tandem`](cli.md) needs no cluster):
 
 ```sh
 kubectl tandem status

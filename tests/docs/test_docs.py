@@ -149,6 +149,15 @@ def test_commands_of_the_readme_are_understood() -> None:
             assert option in found.stdout, line
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_a_page_with_commands_says_where_they_come_from(page: Path) -> None:
+    """By the folder of the README's way, or by a link to the page of the command."""
+    typed = re.compile(r"(\$ )?(kubectl tandem|tandem (?!operator)[a-z])")
+    text = page.read_text()
+    if any(typed.match(line) for block in blocks(page, r"\w*") for line in block.splitlines()):
+        assert re.search(r"\.venv/bin|\((\.\./)?(cli|kubectl)\.md", text), page
+
+
 def test_the_readme_makes_the_table_that_its_commands_use() -> None:
     """The table of `examples/flights` is there before the first command that needs it."""
     typed = next(block for block in blocks(ROOT / "README.md", "sh") if "tandem plan" in block)
