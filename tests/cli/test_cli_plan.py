@@ -145,6 +145,16 @@ def test_a_source_that_is_not_there_is_warned_of(
     assert result.exit_code == 0  # it may be there before somebody runs it
 
 
+def test_what_would_fail_is_said_to_and_its_source_is_not_looked_for(
+    tandem: Tandem, table: Path
+) -> None:
+    source = {"format": "Csv", "location": "file:///none.csv"}
+    merge = {**MERGE, "on": "t.ib = s.id", "source": source}
+    result = tandem("plan", "-f", "-", input_=typed(table, "TableUpdate", {"merge": merge}))
+    assert "TableUpdate/o: Would fail, InvalidStatement: " in result.stdout
+    assert (result.stderr, result.exit_code) == ("", 1)
+
+
 def test_words_in_texts_and_names_are_no_clauses() -> None:
     text = "MERGE ON (`a WHEN MATCHED` = ' WHEN NOT MATCHED \\' WHEN MATCHED') WHEN MATCHED THEN X"
     head, _, tail = text.rpartition(" WHEN")

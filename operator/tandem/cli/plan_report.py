@@ -47,13 +47,15 @@ def _headline(outcome: Outcome) -> str:
     message = message_of(status)
     if isinstance(status, TableStatus):
         if status.phase is Phase.FAILED:
-            return f"Failed, {message}"
+            return f"Would fail, {message}"
         return message or "would be adopted as it is"
     if _reason(status) == Reason.DRY_RUN:
         return "Planned" if message == PLANNED_ONLY else f"Nothing to do, {message}"
-    if status.phase in ENDED and (status.phase is not Phase.FAILED or status.attempt):
+    if status.phase is Phase.FAILED and not status.attempt:
+        return f"Would fail, {message}"
+    if status.phase in ENDED:
         # No plan ends so, and none makes an attempt: it is what was recorded.
-        return f"{status.phase} already, {message}; run --again would start anew"
+        return f"{status.phase} already (run --again starts anew), {message}"
     return f"{status.phase}, {message}" if message else str(status.phase)
 
 

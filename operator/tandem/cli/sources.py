@@ -19,6 +19,7 @@ from tandem.errors import (
     DataFileMissing,
     InvalidSpec,
     ObjectNotFound,
+    Reason,
     TableNotFound,
     TandemError,
     VersionNotFound,
@@ -47,13 +48,20 @@ def look(outcomes: Sequence[Outcome]) -> dict[str, Sight]:
     found = {}
     for outcome in outcomes:
         resource = outcome.resource
-        if isinstance(resource, LakeTable) or outcome.status.phase is Phase.FAILED:
+        if isinstance(resource, LakeTable) or not _to_come(outcome):
             continue
         field, source = asked.source_of(resource.manifest()["spec"])
         table = tables.get((resource.namespace, resource.spec.table_ref.name))
         if source and table is not None:
             found[resource.id] = _look(field, source, table)
     return found
+
+
+def _to_come(outcome: Outcome) -> bool:
+    """Whether it would run now: not what has a recorded result, nor what would fail anyway."""
+    status = outcome.status
+    reasons = {condition.reason for condition in status.conditions}
+    return status.phase is Phase.PENDING or Reason.DRY_RUN in reasons
 
 
 def _look(field: str, source: Mapping[str, Any], table: LakeTable) -> Sight:
