@@ -675,3 +675,23 @@ def test_what_a_zombie_wrote_after_others_had_cleaned_goes_with_it() -> None:
     assert state.closing is not None
     assert state.closing.todo[:1] == (Point.CLEAN_ATTEMPT,)
     assert state.attempt == 1
+
+
+def test_the_result_of_a_round_is_looked_for_often_at_first() -> None:
+    """Others may commit until we do: at most an eighth of a round is waited for nothing."""
+    asked: list[Event] = [*RECONCILING, Decided(3, Verdict.EVALUATE), Done(Point.REQUEST_ROUND)]
+    state, _ = play(asked, Limits(poll_ms=300))
+    pauses: list[int] = []
+    while sum(pauses) < 5_000:
+        state, effects = step(state, JobRunning())
+        pauses.append(effects[0].delay_ms)
+    assert pauses[:8] == [20] * 8
+    assert pauses[-1] == 300
+    waited = [sum(pauses[:number]) for number in range(len(pauses))]
+    assert all(p <= max(20, w / 8) for p, w in zip(pauses, waited, strict=True))
+    # The next round begins anew; before the first, nobody is raced.
+    state, _ = play([*asked, RoundDone(1), Done(Point.READ_RESULT), TableRead(4)])
+    assert play([*RUNNING, JobRunning()], Limits(poll_ms=300))[1][-1].delay_ms == 300
+    for event in (Decided(4, Verdict.EVALUATE), Done(Point.REQUEST_ROUND), JobRunning()):
+        state, effects = step(state, event)
+    assert effects[0].delay_ms == 20

@@ -14,6 +14,8 @@ from tandem.operations.events import Ask, Ending
 from tandem.spec.status import Phase, Plan, Progress
 
 FORMAT_VERSION = 1
+_SHORTEST_PAUSE_MS = 20
+"""Between two looks for the result of a round."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +56,8 @@ class OperationState:
     `lost`: locks were ours until the commit was ready. `unsure` counts puts whose answer did not
     come, `round` is the last round of evaluation asked for, `adopting` whether the job of an
     attempt that we took over is at work on that, `waiting` the effect whose answer is awaited,
-    and `blockers` are those for whom we wait, since `waiting_since_ms` (0: we do not). `asked` is
+    `awaited_ms` how long we have waited for that round between looks for its result, and
+    `blockers` are those for whom we wait, since `waiting_since_ms` (0: we do not). `asked` is
     what somebody asked for before it could be done; it is done as soon as it can be. `hindrance`
     is what is in the way and may go away by itself: why, and a sentence."""
 
@@ -68,6 +71,7 @@ class OperationState:
     abandoned: int = 0
     closed: bool = False
     round: int = 0
+    awaited_ms: int = 0
     own: bool = False
     adopting: bool = False
     persisted: bool = False
@@ -87,6 +91,14 @@ class OperationState:
     waiting_since_ms: int = 0
     message: str = ""
     format_version: int = FORMAT_VERSION
+
+    @property
+    def pause_ms(self) -> int:
+        """Before the next look for the job's result. After the first round others may commit
+        until we do: what takes half a second is not looked for every half second."""
+        if not self.round:
+            return self.limits.poll_ms
+        return min(self.limits.poll_ms, max(_SHORTEST_PAUSE_MS, self.awaited_ms // 8))
 
     def at(self, **changes: object) -> OperationState:
         """This state with some fields replaced."""

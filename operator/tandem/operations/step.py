@@ -243,8 +243,10 @@ def _locks_waiting(state: OperationState, event: LocksWaiting) -> Step:
 
 def _job_running(state: OperationState, event: JobRunning) -> Step:
     progress = event.progress or state.progress
-    state, effects = do(state, Point.POLL_JOB, delay_ms=state.limits.poll_ms, progress=progress)
-    return state.at(hindrance=event.hindrance), effects
+    delay_ms = state.pause_ms
+    state, effects = do(state, Point.POLL_JOB, delay_ms=delay_ms, progress=progress)
+    awaited_ms = state.awaited_ms + delay_ms
+    return state.at(hindrance=event.hindrance, awaited_ms=awaited_ms), effects
 
 
 def _job_lost(state: OperationState, event: JobLost) -> Step:
@@ -335,6 +337,8 @@ def _done(state: OperationState, event: Done) -> Step:
     changes: dict[str, Any] = {}
     if event.point is Point.PERSIST_PLAN:
         changes = {"persisted": True}
+    elif event.point is Point.REQUEST_ROUND:
+        changes = {"awaited_ms": 0}
     elif event.point is Point.READ_RESULT:
         changes = {"phase": Phase.RECONCILING}
     return do(state, _NEXT[event.point], **changes)

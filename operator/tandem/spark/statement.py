@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 IDLE_SECONDS = 1800.0
 """A driver that hears nothing of its engine for so long ends: it holds memory for nobody."""
 POLL_SECONDS = (0.02, 0.2)
-"""First and longest pause between two looks for a request."""
+"""First and longest pause between two looks for a request. Between, a pause is an eighth of the
+time that the driver has waited: others may commit until the engine does."""
 
 
 def run(control: Control, spark: SparkSession, stop: threading.Event | None = None) -> None:
@@ -60,21 +61,22 @@ Round = Callable[[Sequence[InputFile], int], None]
 def serve(control: Control, evaluate_: Round, ended: threading.Event) -> None:
     """Evaluate what the engine asks for until it says that it is done, or `ended` is set."""
     round_ = 1
-    pause, idle_since = POLL_SECONDS[0], time.monotonic()
+    shortest, longest = POLL_SECONDS
+    idle_since = time.monotonic()
     while not ended.is_set():
         request = control.request(round_)
         if request is None:
-            if control.is_done() or time.monotonic() - idle_since > IDLE_SECONDS:
+            idle = time.monotonic() - idle_since
+            if control.is_done() or idle > IDLE_SECONDS:
                 return
-            ended.wait(pause)
-            pause = min(pause * 2, POLL_SECONDS[1])
+            ended.wait(min(longest, max(shortest, idle / 8)))
             continue
         try:
             evaluate_(request.inputs, round_)
         except Exception as error:  # noqa: BLE001 - described to the engine, which decides
             control.fail(translate(error), round_)
         round_ += 1
-        pause, idle_since = POLL_SECONDS[0], time.monotonic()
+        idle_since = time.monotonic()
 
 
 @contextmanager
