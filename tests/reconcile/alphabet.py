@@ -70,6 +70,9 @@ MIXED_MERGE = Merge(
     keys=(4, 5, 8, 9),
 )
 INSERT_ONLY = Merge("insert-only merge of ours", lambda _: False, lambda x, _: x, keys=(3, 7))
+MIXED_WITHOUT_INSERTS = Merge(
+    "merge without inserts", MIXED_MERGE.matches, MIXED_MERGE.change, keys=(4, 5, 8), inserts=False
+)
 SERIALIZABLE_MERGE = Merge(
     "serializable merge", UPSERT.matches, UPSERT.change, Isolation.SERIALIZABLE, keys=UPSERT.keys
 )
@@ -203,6 +206,7 @@ OURS: Sequence[Operation] = (
     statement_of_ours(RANDOM_UPDATE),
     statement_of_ours(UPSERT),
     statement_of_ours(MIXED_MERGE, rounds=1),
+    statement_of_ours(MIXED_WITHOUT_INSERTS, rounds=1),
     statement_of_ours(INSERT_ONLY),
     statement_of_ours(SERIALIZABLE_MERGE),
 )

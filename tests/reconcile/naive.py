@@ -173,7 +173,7 @@ def merges_look_once(
     """A merge that found no row of a key inserts one, whatever was committed meanwhile."""
     from tandem.reconcile.model import ChangeKind
 
-    if not more["policy"].whole:
+    if not more["policy"].inserts:
         return statement.decide(progress, commits, **more)
     told = tuple(replace(commit, kind=ChangeKind.BLIND_APPEND) for commit in commits)
     return statement.decide(progress, told, **more)

@@ -171,13 +171,15 @@ class Statement:
 class Merge(Statement):
     """Source rows are told by their `keys`, and match rows whose x is one; what is done with a
     match, and with rows of no key, is what `matches` and `change` say. A key that no row has
-    is inserted. The token numbers the inserted rows, whoever executes it."""
+    is inserted, if it `inserts`. The token numbers the inserted rows, whoever executes it."""
 
     keys: tuple[int, ...] = ()
+    inserts: bool = True
 
     def missing(self, known: set[int], token: int) -> Rows:
         """What it inserts where rows have these values."""
-        return [(token + i, key) for i, key in enumerate(self.keys) if key not in known]
+        missing = [(token + i, key) for i, key in enumerate(self.keys) if key not in known]
+        return missing if self.inserts else []
 
     def apply(self, rows: Rows, token: int) -> Rows:
         return super().apply(rows, token) + self.missing({x for _, x in rows}, token)
@@ -251,7 +253,7 @@ def decide(world: World, running: Running) -> statements.Outcome:
             running.statement.isolation,
             running.statement.deterministic,
             max_attempts=99,
-            whole=isinstance(running.statement, Merge),
+            inserts=isinstance(running.statement, Merge) and running.statement.inserts,
         ),
     )
     return outcome

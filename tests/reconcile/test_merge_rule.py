@@ -1,5 +1,5 @@
-"""A merge in the rule for statements: executed as a whole, deletes and updates mixed, and rows
-that it found nowhere."""
+"""A merge in the rule for statements: deletes and updates mixed, rows that it found nowhere, and
+what of it is executed again."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tandem.reconcile.statement import (
     start,
 )
 
-MERGE = Policy(whole=True)
+MERGE = Policy(inserts=True)
 
 
 class View:
@@ -57,6 +57,7 @@ def result(
     *,
     sizes: Sequence[int] = (),
     fresh: Sequence[InsertFile] = (),
+    names: str = "i",
 ) -> RoundResult:
     """`rows` has by file what became of each matched position: None deleted, else the number of
     its row, counted through insert files of these sizes."""
@@ -66,7 +67,7 @@ def result(
         where = [(-1, -1) if n is None else places[n] for n in found.values()]
         columns = [list(found), [w[0] for w in where], [w[1] for w in where]]
         matches[path] = FileMatches(*(np.array(c, np.int64) for c in columns))
-    inserts = tuple(InsertFile(f"i{n}", size) for n, size in enumerate(sizes))
+    inserts = tuple(InsertFile(f"{names}{n}", size) for n, size in enumerate(sizes))
     return RoundResult(matches, inserts, tuple(fresh), merged=True)
 
 
@@ -99,7 +100,7 @@ def test_a_merge_follows_rows_through_a_compaction_and_leaves_later_appends_alon
     assert isinstance(outcome, Commit)
     assert outcome.deletes["o"].dead == BitMap64([2, 3, 4])
     assert (outcome.moved, outcome.rows_matched, outcome.rows_updated) == (3, 3, 2)
-    serializable = Policy(Isolation.SERIALIZABLE, whole=True)
+    serializable = Policy(Isolation.SERIALIZABLE, inserts=True)
     again = decide(start(3, MIXED), commits, view=history, row_maps=maps, policy=serializable)
     assert isinstance(again, Reexecute)
     assert again.at == 5
@@ -120,7 +121,7 @@ def test_a_change_means_from_the_beginning_at_the_latest_version(commit: CommitS
     outcome = decide(start(3, MIXED), [commit, later], view=history, row_maps={}, policy=MERGE)
     assert isinstance(outcome, Reexecute)
     assert (outcome.at, outcome.attempts) == (5, Attempts(1, 1))
-    assert "a merge is never evaluated in part" in outcome.why
+    assert "a merge that inserts what it does not find is never evaluated in part" in outcome.why
     # Whoever forgets to say so in the policy does not get half a merge either.
     forgotten = decide(start(3, MIXED), [commit], view=history, row_maps={}, policy=Policy())
     assert isinstance(forgotten, Reexecute)
@@ -133,11 +134,32 @@ def test_executions_are_counted() -> None:
     assert "the commit of version 4" in outcome.why
 
 
+def test_without_inserts_rows_are_answered_as_those_of_an_update() -> None:
+    """Row 0 keeps its result, row 3 is gone, and with it its insert; row 1 of b is evaluated."""
+    found = result({"a": {0: None, 1: 0, 3: 1}}, sizes=[2])
+    history = views(v3=View(a=(4, [2])), v4=View(a=(4, [2, 3]), b=(2, [0])))
+    policy = Policy(inserts=False)
+    asked = decide(start(3, found), [change(4, "a", "b")], view=history, row_maps={}, policy=policy)
+    assert isinstance(asked, Evaluate)
+    assert (asked.at, dict(asked.rows)) == (4, {"b": BitMap64([1])})
+    more = result({"b": {1: 0}}, sizes=[1], names="j")
+    outcome = decide(absorb(asked, more), [], view=history, row_maps={}, policy=policy)
+    assert isinstance(outcome, Commit)
+    assert {path: file.dead for path, file in outcome.deletes.items()} == {
+        "a": BitMap64([0, 1, 2, 3]),
+        "b": BitMap64([0, 1]),
+    }
+    assert (outcome.rows_matched, outcome.rows_updated, outcome.progress.lost) == (3, 2, 1)
+    assert (outcome.inserts, dict(outcome.masks)) == (("i0", "j0"), {"i0": BitMap64([1])})
+
+
 def test_half_a_merge_is_refused() -> None:
     asked = Evaluate(4, {"a": BitMap64([1])}, start(3, MIXED))
     for progress, found in ((start(3, MIXED), RoundResult()), (start(3, RoundResult()), MIXED)):
-        with pytest.raises(ValueError, match="never evaluated in part"):
+        with pytest.raises(ValueError, match="rounds of a merge"):
             absorb(Evaluate(asked.at, asked.rows, progress), found)
+    with pytest.raises(CountMismatch, match="inserted what it did not find"):
+        absorb(asked, result({}, fresh=[InsertFile("g", 1)]))
 
 
 @pytest.mark.parametrize(

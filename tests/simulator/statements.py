@@ -71,13 +71,15 @@ class Merge(Statement):
     """`ON t.k = s.k`: a target row is matched if its k is one of the source's.
 
     `matches` says which rows are acted on, matched or not; `source` rows whose k no target row
-    has are inserted. `clauses` say the same as a resource does, in texts over t and s.
+    has are inserted, if it `inserts`. `clauses` say the same as a resource does, in texts over
+    t and s.
     """
 
     name: str = ""
     keys: tuple[int, ...] = ()
     clauses: Mapping[str, Sequence[Mapping[str, object]]] = field(default_factory=dict)
     source: tuple[Row, ...] = ()
+    inserts: bool = True
 
     def sourced(self, found: list[Row]) -> Merge:
         """With these rows as source, one for each key."""
@@ -87,7 +89,7 @@ class Merge(Statement):
     def missing(self, rows: Iterable[Row]) -> list[Row]:
         """What it inserts into these."""
         known = {row.k for row in rows}
-        return [row for row in self.source if row.k not in known]
+        return [row for row in self.source if row.k not in known] if self.inserts else []
 
     def apply(self, row: Row) -> Row | None:
         if not self.matches(row):
@@ -148,5 +150,20 @@ MERGES = (
             "whenNotMatched": [INSERT],
             "whenNotMatchedBySource": [{"where": "t.v < 30", "delete": {}}],
         },
+    ),
+    Merge(
+        "",
+        lambda r: r.k in (0, 2),
+        "t.v + 3",
+        lambda r: r.v + 3,
+        name="without inserts",
+        keys=(0, 2),
+        clauses={
+            "whenMatched": [
+                {"where": "t.v % 5 = 0", "delete": {}},
+                {"update": {"set": {"v": "t.v + 3"}}},
+            ],
+        },
+        inserts=False,
     ),
 )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -122,6 +123,30 @@ def test_a_merge_beside_changes_of_others_is_executed_again(lakes: Lakes) -> Non
     before = join(before, ((41, 0, 5000),))
     assert affected(done) == RowsAffected(updated=4, deleted=0, inserted=1)
     lake.assert_rows(upserted(before))
+
+
+def test_a_merge_without_inserts_looks_at_new_rows_only(lakes: Lakes) -> None:
+    """Rows of files that somebody copied, and rows that came; those of no source row, too."""
+    lake = lakes.loaded(3)
+    clauses: dict[str, Any] = {
+        "whenMatched": [{"where": "s.id = 15", "delete": {}}, {"update": {"set": {"v": "s.v"}}}],
+        "whenNotMatchedBySource": [{"where": "t.k = 1", "update": {"set": {"v": "t.v + 1"}}}],
+    }
+    held = lake.hold(lake.merge(SOURCE, **clauses), Point.PUT_COMMIT)
+    lake.foreign().update(updates={"v": "v + 1000"}, predicate="id IN (3, 11)")
+    lake.append(rows([40]))
+    held.go_on(Point.PUT_COMMIT)
+    lake.foreign().delete("id = 4")
+    done = held.finish()
+    before = loads(range(3))
+    before = join(plus(before, id_in([3, 11]), 1000), rows([40]))
+    by_id = {row[0]: row for row in without(before, id_in([4, 15]))}
+    for id_ in (n for n, row in by_id.items() if row[1] == 1 and n not in (3, 40)):
+        by_id[id_] = (id_, 1, by_id[id_][2] + 1)
+    by_id[3], by_id[40] = (3, by_id[3][1], -3), (40, by_id[40][1], -40)
+    assert _requests(held) == 2
+    assert [met.executed_again for met in reconciled(done).met or ()] == [None, None]
+    lake.assert_rows(tuple(by_id.values()))
 
 
 @pytest.mark.parametrize("isolation", ["WriteSerializable", "Serializable"])

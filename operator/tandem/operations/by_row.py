@@ -81,8 +81,7 @@ class _Course(Generic[S]):
 class ByRow(ABC, Generic[S]):
     """The common part of the `Kind`s of a TableUpdate.
 
-    `merges` tells that the statement decides by rows that it does not find, too: it is executed
-    as a whole or not at all, may delete and update side by side, and inserts.
+    `merges` tells that the statement may delete and update side by side, and inserts.
     """
 
     app: ClassVar[str]
@@ -119,6 +118,10 @@ class ByRow(ABC, Generic[S]):
     def needs_job(self, statement: S, files: int) -> bool:  # noqa: ARG002
         """Whether there is anything to evaluate when so many files may be concerned."""
         return files > 0
+
+    def inserts(self, statement: S) -> bool:  # noqa: ARG002
+        """Whether it inserts what it does not find, and so depends on all rows at once."""
+        return False
 
     def check(self, work: Work) -> None:
         """Whatever else must be right before anything is planned. Raises what is wrong."""
@@ -273,7 +276,7 @@ class ByRow(ABC, Generic[S]):
             Isolation(spec.isolation.value),
             course.statement.deterministic,
             spec.conflict.max_attempts,
-            whole=self.merges,
+            inserts=self.inserts(course.statement),
         )
         while True:
             progress = course.progress

@@ -1,7 +1,7 @@
 """`TableUpdate`, merge: what it means, its source, and the job that evaluates it.
 
-A merge also decides by rows that it does not find, so whatever changed the table means that it
-is executed again as a whole (docs/decisions/0081-merge-is-executed-again.md).
+One that inserts also decides by rows that it does not find, so whatever changed the table means
+that it is executed again as a whole (docs/decisions/0081-merge-is-executed-again.md).
 """
 
 from __future__ import annotations
@@ -68,7 +68,10 @@ class Merge(ByRow[statements.Merge]):
         return files_of(statement.on, snapshot, relation=statements.TABLE)
 
     def needs_job(self, statement: statements.Merge, files: int) -> bool:
-        return files > 0 or bool(statement.when("NotMatched"))
+        return files > 0 or self.inserts(statement)
+
+    def inserts(self, statement: statements.Merge) -> bool:
+        return bool(statement.when("NotMatched"))
 
     def job(self, statement: statements.Merge, inputs: tuple[InputFile, ...]) -> MergeJob:  # noqa: ARG002
         source = self._merge.source

@@ -132,7 +132,21 @@ def check_result(result: RoundResult) -> None:
         paths = [file.path for file in (*inserts, *result.fresh)]
         if len(set(paths)) != len(paths):
             raise _wrong("A merge names a file twice", len(paths))
-        check_merge(result.matches, inserts, count(result.matches), len(outputs))
+        written = sum(file.rows for file in inserts)
+        check_merge(result.matches, count(result.matches), len(outputs), written)
+
+
+def check_part(result: RoundResult, asked: Mapping[str, BitMap64]) -> None:
+    """A round on these rows of some files answers no others, and so cannot tell what is nowhere.
+
+    Raises CountMismatch.
+    """
+    check_result(result)
+    for path, found in result.matches.items():
+        if not to_bitmap(found.positions).issubset(asked.get(path, BitMap64())):
+            raise _wrong("A round answered rows that it was not asked about", path)
+    if result.fresh:
+        raise _wrong("A round on some rows inserted what it did not find", result.fresh[0].path)
 
 
 def _check_places(outputs: Positions, places: Positions, inserts: Sequence[InsertFile]) -> None:
@@ -146,16 +160,13 @@ def _check_places(outputs: Positions, places: Positions, inserts: Sequence[Inser
         raise _wrong("Two matches share an insert row", len(places))
 
 
-def check_merge(
-    matches: Matches, inserts: Sequence[InsertFile], deleted: int, inserted: int
-) -> None:
+def check_merge(matches: Matches, deleted: int, inserted: int, written: int) -> None:
     """Of a merge, all matched rows are deleted and those that are updated inserted again, with
-    nothing left over: nobody can have taken one away without its being executed again.
+    nothing of what was `written` left over, unless rows were lost meanwhile.
 
     Raises CountMismatch.
     """
     updated = len(_placed(matches, mixed=True)[0])
-    written = sum(file.rows for file in inserts)
     if deleted != count(matches) or not updated == written == inserted:
         raise CountMismatch(
             "A merge must delete all rows that it matched, and insert as many as it updates",

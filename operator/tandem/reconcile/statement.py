@@ -5,8 +5,8 @@ statement must come after (`rules.MUST_FOLLOW`). While there is an L, rows live 
 live at S keep their result, the others are evaluated once, and S becomes L. When there is
 none, the result is carried over to the latest version: rows that were rewritten are followed,
 rows deleted meanwhile leave our deletes *and* our inserts, later appends stay as they are.
-A merge decides by rows that it did *not* find, too: it is never evaluated in part, but executed
-again as a whole when there is an L (docs/decisions/0081-merge-is-executed-again.md).
+A merge that inserts decides by rows that it did *not* find, too: it is never evaluated in part,
+but executed again as a whole when there is an L (docs/decisions/0081-merge-is-executed-again.md).
 
 The state is `StatementProgress`; `decide` says what is next, `absorb` takes in what a round
 found. Nothing here mutates its arguments, so asking twice gives the same answer.
@@ -27,6 +27,7 @@ from tandem.reconcile.matches import (
     Matches,
     RoundResult,
     check_merge,
+    check_part,
     check_result,
     count,
     joined,
@@ -49,13 +50,13 @@ _NONE = Attempts()
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """`max_attempts` bounds rounds without progress (`reconcile.attempts`). `whole`: never
-    evaluate it on part of the rows, however deterministic it is (a merge)."""
+    """`max_attempts` bounds rounds without progress (`reconcile.attempts`). `inserts`: a merge of
+    this statement inserts source rows that no row matches: it depends on all rows at once."""
 
     isolation: Isolation = Isolation.WRITE_SERIALIZABLE
     deterministic: bool = True
     max_attempts: int = 5
-    whole: bool = False
+    inserts: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,17 +178,11 @@ def absorb(asked: Evaluate, result: RoundResult) -> StatementProgress:
     Raises CountMismatch if the round answered rows that it was not asked about.
     """
     kept = asked.progress
-    if kept.merged or result.merged:
-        raise ValueError("a merge is never evaluated in part")
+    if kept.merged != result.merged:
+        raise ValueError("a merge is followed by rounds of a merge, and nothing else is")
     merged = dict(kept.matches)
-    check_result(result)
+    check_part(result, asked.rows)
     for path, found in result.matches.items():
-        if not to_bitmap(found.positions).issubset(asked.rows.get(path, BitMap64())):
-            raise CountMismatch(
-                "A round answered rows that it was not asked about",
-                resource=path,
-                remedy="Nothing was published; the statement must be executed again",
-            )
         shifted = replace(
             found,
             outputs=found.outputs + (found.outputs >= 0) * len(kept.inserts),
@@ -223,8 +218,8 @@ def decide(
         return _again(progress, latest, table.why, policy, validate=True)
     newest = newest_of(commits, policy.isolation)
     if newest is not None:
-        if policy.whole or progress.merged or not policy.deterministic:
-            what = "a merge" if policy.whole else "a non-deterministic statement"
+        what = _indivisible(progress, policy)
+        if what:
             why = f"{newest.who}: {what} is never evaluated in part"
             return _again(progress, latest, why, policy, cause=newest)
         at = newest.version
@@ -238,6 +233,15 @@ def decide(
         progress = asked.progress
         commits = [commit for commit in commits if commit.version > at]
     return _commit(progress, commits, latest, view, row_maps, policy)
+
+
+def _indivisible(progress: StatementProgress, policy: Policy) -> str:
+    """What makes a statement one that must be executed as a whole; "" if nothing does."""
+    if not policy.deterministic:
+        return "a non-deterministic statement"
+    if progress.merged and policy.inserts:
+        return "a merge that inserts what it does not find"
+    return ""
 
 
 def _advance(
@@ -321,7 +325,8 @@ def _commit(
     matched = sum(file.deleted for file in deletes.values())
     inserted = sum(file.rows - len(masks.get(file.path, ())) for file in inserts)
     if progress.merged:
-        check_merge(carried.matches, progress.inserts, matched, inserted)
+        written = inserted if progress.lost else sum(file.rows for file in progress.inserts)
+        check_merge(carried.matches, matched, inserted, written)
     elif matched != count(carried.matches) or (progress.inserts and inserted != matched):
         raise CountMismatch(
             "An update must insert as many rows as it deletes",
