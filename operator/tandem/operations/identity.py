@@ -5,7 +5,7 @@ from __future__ import annotations
 from tandem.delta.snapshot import Snapshot
 from tandem.errors import ObjectNotFound
 from tandem.operations import commit, layout, records
-from tandem.operations.records import ResultRecord
+from tandem.operations.records import OperationRecord, ResultRecord
 from tandem.operations.work import Identity, Table
 from tandem.spec.identity import canonical_spec, spec_hash
 from tandem.spec.resources import Operation
@@ -24,7 +24,10 @@ def identify(
     (that one is then taken up: a killed `--again` is not forgotten). With `only_failed` there
     is no new one after a success, either, whatever is asked for.
 
-    Raises: StorageError.
+    What was done to another table at this location, which is gone, is no run of this one: a
+    new one is begun, whatever is asked for (docs/decisions/0089).
+
+    Raises: ManifestInvalid, StorageError.
     """
     hash_ = spec_hash(resource)
 
@@ -45,6 +48,8 @@ def identify(
     while _began(table, snapshot, at(run + 1).operation_id):
         run += 1
     latest = at(run)
+    if _of_another_table(table, snapshot, latest.operation_id):
+        return at(run + 1)
     over = _failed if only_failed else _finished
     if again and over(table, snapshot, latest.operation_id):
         return at(run + 1)
@@ -70,6 +75,15 @@ def _failed(table: Table, snapshot: Snapshot, operation_id: str) -> bool:
     path = layout.result(operation_id)
     record = records.load(table.store, path, ResultRecord, operation_id=operation_id)
     return stops.closed if record is None else record.phase == Phase.FAILED
+
+
+def _of_another_table(table: Table, snapshot: Snapshot, operation_id: str) -> bool:
+    """What this log tells of is of this table, even where its id was changed."""
+    if commit.stops(snapshot, operation_id) != commit.Stops():
+        return False
+    path = layout.identity(operation_id)
+    record = records.load(table.store, path, OperationRecord, operation_id=operation_id)
+    return record is not None and record.table_id not in ("", snapshot.metadata.id)
 
 
 def _exists(table: Table, path: str) -> bool:

@@ -233,6 +233,7 @@ class Performer:
             spec_hash=identity.spec_hash,
             spec=dict(identity.spec),
             run=identity.run,
+            table_id=self.work.snapshot.metadata.id,
         )
         records.put_once(self._store, layout.identity(self._id), record)
         self._has_identity = True

@@ -17,7 +17,8 @@ from tandem.storage.store import Store
 
 
 class OperationRecord(Format):
-    """operation.json: the identity, put if absent."""
+    """operation.json: the identity, put if absent. `table_id` is that of the table on which it
+    began ("" in records of before that was kept)."""
 
     operation_id: str
     kind: str
@@ -26,6 +27,7 @@ class OperationRecord(Format):
     spec_hash: str
     spec: dict[str, Any]
     run: int = 1
+    table_id: str = ""
 
 
 class AttemptRecord(Format):
