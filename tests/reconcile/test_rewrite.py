@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pyroaring import BitMap64
 
 from tandem.errors import CountMismatch, RowMapInvalid
 from tandem.reconcile.model import FileState
-from tandem.reconcile.rewrite import RewriteInput, fate, rewrite
+from tandem.reconcile.rewrite import Moved, RewriteInput, fate, rewrite
 from tandem.reconcile.rowmap import RowMap, RowMapBuilder, RowMapIdentity
 from tandem.reconcile.rules import REWRITE, InputFate
 
@@ -142,3 +144,36 @@ def test_more_rows_deleted_are_not_the_same_ones_and_more() -> None:
     assert fate(planned, FileState("a", 9, BitMap64([2, 3]))) is InputFate.OTHER
     assert fate(planned, FileState("a", 9, BitMap64([2]))) is InputFate.OTHER
     assert fate(planned, FileState("a", 9, BitMap64([1, 2]))) is InputFate.SUPERSET
+
+
+@given(
+    st.lists(
+        st.tuples(*(st.none() | st.sets(st.integers(0, 3)) for _ in "ab")),
+        min_size=1,
+        max_size=5,
+    ),
+    st.sampled_from([TOGETHER, APART]),
+)
+def test_I16_what_was_moved_for_one_version_changes_no_decision_on_a_later_one(
+    versions: list[tuple[set[int] | None, set[int] | None]], row_map: RowMap
+) -> None:
+    moved: Moved = {}
+    for a, b in versions:
+        again = rewrite(INPUTS, View(a=a, b=b), row_map, moved=moved)
+        assert again == rewrite(INPUTS, View(a=a, b=b), row_map)
+
+
+def test_rows_that_were_moved_before_are_not_moved_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    moved: Moved = {}
+    rewrite(INPUTS, View(a={0, 1}, b={0, 2}), TOGETHER, moved=moved)
+    asked = []
+
+    def forward(self: RowMap, path: str, rows: BitMap64) -> dict[str, BitMap64]:
+        asked.append(path)
+        return original(self, path, rows)
+
+    original = RowMap.forward
+    monkeypatch.setattr(RowMap, "forward", forward)
+    decision = rewrite(INPUTS, View(a={0, 1}, b={0, 2, 3}), TOGETHER, moved=moved)
+    assert asked == ["b"]
+    assert decision.masks == {"out0": BitMap64([0, 4, 5])}

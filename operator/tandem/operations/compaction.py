@@ -27,7 +27,7 @@ from tandem.spark.job import Bin, InputFile, JobLayout, OutputFile, RewriteJob
 from tandem.spec.compaction import LayoutStrategy, TableCompaction
 from tandem.spec.status import Plan
 from tandem.timeline import lineage
-from tandem.timeline.marks import live_marks
+from tandem.timeline.marks import live_names, mentioned_names
 from tandem.timeline.names import NameRequest, SegmentNumbers, output_names
 from tandem.timeline.segments import TAG_CHUNK, layout_label, output_tags, segments
 
@@ -115,7 +115,7 @@ class Compaction(Rewriting):
         plan, job = work.frozen
         assert isinstance(job.job, RewriteJob)
         order = job.job.layout
-        removed = work.snapshot.files_by_path(decision.removes)
+        removed = self.removed(decision)
         runs = {output.run for output in published(work, decision)}
         names, numbers = self._names(work, removed.values(), runs)
         map_path = layout.row_map(plan.operation_id, plan.attempt)
@@ -146,9 +146,8 @@ class Compaction(Rewriting):
         """Names of the output segments on top of the version just read."""
         plan, _ = work.frozen
         gone = {add.logged_path for add in removed}
-        taken = live_marks(work.snapshot.files, without=gone).names
-        mentioned = live_marks(work.snapshot.files).mentioned
-        numbers = SegmentNumbers.at(work.snapshot.txns, mentioned)
+        taken = live_names(work.snapshot.files, without=gone)
+        numbers = SegmentNumbers.at(work.snapshot.txns, mentioned_names(work.snapshot.files))
         order = sorted(runs)
         requests = [NameRequest(plan.runs[n].first, plan.runs[n].level) for n in order]
         return dict(zip(order, output_names(requests, taken, numbers), strict=True)), numbers

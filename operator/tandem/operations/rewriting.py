@@ -21,7 +21,7 @@ from tandem.operations.outputs import output_add
 from tandem.operations.views import SnapshotView, VectorCache
 from tandem.operations.work import ChangeSet, Decision, OutputFileChange, Planned, Work
 from tandem.reconcile import rowmap_format
-from tandem.reconcile.rewrite import RewriteDecision, RewriteInput, rewrite
+from tandem.reconcile.rewrite import Moved, RewriteDecision, RewriteInput, rewrite
 from tandem.reconcile.rowmap import RowMap, RowMapIdentity
 from tandem.spark.job import InputFile, OutputFile, RewriteJob
 from tandem.spec.status import Reconciled
@@ -32,7 +32,7 @@ from tandem.timeline.segments import TAG_SEGMENT, Segment
 
 class Rewriting:
     """The part of a `Kind` that rewrites have in common. Holds what is immutable: deletion
-    vectors and the row map."""
+    vectors, the row map and where it moved rows; and the version that was last decided on."""
 
     protocol_kind = protocol.OperationKind.COMPACTION
     app = "rewrite"
@@ -43,6 +43,8 @@ class Rewriting:
         self._row_map_bytes = b""
         self._inputs: tuple[RewriteInput, ...] = ()
         self._decided: tuple[object, RewriteDecision] | None = None
+        self._moved: Moved = {}
+        self._view: SnapshotView | None = None
 
     # Planning
 
@@ -53,7 +55,7 @@ class Rewriting:
     def begin(self) -> None:
         """Another plan or another result: nothing of the last attempt's holds."""
         self._row_map, self._row_map_bytes = None, b""
-        self._inputs, self._decided = (), None
+        self._inputs, self._decided, self._moved, self._view = (), None, {}, None
 
     def vectors(self, work: Work) -> VectorCache:
         if self._cache is None:
@@ -122,13 +124,21 @@ class Rewriting:
     ) -> RewriteDecision:
         """The decision; that of the round before if nothing has happened to our inputs since.
         Who only lost a put to somebody else shall not lose the next one by thinking again."""
-        self._inputs = inputs
+        self._inputs, self._view = inputs, view
         view.prefetch(i.path for i in inputs)
         grounds = (deletion_vectors, *(view.vector_id(i.path) for i in inputs))
         if self._decided is None or self._decided[0] != grounds:
-            decision = rewrite(inputs, view, self.row_map, deletion_vectors=deletion_vectors)
+            decision = rewrite(
+                inputs, view, self.row_map, deletion_vectors=deletion_vectors, moved=self._moved
+            )
             self._decided = (grounds, decision)
         return self._decided[1]
+
+    def removed(self, decision: RewriteDecision) -> dict[str, AddFile]:
+        """The live adds of `decision.removes` by logged path, as of the version just decided on."""
+        assert self._view is not None
+        adds = ((path, self._view.add(path)) for path in decision.removes)
+        return {path: add for path, add in adds if add is not None}
 
     def change_set(
         self,

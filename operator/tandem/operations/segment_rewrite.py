@@ -85,7 +85,7 @@ class SegmentRewriting(Rewriting):
         assert isinstance(job.job, RewriteJob)
         order = job.job.layout
         label = layout_label(order.strategy, order.columns) if order is not None else ""
-        removed = work.snapshot.files_by_path(decision.removes)
+        removed = self.removed(decision)
         # As they are now: who wrote to the table since may have changed their tags.
         origins: dict[str, AddFile] = {
             output: removed[input_]

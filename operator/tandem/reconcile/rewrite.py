@@ -61,6 +61,12 @@ class RewriteDecision:
     replayed: Mapping[str, int] = field(default_factory=dict)
 
 
+Moved = dict[str, tuple[BitMap64, Mapping[str, BitMap64]]]
+"""By input, which of its rows were looked up last, and where they are: so that a commit that
+deletes in one input does not cost the way of all the others' rows again. Asking for other rows
+starts from the map again (I-16)."""
+
+
 def fate(planned: RewriteInput, now: FileState | None) -> InputFate:
     """Which line of the table an input is on.
 
@@ -87,11 +93,13 @@ def rewrite(
     row_map: RowMapLike,
     *,
     deletion_vectors: bool = True,
+    moved: Moved | None = None,
 ) -> RewriteDecision:
     """Decide what a rewrite commits on top of the version that `view` shows.
 
     `inputs` are the plan's, or those of some of its bins; the map must know them as they were
     read. Without `deletion_vectors` bins with a changed input are dropped and the rest commits.
+    `moved` keeps, for the next call with the same map, where deleted rows went.
 
     Raises:
         RowMapInvalid: the map is of other inputs than the plan's.
@@ -122,7 +130,7 @@ def rewrite(
             now = view.get(path)
             assert now is not None
             since = now.dead - file.dead_at_read
-            landed = row_map.forward(path, since)
+            landed = _forward(row_map, path, since, moved if moved is not None else {})
             _mask(masks, landed, len(since), path)
             remapped += len(since)
             for output, positions in landed.items():
@@ -155,6 +163,15 @@ def rewrite(
         superseded=not removes and not published,
         replayed=replayed,
     )
+
+
+def _forward(
+    row_map: RowMapLike, path: str, since: BitMap64, moved: Moved
+) -> Mapping[str, BitMap64]:
+    known = moved.get(path)
+    if known is None or known[0] != since:
+        known = moved[path] = (since, row_map.forward(path, since))
+    return known[1]
 
 
 def _bins(

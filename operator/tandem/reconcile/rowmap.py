@@ -46,6 +46,10 @@ __all__ = [
 ]
 
 
+_FEW_RUNS = 64
+"""An input in more pieces is looked up row by row."""
+
+
 class RowMap(RunTable):
     """A complete map: every live row of every input lands once, every output row has one origin.
 
@@ -120,7 +124,7 @@ class RowMap(RunTable):
         index = self._input_index[input_]
         file = self.inputs[index]
         check_range(file.path, file.rows, positions)
-        alive = positions - file.dead
+        alive = positions - file.dead if file.dead else positions
         permuted = self._permuted_of_input.get(index)
         if permuted is not None:
             ranks = permuted.of_input(index)[self._live_rank(index, to_array(alive))]
@@ -184,8 +188,20 @@ class RowMap(RunTable):
     def _forward_sparse(self, index: int, positions: BitMap64) -> dict[str, BitMap64]:
         if not positions:
             return {}
+        if not self.inputs[index].dead and len(self._runs_of_input[index]) <= _FEW_RUNS:
+            return self._shifted(index, positions)
         outputs, placed = self.locate(self.inputs[index].path, to_array(positions))
         return {self.outputs[o].path: b for o, b in group_bitmaps(outputs, placed).items()}
+
+    def _shifted(self, index: int, positions: BitMap64) -> dict[str, BitMap64]:
+        """Where no row was dead, all of a run move by the same distance: the bitmap's own work."""
+        found: dict[str, BitMap64] = {}
+        for run in map(self.runs.__getitem__, self._runs_of_input[index].tolist()):
+            moved = (positions & span(run.in_start, run.in_end)).shift(run.out_start - run.in_start)
+            if moved:
+                path = self.outputs[run.output].path
+                found[path] = found[path] | moved if path in found else moved
+        return found
 
     def _backward_sparse(self, index: int, positions: BitMap64) -> dict[str, BitMap64]:
         if not positions:
