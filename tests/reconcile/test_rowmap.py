@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import random
 import struct
 import time
@@ -239,6 +240,31 @@ def test_a_header_that_does_not_fit_its_body_is_refused_though_the_checksum_hold
     changed = data[:-32].replace(old, new)
     with pytest.raises(RowMapInvalid, match="does not describe its body"):
         from_bytes(changed + hashlib.sha256(changed).digest())
+
+
+def _asked_too_early() -> int:
+    raise AssertionError("a small map needs no bound")
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [(1 << 32, "4294967296 rows, and there are 1000 at most"), (-3, "fewer than no rows")],
+)
+def test_a_map_that_claims_more_rows_than_there_can_be_is_refused_before_it_is_decoded(
+    rows: int, message: str
+) -> None:
+    data = to_bytes(build([(3, {1})], [(0, 0, 3, "a")]))
+    assert from_bytes(data, most_rows=_asked_too_early).input("i0").rows == 3
+    size = struct.unpack_from("<I", data, 12)[0]
+    header = json.loads(data[24 : 24 + size])
+    header["inputs"][0][1] = header["outputs"][0][1] = rows
+    # A compressor makes 16 GB of one byte half a megabyte. Here there is not even that.
+    header["shuffles"] = [[[0], [0], "plain", 0]]
+    text = json.dumps(header).encode()
+    changed = data[:8] + struct.pack("<HHI", 2, 0, len(text)) + data[16:24] + text
+    changed += data[24 + size : -32]
+    with pytest.raises(RowMapInvalid, match=message):
+        from_bytes(changed + hashlib.sha256(changed).digest(), most_rows=lambda: 1000)
 
 
 def test_garbage_in_place_of_a_bitmap_is_refused_though_the_checksum_holds() -> None:

@@ -8,7 +8,7 @@ show neither; a store that does not answer is an error.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import pyarrow.compute as pc
 
@@ -30,12 +30,14 @@ class PublishedRowMaps(Mapping[str, RowMapLike]):
     """Output path → row map, for files that compactions of ours wrote.
 
     The path of a file names the attempt that wrote it, hence its map: no tag is needed, and a
-    map is found as well for files that a restore brought back.
+    map is found as well for files that a restore brought back. One of more than `most_rows` is
+    not believed.
     """
 
-    def __init__(self, store: Store, table_id: str) -> None:
+    def __init__(self, store: Store, table_id: str, most_rows: Callable[[], int]) -> None:
         self._store = store
         self._table_id = table_id
+        self._most_rows = most_rows
         self._maps: dict[str, RowMap | None] = {}
 
     def __getitem__(self, path: str) -> RowMapLike:
@@ -60,7 +62,8 @@ class PublishedRowMaps(Mapping[str, RowMapLike]):
 
     def _load(self, where: str, operation_id: str, attempt: int) -> RowMap | None:
         try:
-            found = rowmap_format.from_bytes(self._store.get(where), resource=where)
+            data = self._store.get(where)
+            found = rowmap_format.from_bytes(data, resource=where, most_rows=self._most_rows)
         except (ObjectNotFound, RowMapInvalid):
             return None
         mine = (self._table_id, operation_id, attempt)
@@ -78,13 +81,17 @@ class History:
         self._cache = cache
         self._views: dict[int, SnapshotView] = {}
         self._summaries: dict[int, CommitSummary] = {}
-        self.row_maps = PublishedRowMaps(log.store, table_id)
+        self.row_maps = PublishedRowMaps(log.store, table_id, self._most_rows)
 
     def remember(self, snapshot: Snapshot) -> SnapshotView:
         """Keep a version that has been read anyway: the log may lose it."""
         if snapshot.version not in self._views:
             self._views[snapshot.version] = SnapshotView(snapshot, self._cache)
         return self._views[snapshot.version]
+
+    def _most_rows(self) -> int:
+        """Of all files together, in the versions that were read."""
+        return max((_rows(view.snapshot) for view in self._views.values()), default=0)
 
     def forget(self, keep: set[int]) -> None:
         """Drop all versions but these."""
@@ -131,6 +138,12 @@ class History:
             return frozenset(after.files["path"].to_pylist())
         keys = [_keys(snapshot) for snapshot in (before.snapshot, after)]
         return frozenset(path for path, _ in keys[0] ^ keys[1])
+
+
+def _rows(snapshot: Snapshot) -> int:
+    # A file without statistics hardly has more rows than bits.
+    bits = pc.multiply(snapshot.files["size"], 8)
+    return pc.sum(pc.coalesce(snapshot.num_records, bits)).as_py() or 0
 
 
 def _keys(snapshot: Snapshot) -> set[tuple[str, object]]:

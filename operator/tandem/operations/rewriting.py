@@ -87,13 +87,16 @@ class Rewriting:
         # Perhaps of an attempt that somebody else planned, and we adopt after one of ours.
         self.begin()
         self._row_map_bytes = jobs.sidecar(work.table.store, result.row_map)
-        plan, _ = work.frozen
+        plan, job = work.frozen
+        assert isinstance(job.job, RewriteJob)
+        rows = sum(file.rows for file in job.job.inputs)
         self._row_map = rowmap_format.from_bytes(
             self._row_map_bytes,
             expected=RowMapIdentity(
                 plan.table_id, plan.operation_id, plan.attempt, plan.read_version
             ),
             resource=result.row_map.path,
+            most_rows=lambda: rows,
         )
 
     @property

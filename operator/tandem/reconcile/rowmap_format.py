@@ -23,6 +23,7 @@ from __future__ import annotations
 import hashlib
 import json
 import struct
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -41,6 +42,9 @@ from tandem.reconcile.rowmap import (
 )
 
 MAGIC = b"TNDMROWS"
+
+LARGE_ROWS = 1 << 26
+"""Rows for which a map needs little memory, whatever its bytes unfold to."""
 ORDERED_VERSION, VERSION = 1, 2
 """Of maps without and with shuffles."""
 
@@ -98,9 +102,16 @@ def to_bytes(row_map: RowMap) -> bytes:
 
 
 def from_bytes(
-    data: bytes, *, expected: RowMapIdentity | None = None, resource: str = "row map"
+    data: bytes,
+    *,
+    expected: RowMapIdentity | None = None,
+    resource: str = "row map",
+    most_rows: Callable[[], int] | None = None,
 ) -> RowMap:
     """Read a map back. `resource` names it in errors, usually by its path.
+
+    `most_rows`, asked only for a map of more than `LARGE_ROWS`: how many rows its inputs can have.
+    A few bytes may claim billions, and memory is taken by that claim.
 
     Raises:
         RowMapInvalid: cut off, another version, wrong checksum or counts, runs that contradict
@@ -131,6 +142,7 @@ def from_bytes(
     try:
         header = json.loads(data[_PREFIX.size : _PREFIX.size + header_size])
         identity = _identity(header["identity"])
+        _check_claim(header, most_rows)
         body = memoryview(data)[_PREFIX.size + header_size : -_DIGEST_SIZE]
         row_map = _decode(header, identity, body, sorted_=version == VERSION)
     except (KeyError, TypeError, ValueError, IndexError, OverflowError, MemoryError) as error:
@@ -139,6 +151,16 @@ def from_bytes(
     if expected is not None and identity != expected:
         raise invalid("The row map is of another rewrite", identity, str(expected))
     return row_map
+
+
+def _check_claim(header: dict[str, Any], most_rows: Callable[[], int] | None) -> None:
+    for files in (header["inputs"], header["outputs"]):
+        counts = [int(file[1]) for file in files]
+        if min(counts, default=0) < 0:
+            raise ValueError("a file has fewer than no rows")
+        claimed = sum(counts)
+        if most_rows is not None and claimed > LARGE_ROWS and claimed > most_rows():
+            raise ValueError(f"{claimed} rows, and there are {most_rows()} at most")
 
 
 def _identity(header: dict[str, Any]) -> RowMapIdentity:
