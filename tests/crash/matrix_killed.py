@@ -11,21 +11,19 @@ from support.killed import (
     COMMIT_LOOP,
     SECOND_DEATH,
     STRAIGHT,
-    ZOMBIES,
     Nurseries,
     Tables,
+    answers_are_lost,
     at_every_change,
     before_and_after,
     circumstances,
     die_and_recover,
     die_while_clearing,
     side_by_side,
-    zombie,
 )
+from support.zombies import ROUNDS
 from tandem.operations.effects import Point
 
-ROUNDS = ("update", "delete", "merge")
-"""Kinds whose statements an append makes evaluate another round, as they are serializable."""
 IN_A_ROUND = (Point.READ_RESULT, *COMMIT_LOOP, "job:written", "job:published")
 POINTS = (*STRAIGHT, *SECOND_DEATH, Point.AWAIT_LOCKS, Point.LOOK_UP_COMMIT)
 
@@ -74,9 +72,12 @@ def test_killed_between_two_changes_of_the_clean_up(
     die_while_clearing(nurseries[0], tables, kind)
 
 
-@pytest.mark.parametrize("strike", ZOMBIES, ids=str)
-@pytest.mark.parametrize("kind", MORE_KINDS)
-def test_Z1_Z6_a_zombie_publishes_nothing(
-    nurseries: Nurseries, tables: Tables, kind: str, strike: Strike
+@pytest.mark.parametrize("point", Point)
+@pytest.mark.parametrize("kind", [*KINDS, *MORE_KINDS])
+def test_Z20_the_answer_of_every_point_is_lost(
+    nurseries: Nurseries, tables: Tables, kind: str, point: Point
 ) -> None:
-    zombie(nurseries, tables(), kind, strike)
+    if point is Point.REQUEST_ROUND and kind not in ROUNDS:
+        assert point not in nurseries[0].run(tables().order(kind, meanwhile="append")).points
+        return
+    answers_are_lost(nurseries[0], tables(), kind, point)

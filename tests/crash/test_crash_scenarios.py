@@ -1,4 +1,5 @@
-"""The crash rows of the scenarios, by real processes: C4, C5, C6, C6b, Z6, and zombies."""
+"""The crash rows of the scenarios, by real processes: C4, C5, C6, C6b, Z6. Of zombies:
+`test_zombies_on_disk.py`."""
 
 from __future__ import annotations
 
@@ -8,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from support.crash import Strike
-from support.crash_table import FIRST, KINDS, CrashTable, after_foreign, expected
-from support.killed import ZOMBIES, Nurseries, Tables, zombie
+from support.crash_table import FIRST, CrashTable, after_foreign, expected
+from support.killed import Nurseries, Tables
 from tandem.operations.effects import Point
 
 
@@ -152,11 +153,3 @@ def test_Z6_the_same_resource_runs_already_on_this_host(
     assert first.end().phase == "Succeeded"
     assert table.shown() == expected("update", FIRST)
     assert table.unreachable() == set()
-
-
-@pytest.mark.parametrize("strike", ZOMBIES, ids=str)
-@pytest.mark.parametrize("kind", KINDS)
-def test_Z6_a_zombie_publishes_nothing(
-    nurseries: Nurseries, tables: Tables, kind: str, strike: Strike
-) -> None:
-    zombie(nurseries, tables(), kind, strike)

@@ -73,7 +73,7 @@ def test_Z1_Z14_stopped_for_so_long_that_its_files_were_cleaned(
     assert written
     assert nursery.run(cleaning(table)).points == ()  # it lives
     assert table.unreachable() == written
-    table.move_claim_to_another_host()
+    table.move_claims_to_another_host()
     assert set(nursery.run(cleaning(table)).points) >= written
     assert table.unreachable() == set()
     stopped.go_on()

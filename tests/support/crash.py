@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import tandem.operations.driver as driver
+from support import foreign_writer
 from support.quick_jobs import QuickJobs
 from tandem import spec
 from tandem.delta.log import DeltaLog
@@ -68,7 +69,7 @@ class Strike:
 class Order:
     """What a process is to do. `answer` is the file for its status; `meanwhile` an append or an
     update by deltalake just before the first reconciliation; `blocked` makes the locks be held
-    by somebody else at first; `lost_answer` loses the answer of the first put of a commit."""
+    by somebody else at first; `lost_answers` are points of which the first answer is lost."""
 
     location: str
     resource: dict[str, Any]
@@ -76,7 +77,7 @@ class Order:
     strike: Strike | None = None
     meanwhile: str = ""
     blocked: bool = False
-    lost_answer: bool = False
+    lost_answers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -118,6 +119,7 @@ class Nursery:
         self._listener = threading.Thread(target=self._listen, name="nursery", daemon=True)
         self._listener.start()
         self._order: Order | None = None
+        self._number: int | None = None
         self.pid = 0
 
     def run(self, order: Order) -> End:
@@ -138,7 +140,16 @@ class Nursery:
 
     def stopped(self) -> None:
         """Wait until the process has been stopped."""
-        assert self._hear("stopped") == signal.SIGSTOP
+        assert self.stops()
+
+    def stops(self) -> bool:
+        """Wait until the process has been stopped, or has ended without it."""
+        said = self._listened()
+        if "ended" in said:
+            self._number = int(said["ended"])
+            return False
+        assert said == {"stopped": int(signal.SIGSTOP)}, said
+        return True
 
     def go_on(self) -> None:
         os.kill(self.pid, signal.SIGCONT)
@@ -146,7 +157,9 @@ class Nursery:
     def end(self) -> End:
         assert self._order is not None
         order, self._order = self._order, None
-        number = int(self._hear("ended"))
+        number, self._number = self._number, None
+        if number is None:
+            number = int(self._hear("ended"))
         found = json.loads(Path(order.answer).read_text()) if not number else {}
         return End(self.pid, number, found.get("status", {}), tuple(found.get("points", ())))
 
@@ -155,8 +168,11 @@ class Nursery:
         if self._order is None:
             return
         self._order = None
+        ended, self._number = self._number is not None, None
+        if ended:
+            return
         os.kill(self.pid, signal.SIGKILL)
-        while "ended" not in json.loads(self._lines.get(timeout=LIMIT_S)):
+        while "ended" not in self._listened():
             pass
 
     def close(self) -> None:
@@ -165,8 +181,12 @@ class Nursery:
         self._process.wait(LIMIT_S)
         self._listener.join(LIMIT_S)
 
+    def _listened(self) -> dict[str, int]:
+        said: dict[str, int] = json.loads(self._lines.get(timeout=LIMIT_S))
+        return said
+
     def _hear(self, word: str) -> int:
-        said = json.loads(self._lines.get(timeout=LIMIT_S))
+        said = self._listened()
         if word not in said:
             raise AssertionError(f"expected {word}, heard {said}")
         return int(said[word])
@@ -223,7 +243,7 @@ class _Striker:
         setattr(os, name, watched)
 
 
-def _operate(order: Order) -> dict[str, Any]:
+def _operate(order: Order, foreign: _Foreign | None) -> dict[str, Any]:
     store = open_store(order.location)
     striker = _Striker(order.strike)
     striker.watch_disk(order.location.removeprefix("file://"))
@@ -241,15 +261,14 @@ def _operate(order: Order) -> dict[str, Any]:
 
     def around(effect: Effect, call: Callable[[], Event]) -> Event:
         striker.at(effect.point, after=False)
-        if effect.point is Point.RECONCILE and effect.point not in points:
-            _meanwhile(order)
+        if foreign is not None and effect.point is Point.RECONCILE and effect.point not in points:
+            foreign.write()
         points.append(effect.point)
         event = call()
         striker.at(effect.point, after=True)
         if effect.point is Point.AWAIT_LOCKS:
             locks.release(store.location, OTHER, OTHER)
-        first = points.count(Point.PUT_COMMIT) == 1
-        if order.lost_answer and effect.point is Point.PUT_COMMIT and first:
+        if effect.point in order.lost_answers and points.count(effect.point) == 1:
             raise OutcomeUnknown("the answer was lost on its way", resource=order.location)
         return event
 
@@ -262,17 +281,47 @@ def _operate(order: Order) -> dict[str, Any]:
     return {"status": status.manifest(), "points": points}
 
 
-def _meanwhile(order: Order) -> None:
-    """A foreign writer commits, by a process of its own: nothing of it is forked."""
-    if not order.meanwhile:
-        return
-    command = [sys.executable, "-m", "support.foreign_writer", order.location, order.meanwhile]
-    subprocess.run(command, check=True)
+class _Foreign:
+    """A foreign writer in a process of its own. It is forked before the one that lets it write,
+    which has threads and locks of ours by then."""
+
+    def __init__(self, order: Order) -> None:
+        self._go, self._done = os.pipe(), os.pipe()
+        self._pid = os.fork()
+        if self._pid == 0:
+            os._exit(self._wait_and_write(order))
+
+    def _wait_and_write(self, order: Order) -> int:
+        os.close(self._go[1])
+        if not os.read(self._go[0], 1):
+            return 0  # it never came to it
+        try:
+            foreign_writer.write(order.location, order.meanwhile)
+        except BaseException:  # noqa: BLE001 - the border of the process
+            traceback.print_exc()
+            return 1
+        os.write(self._done[1], b"!")
+        return 0
+
+    def write(self) -> None:
+        """Called in the other process: let it, and wait until it has."""
+        os.close(self._done[1])
+        os.write(self._go[1], b"!")
+        if not os.read(self._done[0], 1):
+            raise AssertionError("the foreign writer failed")
+
+    def leave(self) -> None:
+        """Called in the nursery, when both processes are there: it has no part in this."""
+        for end in (*self._go, *self._done):
+            os.close(end)
+
+    def end(self) -> None:
+        os.waitpid(self._pid, 0)
 
 
-def _child(order: Order) -> int:
+def _child(order: Order, foreign: _Foreign | None) -> int:
     try:
-        answer = json.dumps(_operate(order))
+        answer = json.dumps(_operate(order, foreign))
     except BaseException:  # noqa: BLE001 - the border of the process
         traceback.print_exc()
         return 1
@@ -291,15 +340,20 @@ def main() -> None:
         read = json.loads(line)
         strike = read.pop("strike")
         order = Order(**read, strike=Strike(**strike) if strike else None)
+        foreign = _Foreign(order) if order.meanwhile else None
         pid = os.fork()
         if pid == 0:
-            os._exit(_child(order))
+            os._exit(_child(order, foreign))
+        if foreign is not None:
+            foreign.leave()
         _tell(pid=pid)
         while True:
             _, how = os.waitpid(pid, os.WUNTRACED)
             if not os.WIFSTOPPED(how):
                 break
             _tell(stopped=os.WSTOPSIG(how))
+        if foreign is not None:
+            foreign.end()
         # A process that failed without a signal tells so by an exit code; nobody expects that.
         _tell(ended=os.WTERMSIG(how) if os.WIFSIGNALED(how) else -os.WEXITSTATUS(how))
 

@@ -18,6 +18,7 @@ from support import rows as model
 from support.crash import Order
 from support.rows import Rows, k_is, plus, rows, without
 from tandem.delta import dv
+from tandem.delta.actions import Txn
 from tandem.delta.log import DeltaLog
 from tandem.storage import open_store
 from tandem.timeline.segments import TAG_ROW_MAP, segment_name
@@ -39,6 +40,7 @@ REWRITES = ("compaction", "sort", "z-order", "segment rewrite")
 STAGED = "#"
 """In the names of files that the local store is still writing."""
 _OURS = re.compile(r"[0-9a-f]{16}(r\d+)?-\d+/|_tandem/dv/|_tandem/rowmaps/")
+_SUCCESS = re.compile(r"tandem:[0-9a-f]{16}(r\d+)?")
 
 
 def make_template(folder: Path) -> Path:
@@ -204,16 +206,23 @@ class CrashTable:
                     found.add(dv.file_path(add.deletion_vector))
         return found
 
+    def successes(self) -> int:
+        """How many commits say that an operation of ours succeeded by them."""
+        log = DeltaLog(open_store(str(self.path)))
+        return sum(
+            bool(_SUCCESS.fullmatch(action.app_id))
+            for commit in log.commits(0, log.latest_version())
+            for action in commit.actions
+            if isinstance(action, Txn)
+        )
+
     def unreachable(self) -> set[str]:
         """Data, deletion vectors and row maps that no version names."""
         return {path for path in self.files() if _OURS.match(path)} - self.named()
 
-    def claim(self, attempt: int = 1) -> Path:
-        [found] = self.path.glob(f"_tandem/operations/*/attempts/{attempt}/attempt.json")
-        return found
-
-    def move_claim_to_another_host(self) -> None:
-        """As if the process that claimed the first attempt ran elsewhere, where we cannot see
-        whether it lives."""
-        claim = json.loads(self.claim().read_text())
-        self.claim().write_text(json.dumps({**claim, "host": "another-host"}))
+    def move_claims_to_another_host(self) -> None:
+        """As if the processes that claimed attempts ran elsewhere, where we cannot see whether
+        they live."""
+        for path in self.path.glob("_tandem/operations/*/attempts/*/attempt.json"):
+            claim = json.loads(path.read_text())
+            path.write_text(json.dumps({**claim, "host": "another-host"}))

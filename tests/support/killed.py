@@ -1,18 +1,14 @@
-"""Processes that are killed, or stopped for too long, and what must hold afterwards: shared by
-what `make test` tries in `tests/crash` and what `make matrix` tries there."""
+"""Processes that are killed, and what must hold afterwards: shared by what `make test` tries in
+`tests/crash` and what `make matrix` tries there. Of those that come back: `support.zombies`."""
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from support.crash import CLEANING, End, Nursery, Order, Strike
 from support.crash_table import FIRST, STAGED, CrashTable, after_foreign, expected
-from tandem.cli.clean_command import clean
-from tandem.cli.output import Output
-from tandem.cli.tables import target
 from tandem.operations.effects import Point
 
 Tables = Callable[[], CrashTable]
@@ -53,7 +49,7 @@ SECOND_DEATH = {
 
 CROWDED: Mapping[Point, Mapping[str, Any]] = {
     Point.AWAIT_LOCKS: {"blocked": True},
-    Point.LOOK_UP_COMMIT: {"lost_answer": True},
+    Point.LOOK_UP_COMMIT: {"lost_answers": (Point.PUT_COMMIT,)},
     Point.REQUEST_ROUND: {"meanwhile": "append"},
 }
 """These need somebody else, or a store that loses an answer."""
@@ -95,6 +91,7 @@ def die_and_recover(
     # No version in between was mixed either.
     assert set(table.history()) <= {*begun, final}
     assert table.unreachable() == set()
+    assert table.successes() == 1
 
     version, files = table.version, table.files()
     again = nursery.run(table.order(kind))
@@ -126,6 +123,28 @@ def side_by_side(
         ]
     for future in futures:
         future.result()
+
+
+def answers_are_lost(nursery: Nursery, table: CrashTable, kind: str, point: Point) -> None:
+    """The first answer at a point is lost: it is done again, or looked up, and nothing twice."""
+    more = circumstances(point)
+    first = more.pop("first", None)
+    if first is not None:
+        assert nursery.run(table.order(kind, strike=first)).killed
+    lost = (*more.pop("lost_answers", ()), point)
+    end = nursery.run(table.order(kind, lost_answers=lost, **more))
+    assert end.phase == "Succeeded", end.condition
+    assert end.points.count(point) > 1
+    meanwhile = after_foreign(str(more.get("meanwhile", "")), FIRST)
+    final = expected(kind, meanwhile)
+    assert table.shown() == final
+    assert set(table.history()) <= {FIRST, meanwhile, final}
+    assert table.unreachable() == set()
+    assert table.successes() == 1
+    version, files = table.version, table.files()
+    again = nursery.run(table.order(kind))
+    assert again.status["result"] == end.status["result"]
+    assert (table.version, table.files()) == (version, files)
 
 
 def recover(nursery: Nursery, table: CrashTable, kind: str, end: End) -> None:
@@ -165,66 +184,10 @@ def at_every_change(nurseries: Nurseries, tables: Tables, kind: str) -> int:
     return odd.result() + even.result()
 
 
-ZOMBIES = (
-    Strike(Point.PERSIST_PLAN, signal=signal.SIGSTOP),
-    Strike(Point.START_JOB, signal=signal.SIGSTOP),
-    Strike("job:written", signal=signal.SIGSTOP),
-    Strike("job:published", signal=signal.SIGSTOP),
-    Strike(Point.READ_RESULT, signal=signal.SIGSTOP),
-    Strike(Point.WRITE_SIDECARS, signal=signal.SIGSTOP),
-    Strike(Point.PUT_COMMIT, signal=signal.SIGSTOP),
-    Strike(Point.PUT_COMMIT, after=True, signal=signal.SIGSTOP),
-    Strike(Point.CLEAN_UNUSED, signal=signal.SIGSTOP),
-)
-
-
 def cleaning(table: CrashTable, strike: Strike | None = None) -> Order:
     """A cleaning for which everything is old."""
     answer = str(table.folder / "answer-cleaning.json")
     return Order(table.path.as_uri(), {"kind": CLEANING}, answer, strike)
-
-
-def zombie(
-    nurseries: Nurseries, table: CrashTable, kind: str, strike: Strike, *, cleaned: bool = False
-) -> None:
-    """A process of another host is silent, so another takes over and commits. Then the first
-    one comes back and goes on where it stood: the operation happened once. `cleaned`: its files
-    were taken by a cleaning, before there was a successor and after it."""
-    first, second = nurseries
-    final = expected(kind, FIRST)
-    first.start(table.order(kind, strike=strike, answer="first"))
-    first.stopped()
-    table.move_claim_to_another_host()
-    if cleaned:
-        assert second.run(cleaning(table)).phase == "Succeeded"
-        assert table.shown() in (FIRST, final)
-    end = second.run(table.order(kind, answer="second"))
-    assert end.phase == "Succeeded", end.condition
-    assert table.shown() == final
-    if cleaned:
-        assert second.run(cleaning(table)).phase == "Succeeded"
-        assert table.unreachable() == set()
-    version = table.version
-
-    first.go_on()
-    late = first.end()
-    assert late.signal == 0
-    # Either it learns that it was declared dead, or that the operation has succeeded.
-    if late.phase == "Failed":
-        assert late.condition["reason"] == "Abandoned"
-    else:
-        assert late.status["result"] == end.status["result"]
-    assert table.version == version
-    assert table.shown() == final
-    if not cleaned:  # which leaves nothing of the versions before
-        assert set(table.history()) <= {FIRST, final}
-        # All that the log names is still there, whatever the zombie tidied up.
-        assert table.named() - {""} <= table.files().keys()
-    # What it wrote after its funeral is a dead attempt's: `tandem clean` takes it.
-    assert all("-1" in path for path in table.unreachable())
-    clean(target(str(table.path)), output=Output.JSON, dry_run=False)
-    assert table.unreachable() == set()
-    assert table.shown() == final
 
 
 def die_while_clearing(nursery: Nursery, tables: Tables, kind: str) -> None:

@@ -1,0 +1,56 @@
+"""Which kind of operation comes by which named point, and what that takes, as a table for
+`docs/verification.md`: `python -m simulator.points` says it.
+
+A point that no operation comes by is one where no crash test kills anybody.
+"""
+
+from __future__ import annotations
+
+import sys
+from enum import StrEnum
+
+from simulator.crashing import ALL_KINDS, Beside, passages, restart_passages
+from tandem.operations.effects import Point
+
+BEGIN, END = "<!-- points: simulator.points -->\n", "<!-- end of points -->\n"
+DEATHS = ((Point.START_JOB, 1), (Point.READ_RESULT, 1), (Point.PUT_COMMIT, 1))
+"""After which of its steps the predecessor of a restart died: it has left nothing that can be
+used, all that is needed, or a commit."""
+
+
+class When(StrEnum):
+    """What it takes that an operation comes by a point."""
+
+    ALWAYS = "always"
+    RESTART = "restart"
+    OTHERS = "others"
+    NEVER = "–"
+
+
+def when(kind: str, point: Point) -> When:
+    """The plainest way by which operations of a kind come by a point."""
+    if point in {passed for passed, _ in passages(kind, Beside.NOTHING)}:
+        return When.ALWAYS
+    for death in DEATHS:
+        if point in {passed for passed, _ in restart_passages(kind, death, jobs_live_on=False)}:
+            return When.RESTART
+    for beside in Beside:
+        if point in {passed for passed, _ in passages(kind, beside)}:
+            return When.OTHERS
+    return When.NEVER
+
+
+def table() -> str:
+    """In Markdown, a line for each point."""
+    lines = [
+        "| point | " + " | ".join(ALL_KINDS) + " |",
+        "|---|" + "---|" * len(ALL_KINDS),
+    ]
+    for point in Point:
+        cells = " | ".join(when(kind, point) for kind in ALL_KINDS)
+        lines.append(f"| `{point}` | {cells} |")
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    sys.stdout.write(table())
