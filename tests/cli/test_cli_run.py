@@ -196,7 +196,9 @@ def test_what_went_wrong_stands_below_the_table(
     fake.phases = {"late": Phase.FAILED}
     lines = tandem("run", "-f", files, "-q").stdout.splitlines()
     [row] = [line for line in lines if "JobFailed, see below" in line]
-    assert lines.index("TableUpdate/late: JobFailed: the job died") > lines.index(row)
+    told = lines.index("TableUpdate/late: JobFailed: the job died")
+    assert told > lines.index(row)
+    assert lines[told + 1].strip().startswith("remedy:   Read the log that the message names")
 
 
 def test_quiet_says_nothing_on_the_way(tandem: Tandem, fake: FakeEngine, files: Path) -> None:

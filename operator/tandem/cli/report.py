@@ -9,6 +9,7 @@ from tandem.cli.engine import Outcome, Status
 from tandem.cli.exits import Exit
 from tandem.cli.output import human_bytes, table_of
 from tandem.spec import TableStatus
+from tandem.spec.remedies import remedy_here
 from tandem.spec.status import Phase
 
 if TYPE_CHECKING:
@@ -47,7 +48,9 @@ def result_table(outcomes: Sequence[Outcome]) -> Group:
         status = outcome.status
         message = message_of(status)
         if status.phase is Phase.FAILED and message:
-            below.append(Text(f"{outcome.resource.id}: {message}\n"))
+            todo = remedy_here(message.partition(":")[0]).replace("`", "")  # those are for pages
+            hint = f"\n    remedy:   {todo}" if todo else ""
+            below.append(Text(f"{outcome.resource.id}: {message}{hint}\n"))
             message = message.partition(":")[0] + ", see below"
         elif message.startswith(committed := f"committed as version {_version(status)}"):
             # There is a column for it.

@@ -147,6 +147,31 @@ REMEDY: Final[Mapping[Reason, str]] = {
 """Reasons that need nothing have none."""
 
 
+HERE: Final[Mapping[Reason, str]] = {
+    Reason.CONFLICT: "`tandem run --again` begins anew with the latest version; a higher "
+    "`conflict.maxAttempts` goes on for longer.",
+    Reason.JOB_FAILED: "Read the log that the message names, then `tandem run --again`.",
+    Reason.JOB_TIMEOUT: "Read the job's log, then `tandem run --again`.",
+    Reason.OUT_OF_MEMORY: "Give it more memory in `sparkTemplate`.",
+    Reason.STORAGE_FULL: "Make room, then `tandem run --again`.",
+    Reason.ACCESS_DENIED: "Check the credentials in the environment, and their rights.",
+    Reason.SOURCE_CHANGED: "Let nobody write to the source meanwhile, or name the `version` of a "
+    "Delta table, then `tandem run --again`.",
+    Reason.OUTPUT_MISSING: "Find out who deletes files below the table, then `tandem run --again`.",
+    Reason.TABLE_REPLACED: "`tandem run --again` works on the table as it is now.",
+    Reason.BACKOFF_LIMIT_EXCEEDED: "Cure what the message says, then `tandem run --again`.",
+    Reason.DEADLINE_EXCEEDED: "`tandem run --again` with a longer deadline.",
+    Reason.COUNT_MISMATCH: "Nothing was published. Please report it.",
+    Reason.INTERNAL_ERROR: "Please report it.",
+}
+"""What to do without a cluster, where the message does not say it."""
+
+
 def remedy(reason: str) -> str:
     """What to do, "" where nothing is known or needed."""
     return REMEDY.get(Reason(reason), "") if reason in set(Reason) else ""
+
+
+def remedy_here(reason: str) -> str:
+    """What to do about a `tandem run`, "" where nothing is known or the message says it."""
+    return HERE.get(Reason(reason), "") if reason in set(Reason) else ""
