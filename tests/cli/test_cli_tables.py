@@ -146,6 +146,12 @@ def test_clean_removes_what_is_past_the_retention_and_says_why(
         rows.splitlines()
     )
     assert json.loads(tandem("clean", "lake", "-f", file, "-o", "json").stdout) == []
+    nothing = tandem("clean", table)
+    assert (nothing.stdout, nothing.stderr) == (
+        "",
+        "Nothing to remove. Files that older versions name stay until 7 days after a commit "
+        "removed them.\n",
+    )
 
 
 @pytest.mark.parametrize(

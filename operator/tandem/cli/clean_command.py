@@ -11,9 +11,14 @@ from typing import TYPE_CHECKING
 from tandem.cli.exits import Exit, say
 from tandem.cli.output import Output, Size, human_bytes, print_data, print_table, table_of
 from tandem.cli.tables import Target
+from tandem.reconcile.words import counted
 
 if TYPE_CHECKING:
     from tandem.operations.retention import Cleaned
+    from tandem.planning.cleaning import Rules
+
+
+_UNITS = ((86_400_000, "day"), (3_600_000, "hour"), (60_000, "minute"), (1_000, "second"))
 
 
 def clean(target: Target, *, output: Output, dry_run: bool) -> Exit:
@@ -29,7 +34,7 @@ def clean(target: Target, *, output: Output, dry_run: bool) -> Exit:
     rules = rules_for(log.snapshot().configuration, retention)
     cleaned = clean_(table, rules, options=Options(dry_run=dry_run))
     if output is Output.TABLE:
-        _show(cleaned, dry_run=dry_run)
+        _show(cleaned, rules, dry_run=dry_run)
     else:
         print_data(
             [
@@ -50,13 +55,26 @@ def clean(target: Target, *, output: Output, dry_run: bool) -> Exit:
     return Exit.OK
 
 
-def _show(cleaned: Cleaned, *, dry_run: bool) -> None:
+def _show(cleaned: Cleaned, rules: Rules, *, dry_run: bool) -> None:
+    if not cleaned.garbage:
+        kept = f"{_spoken(rules.files_ms)} after a commit removed them" if rules.files_ms else ""
+        why = f" Files that older versions name stay until {kept}." if kept else ""
+        say(f"Nothing to remove.{why}")
+        return
     cells = [[each.file.path, each.why.value, Size(each.file.size)] for each in cleaned.garbage]
     verb = "would remove" if dry_run else "removed"
     print_table(table_of([verb, "why", "size"], cells))
     counts = Counter(each.why.value for each in cleaned.garbage)
     told = ", ".join(f"{count} {why}" for why, count in counts.items())
     say(
-        f"{verb.capitalize()} {len(cleaned.garbage)} files, {human_bytes(cleaned.size)}"
+        f"{verb.capitalize()} {counted(len(cleaned.garbage), 'file')}, {human_bytes(cleaned.size)}"
         f"{': ' if told else ''}{told}."
     )
+
+
+def _spoken(milliseconds: int) -> str:
+    """`7 days`, `90 minutes`: in the largest unit that leaves no rest."""
+    for size, name in _UNITS:
+        if milliseconds >= size and milliseconds % size == 0:
+            return counted(milliseconds // size, name)
+    return f"{milliseconds:,} ms"
