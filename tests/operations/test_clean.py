@@ -26,6 +26,7 @@ from tandem.operations.known import Means
 from tandem.operations.retention import MARKER, Cleaned, Options, clean
 from tandem.operations.work import Table
 from tandem.planning.cleaning import DAY_MS, Rules, Why
+from tandem.reconcile.classify import author_of
 from tandem.storage.memory import Call, MemoryStore
 
 KEEP = 7 * DAY_MS
@@ -347,6 +348,9 @@ def test_Z14_what_a_dead_process_left_is_abandoned_in_the_log_and_then_goes(kind
     single.checker.catch_up()
     assert single.checker.abandoned == {single.operation_id: 1}
     assert single.checker.version == version + 1
+    # The log says whose attempt that was, as people know it.
+    [abandonment] = single.table.log.commits(version + 1, version + 1)
+    assert author_of(abandonment).by == single.resource.id
     # It is planned anew, and succeeds.
     ending = single.run()
     assert ending is not None

@@ -111,6 +111,7 @@ def abandonment(work: Work, attempt: int, *, closes: bool) -> list[Action]:
         tandem={
             "operation": work.identity.operation_id,
             "kind": work.identity.kind,
+            "resource": f"{work.identity.namespace}/{work.identity.display}",
             "abandoned": attempt,
         },
     )

@@ -39,7 +39,7 @@ from tandem.reconcile.rules import ROWS, Answer, Isolation, Response, RowFate
 from tandem.reconcile.since import changed_by, latest_of, newest_of
 from tandem.reconcile.tablechange import TableVerdict
 from tandem.reconcile.walk import carry, prefetch
-from tandem.reconcile.words import files_in_words
+from tandem.reconcile.words import counted, files_in_words
 
 Views = Callable[[int], FileView | None]
 """The working set at a version; None if the log no longer lets it be read."""
@@ -387,7 +387,7 @@ def _gave_up(
     attempts: Attempts, why: str, cause: CommitSummary | None, files: Collection[str]
 ) -> Conflict:
     """`files` are those with rows that had to be evaluated once more, of whichever commit."""
-    told = f"{attempts.counted} rounds made no progress; the last was lost to {why}"
+    told = f"{counted(attempts.counted, 'round')} made no progress; the last was lost to {why}"
     if files:
         told += f": {files_in_words(files)}"
     return Conflict(told, cause=cause, files=tuple(sorted(files)))
