@@ -78,8 +78,11 @@ class CommitFound:
 
 @dataclass(frozen=True, slots=True)
 class PlanMade:
+    """`superseded`: there is nothing to do since what an earlier plan took is gone."""
+
     plan: Plan
     nothing_to_do: str = ""
+    superseded: bool = False
 
 
 @dataclass(frozen=True, slots=True)

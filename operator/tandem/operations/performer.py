@@ -198,7 +198,7 @@ class Performer:
         )
         snapshot.require_unique_paths()
         planned = self.work.planned = self._kind.plan(self.work)
-        return PlanMade(planned.summary, planned.nothing_to_do)
+        return PlanMade(planned.summary, planned.nothing_to_do, planned.superseded)
 
     def _claim_attempt(self, effect: Effect, _state: OperationState) -> Event:
         self._put_identity()

@@ -7,6 +7,8 @@ or shown twice (I-10, D45, D46, D52).
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
+
 from tandem.delta.actions import AddFile
 from tandem.delta.snapshot import Snapshot
 from tandem.locks.model import Mode
@@ -24,7 +26,7 @@ from tandem.reconcile.rewrite import RewriteDecision
 from tandem.spark.job import Bin, JobLayout, OutputFile, RewriteJob
 from tandem.spec.segment_rewrite import SegmentRewrite
 from tandem.spec.status import Plan
-from tandem.timeline.segments import layout_label, segments, successor_tags
+from tandem.timeline.segments import Segment, layout_label, segments, successor_tags
 
 ONE_FILE = 0
 """A target size at which no file is ever closed: an input becomes one output, however large."""
@@ -36,18 +38,28 @@ class SegmentRewriting(Rewriting):
     def __init__(self, resource: SegmentRewrite) -> None:
         super().__init__()
         self._resource = resource
+        self._planned = False
 
     def plan(self, work: Work) -> Planned:
         snapshot = work.snapshot
         self.begin()
         order = self._order(snapshot)
         live = segments(snapshot.adds())
-        request = SegmentRewriteRequest.of(self._resource.spec, resource=self._resource.id)
-        plan = plan_segment_rewrite(live, request, past_segments(work, live, request.segments))
+        named = self._resource.spec.segments
+        request = SegmentRewriteRequest.of(
+            self._resource.spec,
+            resource=self._resource.id,
+            there_before=self._planned or _planned_before(work, live, named),
+        )
+        plan = plan_segment_rewrite(live, request, past_segments(work, live, named))
+        self._planned = True
         summary = _summary(plan, snapshot.version)
         locks = locks_on(plan.segments)
         if not plan.parts:
-            return Planned(summary, None, Mode.REWRITE, locks, nothing_to_do=plan.nothing)
+            return Planned(
+                summary, None, Mode.REWRITE, locks,
+                nothing_to_do=plan.nothing, superseded=plan.superseded,
+            )  # fmt: skip
         require_inside(work.table, (file.add for file in plan.files))
         self.vectors(work).load(f.add.deletion_vector for f in plan.files if f.add.deletion_vector)
         recompress = self._resource.spec.rewrite.recompress
@@ -99,6 +111,15 @@ class SegmentRewriting(Rewriting):
             return successor_tags(origins[output.path], row_map=map_path, layout=label)
 
         return self.change_set(work, decision, removed.values(), tags_of)
+
+
+def _planned_before(work: Work, live: Sequence[Segment], named: Collection[str]) -> bool:
+    """Whether an attempt has planned, hence found all that is named; looked up only where some
+    of it is gone."""
+    if set(named) <= {each.name for each in live}:
+        return False
+    files = work.table.store.list(layout.attempts(work.identity.operation_id))
+    return any(split[1] == "plan.json" for f in files if (split := layout.split_attempt(f.path)))
 
 
 def _summary(plan: SegmentRewritePlan, version: int) -> Plan:

@@ -188,8 +188,9 @@ def _plan_made(state: OperationState, event: PlanMade) -> Step:
         return end(state, Ending(Phase.SUCCEEDED, Reason.DRY_RUN, message, plan=event.plan))
     if event.nothing_to_do:
         ending = Ending(
-            Phase.SUCCEEDED, Reason.NOTHING_TO_DO, event.nothing_to_do, state.attempt,
-            plan=event.plan,
+            Phase.SUPERSEDED if event.superseded else Phase.SUCCEEDED,
+            Reason.SUPERSEDED if event.superseded else Reason.NOTHING_TO_DO,
+            event.nothing_to_do, state.attempt, plan=event.plan,
         )  # fmt: skip
         locks = (Point.RELEASE_LOCKS,) if state.attempt else ()
         return close(state, Closing((Point.RECORD_RESULT, *locks), ending))

@@ -63,13 +63,15 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """What `Kind.plan` comes to. With `nothing_to_do` there is no job."""
+    """What `Kind.plan` comes to. With `nothing_to_do` there is no job; it is `superseded` if
+    there was something when an earlier attempt planned."""
 
     summary: Plan
     job: AnyJob | None
     mode: Mode
     locks: tuple[Resource, ...]
     nothing_to_do: str = ""
+    superseded: bool = False
     record: Mapping[str, object] = field(default_factory=dict)  # further fields of PlanRecord
 
 

@@ -28,26 +28,34 @@ class SegmentRewriteRequest:
         segments: names, as given.
         every_file: whether something is asked for that concerns all files; else only those with
             deleted rows are taken.
+        there_before: whether an earlier plan of the same operation found all of them live: what
+            is gone by now was taken by somebody, and is no misspelt name.
         resource: who asks, for messages: `SegmentRewrite/purge`.
     """
 
     segments: tuple[str, ...]
     every_file: bool = False
     resource: str = ""
+    there_before: bool = False
 
     @classmethod
-    def of(cls, spec: SegmentRewriteSpec, *, resource: str = "") -> SegmentRewriteRequest:
+    def of(
+        cls, spec: SegmentRewriteSpec, *, resource: str = "", there_before: bool = False
+    ) -> SegmentRewriteRequest:
         wish = spec.rewrite
-        return cls(spec.segments, wish.recompress is not None or bool(wish.sort_by), resource)
+        every_file = wish.recompress is not None or bool(wish.sort_by)
+        return cls(spec.segments, every_file, resource, there_before)
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentRewritePlan:
     """`parts` say what is taken of which segment, in table order. Without parts, `nothing` says
-    in one sentence why. All bytes are of files as stored; `expected_*` are estimates."""
+    in one sentence why, and `superseded` that all that was named is gone since an earlier plan.
+    All bytes are of files as stored; `expected_*` are estimates."""
 
     parts: tuple[Part, ...]
     nothing: str = ""
+    superseded: bool = False
 
     @property
     def segments(self) -> tuple[str, ...]:
@@ -95,8 +103,13 @@ def plan_segment_rewrite(
     Raises:
         UnknownSegment: a name that is no live segment's.
     """
-    require_live(request.segments, segments, past, resource=request.resource, field="spec.segments")
     wanted = set(request.segments)
+    if request.there_before:
+        wanted &= {segment.name for segment in segments}
+    else:
+        require_live(
+            request.segments, segments, past, resource=request.resource, field="spec.segments"
+        )
     parts = tuple(
         Part(segment, files)
         for segment in segments
@@ -105,6 +118,9 @@ def plan_segment_rewrite(
     )
     if parts:
         return SegmentRewritePlan(parts)
+    if not wanted:
+        gone = f"Of {_named(request.segments)} nothing is live any more: others rewrote it."
+        return SegmentRewritePlan((), gone, superseded=True)
     return SegmentRewritePlan(
         (), f"No file of {_named(request.segments)} has deleted rows to purge."
     )
