@@ -64,7 +64,8 @@ def test_columns_in_the_order_asked_for(tandem: Tandem, table: Path) -> None:
 def test_a_column_that_is_not_there(tandem: Tandem, table: Path) -> None:
     result = tandem("scan", table, "--columns", "id,nam")
     assert result.exit_code == 2
-    assert "nam" in result.stderr
+    assert f"{table.as_uri()}, columns: the table has no such column" in result.stderr
+    assert "expected: perhaps name" in result.stderr
     assert result.stdout == ""
 
 

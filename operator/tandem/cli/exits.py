@@ -79,7 +79,9 @@ def described(error: TandemError) -> str:
     if problems:
         listed = "\n\n".join(described(problem) for problem in problems)
         return f"{len(problems)} problems\n\n{listed}"
-    where = ".".join(part for part in (error.resource, error.field) if part)
+    # A dot after a location would look like a part of it.
+    joint = ", " if "://" in error.resource else "."
+    where = joint.join(part for part in (error.resource, error.field) if part)
     lines = [f"{where}: {error.message}" if where else error.message]
     lines += [
         f"    {name + ':':<10}{value}"

@@ -15,6 +15,7 @@ from tandem.delta import dv
 from tandem.delta.parquet import DataFileReader, TableFormat, arrow_schema
 from tandem.delta.snapshot import Snapshot
 from tandem.errors import InvalidSpec
+from tandem.spec.problems import nearest
 from tandem.storage.store import Store
 
 RowFilter = Callable[[pa.RecordBatch], pa.RecordBatch]
@@ -38,12 +39,14 @@ def scan(
     table = table_format(snapshot)
     for name in columns or ():
         if table.schema.get(name) is None:
+            meant = nearest(name, table.schema.names)
             raise InvalidSpec(
                 "the table has no such column",
                 resource=snapshot.location,
                 field="columns",
                 found=name,
-                expected=", ".join(table.schema.names),
+                expected=f"perhaps {meant}" if meant else "a column of the table",
+                remedy="`tandem table show` lists the columns.",
             )
     wanted = None if columns is None else tuple(table.schema[name].name for name in columns)
     schema = arrow_schema(table, wanted)

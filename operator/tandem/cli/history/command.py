@@ -8,6 +8,7 @@ from urllib.parse import unquote
 
 from tandem.cli.exits import Exit, say
 from tandem.cli.output import Output, print_data, print_table, utc, write
+from tandem.errors import InvalidSpec
 
 if TYPE_CHECKING:
     from tandem.cli.history.model import Entry
@@ -57,7 +58,15 @@ def _write_page(html: str, text: str) -> None:
     if html == "-":
         write(text)
         return
-    Path(html).write_text(text, encoding="utf-8")
+    try:
+        Path(html).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise InvalidSpec(
+            "the page cannot be written",
+            resource="--html",
+            found=f"{html}: {error.strerror}",
+            expected="a file in a folder that is there, or - for standard output",
+        ) from error
     say(f"Wrote {html}.")
 
 
