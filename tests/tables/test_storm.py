@@ -40,8 +40,9 @@ REST_S = 0.5
 MET = 4
 """So many commits of others at least pass while a job of ours runs."""
 
-PATIENCE = 100
-"""`conflict.maxAttempts` of our updates."""
+LOST_OF = 10
+"""Of so many updates of ours one may be lost; the aim is none. It was one of five to nine while
+rounds without progress were counted for ever (docs/decisions/0088)."""
 
 SCHEMA = pa.schema([(name, pa.int64()) for name in ("id", "k", "v", "u")])
 TESTS = Path(__file__).parent.parent
@@ -146,17 +147,20 @@ def test_W9_eight_foreign_writers_in_a_loop_and_ours_beside_them(
     for reader, rows in _readers(lake).items():
         assert model.faults(rows) == [], reader
     assert [end for end in compacted if end.phase is Phase.FAILED or end.attempt > 1] == []
-    assert [end for end in updated if end.phase is Phase.FAILED or end.attempt > 1] == []
+    assert [end for end in updated if end.attempt > 1] == []
+    # Whether nobody commits for the length of a round, five times in a row, is chance here.
+    lost = [end for end in updated if end.phase is Phase.FAILED]
+    assert [end for end in lost if reason(end) != "Conflict"] == []
+    assert len(lost) <= max(1, len(updated) // LOST_OF)
     assert any(end.result and end.result.version for end in compacted)
     assert model.updates
     lake.assert_clean()
 
 
 def _update(lake: QuickLake, k: int) -> Operation:
-    """Each commit of theirs gives it new rows to look at, several a second: more rounds than
-    usual may be without progress."""
-    statement = {"update": {"where": f"k = {k}", "set": {"u": "u + 1"}}}
-    return lake.resource("TableUpdate", {**statement, "conflict": {"maxAttempts": PATIENCE}})
+    """Each commit of theirs may give it new rows to look at, several a second; it has as many
+    attempts as every update that does not ask for more."""
+    return lake.update(f"k = {k}", u="u + 1")
 
 
 def _updates(ends: list[OperationStatus]) -> dict[int, OurUpdate]:
@@ -187,13 +191,14 @@ def _figures(
     for name, ends in (("compactions", compacted), ("updates", updated)):
         good = [end for end in ends if end.result and end.result.version is not None]
         lost = Counter(reason(end) for end in ends if end.phase is Phase.FAILED)
-        rounds = [reconciled(end).rounds for end in good]
+        rounds = Counter(reconciled(end).rounds for end in good)
         seen = [reconciled(end).commits_seen for end in good]
         lines.append(
             f"our {name}: {len(good)} committed, {sum(e.phase is Phase.SUPERSEDED for e in ends)} "
             f"superseded, {lost.total()} lost {dict(lost) or ''}, "
             f"{sum(end.attempt > 1 for end in ends)} tried again; commits of others met "
-            f"{sum(seen)} (at most {max(seen, default=0)}), rounds at most {max(rounds, default=0)}"
+            f"{sum(seen)} (at most {max(seen, default=0)}), in rounds: "
+            + (", ".join(f"{count} × {number}" for number, count in sorted(rounds.items())) or "0")
         )
     for low, high in ((0, 50), (50, 100), (100, 200), (200, 500), (500, 10**9)):
         of_this = [said for said in writers.said if low <= said["ms"] < high]
