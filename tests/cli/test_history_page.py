@@ -19,6 +19,7 @@ from tandem.cli.history.page import MOST_ROWS, page
 from tandem.cli.history.scene import MOST_COLUMNS, scene
 from tandem.cli.history.scene import MOST_ROWS as MOST_RIVERS
 from tandem.cli.history.svg import svg
+from tandem.timeline.names import foreign_name
 
 HOSTILE = (
     '<script>document.title="taken"</script>"\'><img src=x onerror=alert(1)>]]></svg>'
@@ -197,6 +198,28 @@ def test_a_long_history_is_folded() -> None:
     told = [entry.version for column in drawn.columns for entry in column.entries]
     assert told == list(range(len(commits)))
     assert drawn.columns[0].earlier
+
+
+def test_a_storm_of_others_drives_no_operation_out_of_the_picture() -> None:
+    log = histories.story()
+    for number in range(200):
+        log.mark(histories.SPARK, {"c2.parquet": 81_000 + number})
+    commits = log.commits()
+    drawn = scene(entries(commits), lives(commits))
+    assert [span.label for span in drawn.spans] == [
+        "TableCompaction/nightly", "TableUpdate/add-15-minutes", "TableCompaction/hourly",
+    ]  # fmt: skip
+    assert drawn.untold_spans == 0
+    assert len(drawn.columns[-2].entries) == 200  # and the latest by itself
+    # What others rewrote again and again comes from where it came from at first.
+    for number in range(100):
+        name = "theirs.parquet" if not number else f"again-{number - 1}.parquet"
+        add = histories.file(f"again-{number}.parquet", 120_000)
+        log.commit("UPDATE", histories.SPARK, adds=[add], removes=[name])
+    commits = log.commits()
+    drawn = scene(entries(commits), lives(commits))
+    [first] = [river for river in drawn.rivers if foreign_name("theirs.parquet") in river.names]
+    assert [kid.names for kid in first.into] == [[foreign_name("again-98.parquet")]]
 
 
 def test_the_command_writes_the_page(tandem: Tandem, tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ MOST_TOGETHER = 8
 wants names asks `tandem table segments`."""
 MOST_QUIET = 6
 """Rows of segments with which nothing happened."""
+MOST_PARENTS = 64
 LEFT, RIGHT = 136, 56  # pixels beside the columns
 WIDEST, NARROWEST, FULL = 260, 46, 1176
 GLYPH = 6.1
@@ -154,12 +155,11 @@ def _columns(entries: Sequence[Entry]) -> list[Column]:
         run.clear()
 
     for entry in entries:
-        quiet = entry.sort in (Sort.APPEND, Sort.OTHER) and entry.version not in told
-        if quiet:
-            run.append(entry)
-        else:
+        if entry.version in told:
             close()
             columns.append(Column([entry]))
+        else:
+            run.append(entry)  # whatever others did there concerned no operation
     close()
     if len(columns) <= MOST_COLUMNS:
         return columns
@@ -227,9 +227,9 @@ def _rivers(
         if life.parents
     }
     children: dict[str, list[str]] = {}
-    for life in lives:
-        for parent in life.parents:
-            children.setdefault(parent, []).append(life.name)
+    for name, parents in _seen_parents(lives, column_of).items():
+        for parent in parents:
+            children.setdefault(parent, []).append(name)
     groups: dict[tuple[object, ...], River] = {}
     of: dict[str, River] = {}
     for life in lives:
@@ -256,6 +256,24 @@ def _rivers(
             of[name].into = list({id(of[k]): of[k] for k in kids if k in of}.values())
             of[name].eventful = True
     return _rows(list(groups.values()))
+
+
+def _seen_parents(lives: Sequence[Life], column_of: dict[int, int]) -> dict[str, tuple[str, ...]]:
+    """Where each segment came from, past those that came and went within one column."""
+    found: dict[str, tuple[str, ...]] = {}
+    unseen = {
+        life.name
+        for life in lives
+        if life.born is not None
+        and life.ended is not None
+        and column_of[life.born] == column_of[life.ended]
+    }
+    for life in lives:  # parents are made before their children
+        parents: dict[str, None] = {}
+        for parent in life.parents:
+            parents |= dict.fromkeys(found.get(parent, ()) if parent in unseen else (parent,))
+        found[life.name] = tuple(parents)[:MOST_PARENTS]
+    return found
 
 
 def _rows(rivers: list[River]) -> tuple[list[River], int]:

@@ -209,7 +209,7 @@ class Drawing:
             written = [0.0, 0.0]
             for at, mets in sorted(by_column.items()):
                 self.arrow(span, at, mets)
-                told = " ".join(_told(met) for met in mets[:2])
+                told = ", ".join(_told(met) for met in mets[:2])
                 wide = len(told) * 1.1 * GLYPH + 6  # bold
                 # Of an arrow from below the name stands beside it, so as not to hide it.
                 below = self.source_y(mets[0].version) > self.lane_y(span.lane)
