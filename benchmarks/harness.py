@@ -67,8 +67,19 @@ class Table:
 
 
 @dataclass(frozen=True)
+class Figure:
+    """A measured figure that has an aim: both as people read them, and whether it was reached."""
+
+    what: str
+    found: str
+    aim: str
+    met: bool
+
+
+@dataclass(frozen=True)
 class Report:
-    """What one benchmark found. `checks` say in words what was compared with what."""
+    """What one benchmark found. `checks` say in words what was compared with what; `figures`
+    have aims, and are told at the head of the page, too."""
 
     name: str
     title: str
@@ -76,6 +87,7 @@ class Report:
     tables: tuple[Table, ...]
     checks: tuple[str, ...]
     raw: Mapping[str, Any] = field(default_factory=dict)
+    figures: tuple[Figure, ...] = ()
 
 
 def progress(text: str) -> None:

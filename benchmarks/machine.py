@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import time
 from importlib.metadata import version
 from pathlib import Path
 
@@ -27,9 +28,18 @@ def describe() -> dict[str, str]:
     return found | {package: _version(package) for package in PACKAGES}
 
 
-def load() -> float:
-    """Runnable processes, averaged over the last minute: was somebody else at work?"""
-    return os.getloadavg()[0]
+def others(seconds: float = 3.0) -> float:
+    """Runnable processes beside this one, averaged over the next seconds: is somebody else at
+    work? The kernel's own average of a minute would count the benchmark before this one."""
+    file = Path("/proc/loadavg")
+    if not file.is_file():
+        return os.getloadavg()[0]
+    found = []
+    ends = time.monotonic() + seconds
+    while time.monotonic() < ends:
+        found.append(int(file.read_text().split()[3].split("/")[0]) - 1)
+        time.sleep(0.05)
+    return sum(found) / len(found)
 
 
 def _version(package: str) -> str:

@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness import ROOT, Report, Table
+from benchmarks.harness import ROOT, Figure, Report, Table
 
 RESULTS = ROOT / "benchmarks" / "results"
 PAGE = ROOT / "docs" / "benchmarks.md"
-ORDER = ("goodput", "compaction", "replay", "snapshot", "locks", "resources")
+ORDER = (
+    "goodput",
+    "crowd",
+    "busy",
+    "longevity",
+    "compaction",
+    "replay",
+    "critical",
+    "snapshot",
+    "locks",
+    "resources",
+)
 
 HEAD = """# Benchmarks
 
@@ -50,6 +62,7 @@ def save(report: Report, machine: dict[str, Any]) -> Path:
         "setting": report.setting,
         "tables": [{"title": t.title, "columns": t.columns, "rows": t.rows} for t in report.tables],
         "checks": report.checks,
+        "figures": [asdict(figure) for figure in report.figures],
         "machine": machine,
         "raw": report.raw,
     }
@@ -59,12 +72,16 @@ def save(report: Report, machine: dict[str, Any]) -> Path:
 
 def write_page(results: Path = RESULTS, page: Path = PAGE) -> None:
     """The page from all results that there are."""
-    parts = [HEAD.rstrip()]
+    parts: list[str] = []
+    aims: list[tuple[str, ...]] = []
     for name in ORDER:
         path = results / f"{name}.json"
         if not path.is_file():
             continue
         found = json.loads(path.read_text())
+        for figure in (Figure(**each) for each in found.get("figures", ())):
+            link = f"[{figure.what}](#{_anchor(found['title'])})"
+            aims.append((link, figure.found, figure.aim, "yes" if figure.met else "**no**"))
         report = Report(
             name,
             found["title"],
@@ -76,7 +93,17 @@ def write_page(results: Path = RESULTS, page: Path = PAGE) -> None:
             tuple(found["checks"]),
         )
         parts += [tables_text(report), _machine(found["machine"])]
-    page.write_text("\n\n".join(parts) + "\n")
+    head = [HEAD.rstrip()]
+    if aims:
+        columns = ("figure", "measured", "aim", "reached")
+        head.append(_table(Table("", columns, tuple(aims))))
+    page.write_text("\n\n".join([*head, *parts]) + "\n")
+
+
+def _anchor(title: str) -> str:
+    """What GitHub makes of a heading."""
+    kept = "".join(c for c in title.lower() if c.isalnum() or c in " -_")
+    return kept.replace(" ", "-")
 
 
 def _machine(machine: dict[str, Any]) -> str:
@@ -88,10 +115,10 @@ def _machine(machine: dict[str, Any]) -> str:
         *(f"{name} {version}" for name, version in versions.items()),
     ]
     text = f"*{machine['day']}: " + ", ".join(told) + "."
-    before = machine["load_before"]
-    if before > 0.5:
-        text += (
-            f" The machine was shared: {before:.1f} other processes were runnable, on average, in "
-            "the minute before."
-        )
+    if "others_before" in machine:
+        others, when = machine["others_before"], "right before"
+    else:
+        others, when = machine["load_before"], "in the minute before"
+    shared = "The machine was shared" if others > 0.5 else "Nothing else was at work"
+    text += f" {shared}: {others:.1f} other processes were runnable, on average, {when}."
     return text + "*"

@@ -1,7 +1,7 @@
 """Run benchmarks: `python benchmarks/run.py [NAME ...] [--size small|full]`.
 
 `full` (the default) keeps the results and writes docs/benchmarks.md anew; `small` only prints,
-and is for looking whether a benchmark works.
+and is for looking whether a benchmark works. One that fails keeps nobody from the next.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if __name__ == "__main__":
     sys.path[:1] = [str(TREE), str(TREE / "operator"), str(TREE / "tests"), str(TREE / "tools")]
 
 from benchmarks import machine, report
-from benchmarks.harness import ROOT, Report
+from benchmarks.harness import ROOT, ChildFailed, Report, WrongResult
 
 NAMES = (
     "snapshot",
@@ -68,16 +68,26 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     # Jobs of ours log there, too.
     os.environ.setdefault("TANDEM_CACHE", str(cache_dir()))
+    failed: list[str] = []
     for name in arguments.names or NAMES:
         sys.stderr.write(f"{name} ({arguments.size}) …\n")
-        load = machine.load()
-        found = run_one(name, arguments.size, work)
+        others = machine.others()
+        try:
+            found = run_one(name, arguments.size, work)
+        except (WrongResult, ChildFailed) as error:
+            # It has no figures; the others shall have theirs.
+            failed.append(name)
+            sys.stderr.write(f"{name} failed: {type(error).__name__}: {error}\n")
+            continue
         print(report.tables_text(found), end="\n\n", flush=True)
         if arguments.size == "full":
             today = datetime.datetime.now(datetime.UTC).date().isoformat()
-            report.save(found, {"versions": machine.describe(), "day": today, "load_before": load})
+            about = {"versions": machine.describe(), "day": today, "others_before": others}
+            report.save(found, about)
             report.write_page()
             sys.stderr.write(f"Kept; {report.PAGE.relative_to(ROOT)} is written.\n")
+    if failed:
+        sys.exit(f"failed: {', '.join(failed)}")
 
 
 if __name__ == "__main__":

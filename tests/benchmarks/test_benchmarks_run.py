@@ -26,13 +26,20 @@ def test_snapshot_counts_as_duckdb_does(tmp_path: Path) -> None:
 
 def test_replay_agrees_with_rerun_in_two_engines(tmp_path: Path) -> None:
     found = replay.run("toy", tmp_path)
-    assert {row[1] for row in found.tables[0].rows} >= {"remap", "rerun in DuckDB"}
-    assert found.raw["clean inputs"]["deleted"] > 0
+    ways = {replay.REMAP, replay.READ, replay.IN_DUCKDB, replay.IN_SPARK}
+    assert {row[:2] for row in found.tables[0].rows} == {
+        (files, way) for files in replay.AIMS_MS for way in ways
+    }
+    assert found.raw[replay.CLEAN]["deleted"] > 0
 
 
 def test_the_last_round_of_a_commit_replays_nothing_again(tmp_path: Path) -> None:
     found = critical.run("toy", tmp_path)
-    assert {"ReadTable", "Reconcile", "WriteSidecars", "PutCommit", "all"} <= set(found.raw)
+    effects = {"ReadTable", "Reconcile", "WriteSidecars", "PutCommit", critical.ALL}
+    assert all(effects <= set(parts) for parts in found.raw.values())
+    # A rival that touched no input costs the put alone; another one the masks' file, too.
+    written = {rival: parts["objects written"] for rival, parts in found.raw.items()}
+    assert written == {"append": [1], "delete": [2]}
 
 
 def test_compaction_notices_an_engine_that_loses_rows(
@@ -53,10 +60,11 @@ def test_the_page_is_written_from_the_results(tmp_path: Path) -> None:
         "setting": "As it was.",
         "tables": [{"title": "", "columns": ["engine", "seconds"], "rows": [["tandem", "1.00"]]}],
         "checks": ["All of it."],
+        "figures": [{"what": "Speed", "found": "2 ms", "aim": "≤ 1 ms", "met": False}],
         "machine": {
             "versions": {"cores": "2", "processor": "p", "memory": "1 GiB", "system": "s"},
             "day": "2026-01-01",
-            "load_before": 2.0,
+            "others_before": 2.0,
         },
     }
     (results / "replay.json").write_text(json.dumps(figures))
@@ -64,6 +72,7 @@ def test_the_page_is_written_from_the_results(tmp_path: Path) -> None:
     report.write_page(results, page)
     text = page.read_text()
     assert "| tandem | 1.00 |" in text
+    assert "| [Speed](#a-title) | 2 ms | ≤ 1 ms | **no** |" in text
     assert "The machine was shared" in text
 
 
