@@ -208,7 +208,7 @@ def test_a_wrong_compaction_names_field_and_remedy(spec: str, field: str, words:
     ("spec", "words"),
     [
         ("priority: 1", "exactly one of update, delete, merge"),
-        ("delete: {where: 'a'}, update: {set: {a: '1'}}", "found update, delete"),
+        ("delete: {where: 'a'}, update: {set: {a: '1'}}", "found: update, delete"),
         ("update: {where: 'a = 1', set: {}}", "at least 1"),
         ("update: {set: {a: '1', A: '2'}}", "column twice"),
         ("update: {set: {a: 1}}", 'in quotes: "1"'),

@@ -13,6 +13,7 @@ from tandem.spec.fields import (
     Condition,
     Label,
     Milliseconds,
+    Misfit,
     Model,
     StrictInt,
     Text,
@@ -69,7 +70,13 @@ class Custom(Model):
     @cel("has(self.segments) != has(self.where)", "must have exactly one of segments, where")
     def _one_selection(self) -> Custom:
         if (self.segments is None) == (self.where is None):
-            raise ValueError("must have exactly one of segments, where")
+            both = self.segments is not None
+            raise Misfit(
+                "must have exactly one of segments, where",
+                found="both of them" if both else "none of them",
+                expected="one of them",
+                remedy="Keep one, and remove the other" if both else "Add the one that is meant",
+            )
         return self
 
 
@@ -101,9 +108,19 @@ class Layout(Model):
     )
     def _columns_fit(self) -> Layout:
         if self.strategy is LayoutStrategy.BIN_PACK and self.columns:
-            raise ValueError("columns only goes with the strategies Sort and ZOrder")
+            raise Misfit(
+                "columns only goes with the strategies Sort and ZOrder",
+                found=f"columns {', '.join(self.columns)} with strategy {self.strategy}",
+                expected="no columns, or another strategy",
+                remedy="Add strategy: Sort or strategy: ZOrder, or remove columns",
+            )
         if self.strategy is not LayoutStrategy.BIN_PACK and not self.columns:
-            raise ValueError(f"strategy {self.strategy} needs columns")
+            raise Misfit(
+                f"strategy {self.strategy} needs columns",
+                found="no columns",
+                expected="the columns to order by, one at least",
+                remedy="Add columns: the ones that filters name most",
+            )
         return self
 
 
@@ -169,9 +186,19 @@ class CompactionTemplate(Model):
         }
         for type_, (name, block) in blocks.items():
             if block is not None and type_ is not self.type:
-                raise ValueError(f"{name} only goes with type {type_}, but type is {self.type}")
+                raise Misfit(
+                    f"{name} only goes with type {type_}, but type is {self.type}",
+                    found=f"{name} with type {self.type}",
+                    expected=f"type {type_}, or no {name}",
+                    remedy=f"Say type: {type_}, or remove {name}",
+                )
         if self.type is CompactionType.CUSTOM and self.custom is None:
-            raise ValueError("type Custom needs custom.segments or custom.where")
+            raise Misfit(
+                "type Custom needs custom.segments or custom.where",
+                found="no custom",
+                expected="custom with segments, or with where",
+                remedy="Name the segments that `tandem table segments` lists, or say a condition",
+            )
         return self
 
     @model_validator(mode="after")
@@ -183,7 +210,12 @@ class CompactionTemplate(Model):
     def _named_segments_have_any_age(self) -> Self:
         named = self.custom is not None and self.custom.segments is not None
         if named and self.skip_offset_from_latest is not None:
-            raise ValueError("skipOffsetFromLatest does not go with custom.segments")
+            raise Misfit(
+                "skipOffsetFromLatest does not go with custom.segments",
+                found="both of them",
+                expected="one of them",
+                remedy="Remove skipOffsetFromLatest: what is named is taken, however new",
+            )
         return self
 
     @property

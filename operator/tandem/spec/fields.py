@@ -55,6 +55,17 @@ __all__ = [
 ]
 
 
+class Misfit(ValueError):
+    """Fields that do not go together: what was found, what would do, and how to come there, as
+    every other error says it."""
+
+    def __init__(self, message: str, *, found: str, expected: str, remedy: str) -> None:
+        super().__init__(message)
+        self.found = found
+        self.expected = expected
+        self.remedy = remedy
+
+
 class Model(BaseModel):
     """Base of everything people type: camelCase, closed, immutable.
 

@@ -16,6 +16,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from tandem.errors import InvalidSpec
+from tandem.spec.fields import Misfit
 
 Path = tuple[str | int, ...]
 _MAX_SHOWN = 80
@@ -156,6 +157,9 @@ def _explain(
         )
     if kind == "missing":
         return ("required, but missing", "", "", f"Add {path[-1]}")
+    if kind == "value_error" and isinstance(context["error"], Misfit):
+        misfit = context["error"]
+        return (str(misfit), misfit.found, misfit.expected, misfit.remedy)
     if kind == "value_error":
         # Our own validators speak for themselves: "must be …".
         return (str(context["error"]), "" if isinstance(value, dict) else shown(value), "", "")

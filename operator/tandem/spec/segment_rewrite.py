@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar, Final, Literal
 from pydantic import Field, model_validator
 
 from tandem.spec.common import OperationSpec, Resource
-from tandem.spec.fields import Model, StrictBool, StrictInt, Text, UniqueLabels
+from tandem.spec.fields import Misfit, Model, StrictBool, StrictInt, Text, UniqueLabels
 from tandem.spec.rules import cel
 
 
@@ -54,9 +54,20 @@ class Recompress(Model):
         if self.level is None:
             return self
         if self.codec not in HIGHEST_LEVEL:
-            raise ValueError("level only goes with zstd, gzip and lz4")
+            raise Misfit(
+                "level only goes with zstd, gzip and lz4",
+                found=f"level {self.level} with codec {self.codec}",
+                expected="no level, or another codec",
+                remedy="Remove level",
+            )
         if self.level > HIGHEST_LEVEL[self.codec]:
-            raise ValueError(f"the levels of {self.codec} are 1 to {HIGHEST_LEVEL[self.codec]}")
+            highest = HIGHEST_LEVEL[self.codec]
+            raise Misfit(
+                f"the levels of {self.codec} are 1 to {highest}",
+                found=f"level {self.level}",
+                expected=f"1 to {highest}",
+                remedy="Lower it, or remove it for the codec's own default",
+            )
         return self
 
 
@@ -76,7 +87,12 @@ class Rewrite(Model):
     )
     def _asks_for_something(self) -> Rewrite:
         if not (self.purge_deleted or self.recompress is not None or self.sort_by):
-            raise ValueError("must ask for at least one of purgeDeleted, recompress, sortBy")
+            raise Misfit(
+                "must ask for at least one of purgeDeleted, recompress, sortBy",
+                found="none of them",
+                expected="one of them, at least",
+                remedy="Add purgeDeleted: true, for example",
+            )
         return self
 
 

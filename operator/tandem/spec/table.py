@@ -19,6 +19,7 @@ from tandem.spec.fields import (
     ListType,
     Location,
     Milliseconds,
+    Misfit,
     Model,
     Opaque,
     Options,
@@ -165,14 +166,34 @@ class Create(Model):
         names = [column.name.lower() for column in self.columns]
         for name in names:
             if names.count(name) > 1:
-                raise ValueError(f"schema names the column {name!r} twice")
+                raise Misfit(
+                    f"schema names the column {name!r} twice",
+                    found=f"{name} twice, in whatever case",
+                    expected="names that differ in more than their case",
+                    remedy="Rename or remove one of them",
+                )
         for partition in self.partition_by:
             if partition.lower() not in names:
-                raise ValueError(f"partitionBy names {partition!r}, which is not in schema")
+                raise Misfit(
+                    f"partitionBy names {partition!r}, which is not in schema",
+                    found=partition,
+                    expected=f"some of {', '.join(column.name for column in self.columns[:16])}",
+                    remedy="Correct the name, or add the column to schema",
+                )
         if len({name.lower() for name in self.partition_by}) != len(self.partition_by):
-            raise ValueError("partitionBy names a column twice")
+            raise Misfit(
+                "partitionBy names a column twice",
+                found=", ".join(self.partition_by),
+                expected="each column once",
+                remedy="Remove one of the two",
+            )
         if len(self.partition_by) == len(self.columns):
-            raise ValueError("at least one column must not be in partitionBy")
+            raise Misfit(
+                "at least one column must not be in partitionBy",
+                found=f"all {len(self.columns)} columns",
+                expected="fewer than all",
+                remedy="Remove from partitionBy what has many values",
+            )
         return self
 
 

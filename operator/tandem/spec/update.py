@@ -13,6 +13,7 @@ from tandem.spec.fields import (
     Bytes,
     Condition,
     Location,
+    Misfit,
     Model,
     Options,
     StrictInt,
@@ -60,7 +61,12 @@ class Source(Model):
     )
     def _version_only_for_delta(self) -> Source:
         if self.version is not None and self.format is not SourceFormat.DELTA:
-            raise ValueError("version only goes with format Delta")
+            raise Misfit(
+                "version only goes with format Delta",
+                found=f"version {self.version} with format {self.format}",
+                expected="no version, or format Delta",
+                remedy="Remove version: only a Delta table has versions",
+            )
         return self
 
 
@@ -79,10 +85,17 @@ class MergeInsert(Model):
 
 
 def _exactly_one(clause: Model, *names: str) -> None:
-    given = [name for name in names if getattr(clause, name) is not None]
+    spelled = {name: clause.__class__.model_fields[name].alias or name for name in names}
+    given = [spelled[name] for name in names if getattr(clause, name) is not None]
     if len(given) != 1:
-        spelled = ", ".join(clause.__class__.model_fields[name].alias or name for name in names)
-        raise ValueError(f"must have exactly one of {spelled}")
+        raise Misfit(
+            f"must have exactly one of {', '.join(spelled.values())}",
+            found=", ".join(given) or "none of them",
+            expected="one of them",
+            remedy=f"Keep one, and remove the {'others' if len(given) > 2 else 'other'}"
+            if given
+            else "Add the one that is meant",
+        )
 
 
 class WhenMatched(Model):
@@ -168,7 +181,12 @@ class Merge(Model):
     def _bare_on(cls, value: Any) -> Any:
         if isinstance(value, dict) and "true" in value:
             if "on" in value:
-                raise ValueError("needs on, once: which rows match")
+                raise Misfit(
+                    "needs on, once: which rows match",
+                    found="on, and true, which is how YAML 1.1 reads a bare on",
+                    expected="one of them",
+                    remedy='Keep one of them, as "on"',
+                )
             return {("on" if key == "true" else key): item for key, item in value.items()}
         return value
 
@@ -182,8 +200,11 @@ class Merge(Model):
     )
     def _does_something(self) -> Merge:
         if not (self.when_matched or self.when_not_matched or self.when_not_matched_by_source):
-            raise ValueError(
-                "must have at least one of whenMatched, whenNotMatched, whenNotMatchedBySource"
+            raise Misfit(
+                "must have at least one of whenMatched, whenNotMatched, whenNotMatchedBySource",
+                found="no clause",
+                expected="a clause, at least",
+                remedy="Say what becomes of the rows: whenMatched with updateAll, for example",
             )
         return self
 
@@ -221,10 +242,7 @@ class TableUpdateSpec(OperationSpec):
         hides_value=True,
     )
     def _one_statement(self) -> TableUpdateSpec:
-        given = [name for name in ("update", "delete", "merge") if getattr(self, name) is not None]
-        if len(given) != 1:
-            found = f", found {', '.join(given)}" if given else ""
-            raise ValueError(f"must have exactly one of update, delete, merge{found}")
+        _exactly_one(self, "update", "delete", "merge")
         return self
 
     @field_validator("update")
