@@ -153,6 +153,22 @@ RULES = (
         _RULES,
     ),
     Mutant(
+        "attempts-for-ever",
+        "statements: rounds with progress take back those without",
+        "reconcile/attempts.py",
+        "return Attempts(self.lasting, self.lasting, rows, rows)",
+        "return Attempts(self.counted, self.lasting, rows, rows)",
+        (Check.RULES,),
+    ),
+    Mutant(
+        "attempts-any-smaller",
+        "statements: rounds of ever as many rows end",
+        "reconcile/attempts.py",
+        "self.fewest is None or rows < self.fewest:",
+        "self.fewest is None or rows < self.rows:",
+        (Check.RULES,),
+    ),
+    Mutant(
         "merge-in-part",
         "merges: one that inserts is never evaluated in part",
         _STATEMENT,
