@@ -339,6 +339,16 @@ def test_what_the_job_refuses(
     assert message in refused(job_for(table, source, clauses, on=on), spark)
 
 
+def test_a_source_with_a_column_of_our_names_is_refused(
+    table: Path, tmp_path: Path, spark: SparkSession
+) -> None:
+    source = tmp_path / "theirs.parquet"
+    pq.write_table(pa.table({"id": [1], "a": [1], "__TANDEM_here": [True]}), source)
+    said = refused(job_for(table, source, UPSERT, on="t.id = s.id"), spark)
+    assert "__TANDEM_here" in said
+    assert "Rename the column in the source" in said
+
+
 def test_csv_and_json_have_the_tables_types_where_it_has_the_column(
     table: Path, tmp_path: Path, spark: SparkSession
 ) -> None:

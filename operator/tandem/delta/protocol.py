@@ -229,6 +229,16 @@ any more what was committed or abandoned: an ingest would be done twice, and the
 success be deleted as those of a failure."""
 
 
+HIDDEN_PREFIX = "__tandem_"
+"""What columns begin with, in any case, that jobs add to the rows that they read. One of the same
+name in the table, or in the source of a merge, would be taken for ours."""
+
+
+def is_hidden(column: str) -> bool:
+    """Whether a column's name is one that jobs keep for themselves."""
+    return column.lower().startswith(HIDDEN_PREFIX)
+
+
 def refusals(
     protocol: Protocol, metadata: Metadata, kind: OperationKind
 ) -> Iterator[tuple[str, str]]:
@@ -241,6 +251,9 @@ def refusals(
     if not reads:
         yield from _forgets(metadata)
     schema = parse(metadata.schema_string)
+    if not reads:
+        for column in filter(is_hidden, (field.name for field in schema)):
+            yield f"column {column}", f"names that begin with {HIDDEN_PREFIX} are our own"
     for name in sorted(reader_features(protocol) if reads else writer_features(protocol)):
         feature = FEATURES.get(name)
         if feature is None:

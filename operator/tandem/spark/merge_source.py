@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from functools import reduce
 from typing import TYPE_CHECKING
 
+from tandem.delta.protocol import HIDDEN_PREFIX, is_hidden
 from tandem.errors import InvalidSpec
 from tandem.spark import sources
 from tandem.spark.control import Control
@@ -50,7 +51,23 @@ def read(
         )
     for frame in frames:
         sources.check_spelling(frame.schema.names, job.source_location)
+        check_names(frame.schema.names, job)
     return frames[0] if len(frames) == 1 else _together(frames, schema, job)
+
+
+def check_names(names: Sequence[str], job: SourceJob) -> None:
+    """That no column of the source has a name that the join needs for itself. Raises:
+    InvalidSpec."""
+    hidden = sorted(filter(is_hidden, names))
+    if hidden:
+        raise InvalidSpec(
+            "the source has a column with a name that jobs keep for themselves",
+            resource=job.source_location,
+            field=place(job),
+            found=", ".join(hidden),
+            expected=f"names that do not begin with {HIDDEN_PREFIX}",
+            remedy="Rename the column in the source",
+        )
 
 
 def _typed(frame: DataFrame, schema: StructType, options: dict[str, str]) -> DataFrame:

@@ -1,0 +1,47 @@
+"""Columns of a table that have the names by which jobs know rows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from support.quick_lake import make
+from support.rows import SCHEMA
+from tandem.errors import InvalidSpec, Reason
+from tandem.spark import merge_source
+from tandem.spark.datasource import INPUT, POSITION
+from tandem.spark.job import MergeJob
+from tandem.spark.merge_writer import FATE
+from tandem.spec.status import OperationStatus, Phase
+
+
+def _refused(status: OperationStatus, name: str) -> None:
+    assert status.phase is Phase.FAILED
+    assert status.conditions[0].reason == Reason.UNSUPPORTED_FEATURE, status
+    assert f"column {name}" in status.conditions[0].message
+
+
+@pytest.mark.parametrize("name", ["__tandem_input", "__Tandem_Position"])
+def test_a_table_with_a_column_of_our_names_is_refused(tmp_path: Path, name: str) -> None:
+    lake = make(tmp_path, 0, schema=SCHEMA.append(pa.field(name, pa.int64())))
+    for operation in (lake.compaction(), lake.update("k = 1", v="v + 15"), lake.delete("k = 1")):
+        _refused(lake.run(operation), name)
+    assert lake.version == lake.first_version
+
+
+@pytest.mark.parametrize(
+    "name",
+    [INPUT, POSITION, FATE, "__tandem_here", "__TANDEM_clause", "__tandem_part", "__tandem_z"],
+)
+def test_names_that_jobs_keep_for_themselves_are_refused_in_the_source_of_a_merge(
+    name: str,
+) -> None:
+    job = MergeJob(
+        source_format="Parquet", source_location="file:///s", on="t.id = s.id",
+        clauses=(), inputs=(), target_file_size=1,
+    )  # fmt: skip
+    with pytest.raises(InvalidSpec, match=name):
+        merge_source.check_names(["id", name], job)
+    merge_source.check_names(["id", "tandem_here", "_tandem_z", "x__tandem_z"], job)
