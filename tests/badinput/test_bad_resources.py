@@ -71,7 +71,7 @@ BAD_FILES = {
     ),
     "contradictory: a block of another type": (
         LAKE + "---\n" + TIDY.replace("type: Minor", "type: Major, minor: {thresholds: [4, 3]}"),
-        ["TableCompaction/tidy.spec", "minor only goes with type Minor", "docs/resources.md"],
+        ["TableCompaction/tidy.spec", "minor only goes with type Minor", "Say type: Minor"],
     ),
     "contradictory: update and delete": (
         LAKE + "---\n" + HEAD + "kind: TableUpdate\nmetadata: {name: more}\nspec:\n"
