@@ -118,7 +118,8 @@ def run(size: str, work: Path) -> Report:
         setting=(
             f"Groups of {FILES_PER_GROUP} files of {setting.rows_per_file:,} rows are compacted "
             f"one after the other, on a warm session, while {updates} updates are made one after "
-            f"the other on the same session; {turns} turns of each kind, in turn."
+            f"the other on the same session; {turns} turns of each kind, in turn. Of each turn, "
+            "those updates count that ended while there was something left to compact."
         ),
         tables=(
             Table(
