@@ -78,9 +78,6 @@ that a commit has just named, and those that other writers and readers need |
 | a vacuum with retention, a checkpoint, a clean-up of the log | {harmless} |
 | a log store that does not put if absent: Spark's default on S3, across drivers | it can \
 overwrite anyone's commit. Give Spark a log store that does |
-| `VACUUM` of Spark + Delta 4.4 on a table with an inline deletion vector, as we write for few \
-rows | it fails (`scala.MatchError`), and removes nothing: rewrite those segments first, or vacuum \
-with `tandem clean` |
 | a writer feature that we do not know | refused by name before anything is written: \
 [features](features.md) |
 

@@ -171,7 +171,9 @@ def test_a_killed_writer_leaves_what_only_cleaning_sees(tmp_path: Path) -> None:
     # What another engine's listing through object_store sees is the same.
     foreign = [meta["path"] for chunk in obstore.list(ObstoreLocal(tmp_path)) for meta in chunk]
     assert foreign == ["job/whole"]
-    assert store.delete_prefix("job") == 2
+    assert store.delete_prefix("job", keep=["job/whole"]) == 1
+    assert files_below(tmp_path) == ["job/whole"]
+    assert store.delete_prefix("job") == 1
     assert files_below(tmp_path) == []
 
 

@@ -168,6 +168,17 @@ def test_delete_prefix_takes_the_folder_only(store: Store) -> None:
     assert paths(store) == ["a.b", "ab"]
 
 
+def test_delete_prefix_keeps_what_it_is_told(store: Store) -> None:
+    for name in ("a/b", "a/c/d", "a/c/e", "a/f", "b"):
+        store.put(name, name.encode())
+    assert store.delete_prefix("a", keep={"a/c/d", "a/f", "a/absent", "b"}) == 2
+    assert paths(store) == ["a/c/d", "a/f", "b"]
+    assert store.get("a/c/d") == b"a/c/d"
+    # Only a whole path says what stays.
+    assert store.delete_prefix("a", keep=["a/c", "f"]) == 2
+    assert paths(store) == ["b"]
+
+
 def test_a_writer_publishes_on_close_and_not_before(store: Store) -> None:
     with store.open_output("out/file") as output:
         output.write(b"a" * 100_000)

@@ -65,6 +65,21 @@ def test_C15_deletion_vectors_of_one_file_are_merged_while_deletes_go_on(tmp_pat
     lake.assert_rows_so_far(left)
 
 
+def test_C15_vectors_of_rounds_that_lost_are_gone_in_the_end(tmp_path: Path) -> None:
+    """Each round writes what has changed since the last one; one commit names few of them."""
+    lake = one_file(tmp_path)
+    held = lake.hold(lake.delete("id = 0"), Point.PUT_COMMIT)
+    for winner in range(1, 4):
+        lake.do(lake.delete(f"id = {winner}"))
+        held.go_on(Point.PUT_COMMIT)
+    assert len(vectors(lake)) == 3 + 4
+    assert held.finish().phase is Phase.SUCCEEDED
+    assert len(vectors(lake)) == 3 + 1
+    assert live_vectors(lake) < vectors(lake)
+    lake.assert_clean()
+    lake.assert_rows_so_far(ROWS[4:])
+
+
 def test_C15_a_clean_up_that_fails_does_not_fail_the_delete(tmp_path: Path) -> None:
     lake = one_file(tmp_path)
     lake.do(lake.delete("id % 2 = 0"))

@@ -31,9 +31,6 @@ from tandem.storage.store import Store
 FILE_VERSION = 1
 # A vector takes at most about a bit a row: enough for two billion scattered rows in one file.
 MAX_BYTES = 256 * 1024 * 1024
-# The log grows by every inline vector of every version, a file costs a request: Spark never
-# writes inline ones; about a hundred scattered rows fit into this.
-INLINE_BYTES = 256
 _UUID_CHARS = 20
 # Reading vectors of one file that lie close together is one request.
 _GAP = 64 * 1024
@@ -98,7 +95,8 @@ def file_path(vector: DeletionVector) -> str:
 
 
 def encode_inline(bitmap: BitMap64) -> DeletionVector:
-    """A vector that lies in the log itself. Meant for small ones (`INLINE_BYTES`)."""
+    """A vector that lies in the log itself, as the protocol allows. Commits of ours have none
+    (docs/decisions/0087)."""
     data = serialize(bitmap)
     return DeletionVector(
         storage="i",

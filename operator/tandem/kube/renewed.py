@@ -3,7 +3,7 @@ operation that outlives them. Every call goes to the store that was put in last.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import BinaryIO
 
 from tandem.storage.store import ObjectMeta, Store
@@ -46,5 +46,5 @@ class RenewedStore:
     def open_output(self, path: str) -> BinaryIO:
         return self.inner.open_output(path)
 
-    def delete_prefix(self, prefix: str) -> int:
-        return self.inner.delete_prefix(prefix)
+    def delete_prefix(self, prefix: str, *, keep: Collection[str] = ()) -> int:
+        return self.inner.delete_prefix(prefix, keep=keep)

@@ -38,10 +38,11 @@ def clean_unused(store: Store, operation_id: str, attempt: int, committed: Commi
     folders = (
         layout.data(operation_id, attempt),
         layout.deletion_vectors(operation_id, attempt),
+        layout.rounds(operation_id, attempt),
     )
-    written = [meta.path for folder in folders for meta in store.list(folder)]
+    for folder in folders:
+        store.delete_prefix(folder, keep=used)
     row_map = layout.row_map(operation_id, attempt)
-    written.append(row_map)
-    store.delete([path for path in written if path not in used])
+    if row_map not in used:
+        store.delete([row_map])
     store.delete_prefix(row_map)  # what a killed writer left of it, never the map itself
-    store.delete_prefix(layout.rounds(operation_id, attempt))

@@ -14,7 +14,6 @@ from pyroaring import BitMap64
 from tandem.delta import dv
 from tandem.delta.actions import Action, AddFile, Commit, DeletionVector, Txn
 from tandem.delta.commit import commit_info, remove_of
-from tandem.delta.dv_format import serialize
 from tandem.delta.log import DeltaLog
 from tandem.delta.snapshot import Snapshot
 from tandem.delta.stats import loosen
@@ -25,10 +24,13 @@ from tandem.storage.store import Store
 
 
 def write_vectors(store: Store, folder: str, change: ChangeSet, known: Vectors) -> Vectors:
-    """The deletion vectors of a change set by logged path: small ones inline, others in one file
-    below `folder`. Of `known`, written in an earlier round, those that still hold are kept."""
+    """The deletion vectors of a change set by logged path, the fresh ones in one file below
+    `folder`. Of `known`, written in an earlier round, those that still hold are kept.
+
+    None lies inline, however small: Spark's vacuum fails on a table with one
+    (docs/decisions/0087)."""
     vectors: dict[str, tuple[BitMap64, DeletionVector]] = {}
-    large: list[tuple[str, BitMap64]] = []
+    fresh: list[tuple[str, BitMap64]] = []
     for file in (*change.outputs, *change.marked):
         path, rows = file.add.logged_path, file.dead
         if not rows:
@@ -36,12 +38,10 @@ def write_vectors(store: Store, folder: str, change: ChangeSet, known: Vectors) 
         there = known.get(path)
         if there is not None and there[0] == rows:
             vectors[path] = there
-        elif len(serialize(rows)) > dv.INLINE_BYTES:
-            large.append((path, rows))
         else:
-            vectors[path] = (rows, dv.encode_inline(rows))
-    written = dv.write_file(store, folder, [rows for _, rows in large])
-    for (path, rows), vector in zip(large, written, strict=True):
+            fresh.append((path, rows))
+    written = dv.write_file(store, folder, [rows for _, rows in fresh])
+    for (path, rows), vector in zip(fresh, written, strict=True):
         vectors[path] = (rows, vector)
     return vectors
 

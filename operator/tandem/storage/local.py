@@ -16,7 +16,7 @@ import os
 import re
 import secrets
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO, cast
 
@@ -142,23 +142,22 @@ class LocalStore:
             except OSError as error:
                 raise self._translate(error, path) from error
 
-    def delete_prefix(self, prefix: str) -> int:
+    def delete_prefix(self, prefix: str, *, keep: Collection[str] = ()) -> int:
         folder = self._locate(prefix.removesuffix("/"))
+        kept = {os.path.join(self._root, path) for path in keep}
         removed = 0
         try:
             if not os.path.isdir(folder):
                 return _unlink_staged(folder)
             # Bottom up; links are unlinked, never followed.
             for parent, _, files in os.walk(folder, topdown=False):
-                for name in files:
-                    removed += _unlink_if_present(os.path.join(parent, name))
-                for entry in list(os.scandir(parent)):
-                    if entry.is_symlink():
-                        removed += _unlink_if_present(entry.path)
+                paths = [os.path.join(parent, name) for name in files]
+                paths += [entry.path for entry in os.scandir(parent) if entry.is_symlink()]
+                removed += sum(_unlink_if_present(path) for path in paths if path not in kept)
                 try:
                     os.rmdir(parent)
                 except OSError as error:
-                    # Someone put a file there meanwhile: it is not ours to take.
+                    # One is kept, or someone put one there meanwhile: it is not ours to take.
                     if error.errno not in (errno.ENOTEMPTY, errno.ENOENT, errno.EEXIST):
                         raise
         except OSError as error:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_right, insort
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import BinaryIO, Literal, cast
 
@@ -147,8 +147,9 @@ class MemoryStore:
                     del self._order[bisect_right(self._order, key) - 1]
             self._after("delete", key, number)
 
-    def delete_prefix(self, prefix: str) -> int:
-        paths = [meta.path for meta in self.list(self._key(prefix.removesuffix("/")))]
+    def delete_prefix(self, prefix: str, *, keep: Collection[str] = ()) -> int:
+        found = self.list(self._key(prefix.removesuffix("/")))
+        paths = [meta.path for meta in found if meta.path not in keep]
         self.delete(paths)
         return len(paths)
 

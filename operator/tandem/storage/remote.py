@@ -9,7 +9,7 @@ Whoever must know *whose* it is compares a token inside the object, as the commi
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
@@ -175,14 +175,15 @@ class RemoteStore:
         except _ERRORS as error:
             raise self._translate(error, keys[0]) from error
 
-    def delete_prefix(self, prefix: str) -> int:
+    def delete_prefix(self, prefix: str, *, keep: Collection[str] = ()) -> int:
         removed = 0
 
         def seen() -> Iterator[str]:
             nonlocal removed
             for meta in self.list(self._key(prefix.removesuffix("/"))):
-                removed += 1
-                yield meta.path
+                if meta.path not in keep:
+                    removed += 1
+                    yield meta.path
 
         self.delete(seen())
         return removed

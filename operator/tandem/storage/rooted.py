@@ -6,7 +6,7 @@ The only place that decides which implementation serves a location.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import BinaryIO
 
 from tandem.storage.local import LocalStore
@@ -120,9 +120,9 @@ class RootedStore:
     def delete(self, paths: Iterable[str]) -> None:
         self._store(self._location).delete(self._own(path)[1] for path in paths)
 
-    def delete_prefix(self, prefix: str) -> int:
+    def delete_prefix(self, prefix: str, *, keep: Collection[str] = ()) -> int:
         store, key = self._own(prefix.removesuffix("/"))
-        return store.delete_prefix(key)
+        return store.delete_prefix(key, keep=keep)
 
     def open_input(self, path: str) -> BinaryIO:
         store, key = self._find(path)

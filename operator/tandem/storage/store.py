@@ -8,7 +8,7 @@ async callers go through a thread.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import BinaryIO, Protocol
 
@@ -75,8 +75,9 @@ class Store(Protocol):
         does a failed `write`, `abort()`, and losing the last reference."""
         ...
 
-    def delete_prefix(self, prefix: str) -> int:
+    def delete_prefix(self, prefix: str, *, keep: Collection[str] = ()) -> int:
         """Remove everything below the folder `prefix`, also what killed writers left half
-        written (which `list` does not show). If `prefix` is an object, it stays, and what
-        killed writers left of it goes. Returns how many objects went."""
+        written (which `list` does not show). `keep` are full paths, as `list` gives them, that
+        stay. If `prefix` is an object, it stays, and what killed writers left of it goes.
+        Returns how many objects went."""
         ...
