@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+import io
+import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from support.rows import id_in, k_is, plus, without
+from support import rows as model
+from support.rewritten import PURGE, RECOMPRESS, rewrite
+from support.rows import Rows, id_in, join, k_is, plus, without
 from support.s3 import S3Server
-from support.tables import Lake, Lakes, batch, loads, reconciled, result
+from support.tables import INSERT_ALL, Lake, Lakes, Process, batch, loads, reconciled, result
+from tandem.delta import dv
+from tandem.operations import layout
 from tandem.operations.effects import Point
+from tandem.operations.known import Means
+from tandem.operations.retention import clean
+from tandem.planning.cleaning import DAY_MS, Rules, Why
 from tandem.spec.status import Phase
 from tandem.timeline.names import HIGH_WATER_APP
 
@@ -179,3 +190,69 @@ def test_C3_on_s3(s3_lake: Lake) -> None:
     assert reconciled(update.finish()).by_segment == {"0.1": 8}
     s3_lake.assert_states(FOUR, plus(FOUR, k_is(1), 15))
     s3_lake.assert_clean()
+
+
+def test_z_order_merge_segment_rewrite_and_cleaning_on_s3(
+    s3_lake: Lake, s3_server: S3Server
+) -> None:
+    lake = s3_lake
+    # A z-order commits during an update, which goes on by its row map.
+    update = lake.hold(lake.update("k = 1", v="v + 15"), Point.PUT_COMMIT)
+    z_order = {"strategy": "ZOrder", "columns": ["k", "v"]}
+    lake.do(lake.compaction("SemiMajor", layout=z_order, targetFileSize=1200))
+    assert reconciled(update.finish()).deletes_remapped == 8
+    updated = plus(FOUR, k_is(1), 15)
+    # A segment rewrite commits during a merge from S3, and another one drops what both deleted.
+    source = ((3, 3, -3), (11, 1, -11), (70, 0, -70))
+    merge = lake.hold(merge_from_s3(lake, s3_server, source), Point.PUT_COMMIT)
+    lake.do(rewrite(lake, "0.1", **RECOMPRESS))
+    assert merge.finish().phase is Phase.SUCCEEDED
+    merged = join(without(updated, id_in(row[0] for row in source)), source)
+    assert lake.deleted()
+    lake.do(rewrite(lake, *lake.deleted(), **PURGE))
+    assert not lake.deleted()
+    lake.assert_states(FOUR, updated, merged)
+    lake.assert_clean()
+    # Of a process that died, a twin of a job, and of all that versions before named.
+    engine = lake.ports(processes=Process(1, {1}))
+    lake.hold(lake.delete("k = 2"), Point.PUT_COMMIT, ports=engine).kill()
+    [died] = lake.unreachable()
+    operation = died.split("/")[2].removesuffix("-1")
+    lake.jobs.stop(layout.job_name(operation, 1))
+    folder = s3_server.folder / lake.location.rpartition("/")[2]
+    for file in (folder / died, *(folder / layout.attempt(operation, 1)).rglob("*")):
+        os.utime(file, (0, 0))
+    twin = f"{live(lake)[0].rpartition('/')[0]}/part-00099-of-a-twin.parquet"
+    lake.store.put(twin, b"")
+    old = Rules(0, row_maps_ms=0, staging_ms=0, dead_ms=DAY_MS)
+    cleaned = clean(lake.table(), old, Means(processes=Process(2, {2})))
+    assert cleaned.abandoned == ((operation, 1),)
+    whys = {each.file.path: each.why for each in cleaned.garbage}
+    assert (whys[died], whys[twin]) == (Why.ABANDONED, Why.UNNAMED)
+    assert {*whys.values()} == {*Why} - {Why.RECORD}
+    assert lake.data_files() == {*live(lake)}
+    lake.assert_rows(merged)
+    found = lake.spark.read.format("delta").load(str(folder)).collect()
+    assert tuple(sorted((row.id, row.k, row.v) for row in found)) == merged
+
+
+def live(lake: Lake) -> list[str]:
+    """Data files and vectors that the latest version names."""
+    adds = [*lake.log.snapshot().adds()]
+    vectors = [dv.file_path(add.deletion_vector) for add in adds if add.deletion_vector]
+    return [*(add.path for add in adds), *vectors]
+
+
+def merge_from_s3(lake: Lake, server: S3Server, rows: Rows) -> Any:
+    """An upsert of a folder of Parquet beside the table."""
+    file = io.BytesIO()
+    pq.write_table(model.table(rows), file)
+    source = server.open()
+    source.put("part-0.parquet", file.getvalue())
+    merge = {
+        "source": {"format": "Parquet", "location": source.location},
+        "on": "t.id = s.id",
+        "whenMatched": [{"updateAll": {}}],
+        **INSERT_ALL,
+    }
+    return lake.resource("TableUpdate", {"merge": merge})
