@@ -29,7 +29,7 @@ from benchmarks.harness import (
 )
 
 PASSES = 6
-UPDATES = 4
+UPDATES = 3
 """Of each pass; each changes 1 % of the rows."""
 SCANS = {"toy": 1, "small": 5, "full": 25}
 SETTINGS = {
