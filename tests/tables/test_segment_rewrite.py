@@ -197,6 +197,7 @@ def _encoded(vector: Any) -> dict[str, Any]:
         "pathOrInlineDv": vector.path_or_inline,
         "sizeInBytes": vector.size,
         "cardinality": vector.cardinality,
+        **({} if vector.offset is None else {"offset": vector.offset}),
     }
 
 
