@@ -69,6 +69,13 @@ MIXED_MERGE = Merge(
     lambda x, _: None if x % 2 == 0 or x % 3 == 0 else 2 * x,
     keys=(4, 5, 8, 9),
 )
+UNRECORDED = Merge(
+    "upsert without a record", UPSERT.matches, UPSERT.change, keys=UPSERT.keys, records=False
+)
+# Of the rows of a key some stay as they are: they keep it from being inserted all the same.
+KEEPING_MERGE = Merge(
+    "merge that keeps rows", lambda x: x == 5, lambda x, _: x + 2, keys=(3, 5, 7, 8)
+)
 INSERT_ONLY = Merge("insert-only merge of ours", lambda _: False, lambda x, _: x, keys=(3, 7))
 MIXED_WITHOUT_INSERTS = Merge(
     "merge without inserts", MIXED_MERGE.matches, MIXED_MERGE.change, keys=(4, 5, 8), inserts=False
@@ -204,7 +211,9 @@ OURS: Sequence[Operation] = (
     statement_of_ours(SERIALIZABLE_UPDATE),
     statement_of_ours(SERIALIZABLE_DELETE),
     statement_of_ours(RANDOM_UPDATE),
-    statement_of_ours(UPSERT),
+    statement_of_ours(UPSERT, rounds=1),
+    statement_of_ours(UNRECORDED),
+    statement_of_ours(KEEPING_MERGE, rounds=1),
     statement_of_ours(MIXED_MERGE, rounds=1),
     statement_of_ours(MIXED_WITHOUT_INSERTS, rounds=1),
     statement_of_ours(INSERT_ONLY),

@@ -16,7 +16,7 @@ from reconcile.obvious import Place
 from reconcile.world import Entry, Row, Rows, Serial, World
 from tandem.reconcile import rewrite as rewrites
 from tandem.reconcile import statement as statements
-from tandem.reconcile.matches import FileMatches, InsertFile, RoundResult
+from tandem.reconcile.matches import KEPT, FileMatches, InsertFile, RoundResult
 from tandem.reconcile.model import ChangeKind, RowMaps
 from tandem.reconcile.rowmap import MapOutput, RowMap, RowMapBuilder, RowMapIdentity
 from tandem.reconcile.rules import Isolation
@@ -171,10 +171,12 @@ class Statement:
 class Merge(Statement):
     """Source rows are told by their `keys`, and match rows whose x is one; what is done with a
     match, and with rows of no key, is what `matches` and `change` say. A key that no row has
-    is inserted, if it `inserts`. The token numbers the inserted rows, whoever executes it."""
+    is inserted, if it `inserts`. The token numbers the inserted rows, whoever executes it.
+    `records`: its jobs tell which key each row matched."""
 
     keys: tuple[int, ...] = ()
     inserts: bool = True
+    records: bool = True
 
     def missing(self, known: set[int], token: int) -> Rows:
         """What it inserts where rows have these values."""
@@ -197,30 +199,48 @@ class Running:
 
 
 def run_round(
-    world: World, statement: Statement, rows: Mapping[str, Sequence[int]], token: int
+    world: World,
+    statement: Statement,
+    rows: Mapping[str, Sequence[int]],
+    token: int,
+    *,
+    part: bool = False,
 ) -> RoundResult:
-    """What the job does: match rows, write what they become to files of at most two rows."""
+    """What the job does: match rows, write what they become to files of at most two rows. Of a
+    merge, rows of a key that stay are told, too, and each row's key; a part inserts nothing."""
+    records = isinstance(statement, Merge) and statement.records
+    keys = statement.keys if isinstance(statement, Merge) and statement.records else ()
     matches: dict[str, FileMatches] = {}
     written: Rows = []
     for path in sorted(rows):
-        found = [p for p in rows[path] if statement.matches(world.files[path][p][1])]
-        if not found:
+        there = [(p, *world.files[path][p]) for p in rows[path]]
+        there = [(p, i, x) for p, i, x in there if statement.matches(x) or x in keys]
+        if not there:
             continue
         outputs, places = [], []
-        for position in found:
-            identity, x = world.files[path][position]
+        for _, identity, x in there:
+            if not statement.matches(x):
+                outputs.append(KEPT)
+                places.append(-1)
+                continue
             new = statement.become(x, token)
             outputs.append(-1 if new is None else len(written) // 2)
             places.append(-1 if new is None else len(written) % 2)
             if new is not None:
                 written.append((identity, new))
-        matches[path] = FileMatches(_array(found), _array(outputs), _array(places))
+        sources = np.array([(x, 1) if x in keys else (0, 0) for _, _, x in there], np.int64)
+        matches[path] = FileMatches(
+            _array([p for p, _, _ in there]),
+            _array(outputs),
+            _array(places),
+            sources if records else None,
+        )
     inserts = tuple(_write(world, written))
     if not isinstance(statement, Merge):
         return RoundResult(matches, inserts)
     known = {world.files[path][p][1] for path, found in rows.items() for p in found}
-    fresh = tuple(_write(world, statement.missing(known, token)))
-    return RoundResult(matches, inserts, fresh, merged=True)
+    fresh = () if part else tuple(_write(world, statement.missing(known, token)))
+    return RoundResult(matches, inserts, fresh, merged=True, recorded=records)
 
 
 def _array(values: Sequence[int]) -> np.typing.NDArray[np.int64]:
@@ -265,7 +285,7 @@ def step_statement(world: World, running: Running) -> Running | statements.Commi
     if isinstance(outcome, statements.Evaluate):
         rows = {path: list(wanted) for path, wanted in outcome.rows.items()}
         # Another round is another execution: a random statement draws other numbers.
-        result = run_round(world, running.statement, rows, len(world.files))
+        result = run_round(world, running.statement, rows, len(world.files), part=True)
         progress = statements.absorb(outcome, result)
         return replace(running, progress=progress, rounds=running.rounds + 1)
     if isinstance(outcome, statements.Reexecute):

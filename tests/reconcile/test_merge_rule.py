@@ -121,7 +121,7 @@ def test_a_change_means_from_the_beginning_at_the_latest_version(commit: CommitS
     outcome = decide(start(3, MIXED), [commit, later], view=history, row_maps={}, policy=MERGE)
     assert isinstance(outcome, Reexecute)
     assert (outcome.at, outcome.attempts) == (5, Attempts(1, 1))
-    assert "a merge that inserts what it does not find is never evaluated in part" in outcome.why
+    assert "and recorded no matches, is never evaluated in part" in outcome.why
     # Whoever forgets to say so in the policy does not get half a merge either.
     forgotten = decide(start(3, MIXED), [commit], view=history, row_maps={}, policy=Policy())
     assert isinstance(forgotten, Reexecute)

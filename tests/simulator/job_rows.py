@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from itertools import groupby
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -86,14 +87,39 @@ def placed(
     return [(None, None) if row is None else at[row.rid] for row in changed]
 
 
+class Matched(NamedTuple):
+    """A row that a source row of this key matches, or none; `stays`: nothing is done to it."""
+
+    input: int
+    position: int
+    key: int | None
+    stays: bool
+
+
+def recorded(
+    columns: dict[str, list[int | None]], matched: list[Matched]
+) -> dict[str, list[int | None]]:
+    """The same with which source row each row matched, and with rows that stay."""
+    acted = iter(list(zip(*columns.values(), strict=True)))
+    lines = [
+        ((row.input, row.position, -2, None) if row.stays else next(acted))
+        + ((None, None) if row.key is None else (row.key + 1, 1))
+        for row in matched
+    ]
+    names = (*columns, "source_1", "source_2")
+    return {name: [line[i] for line in lines] for i, name in enumerate(names)}
+
+
 def matches_file(columns: dict[str, list[int | None]]) -> bytes:
     types = {
         "input": pa.int32(),
         "position": pa.int64(),
         "output": pa.int32(),
         "output_position": pa.int64(),
+        "source_1": pa.int64(),
+        "source_2": pa.int64(),
     }
-    table = pa.table({name: pa.array(columns[name], type_) for name, type_ in types.items()})
+    table = pa.table({name: pa.array(values, types[name]) for name, values in columns.items()})
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, table.schema) as writer:
         writer.write_table(table)

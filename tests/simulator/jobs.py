@@ -15,11 +15,13 @@ from simulator import rows
 from simulator.evaluate import Evaluator
 from simulator.job_rows import (
     FILE_ROWS,
+    Matched,
     dead_rows,
     layout_key,
     map_bin,
     matches_file,
     placed,
+    recorded,
     sidecar,
 )
 from simulator.statements import Merge
@@ -216,12 +218,12 @@ class SimulatedJobs:
         else:
             evaluator = Evaluator(job.where, job.set, self.rng)
             change, matches = evaluator.changed, evaluator.matches
-        round_ = 0
+        round_, part = 0, False
         inputs = job.inputs
         while True:
             if merge is None and evaluator.is_random:
                 change = self._recorded(spec.operation_id, evaluator)
-            yield from self._round(spec, matches, change, round_, inputs, merge)
+            yield from self._round(spec, matches, change, round_, inputs, merge, part=part)
             round_ += 1
             request_path = f"{spec.control_prefix}/rounds/{round_}/request.json"
             while not self._exists(request_path):
@@ -229,7 +231,7 @@ class SimulatedJobs:
                     return
                 yield
             request = RoundRequest.model_validate_json(self.store.get(request_path))
-            inputs = request.inputs
+            inputs, part = request.inputs, request.part
 
     def _recorded(
         self, operation_id: str, evaluator: Evaluator
@@ -254,8 +256,11 @@ class SimulatedJobs:
         round_: int,
         inputs: tuple[InputFile, ...],
         merge: Merge | None,
+        *,
+        part: bool,
     ) -> Iterator[None]:
         found: list[tuple[int, int, rows.Row | None]] = []
+        matched: list[Matched] = []
         seen: list[rows.Row] = []
         for index, file in enumerate(inputs):
             yield
@@ -264,6 +269,9 @@ class SimulatedJobs:
                 if position in dead:
                     continue
                 seen.append(row)
+                if merge is not None and (row.k in merge.keys or matches(row)):
+                    key = row.k if row.k in merge.keys else None
+                    matched.append(Matched(index, position, key, stays=not matches(row)))
                 if matches(row):
                     found.append((index, position, change(row)))
         outputs = self._outputs(
@@ -276,7 +284,9 @@ class SimulatedJobs:
             "output": [output for output, _ in places],
             "output_position": [place for _, place in places],
         }
-        if merge is not None:
+        if merge is not None and merge.inserts:
+            columns = recorded(columns, matched)
+        if merge is not None and not part:
             fresh = self._outputs(spec, merge.missing(seen), round_=round_)
             outputs += [file.model_copy(update={"fresh": True}) for file in fresh]
         data = matches_file(columns)

@@ -23,6 +23,7 @@ from pyspark.sql import SparkSession
 from support import jobfiles as jobs
 from tandem.delta import dv
 from tandem.errors import Reason
+from tandem.reconcile.matches import KEPT
 from tandem.spark import merge
 from tandem.spark.control import Control, answer, encode
 from tandem.spark.job import MergeClause, MergeJob, RoundRequest
@@ -211,6 +212,8 @@ def merged(job: Control, round_: int = 0) -> list[Row]:
     gone: dict[int, set[int]] = {}
     updated = 0
     for match in jobs.matches(job, round_):
+        if match["output"] == KEPT:
+            continue
         positions = gone.setdefault(match["input"], set())
         assert match["position"] not in positions
         positions.add(match["position"])

@@ -11,11 +11,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 from pyroaring import BitMap64
 
 from tandem.errors import CountMismatch
 from tandem.reconcile.positions import Positions, to_array, to_bitmap
+
+KEPT = -2
+"""The output of a row that a merge matched and leaves as it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +34,13 @@ class InsertFile:
 class FileMatches:
     """Matched positions of one file, ascending. For an update, row k became row
     `output_positions[k]` of insert file number `outputs[k]`; for a delete both are -1. Only a
-    merge has both in one file."""
+    merge has both in one file. `sources`, if it recorded them, says which source row matched
+    row k, as two hashes; (0, 0) is none. Then rows that matched and stay are there, too."""
 
     positions: Positions
     outputs: Positions
     output_positions: Positions
+    sources: npt.NDArray[np.int64] | None = None
 
     def __len__(self) -> int:
         return len(self.positions)
@@ -50,6 +56,7 @@ class FileMatches:
             self.positions[indexes] if positions is None else positions,
             self.outputs[indexes],
             self.output_positions[indexes],
+            None if self.sources is None else self.sources[indexes],
         )
 
 
@@ -61,13 +68,15 @@ class RoundResult:
     """What a round of a statement job found, insert files numbered within the round.
 
     Of a merge (`merged`) some rows may be deleted and others updated, and `fresh` are files of
-    rows that are nobody's successor: no match points to them.
+    rows that are nobody's successor: no match points to them. `recorded`: all that matched have
+    their `sources`.
     """
 
     matches: Matches = field(default_factory=dict)
     inserts: tuple[InsertFile, ...] = ()
     fresh: tuple[InsertFile, ...] = ()
     merged: bool = False
+    recorded: bool = False
 
 
 def round_result(
@@ -80,20 +89,25 @@ def round_result(
 ) -> RoundResult:
     """From the job's `matches` (`tandem.spark.job.JobResult`): `input` is an index into
     `inputs`, the paths that the round was asked about; `output` counts the insert files, not
-    the fresh ones. Raises CountMismatch."""
+    the fresh ones. With columns `source_1` and `source_2` sources are recorded. Raises
+    CountMismatch."""
     which = table["input"].to_numpy().astype(np.int64)
     positions = table["position"].to_numpy().astype(np.int64)
     outputs = table["output"].fill_null(-1).to_numpy().astype(np.int64)
     places = table["output_position"].fill_null(-1).to_numpy().astype(np.int64)
     if len(which) and (which.min() < 0 or which.max() >= len(inputs)):
         raise _wrong("A match is in a file that the round was not asked about", int(which.max()))
+    recorded = "source_1" in table.column_names
+    sources = None
+    if recorded:
+        hashes = [table[name].fill_null(0).to_numpy() for name in ("source_1", "source_2")]
+        sources = np.stack(hashes, axis=1).astype(np.int64)
+    all_ = FileMatches(positions, outputs, places, sources)
     found = {
-        inputs[index]: joined(
-            [FileMatches(positions[chosen], outputs[chosen], places[chosen])], inputs[index]
-        )
+        inputs[index]: joined([all_.only(chosen)], inputs[index])
         for index, chosen in _groups(which)
     }
-    result = RoundResult(found, tuple(inserts), tuple(fresh), merged)
+    result = RoundResult(found, tuple(inserts), tuple(fresh), merged, recorded)
     check_result(result)
     return result
 
@@ -109,10 +123,12 @@ def joined(parts: Sequence[FileMatches], path: str) -> FileMatches:
             resource=path,
             remedy="Nothing was published; the statement must be executed again",
         )
+    sources = [part.sources for part in parts if part.sources is not None]
     return FileMatches(
         positions,
         np.concatenate([part.outputs for part in parts])[order],
         np.concatenate([part.output_positions for part in parts])[order],
+        np.concatenate(sources)[order] if len(sources) == len(parts) else None,
     )
 
 
@@ -123,6 +139,11 @@ def check_result(result: RoundResult) -> None:
     Raises CountMismatch.
     """
     inserts = result.inserts
+    for path, there in result.matches.items():
+        if result.recorded and there.sources is None:
+            raise _wrong("A match has no record of its source row", path)
+        if (there.outputs == KEPT).any() and not (result.recorded and result.merged):
+            raise _wrong("Only a merge that records matches tells of rows that stay", path)
     outputs, places = _placed(result.matches, mixed=result.merged)
     if len(outputs):
         _check_places(outputs, places, inserts)
@@ -186,7 +207,8 @@ def used_inserts(matches: Matches, inserts: Sequence[InsertFile]) -> list[Positi
 
 
 def count(matches: Matches) -> int:
-    return sum(len(found) for found in matches.values())
+    """How many rows are deleted or updated: not those that only matched."""
+    return sum(int((found.outputs != KEPT).sum()) for found in matches.values())
 
 
 def select(found: FileMatches, wanted: BitMap64) -> Positions:
@@ -207,6 +229,9 @@ def _placed(matches: Matches, *, mixed: bool) -> tuple[Positions, Positions]:
     none = np.empty(0, dtype=np.int64)
     outputs = np.concatenate([none, *(m.outputs for m in matches.values())])
     places = np.concatenate([none, *(m.output_positions for m in matches.values())])
+    if mixed:
+        acting = (outputs != KEPT) | (places != -1)
+        outputs, places = outputs[acting], places[acting]
     if len(outputs) and bool((outputs == -1).all()):
         return none, none
     if mixed:

@@ -5,8 +5,9 @@ statement must come after (`rules.MUST_FOLLOW`). While there is an L, rows live 
 live at S keep their result, the others are evaluated once, and S becomes L. When there is
 none, the result is carried over to the latest version: rows that were rewritten are followed,
 rows deleted meanwhile leave our deletes *and* our inserts, later appends stay as they are.
-A merge that inserts decides by rows that it did *not* find, too: it is never evaluated in part,
-but executed again as a whole when there is an L (docs/decisions/0081-merge-is-executed-again.md).
+A merge that inserts decides by rows that it did *not* find, too: its inserts stay right as long
+as the same source rows match some row; else it is executed again as a whole at the latest version
+(docs/decisions/0081-merge-is-executed-again.md).
 
 The state is `StatementProgress`; `decide` says what is next, `absorb` takes in what a round
 found. Nothing here mutates its arguments, so asking twice gives the same answer.
@@ -15,16 +16,14 @@ found. Nothing here mutates its arguments, so asking twice gives the same answer
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from pyroaring import BitMap64
 
-from tandem.errors import CountMismatch, Reason
+from tandem.errors import CountMismatch
 from tandem.reconcile.attempts import Attempts
 from tandem.reconcile.course import Course, followed
 from tandem.reconcile.matches import (
-    InsertFile,
-    Matches,
     RoundResult,
     check_merge,
     check_part,
@@ -34,126 +33,45 @@ from tandem.reconcile.matches import (
     used_inserts,
 )
 from tandem.reconcile.model import ChangeKind, CommitSummary, FileView, RowMaps
+from tandem.reconcile.outcomes import (
+    Commit,
+    Conflict,
+    Evaluate,
+    FileDeletes,
+    Outcome,
+    Policy,
+    Reexecute,
+    StatementProgress,
+)
 from tandem.reconcile.positions import span, to_bitmap
-from tandem.reconcile.rules import ROWS, Answer, Isolation, Response, RowFate
+from tandem.reconcile.rules import ROWS, Answer, Response, RowFate
 from tandem.reconcile.since import changed_by, latest_of, newest_of
+from tandem.reconcile.sources import acting, matched_sources, same_sources
 from tandem.reconcile.tablechange import TableVerdict
 from tandem.reconcile.walk import carry, prefetch
 from tandem.reconcile.words import counted, files_in_words
+
+__all__ = (
+    "Commit",
+    "Concerned",
+    "Conflict",
+    "Evaluate",
+    "FileDeletes",
+    "Outcome",
+    "Policy",
+    "Reexecute",
+    "StatementProgress",
+    "Views",
+    "absorb",
+    "decide",
+    "start",
+)
 
 Views = Callable[[int], FileView | None]
 """The working set at a version; None if the log no longer lets it be read."""
 Concerned = Callable[[int, Mapping[str, BitMap64]], Mapping[str, BitMap64]]
 """Of these rows of a version, by file, those that may match: the others need no evaluation."""
 _NONE = Attempts()
-
-
-@dataclass(frozen=True, slots=True)
-class Policy:
-    """`max_attempts` bounds rounds without progress (`reconcile.attempts`). `inserts`: a merge of
-    this statement inserts source rows that no row matches: it depends on all rows at once."""
-
-    isolation: Isolation = Isolation.WRITE_SERIALIZABLE
-    deterministic: bool = True
-    max_attempts: int = 5
-    inserts: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class StatementProgress:
-    """All rows live at version `evaluated_at` (S) are answered: `matches` has those that
-    matched, by files of S, and `inserts` the files with what they became. A merge (`merged`)
-    may delete some and update others; its `fresh` files hold rows that it found nowhere."""
-
-    evaluated_at: int
-    matches: Matches
-    inserts: tuple[InsertFile, ...] = ()
-    attempts: Attempts = _NONE
-    rounds: int = 1
-    rows_evaluated: int = 0  # in rounds after the first
-    lost: int = 0  # matched rows that others deleted or changed since
-    fresh: tuple[InsertFile, ...] = ()
-    merged: bool = False
-    course: Course = ()  # how it came here, for people
-
-
-@dataclass(frozen=True, slots=True)
-class FileDeletes:
-    """A live file of the latest version in which we delete rows: `dead` are all its deleted
-    rows then, `deleted` how many of them are ours."""
-
-    path: str
-    rows: int
-    dead: BitMap64
-    deleted: int
-
-    @property
-    def is_whole(self) -> bool:
-        """Nothing is left of it: it is removed, not given a deletion vector (Z11)."""
-        return len(self.dead) == self.rows
-
-
-@dataclass(frozen=True, slots=True)
-class Commit:
-    """Commit on top of version `at`.
-
-    `inserts` are the insert files to add, each with its `masks` (rows whose original is gone);
-    `dropped_inserts` have no row left. `rows_matched` is what the statement did: as many rows
-    are deleted, and for an update as many inserted. `moved` of them had been rewritten. Of a
-    merge only `rows_updated` are inserted, and `fresh` files are added as they are.
-    """
-
-    at: int
-    deletes: Mapping[str, FileDeletes]
-    inserts: tuple[str, ...]
-    masks: Mapping[str, BitMap64]
-    dropped_inserts: tuple[str, ...]
-    rows_matched: int
-    moved: int
-    progress: StatementProgress
-    moved_to: Mapping[str, int] = field(default_factory=dict)  # of `deletes`, those moved
-    fresh: tuple[str, ...] = ()
-    rows_updated: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Evaluate:
-    """Evaluate these rows of version `at`, by file, and no others; then `absorb`.
-
-    `progress` is the result so far as it stands at that version.
-    """
-
-    at: int
-    rows: Mapping[str, BitMap64]
-    progress: StatementProgress
-    why: str = ""
-    cause: CommitSummary | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Reexecute:
-    """Forget everything and execute the whole statement at version `at`; with `validate` check
-    it against the table first. Hand `attempts` to `start`."""
-
-    at: int
-    why: str
-    attempts: Attempts
-    validate: bool = False
-    course: Course = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Conflict:
-    """The operation has failed; `why` names the commit and the files that it changed, which
-    `cause` and `files` are, as far as it was a commit's doing."""
-
-    why: str
-    reason: Reason = Reason.CONFLICT
-    cause: CommitSummary | None = None
-    files: tuple[str, ...] = ()
-
-
-Outcome = Commit | Evaluate | Reexecute | Conflict
 
 
 def start(
@@ -169,6 +87,7 @@ def start(
         course=course,
         fresh=result.fresh,
         merged=result.merged,
+        sources=matched_sources(result.matches) if result.recorded else None,
     )
 
 
@@ -188,7 +107,19 @@ def absorb(asked: Evaluate, result: RoundResult) -> StatementProgress:
             outputs=found.outputs + (found.outputs >= 0) * len(kept.inserts),
         )
         merged[path] = joined([merged[path], shifted] if path in merged else [shifted], path)
-    return replace(kept, matches=merged, inserts=(*kept.inserts, *result.inserts))
+    done = replace(kept, matches=merged, inserts=(*kept.inserts, *result.inserts))
+    return _checked(done, asked.cause, recorded=result.recorded)
+
+
+def _checked(
+    progress: StatementProgress, cause: CommitSummary | None, *, recorded: bool = True
+) -> StatementProgress:
+    """A merge that inserts goes astray if other source rows match than those that did."""
+    wanted = progress.sources
+    if wanted is None or (recorded and same_sources(matched_sources(progress.matches), wanted)):
+        return progress
+    at = progress.evaluated_at
+    return replace(progress, astray=cause or CommitSummary(at, ChangeKind.CHANGE, frozenset()))
 
 
 def decide(
@@ -216,6 +147,8 @@ def decide(
         return Conflict(table.why, table.reason)
     if table is not None and table.response is Response.VALIDATE:
         return _again(progress, latest, table.why, policy, validate=True)
+    if progress.astray is not None:
+        return _astray(progress, progress.astray, latest, policy)
     newest = newest_of(commits, policy.isolation)
     if newest is not None:
         what = _indivisible(progress, policy)
@@ -230,7 +163,9 @@ def decide(
             return _again(progress, latest, asked, policy, cause=newest)
         if asked.rows:
             return _within(asked, policy)
-        progress = asked.progress
+        progress = _checked(asked.progress, newest)
+        if progress.astray is not None:
+            return _astray(progress, newest, latest, policy)
         commits = [commit for commit in commits if commit.version > at]
     return _commit(progress, commits, latest, view, row_maps, policy)
 
@@ -239,9 +174,16 @@ def _indivisible(progress: StatementProgress, policy: Policy) -> str:
     """What makes a statement one that must be executed as a whole; "" if nothing does."""
     if not policy.deterministic:
         return "a non-deterministic statement"
-    if progress.merged and policy.inserts:
-        return "a merge that inserts what it does not find"
+    if progress.merged and policy.inserts and progress.sources is None:
+        return "a merge that inserts what it does not find, and recorded no matches,"
     return ""
+
+
+def _astray(
+    progress: StatementProgress, cause: CommitSummary, latest: int, policy: Policy
+) -> Reexecute | Conflict:
+    why = f"{cause.who}: not the same rows of the source match rows of the table as before"
+    return _again(progress, latest, why, policy, cause=cause)
 
 
 def _advance(
@@ -293,7 +235,7 @@ def _commit(
     if at_s is None or now is None:
         why = f"version {progress.evaluated_at} can no longer be read"
         return _again(progress, latest, why, policy)
-    carried = carry(progress.matches, changed_by(commits), at_s, now, row_maps)
+    carried = carry(acting(progress.matches), changed_by(commits), at_s, now, row_maps)
     if carried.lost:
         # Only a change can take a row away, and there was none since S (I-17).
         raise CountMismatch(

@@ -193,7 +193,8 @@ class RoundRequest(Format):
     """Evaluate these rows, at this version's schema and no others.
 
     For each input, `dv` holds the rows that must *not* be evaluated (deleted, or already
-    answered): the complement of what the engine asks for.
+    answered): the complement of what the engine asks for. `part`: these are not all rows of the
+    table, so a merge cannot tell which source rows match none, and inserts nothing.
     """
 
     operation_id: str
@@ -201,6 +202,7 @@ class RoundRequest(Format):
     round: int
     table_version: int
     inputs: tuple[InputFile, ...]
+    part: bool = False
 
 
 class OutputFile(Format):
@@ -236,7 +238,9 @@ class JobResult(Format):
     columns `input: int32` (index into the round's inputs), `position: int64`,
     `output: int32` (index into `outputs`, null for deletes), `output_position: int64`,
     sorted by (input, position). A merge lists its `fresh` outputs after all others, and may
-    have both deletes and updates. `rows_read` counts live rows read, `rows_written` rows in
+    have both deletes and updates; with columns `source_1` and `source_2: int64`, two hashes of
+    the source row that matched (null for none), it tells of rows that matched and stay, too:
+    their `output` is -2. `rows_read` counts live rows read, `rows_written` rows in
     outputs.
     """
 

@@ -1,7 +1,9 @@
 """The merge job: join the table with a source, write what rows become and what is inserted.
 
-Round 0 merges into the files of the job; then the driver serves rounds as the statement job does,
-each of them the whole merge again at a later version. The source is pinned when it is first read
+Round 0 merges into the files of the job; then the driver serves rounds as the statement job does:
+the whole merge again at a later version, or a part, rows of the table that are new since. A merge
+that inserts records which source row matched which (`source_rows.py`), so that the engine can tell
+whether a part is enough. The source is pinned when it is first read
 (`pin.py`). What people typed is parsed here, where the source's columns are known, and Spark gets
 canonical text only. The join is one: which source rows found no row, which rows no source row,
 and which several, all come out of it.
@@ -23,6 +25,7 @@ from tandem.spark.control import Control
 from tandem.spark.fit import by_name, check_columns
 from tandem.spark.job import InputFile, JobResult, MergeJob, SidecarRef
 from tandem.spark.source_options import place
+from tandem.spark.source_rows import SOURCE_IDS, with_identity
 from tandem.spark.sources import Source
 from tandem.spark.statement import (
     cardinality,
@@ -50,16 +53,23 @@ _NONE = -1
 BROADCAST_BYTES = 16 << 20
 """A source of at most so many bytes is sent to all tasks, where the kind of join allows it."""
 
+MAX_RECORDED = 2_000_000
+"""A merge that matched more rows is executed again as a whole instead: the record of a row is 16
+bytes, at the job and at the operator, and as much again for where it is if it stays."""
+
 
 @dataclass(frozen=True)
 class _Sides:
-    """The two sides of the join, and what is to be done."""
+    """The two sides of the join, and what is to be done. `part`: the table's side are only some
+    of its rows; `record`: source rows have an identity, which is to be told."""
 
     statement: Merge
     schema: StructType
     table: DataFrame
     source: DataFrame
     small: bool
+    part: bool
+    record: bool
 
 
 def run(control: Control, spark: SparkSession, stop: threading.Event | None = None) -> None:
@@ -75,7 +85,9 @@ def run(control: Control, spark: SparkSession, stop: threading.Event | None = No
         own.dataSource.register(MergeSink)
 
         def round_(inputs: Sequence[InputFile], number: int) -> None:
-            _merge(control, own, job, inputs, number)
+            asked = control.request(number) if number else None
+            part = asked is not None and asked.part
+            _merge(control, own, job, inputs, number, part=part)
 
         round_(job.inputs, 0)
         serve(control, round_, stop or threading.Event())
@@ -87,11 +99,13 @@ def _merge(
     job: MergeJob,
     inputs: Sequence[InputFile],
     round_: int,
+    *,
+    part: bool,
 ) -> None:
     spec = control.spec
     live = sum(i.rows - cardinality(i) for i in inputs)
     with _held(control) as held:
-        sides = _sides(control, spark, job, inputs if live else (), round_, held)
+        sides = _sides(control, spark, job, inputs if live else (), round_, held, part)
         with reported_shares(control, "Merging", inputs, round_):
             answer = _write(control, sides, job.target_file_size, round_)
         if answer.doubled:
@@ -139,6 +153,7 @@ def _sides(
     inputs: Sequence[InputFile],
     round_: int,
     held: _Held,
+    part: bool,
 ) -> _Sides:
     from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
@@ -155,12 +170,17 @@ def _sides(
         _check_every(source.schema, schema, job)
     rows = read_rows(control, spark, inputs, _columns_read(statement), round_, hidden=True)
     size = sum(file.size for file in held[0].files)
+    told = None
+    if statement.when("NotMatched") and statement.deterministic:
+        told = with_identity(source)
     return _Sides(
         statement,
         schema,
         rows.alias(TABLE),
-        source.withColumn(_HERE, F.lit(True)).alias(SOURCE),
+        (source if told is None else told).withColumn(_HERE, F.lit(True)).alias(SOURCE),
         small=0 < size <= BROADCAST_BYTES,
+        part=part,
+        record=told is not None,
     )
 
 
@@ -196,6 +216,7 @@ def _write(control: Control, sides: _Sides, target_file_size: int, round_: int) 
         answer_path=control.round_path(round_, f"answer-{uuid.uuid4()}"),
         round=round_,
         one_match_only=sides.statement.one_match_only,
+        record=MAX_RECORDED if sides.record else 0,
     )
     options = put_work(control, work, round_)
     _decided(sides).write.format(NAME).options(**options).mode("append").save()
@@ -214,7 +235,7 @@ def _decided(sides: _Sides) -> DataFrame:
     from tandem.spark.merge_writer import FATE, Fate
 
     clauses = sides.statement.clauses
-    joined = _joined(sides).withColumn(_CLAUSE, _clause(sides.statement))
+    joined = _joined(sides).withColumn(_CLAUSE, _clause(sides.statement, sides.record))
     joined = joined.filter(F.col(_CLAUSE).isNotNull())
     written = [(n, c) for n, c in enumerate(clauses) if c.action != "Delete"]
     columns = []
@@ -229,6 +250,8 @@ def _decided(sides: _Sides) -> DataFrame:
         fates = {"Delete": Fate.DELETED, "Update": Fate.UPDATED, "Insert": Fate.INSERTED}
         fate = F.when(F.col(_CLAUSE) == number, int(fates[clause.action])).otherwise(fate)
     hidden = [F.col(f"{TABLE}.{name}").alias(name) for name in (INPUT, POSITION)]
+    if sides.record:
+        hidden += [F.col(f"{SOURCE}.{name}").alias(name) for name in SOURCE_IDS]
     return joined.select(*columns, *hidden, fate.alias(FATE))
 
 
@@ -248,8 +271,9 @@ def _value(clause: Clause, name: str, sides: _Sides) -> Column:
     return F.expr(text)
 
 
-def _clause(statement: Merge) -> Column:
-    """The number of the clause that applies to a row of the join; null for none."""
+def _clause(statement: Merge, record: bool) -> Column:
+    """The number of the clause that applies to a row of the join; null for none, except for
+    matches that are to be told all the same."""
     from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
     from tandem.spark.datasource import POSITION
@@ -265,10 +289,9 @@ def _clause(statement: Merge) -> Column:
     nothing = F.lit(None).cast("int")
     here = F.col(f"{TABLE}.{POSITION}").isNotNull()
     there = F.col(f"{SOURCE}.{_HERE}").isNotNull()
+    told = statement.one_match_only or record
     return (
-        F.when(
-            here & there, first("Matched", F.lit(_NONE) if statement.one_match_only else nothing)
-        )
+        F.when(here & there, first("Matched", F.lit(_NONE) if told else nothing))
         .when(there, first("NotMatched", nothing))
         .otherwise(first("NotMatchedBySource", nothing))
     )
@@ -278,7 +301,8 @@ def _joined(sides: _Sides) -> DataFrame:
     from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
     statement, source = sides.statement, sides.source
-    inserts, leaves = statement.when("NotMatched"), statement.when("NotMatchedBySource")
+    inserts = statement.when("NotMatched") and not sides.part
+    leaves = statement.when("NotMatchedBySource")
     how = {
         (False, False): "inner",
         (True, False): "right",

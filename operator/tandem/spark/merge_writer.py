@@ -3,7 +3,8 @@
 Beside the table's columns each row says where it was, if it was in the table, and what becomes
 of it: updated rows are written and matched to where they were, deleted ones only matched,
 inserted ones only written, to files of their own. Rows that matched without anything to be done
-are counted, so that a row which matched twice is noticed whatever the clauses say.
+are counted, so that a row which matched twice is noticed whatever the clauses say. A merge that
+inserts tells of each row which source row it matched, unless they are too many.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
 
+from tandem.errors import CountMismatch
 from tandem.spark.control import output_file
 from tandem.spark.datasource import (
     INPUT,
@@ -32,6 +34,7 @@ from tandem.spark.datasource import (
 )
 from tandem.spark.ipc import to_file, to_stream
 from tandem.spark.job import Format, OutputFile
+from tandem.spark.source_rows import SOURCE_IDS
 from tandem.storage import Store
 
 if TYPE_CHECKING:
@@ -43,6 +46,9 @@ SHOWN = 3
 """So many rows that matched more than once are told."""
 
 PLACES = pa.schema([("input", pa.int32()), ("position", pa.int64())])
+IDS = (pa.field("source_1", pa.int64()), pa.field("source_2", pa.int64()))
+RECORD = pa.schema([*PLACES, pa.field("stays", pa.bool_()), *IDS])
+_STAYS = -2
 
 
 class Fate(IntEnum):
@@ -56,9 +62,11 @@ class Fate(IntEnum):
 
 class MergeWork(Work):
     """`one_match_only`: rows of the table that come twice are told, and nothing is agreed on;
-    else they count once."""
+    else they count once. `record`: tell which source row each row matched, in the columns of
+    `SOURCE_IDS`, if no more rows than this matched."""
 
     one_match_only: bool = True
+    record: int = 0
 
 
 class MergeAnswer(Format):
@@ -73,6 +81,9 @@ class MergeAnswer(Format):
     doubled: tuple[tuple[int, int], ...] = ()
 
 
+_HIDDEN = (INPUT, POSITION, FATE, *SOURCE_IDS)
+
+
 class MergeSink(DataSource):
     """`df.write.format("tandem-merge")`; options: see `put_work`."""
 
@@ -82,18 +93,20 @@ class MergeSink(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:  # noqa: ARG002
         store, data = get_work(self.options)
-        names = tuple(name for name in schema.names if name not in (INPUT, POSITION, FATE))
+        names = tuple(name for name in schema.names if name not in _HIDDEN)
         return MergeWriter(store, MergeWork.model_validate_json(data), names)
 
 
 @dataclass
 class Merged(WriterCommitMessage):
-    """What one task wrote; `deleted` and `kept` are Arrow IPC streams of `PLACES`."""
+    """What one task wrote; `deleted` and `kept` are Arrow IPC streams of `PLACES`, `record` one
+    of `RECORD`, None if there is none, or if it has too many rows."""
 
     updated: Written
     fresh: Written
     deleted: bytes
     kept: bytes
+    record: bytes | None
 
 
 class MergeWriter(DataSourceArrowWriter):
@@ -108,6 +121,7 @@ class MergeWriter(DataSourceArrowWriter):
         updated: Partitions = {}
         inserted: Partitions = {}
         places: dict[Fate, list[pa.RecordBatch]] = {Fate.DELETED: [], Fate.KEPT: []}
+        record = _Record(self._work.record) if self._work.record else None
         try:
             for batch in iterator:
                 for fate in Fate:
@@ -118,13 +132,16 @@ class MergeWriter(DataSourceArrowWriter):
                         self._updates.take(updated, rows)
                     elif fate is Fate.INSERTED:
                         self._inserts.take(inserted, rows)
-                    else:
+                    elif fate is Fate.DELETED or self._work.one_match_only:
                         places[fate].append(rows.select([INPUT, POSITION]))
+                    if record is not None and fate is not Fate.INSERTED:
+                        record.add(rows, stays=fate is Fate.KEPT)
             return Merged(
                 self._updates.written(updated),
                 self._inserts.written(inserted),
                 _places(places[Fate.DELETED]),
                 _places(places[Fate.KEPT]),
+                None if record is None else record.told(),
             )
         except BaseException as error:
             discard(updated, error)
@@ -158,7 +175,8 @@ class MergeWriter(DataSourceArrowWriter):
             # Each of them is deleted, by whichever row it matched.
             touched, doubled = touched.filter(pa.array(~_repeats(touched))), ()
         path = f"{self._work.answer_path}.matches.arrow"
-        self._control.put(path, to_file(touched))
+        told = _recorded(merged, self._work.record) if not doubled else None
+        self._control.put(path, to_file(touched if told is None else _with(touched, told)))
         answer = MergeAnswer(
             outputs=(*outputs, *fresh),
             matches=path,
@@ -171,6 +189,59 @@ class MergeWriter(DataSourceArrowWriter):
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Nothing refers to what was written; the engine cleans the attempt's folder."""
+
+
+class _Record:
+    """What a task tells of matches, up to its share of a bound: so that a driver with many tasks
+    is not sent what it would throw away."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit // 8
+        self._parts: list[pa.Table] = []
+        self._rows = 0
+
+    def add(self, rows: pa.RecordBatch, *, stays: bool) -> None:
+        self._rows += rows.num_rows
+        if self._rows > self._limit:
+            self._parts.clear()
+            return
+        columns = [rows.column(name) for name in (INPUT, POSITION, *SOURCE_IDS)]
+        columns.insert(2, pa.repeat(pa.scalar(stays), rows.num_rows))
+        self._parts.append(pa.table(columns, schema=RECORD))
+
+    def told(self) -> bytes | None:
+        if self._rows > self._limit:
+            return None
+        return to_stream(pa.concat_tables([RECORD.empty_table(), *self._parts]))
+
+
+def _recorded(merged: Sequence[Merged], limit: int) -> pa.Table | None:
+    """What all tasks tell, if it is complete, and one source row matched each."""
+    if not limit:
+        return None
+    parts = [_stream(message.record) for message in merged if message.record is not None]
+    if len(parts) < len(merged) or sum(len(part) for part in parts) > limit:
+        return None
+    record = _sorted(pa.concat_tables([RECORD.empty_table(), *parts]))
+    return None if _repeats(record).any() else record
+
+
+def _with(touched: pa.Table, record: pa.Table) -> pa.Table:
+    """Matches with what was recorded, and with the rows that stay. Raises CountMismatch."""
+    stay = record.filter(record["stays"])
+    output = pa.repeat(pa.scalar(_STAYS, pa.int32()), len(stay))
+    nowhere = pa.nulls(len(stay), pa.int64())
+    there = pa.table([stay["input"], stay["position"], output, nowhere], schema=MATCHES)
+    found = _sorted(pa.concat_tables([touched, there]))
+    if not found.select([0, 1]).equals(record.select([0, 1])):
+        raise CountMismatch(
+            "a merge recorded other rows than it matched",
+            found=len(record),
+            expected=f"{len(found)}",
+        )
+    for field in IDS:
+        found = found.append_column(field, record[field.name])
+    return found
 
 
 def _places(batches: Sequence[pa.RecordBatch]) -> bytes:

@@ -1,0 +1,133 @@
+"""What a statement is asked with and answers, as values: its state, and what is next.
+
+The rule that leads from one to the other is `reconcile.statement`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from pyroaring import BitMap64
+
+from tandem.errors import Reason
+from tandem.reconcile.attempts import Attempts
+from tandem.reconcile.course import Course
+from tandem.reconcile.matches import InsertFile, Matches
+from tandem.reconcile.model import CommitSummary
+from tandem.reconcile.rules import Isolation
+from tandem.reconcile.sources import Sources
+
+_NONE = Attempts()
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """`max_attempts` bounds rounds without progress (`reconcile.attempts`). `inserts`: a merge of
+    this statement inserts source rows that no row matches: it depends on all rows at once."""
+
+    isolation: Isolation = Isolation.WRITE_SERIALIZABLE
+    deterministic: bool = True
+    max_attempts: int = 5
+    inserts: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class StatementProgress:
+    """All rows live at version `evaluated_at` (S) are answered: `matches` has those that
+    matched, by files of S, and `inserts` the files with what they became. A merge (`merged`)
+    may delete some and update others; its `fresh` files hold rows that it found nowhere: right
+    as long as `sources`, if recorded, are the source rows that match some row. They are not any
+    more since `astray`."""
+
+    evaluated_at: int
+    matches: Matches
+    inserts: tuple[InsertFile, ...] = ()
+    attempts: Attempts = _NONE
+    rounds: int = 1
+    rows_evaluated: int = 0  # in rounds after the first
+    lost: int = 0  # matched rows that others deleted or changed since
+    fresh: tuple[InsertFile, ...] = ()
+    merged: bool = False
+    sources: Sources | None = field(default=None, compare=False)
+    astray: CommitSummary | None = None
+    course: Course = ()  # how it came here, for people
+
+
+@dataclass(frozen=True, slots=True)
+class FileDeletes:
+    """A live file of the latest version in which we delete rows: `dead` are all its deleted
+    rows then, `deleted` how many of them are ours."""
+
+    path: str
+    rows: int
+    dead: BitMap64
+    deleted: int
+
+    @property
+    def is_whole(self) -> bool:
+        """Nothing is left of it: it is removed, not given a deletion vector (Z11)."""
+        return len(self.dead) == self.rows
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """Commit on top of version `at`.
+
+    `inserts` are the insert files to add, each with its `masks` (rows whose original is gone);
+    `dropped_inserts` have no row left. `rows_matched` is what the statement did: as many rows
+    are deleted, and for an update as many inserted. `moved` of them had been rewritten. Of a
+    merge only `rows_updated` are inserted, and `fresh` files are added as they are.
+    """
+
+    at: int
+    deletes: Mapping[str, FileDeletes]
+    inserts: tuple[str, ...]
+    masks: Mapping[str, BitMap64]
+    dropped_inserts: tuple[str, ...]
+    rows_matched: int
+    moved: int
+    progress: StatementProgress
+    moved_to: Mapping[str, int] = field(default_factory=dict)  # of `deletes`, those moved
+    fresh: tuple[str, ...] = ()
+    rows_updated: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluate:
+    """Evaluate these rows of version `at`, by file, and no others; then `absorb`.
+
+    `progress` is the result so far as it stands at that version.
+    """
+
+    at: int
+    rows: Mapping[str, BitMap64]
+    progress: StatementProgress
+    why: str = ""
+    cause: CommitSummary | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Reexecute:
+    """Forget everything and execute the whole statement at version `at`; with `validate` check
+    it against the table first. Hand `attempts` to `start`."""
+
+    at: int
+    why: str
+    attempts: Attempts
+    validate: bool = False
+    course: Course = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Conflict:
+    """The operation has failed; `why` names the commit and the files that it changed, which
+    `cause` and `files` are, as far as it was a commit's doing."""
+
+    why: str
+    reason: Reason = Reason.CONFLICT
+    cause: CommitSummary | None = None
+    files: tuple[str, ...] = ()
+
+
+Outcome = Commit | Evaluate | Reexecute | Conflict

@@ -1,0 +1,214 @@
+"""A merge that inserts, evaluated in part: what it inserted is right as long as the same rows of
+its source match some row."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyroaring import BitMap64
+
+from tandem.errors import CountMismatch
+from tandem.reconcile.attempts import Attempts
+from tandem.reconcile.matches import KEPT, FileMatches, InsertFile, RoundResult, round_result
+from tandem.reconcile.model import ChangeKind, CommitSummary, FileState, FileView
+from tandem.reconcile.statement import (
+    Commit,
+    Evaluate,
+    Outcome,
+    Policy,
+    Reexecute,
+    StatementProgress,
+    absorb,
+    decide,
+    start,
+)
+
+Files = Mapping[str, tuple[int, Sequence[int]]]
+FRESH = (InsertFile("f", 3),)
+
+
+class View:
+    """Files by name: how many rows, and which are dead."""
+
+    def __init__(self, files: Files) -> None:
+        self._files = files
+
+    def get(self, path: str) -> FileState | None:
+        found = self._files.get(path)
+        return None if found is None else FileState(path, found[0], BitMap64(found[1]))
+
+
+def keys(
+    rows: Mapping[str, Mapping[int, tuple[int, int]]], *, fresh: bool = False, recorded: bool = True
+) -> RoundResult:
+    """(output, key) of each position by file: -1 deleted, KEPT stays."""
+    matches = {}
+    for path, found in rows.items():
+        pairs = [(key, 1) if key else (0, 0) for _, key in found.values()]
+        sources = np.array(pairs, np.int64).reshape(-1, 2)
+        matches[path] = FileMatches(
+            np.array(list(found), np.int64),
+            np.array([output for output, _ in found.values()], np.int64),
+            np.full(len(found), -1, np.int64),
+            sources if recorded else None,
+        )
+    return RoundResult(matches, (), FRESH if fresh else (), merged=True, recorded=recorded)
+
+
+def change(version: int, *files: str) -> CommitSummary:
+    return CommitSummary(version, ChangeKind.CHANGE, frozenset(files), f"commit {version}")
+
+
+def ask(progress: StatementProgress, versions: Mapping[int, Files], *files: str) -> Outcome:
+    """What is next after one change to these files, at each of the later versions."""
+
+    def view(version: int) -> FileView | None:
+        return View(versions[version]) if version in versions else None
+
+    since = [change(v, *files) for v in sorted(versions) if v > progress.evaluated_at]
+    return decide(progress, since, view=view, row_maps={}, policy=Policy())
+
+
+# Row 0 was deleted (key 7), row 1 stays (key 8), row 2 too (key 8), row 3 has no key.
+WHOLE = keys({"a": {0: (-1, 7), 1: (KEPT, 8), 2: (KEPT, 8)}}, fresh=True)
+BEFORE: Files = {"a": (4, [])}
+
+
+def test_rows_that_stay_are_not_deleted_and_what_was_inserted_is_added() -> None:
+    outcome = ask(start(3, WHOLE), {3: BEFORE})
+    assert isinstance(outcome, Commit)
+    assert outcome.deletes["a"].dead == BitMap64([0])
+    assert (outcome.rows_matched, outcome.fresh) == (1, ("f",))
+
+
+def test_one_of_two_matches_may_go() -> None:
+    outcome = ask(start(3, WHOLE), {3: BEFORE, 4: {"a": (4, [1])}}, "a")
+    assert isinstance(outcome, Commit)
+    assert (outcome.deletes["a"].dead, outcome.progress.lost) == (BitMap64([0, 1]), 0)
+
+
+@pytest.mark.parametrize("gone", [[0], [1, 2]])
+def test_a_source_row_whose_last_match_has_gone_must_be_inserted(gone: list[int]) -> None:
+    """Nothing is left to evaluate, and yet it is not what it was."""
+    outcome = ask(start(3, WHOLE), {3: BEFORE, 4: {"a": (4, gone)}}, "a")
+    assert isinstance(outcome, Reexecute)
+    assert (outcome.at, outcome.attempts) == (4, Attempts(1, 1))
+    assert "commit 4: not the same rows of the source match" in outcome.why
+    assert outcome.course[-1].whole
+
+
+@pytest.mark.parametrize(
+    ("found", "commits"),
+    [
+        ({0: (-1, 7), 1: (KEPT, 8)}, True),  # the same, in another file
+        ({0: (-1, 7), 1: (-1, 8)}, True),
+        ({0: (-1, 7)}, False),
+        ({0: (-1, 7), 1: (KEPT, 9)}, False),  # as many, but others
+        ({0: (-1, 7), 1: (KEPT, 8), 2: (KEPT, 9)}, False),
+    ],
+)
+def test_a_round_finds_whether_the_same_source_rows_match(
+    found: dict[int, tuple[int, int]], commits: bool
+) -> None:
+    after: Files = {"a": (4, [0, 1, 2]), "b": (3, [])}
+    asked = ask(start(3, WHOLE), {3: BEFORE, 4: after}, "a", "b")
+    assert isinstance(asked, Evaluate)
+    assert dict(asked.rows) == {"b": BitMap64([0, 1, 2])}
+    done = absorb(asked, keys({"b": found}))
+    # Asked twice, and later, it is the same.
+    for versions in ({4: after}, {4: after, 5: after}):
+        outcome = ask(done, versions)
+        assert isinstance(outcome, Commit if commits else Reexecute)
+        assert outcome.at == max(versions)
+        if isinstance(outcome, Reexecute):
+            assert (outcome.attempts.lasting, outcome.course[-1].whole) == (1, True)
+
+
+def test_a_round_without_a_record_may_have_matched_anything() -> None:
+    after: Files = {"a": (4, []), "b": (3, [])}
+    asked = ask(start(3, WHOLE), {3: BEFORE, 4: after}, "b")
+    assert isinstance(asked, Evaluate)
+    assert isinstance(ask(absorb(asked, keys({}, recorded=False)), {4: after}), Reexecute)
+    assert isinstance(ask(absorb(asked, keys({})), {4: after}), Commit)
+
+
+def test_a_table_without_a_match_is_a_record_too() -> None:
+    progress = start(3, keys({}, fresh=True))
+    outcome = ask(progress, {3: BEFORE, 4: {"a": (4, [1])}}, "a")
+    assert isinstance(outcome, Commit)
+    assert outcome.fresh == ("f",)
+    unknown = start(3, keys({}, fresh=True, recorded=False))
+    assert isinstance(ask(unknown, {3: BEFORE, 4: {"a": (4, [1])}}, "a"), Reexecute)
+
+
+@given(
+    before=st.lists(st.integers(0, 4), min_size=1, max_size=8),
+    gone=st.sets(st.integers(0, 7)),
+    new=st.lists(st.integers(0, 4), max_size=4),
+)
+def test_it_commits_if_the_same_keys_are_there(
+    before: list[int], gone: set[int], new: list[int]
+) -> None:
+    """Key 0 is of no source row, the others are of one; every odd one is deleted."""
+
+    def told(rows: list[int]) -> dict[int, tuple[int, int]]:
+        return {p: (-1 if key % 2 else KEPT, key) for p, key in enumerate(rows) if key}
+
+    files: Files = {"a": (len(before), ())}
+    left = sorted(p for p in gone if p < len(before))
+    after: Files = {"a": (len(before), left), **({"b": (len(new), ())} if new else {})}
+    outcome = ask(start(3, keys({"a": told(before)}, fresh=True)), {3: files, 4: after}, "a", "b")
+    if isinstance(outcome, Evaluate):
+        assert dict(outcome.rows) == {"b": BitMap64(range(len(new)))}
+        outcome = ask(absorb(outcome, keys({"b": told(new)})), {4: after})
+    live = [key for p, key in enumerate(before) if p not in gone] + new
+    same = {key for key in before if key} == {key for key in live if key}
+    assert isinstance(outcome, Commit if same else Reexecute)
+    if isinstance(outcome, Commit):
+        assert outcome.rows_matched == sum(1 for key in live if key % 2)
+
+
+@pytest.mark.parametrize(
+    ("found", "message"),
+    [
+        (keys({"a": {0: (KEPT, 7)}}, recorded=False), "that records matches"),
+        (RoundResult(keys({"a": {0: (KEPT, 7)}}).matches, recorded=True), "that records matches"),
+        (
+            RoundResult(
+                keys({"a": {0: (-1, 7)}}, recorded=False).matches, merged=True, recorded=True
+            ),
+            "no record",
+        ),
+    ],
+)
+def test_what_is_recorded_must_be_complete(found: RoundResult, message: str) -> None:
+    with pytest.raises(CountMismatch, match=message):
+        start(3, found)
+
+
+def test_the_record_of_a_job_is_read() -> None:
+    table = pa.table(
+        {
+            "input": pa.array([0, 0, 1], pa.int32()),
+            "position": pa.array([1, 2, 0], pa.int64()),
+            "output": pa.array([None, -2, None], pa.int32()),
+            "output_position": pa.array([None, None, None], pa.int64()),
+            "source_1": pa.array([5, -6, None], pa.int64()),
+            "source_2": pa.array([1, 2, None], pa.int64()),
+        }
+    )
+    result = round_result(table, ["a", "b"], [], merged=True)
+    assert result.recorded
+    progress = start(3, result)
+    assert progress.sources is not None
+    assert progress.sources.tolist() == [[-6, 2], [5, 1]]
+    plain = round_result(table.slice(0, 1).select([0, 1, 2, 3]), ["a", "b"], [], merged=True)
+    assert start(3, plain).sources is None
+    wrong = table.set_column(3, "output_position", pa.array([None, 0, None], pa.int64()))
+    with pytest.raises(CountMismatch, match="not there"):
+        round_result(wrong, ["a", "b"], [], merged=True)

@@ -1,0 +1,50 @@
+"""Rows of a source that differ are told apart, and equal ones are not."""
+
+from __future__ import annotations
+
+from pyspark.sql import SparkSession
+
+from tandem.spark.source_rows import SOURCE_IDS, with_identity
+
+TEXT = "a STRING, b STRING, x DOUBLE, n INT, d DECIMAL(30, 2), y BINARY, f BOOLEAN"
+DIFFERENT = (
+    ("u", None, 0.0, 1, None, b"", True),
+    (None, "u", 0.0, 1, None, b"", True),
+    ("u", None, -0.0, 1, None, b"", True),
+    ("u", "", 0.0, 1, None, b"", True),
+    ("uv", "w", 0.0, 1, None, b"", True),
+    ("u", "vw", 0.0, 1, None, b"", True),
+    ("u", "vw", 0.0, None, None, b"", True),
+    ("u", "vw", None, None, None, b"", True),
+    ("u", "vw", None, None, None, b"", False),
+    ("u", "vw", None, None, None, None, False),
+    (None, None, None, None, None, None, None),
+)
+
+
+def identities(spark: SparkSession, rows: tuple[tuple[object, ...], ...]) -> list[tuple[int, int]]:
+    told = with_identity(spark.createDataFrame(rows, TEXT))
+    assert told is not None
+    return [(row[0], row[1]) for row in told.select(*SOURCE_IDS).collect()]
+
+
+def test_rows_that_differ_are_told_apart_by_either_hash(spark: SparkSession) -> None:
+    found = identities(spark, DIFFERENT)
+    for one in zip(*found, strict=True):
+        assert len(set(one)) == len(DIFFERENT)
+    assert found[0][0] != found[0][1]
+    assert (0, 0) not in found
+
+
+def test_equal_rows_are_one_whatever_the_order_of_rows_and_columns(spark: SparkSession) -> None:
+    found = identities(spark, DIFFERENT)
+    assert identities(spark, DIFFERENT[::-1]) == found[::-1]
+    other = spark.createDataFrame(DIFFERENT, TEXT).select("y", "n", "d", "x", "b", "a", "f")
+    told = with_identity(other)
+    assert told is not None
+    assert [tuple(row) for row in told.select(*SOURCE_IDS).collect()] == found
+
+
+def test_values_that_cannot_be_told_apart_for_sure_are_not_told(spark: SparkSession) -> None:
+    for type_ in ("STRUCT<a: INT, b: INT>", "MAP<INT, INT>", "ARRAY<INT>"):
+        assert with_identity(spark.createDataFrame([], f"k INT, v {type_}")) is None
