@@ -74,11 +74,17 @@ class Beside:
         if self._error is not None:
             raise self._error
 
+    def wait_for_another(self) -> None:
+        """Until it has committed once more."""
+        self._committed.clear()
+        assert self._committed.wait(60)
+
     def _run(self) -> None:
         try:
             while not self._stop.is_set():
                 self._try()
-                self._committed.set()
+                if self.made:
+                    self._committed.set()
                 self._stop.wait(self.rest_s)
         except BaseException as error:  # noqa: BLE001 - raised again by `__exit__`
             self._error = error
@@ -110,11 +116,16 @@ class Beside:
 
 @dataclass
 class Rounds:
-    """When the table was read, and when a put was answered: between two of these is a round."""
+    """When the table was read, and when a put was answered: between two of these is a round. The
+    first result is read only when the other one has committed since we began, so that there is
+    a round."""
 
+    beside: Beside
     at: list[float] = field(default_factory=list)
 
     def around(self, effect: Effect, call: Callable[[], Event]) -> Event:
+        if effect.point is Point.READ_RESULT and effect.round == 0:
+            self.beside.wait_for_another()
         reads = effect.point is Point.READ_TABLE and effect.attempt > 0
         if reads:
             self.at.append(time.monotonic())
@@ -137,8 +148,8 @@ class Stage:
     say: Callable[[str], None]
 
     def run(self, statement: Operation, rest_s: float, *, all_files: bool = False) -> Ended:
-        rounds = Rounds()
         with Beside(self.lake, self.engine, rest_s, all_files) as beside:
+            rounds = Rounds(beside)
             begun = time.monotonic()
             done = self.lake.run(statement, around=rounds.around)
             seconds = time.monotonic() - begun
