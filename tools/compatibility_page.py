@@ -15,6 +15,8 @@ RECORD = ROOT / "tests" / "matrix" / "outcomes.tsv"
 
 Line = dict[str, str]
 STATEMENTS = ("update", "merge", "delete")
+UNTRIED = "nothing"
+"""In the column `next`, where nothing of ours was tried afterwards."""
 FOREIGN_FIRST, OURS_FIRST = "foreign first", "ours first"
 
 INTRODUCTION = """\
@@ -176,11 +178,15 @@ def _theirs(line: Line) -> str:
 
 
 def _afterwards(record: Iterable[Line]) -> str:
-    found = {line["foreign"]: line["next"] for line in record if line["next"] != "ok"}
+    record = list(record)
+    tried = [line for line in record if line["next"] not in ("ok", UNTRIED)]
+    found = {line["foreign"]: line["next"] for line in tried}
     text = "| after | refused |\n|---|---|\n"
     for name, ends in found.items():
         named = [end.replace(" refused: ", ": `") + "`" for end in ends.split("; ")]
         text += f"| {_words(name)} | {', '.join(named)} |\n"
+    for name in sorted({line["foreign"] for line in record if line["next"] == UNTRIED}):
+        text += f"| {_words(name)}, begun before ours | not tried: it took live files |\n"
     return text
 
 
@@ -201,12 +207,8 @@ def _harmless(first: Iterable[Line]) -> str:
 
 
 def _after(record: Iterable[Line]) -> str:
-    ends = {
-        line["foreign_end"]
-        for line in record
-        if line["order"] == OURS_FIRST and line["began"] == "after"
-    }
-    return _listed(sorted(ends))
+    late = [line for line in record if line["order"] == OURS_FIRST and line["began"] == "after"]
+    return _listed(sorted({_theirs(line) for line in late}))
 
 
 def _listed(words: Sequence[str]) -> str:
