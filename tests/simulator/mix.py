@@ -28,6 +28,7 @@ COMPACTIONS: Sequence[dict[str, Any]] = (
         "layout": {"strategy": "Sort", "columns": ["v"]},
     },
 )
+MANY_MERGES = 12
 REWRITES: Sequence[dict[str, Any]] = (
     {"purgeDeleted": True},
     {"recompress": {"codec": "zstd"}},
@@ -42,6 +43,8 @@ class Mix:
         self._world = world
         self._rng = world.rng
         self._checker = checker
+        # Merges follow others only where several commits meet one: some histories have many.
+        self._merges = MANY_MERGES if self._rng.random() < 0.25 else 1
 
     def next(self, number: int) -> Operation:
         kinds: list[Callable[[int], Operation]] = [
@@ -51,7 +54,7 @@ class Mix:
             self._ingest,
         ]
         if self._world.deletion_vectors:
-            kinds += [self._update, self._delete, self._merge]
+            kinds += [self._update, self._delete, *[self._merge] * self._merges]
         return self._rng.choice(kinds)(number)
 
     def _compaction(self, number: int) -> Operation:
