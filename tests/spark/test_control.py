@@ -17,7 +17,7 @@ from tandem.errors import (
     OutputMissing,
     StatementFailed,
 )
-from tandem.spark.control import Control, main, open_job, translate
+from tandem.spark.control import Control, encode, main, open_job, translate
 from tandem.spark.job import JobResult, RoundRequest, StatementJob
 
 
@@ -82,6 +82,17 @@ def test_a_request_of_another_attempt_is_refused(job: Control) -> None:
     with pytest.raises(ManifestInvalid, match="another attempt"):
         job.request(1)
     assert job.request(2) is None
+
+
+def test_a_driver_from_before_an_upgrade_can_read_what_statements_ask() -> None:
+    """It knows nothing of parts, and refuses fields that it does not know."""
+    asked = RoundRequest(
+        operation_id=jobs.OPERATION, attempt=1, round=1, table_version=0, inputs=()
+    )
+    part = asked.model_copy(update={"part": True})
+    assert b"part" not in encode(asked)
+    for request in (asked, part):
+        assert RoundRequest.model_validate_json(encode(request)) == request
 
 
 def test_every_line_of_a_driver_says_whose_it_is(

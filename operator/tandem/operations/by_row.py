@@ -329,7 +329,7 @@ class ByRow(ABC, Generic[S]):
             attempt=plan.attempt,
             round=round_,
             table_version=asked.at,
-            part=self.merges and isinstance(asked, rule.Evaluate),
+            part=self.inserts(course.statement) and isinstance(asked, rule.Evaluate),
             inputs=tuple(input_file(view, path, questions[path]) for path in sorted(questions)),
         )
 

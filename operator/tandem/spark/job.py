@@ -18,9 +18,9 @@ loses the race for `result.json`; the engine reads only what the winner lists.
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
 from pydantic.alias_generators import to_camel
 
 FORMAT_VERSION = 1
@@ -194,7 +194,8 @@ class RoundRequest(Format):
 
     For each input, `dv` holds the rows that must *not* be evaluated (deleted, or already
     answered): the complement of what the engine asks for. `part`: these are not all rows of the
-    table, so a merge cannot tell which source rows match none, and inserts nothing.
+    table, so a merge cannot tell which source rows match none, and inserts nothing. It is not
+    written down unless it is so: a driver that began before an upgrade knows no such field.
     """
 
     operation_id: str
@@ -203,6 +204,13 @@ class RoundRequest(Format):
     table_version: int
     inputs: tuple[InputFile, ...]
     part: bool = False
+
+    @model_serializer(mode="wrap")
+    def _as_before(self, written: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        content: dict[str, Any] = written(self)
+        if not self.part:
+            del content["part"]
+        return content
 
 
 class OutputFile(Format):
