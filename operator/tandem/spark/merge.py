@@ -56,6 +56,9 @@ BROADCAST_BYTES = 16 << 20
 MAX_RECORDED = 2_000_000
 """A merge that matched more rows is executed again as a whole instead: the record of a row is 16
 bytes, at the job and at the operator, and as much again for where it is if it stays."""
+UNEVEN = 4
+"""One of many tasks may have matched so many times its share of that: all together send the
+driver no more than so many times what it keeps."""
 
 
 @dataclass(frozen=True)
@@ -209,6 +212,8 @@ def _write(control: Control, sides: _Sides, target_file_size: int, round_: int) 
     from tandem.spark.datasource import put_work
     from tandem.spark.merge_writer import NAME, MergeAnswer, MergeWork
 
+    tasks = int(sides.table.sparkSession.conf.get("spark.sql.shuffle.partitions") or 1)
+    record = MAX_RECORDED if sides.record else 0
     work = MergeWork(
         table=control.spec.table,
         data_prefix=control.spec.data_prefix,
@@ -216,7 +221,8 @@ def _write(control: Control, sides: _Sides, target_file_size: int, round_: int) 
         answer_path=control.round_path(round_, f"answer-{uuid.uuid4()}"),
         round=round_,
         one_match_only=sides.statement.one_match_only,
-        record=MAX_RECORDED if sides.record else 0,
+        record=record,
+        record_of_task=min(record, UNEVEN * record // tasks),
     )
     options = put_work(control, work, round_)
     _decided(sides).write.format(NAME).options(**options).mode("append").save()

@@ -63,10 +63,11 @@ class Fate(IntEnum):
 class MergeWork(Work):
     """`one_match_only`: rows of the table that come twice are told, and nothing is agreed on;
     else they count once. `record`: tell which source row each row matched, in the columns of
-    `SOURCE_IDS`, if no more rows than this matched."""
+    `SOURCE_IDS`, if no more rows than this matched, and in no task more than `record_of_task`."""
 
     one_match_only: bool = True
     record: int = 0
+    record_of_task: int = 0
 
 
 class MergeAnswer(Format):
@@ -121,7 +122,7 @@ class MergeWriter(DataSourceArrowWriter):
         updated: Partitions = {}
         inserted: Partitions = {}
         places: dict[Fate, list[pa.RecordBatch]] = {Fate.DELETED: [], Fate.KEPT: []}
-        record = _Record(self._work.record) if self._work.record else None
+        record = _Record(self._work.record_of_task) if self._work.record else None
         try:
             for batch in iterator:
                 for fate in Fate:
@@ -192,11 +193,11 @@ class MergeWriter(DataSourceArrowWriter):
 
 
 class _Record:
-    """What a task tells of matches, up to its share of a bound: so that a driver with many tasks
-    is not sent what it would throw away."""
+    """What a task tells of matches, up to a bound: so that a driver with many tasks is not sent
+    what it would throw away."""
 
     def __init__(self, limit: int) -> None:
-        self._limit = limit // 8
+        self._limit = limit
         self._parts: list[pa.Table] = []
         self._rows = 0
 
