@@ -24,7 +24,8 @@ from support.killed import (
 from support.zombies import ROUNDS
 from tandem.operations.effects import Point
 
-IN_A_ROUND = (Point.READ_RESULT, *COMMIT_LOOP, "job:written", "job:published")
+IN_A_JOB = ("job:written", "job:published")
+IN_A_ROUND = (Point.READ_RESULT, *COMMIT_LOOP, *IN_A_JOB)
 POINTS = (*STRAIGHT, *SECOND_DEATH, Point.AWAIT_LOCKS, Point.LOOK_UP_COMMIT)
 
 
@@ -50,12 +51,33 @@ def test_C6_killed_in_the_second_round_of_the_commit_loop(
 def test_C6_killed_in_a_round_of_evaluation(
     nurseries: Nurseries, tables: Tables, kind: str, at: str
 ) -> None:
-    """An update's rows of the append are evaluated, a merge is executed again."""
+    """The rows of the append are evaluated; a merge is executed again then, since one of them is
+    the first match of a row of its source."""
     nth = 1 if at == Point.REQUEST_ROUND else 2
     if at.startswith("job:"):  # has no other side
         die_and_recover(nurseries[0], tables(), kind, Strike(at, nth=nth), meanwhile="append")
     else:
         side_by_side(nurseries, tables, (kind, kind), at, nth=nth, meanwhile="append")
+
+
+@pytest.mark.parametrize(
+    ("at", "nth", "meanwhile"),
+    [
+        (Point.REQUEST_ROUND, 2, "append"),
+        (Point.RECONCILE, 4, "append"),
+        *((at, 3, "append") for at in (Point.READ_RESULT, *IN_A_JOB)),
+        *((at, 2, "update") for at in (Point.READ_RESULT, *IN_A_JOB)),
+    ],
+)
+def test_C6_killed_in_a_later_round_of_a_merge(
+    nurseries: Nurseries, tables: Tables, at: str, nth: int, meanwhile: str
+) -> None:
+    """While it is executed again after the append, and where a part is enough after the update."""
+    if at in IN_A_JOB:
+        strike = Strike(at, nth=nth)
+        die_and_recover(nurseries[0], tables(), "merge", strike, meanwhile=meanwhile)
+    else:
+        side_by_side(nurseries, tables, ("merge", "merge"), at, nth=nth, meanwhile=meanwhile)
 
 
 @pytest.mark.parametrize("kind", MORE_KINDS)

@@ -153,3 +153,26 @@ def test_Z6_the_same_resource_runs_already_on_this_host(
     assert first.end().phase == "Succeeded"
     assert table.shown() == expected("update", FIRST)
     assert table.unreachable() == set()
+
+
+@pytest.mark.parametrize(
+    ("meanwhile", "met"),
+    [
+        ("append", [{"rowsEvaluated": 5}, {"executedAgain": True}]),
+        ("update", [{"rowsEvaluated": 20, "rowsLost": 3}]),
+    ],
+)
+def test_C6_a_merge_that_nobody_kills_has_a_round_on_a_part(
+    nurseries: Nurseries, tables: Tables, meanwhile: str, met: list[dict[str, int]]
+) -> None:
+    """What the others here die in. The append has the first match of a row of the source, the
+    update leaves all matches as they were."""
+    table = tables()
+    end = nurseries[0].run(table.order("merge", meanwhile=meanwhile))
+    assert end.phase == "Succeeded"
+    assert table.shown() == expected("merge", after_foreign(meanwhile, FIRST))
+    told = [
+        {key: each[key] for key in each if key in ("rowsEvaluated", "rowsLost", "executedAgain")}
+        for each in end.status["result"]["reconciled"]["met"]
+    ]
+    assert told == met

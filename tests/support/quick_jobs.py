@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from support import quick_merge
-from support.quick_merge import FATE, sql
+from support.quick_merge import FATE, STAYS, sql
 from support.quick_sorted import rewrite_sorted
 from tandem.delta.parquet import DataFileReader, arrow_schema
 from tandem.delta.parquet_write import ParquetDataWriter, WrittenFile
@@ -26,6 +26,7 @@ from tandem.reconcile.rowmap import merge
 from tandem.reconcile.rowmap_format import to_bytes
 from tandem.spark import control, rewrite
 from tandem.spark.control import Control, output_file
+from tandem.spark.ipc import to_file
 from tandem.spark.job import (
     IngestJob,
     InputFile,
@@ -81,7 +82,7 @@ class QuickJobs:
         round_ = self._rounds[name]
         request = opened.request(round_)
         if request is not None:
-            self.round(opened, job, request.inputs, round_)
+            self.round(opened, job, request.inputs, round_, part=request.part)
             self._rounds[name] = round_ + 1
         return JobStatus(JobPhase.RUNNING)
 
@@ -146,28 +147,38 @@ class QuickJobs:
         job: StatementJob | MergeJob,
         inputs: Sequence[InputFile],
         round_: int,
+        *,
+        part: bool = False,
     ) -> None:
         if isinstance(job, StatementJob):
             self.evaluate(opened, job, inputs, round_)
         else:
-            self.merge(opened, job, inputs, round_)
+            self.merge(opened, job, inputs, round_, part=part)
 
     def merge(
-        self, opened: Control, job: MergeJob, inputs: Sequence[InputFile], round_: int
+        self,
+        opened: Control,
+        job: MergeJob,
+        inputs: Sequence[InputFile],
+        round_: int,
+        *,
+        part: bool,
     ) -> None:
         spec = opened.spec
         rows = _rows(opened, inputs)
-        found = quick_merge.merged(opened, job, rows)
+        found = quick_merge.merged(opened, job, rows, part=part)
         matched = found.filter(pc.not_equal(found.column(FATE), "Insert"))
         updated = _bare(found.filter(pc.equal(found.column(FATE), "Update")))
         inserted = _bare(found.filter(pc.equal(found.column(FATE), "Insert")))
         files = [
             output_file(file, round_=round_).model_copy(update={"fresh": fresh})
-            for part, fresh in ((updated, False), (inserted, True))
-            for file in (_write(opened, part, job.target_file_size) if part.num_rows else ())
+            for written, fresh in ((updated, False), (inserted, True))
+            for file in (_write(opened, written, job.target_file_size) if written.num_rows else ())
         ]
         self.hook("written")
-        answer = _matches(matched, pc.equal(matched.column(FATE), "Update"))
+        acted = pc.sum(pc.not_equal(matched.column(FATE), STAYS)).as_py() or 0
+        told = _matches(matched, pc.equal(matched.column(FATE), "Update"))
+        answer = to_file(quick_merge.with_record(told, matched))
         opened.publish(
             JobResult(
                 operation_id=spec.operation_id,
@@ -177,7 +188,7 @@ class QuickJobs:
                 matches=opened.sidecar(round_, "matches", answer),
                 rows_read=rows.num_rows,
                 rows_written=sum(file.rows for file in files),
-                rows_matched=matched.num_rows,
+                rows_matched=acted,
             )
         )
         self.hook("published")
@@ -192,7 +203,7 @@ class QuickJobs:
         if job.set and found.num_rows:
             outputs = _write(opened, _bare(found), job.target_file_size)
         self.hook("written")
-        answer = _matches(found, pa.repeat(bool(job.set), found.num_rows))
+        answer = to_file(_matches(found, pa.repeat(bool(job.set), found.num_rows)))
         opened.publish(
             JobResult(
                 operation_id=spec.operation_id,
@@ -271,13 +282,13 @@ def _bare(rows: pa.Table) -> pa.Table:
     return rows.drop_columns([name for name in rows.schema.names if name.startswith("__")])
 
 
-def _matches(found: pa.Table, updated: pa.Array) -> bytes:
+def _matches(found: pa.Table, updated: pa.Array) -> pa.Table:
     """`updated`: which of the rows are written anew; others are deleted. One output at most: the
     tables of these tests are far below the target size."""
     is_updated = np.asarray(updated, dtype=bool)
     places = pa.array(np.cumsum(is_updated) - 1, pa.int64(), mask=~is_updated)
     outputs = pa.array(np.zeros(len(is_updated)), pa.int32(), mask=~is_updated)
-    table = pa.table(
+    return pa.table(
         {
             "input": found.column("__input").cast(pa.int32()),
             "position": found.column("__position").cast(pa.int64()),
@@ -285,10 +296,6 @@ def _matches(found: pa.Table, updated: pa.Array) -> bytes:
             "output_position": places,
         }
     )
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_file(sink, table.schema) as stream:
-        stream.write_table(table)
-    return bytes(sink.getvalue())
 
 
 def _quoted(name: str) -> str:

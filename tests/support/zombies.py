@@ -104,6 +104,9 @@ def stops(kind: str) -> Iterator[Stop]:
     if kind in ROUNDS:
         for place in (Point.READ_RESULT, "job:written", "job:published"):
             yield at(place, nth=2, meanwhile="append")
+    if kind == "merge":  # is executed again after its round on a part
+        for place in (Point.READ_RESULT, "job:written", "job:published"):
+            yield at(place, nth=3, meanwhile="append")
 
 
 def comes_back(

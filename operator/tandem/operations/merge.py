@@ -1,7 +1,8 @@
 """`TableUpdate`, merge: what it means, its source, and the job that evaluates it.
 
-One that inserts also decides by rows that it does not find, so whatever changed the table means
-that it is executed again as a whole (docs/decisions/0081-merge-is-executed-again.md).
+One that inserts also decides by rows that it does not find: a round on a part can tell only that
+its inserts are still right; else it is executed again
+(docs/decisions/0081-merge-is-executed-again.md).
 """
 
 from __future__ import annotations
