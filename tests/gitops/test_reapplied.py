@@ -299,7 +299,9 @@ def test_what_git_says_is_seen_in_the_end(stage: Stage, judges: Judges) -> None:
     stage.apply(weak)
     assert stage.end(weak)["phase"] == "Failed"
     again = annotated(weak, **{RETRY: "1"})
-    stage.apply(again)
+    with stage.jobs.held():
+        stage.apply(again)
+        stage.space.await_phase(UPDATE, "weak", "Running")
     stage.space.await_end_of(UPDATE, "weak", "Succeeded")
     started = list(stage.jobs.started)
     stage.apply(again)

@@ -59,7 +59,8 @@ def test_longer_histories_at_random_are_serial_ones() -> None:
 )
 def test_the_search_catches_naive_rules(rules: Callable[[], Rules]) -> None:
     """Each of them publishes wrong rows, which our own counts may not be there to stop."""
-    assert search(60_000, rules=rules(), stop_when_wrong=True).wrong > 0
+    small = search(30_000, rules=rules(), stop_when_wrong=True).wrong
+    assert small or search_at_random(4_000, seed=1, rules=rules()).wrong
 
 
 def test_counts_refuse_a_rule_that_gives_a_row_two_results() -> None:
