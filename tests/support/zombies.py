@@ -26,10 +26,9 @@ ROUNDS = ("update", "delete", "merge")
 ANEW = {
     "compaction": "NothingToDo",  # too few segments of like age are left
     "sort": "NothingToDo",
-    "segment rewrite": "UnknownSegment",
 }
-"""How an operation ends that is planned only after somebody has replaced half of the files;
-others commit."""
+"""How an operation ends that is planned anew after somebody has replaced half of the files;
+others commit. (A segment rewrite writes what is left of the segments that it once found.)"""
 ELSEWHERE = ("Abandoned", "AlreadyRunning")
 """Why a process ends whose operation others do, or have done."""
 
