@@ -289,17 +289,19 @@ class _Foreign:
         self._go, self._done = os.pipe(), os.pipe()
         self._pid = os.fork()
         if self._pid == 0:
-            os._exit(self._wait_and_write(order))
+            code = 1
+            try:
+                code = self._wait_and_write(order)
+            finally:
+                if code:
+                    traceback.print_exc()
+                os._exit(code)  # never back into what the nursery was doing
 
     def _wait_and_write(self, order: Order) -> int:
         os.close(self._go[1])
         if not os.read(self._go[0], 1):
             return 0  # it never came to it
-        try:
-            foreign_writer.write(order.location, order.meanwhile)
-        except BaseException:  # noqa: BLE001 - the border of the process
-            traceback.print_exc()
-            return 1
+        foreign_writer.write(order.location, order.meanwhile)
         os.write(self._done[1], b"!")
         return 0
 

@@ -8,12 +8,12 @@ import decimal
 import json
 import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rich.console import Console, Group
+    from rich.console import Console, Group, RenderableType
     from rich.table import Table
 
 
@@ -31,6 +31,24 @@ def write(text: str) -> None:
     """A result, on standard output."""
     sys.stdout.write(text)
     sys.stdout.flush()
+
+
+def blocks(found: Iterable[tuple[str, Iterable[tuple[str, str]]]]) -> Group:
+    """For people: of each title its lines of name and value, without those that say nothing."""
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    parts: list[RenderableType] = []
+    for title, lines in found:
+        grid = Table.grid(padding=(0, 2))
+        grid.add_column(min_width=10)
+        grid.add_column(overflow="fold")
+        for name, value in lines:
+            if value:
+                grid.add_row(f"  {name}", Text(value))
+        parts += [Text(title, style="bold"), grid, Text("")]
+    return Group(*parts)
 
 
 def print_data(data: Any, output: Output) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from tandem.cli import asked
+from tandem.cli import asked, output
 from tandem.cli.engine import Outcome
 from tandem.cli.output import human_bytes
 from tandem.cli.report import counted, message_of, shortened
@@ -17,7 +17,7 @@ from tandem.spec import OperationStatus, TableStatus
 from tandem.spec.status import ENDED, PLANNED_ONLY, Phase
 
 if TYPE_CHECKING:
-    from rich.console import Group, RenderableType
+    from rich.console import Group
 
 Seen = Mapping[str, str]
 """What was seen of the source of a resource, by its id."""
@@ -25,21 +25,10 @@ Seen = Mapping[str, str]
 
 def blocks(outcomes: Sequence[Outcome], sources: Seen) -> Group:
     """A block per resource: what would be read, written and locked."""
-    from rich.console import Group
-    from rich.table import Table
-    from rich.text import Text
-
-    parts: list[RenderableType] = []
-    for outcome in outcomes:
-        parts.append(Text(f"{outcome.resource.id}: {_headline(outcome)}", style="bold"))
-        lines = Table.grid(padding=(0, 2))
-        lines.add_column(min_width=10)
-        lines.add_column(overflow="fold")
-        for name, value in _lines(outcome, sources):
-            if value:
-                lines.add_row(f"  {name}", Text(value))
-        parts += [lines, Text("")]
-    return Group(*parts)
+    return output.blocks(
+        (f"{outcome.resource.id}: {_headline(outcome)}", _lines(outcome, sources))
+        for outcome in outcomes
+    )
 
 
 def _headline(outcome: Outcome) -> str:

@@ -2,7 +2,7 @@
 
 One that inserts also decides by rows that it does not find: a round on a part can tell only that
 its inserts are still right; else it is executed again
-(docs/decisions/0081-merge-is-executed-again.md).
+(docs/decisions/0081-merge-goes-on-with-its-matches.md).
 """
 
 from __future__ import annotations

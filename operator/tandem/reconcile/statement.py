@@ -7,7 +7,7 @@ none, the result is carried over to the latest version: rows that were rewritten
 rows deleted meanwhile leave our deletes *and* our inserts, later appends stay as they are.
 A merge that inserts decides by rows that it did *not* find, too: its inserts stay right as long
 as the same source rows match some row; else it is executed again as a whole at the latest version
-(docs/decisions/0081-merge-is-executed-again.md).
+(docs/decisions/0081-merge-goes-on-with-its-matches.md).
 
 The state is `StatementProgress`; `decide` says what is next, `absorb` takes in what a round
 found. Nothing here mutates its arguments, so asking twice gives the same answer.

@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
 
 from tandem.errors import CountMismatch
+from tandem.reconcile.matches import KEPT
 from tandem.spark.control import output_file
 from tandem.spark.datasource import (
     INPUT,
@@ -48,7 +49,6 @@ SHOWN = 3
 PLACES = pa.schema([("input", pa.int32()), ("position", pa.int64())])
 IDS = (pa.field("source_1", pa.int64()), pa.field("source_2", pa.int64()))
 RECORD = pa.schema([*PLACES, pa.field("stays", pa.bool_()), *IDS])
-_STAYS = -2
 
 
 class Fate(IntEnum):
@@ -230,7 +230,7 @@ def _recorded(merged: Sequence[Merged], limit: int) -> pa.Table | None:
 def _with(touched: pa.Table, record: pa.Table) -> pa.Table:
     """Matches with what was recorded, and with the rows that stay. Raises CountMismatch."""
     stay = record.filter(record["stays"])
-    output = pa.repeat(pa.scalar(_STAYS, pa.int32()), len(stay))
+    output = pa.repeat(pa.scalar(KEPT, pa.int32()), len(stay))
     nowhere = pa.nulls(len(stay), pa.int64())
     there = pa.table([stay["input"], stay["position"], output, nowhere], schema=MATCHES)
     found = _sorted(pa.concat_tables([touched, there]))

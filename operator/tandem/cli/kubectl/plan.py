@@ -8,11 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from rich.console import Group, RenderableType
-from rich.table import Table
-from rich.text import Text
+from rich.console import Group
 
 from tandem.cli import asked
+from tandem.cli import output as output_
 from tandem.cli.exits import Exit, say
 from tandem.cli.kubectl import access as access_
 from tandem.cli.kubectl import gather, names
@@ -170,17 +169,7 @@ def _document(wish: Wish) -> Json:
 
 def blocks(wishes: Sequence[Wish]) -> Group:
     """A block each, for people."""
-    parts: list[RenderableType] = []
-    for wish in wishes:
-        parts.append(Text(f"{wish.id}: {_headline(wish)}", style="bold"))
-        grid = Table.grid(padding=(0, 2))
-        grid.add_column(min_width=10)
-        grid.add_column(overflow="fold")
-        for name, value in _lines(wish):
-            if value:
-                grid.add_row(f"  {name}", Text(value))
-        parts += [grid, Text("")]
-    return Group(*parts)
+    return output_.blocks((f"{wish.id}: {_headline(wish)}", _lines(wish)) for wish in wishes)
 
 
 def _headline(wish: Wish) -> str:
