@@ -27,6 +27,14 @@ ENGINE = (
         (Check.DRIVERS, Check.SIMULATOR, Check.ENGINE),
     ),
     Mutant(
+        "nothing-to-do-unclaimed",
+        "exactly once: after `NothingToDo` was told, no process that slept begins; Z1",
+        "operations/step.py",
+        "return _claim(state.at(idle=ending))",
+        "return close(state, Closing((Point.RECORD_RESULT,), ending))",
+        (Check.SIMULATOR, Check.DRIVERS),
+    ),
+    Mutant(
         "success-unmarked",
         "exactly once: a commit carries the txn of its operation",
         "operations/commit.py",

@@ -25,7 +25,8 @@ class Check(Enum):
     )
     DRIVERS = (
         "two drivers of one operation",
-        "-m pytest -q -x -p no:cacheprovider tests/simulator/test_two_drivers.py",
+        "-m pytest -q -x -p no:cacheprovider tests/simulator/test_two_drivers.py "
+        "tests/simulator/test_nothing_to_do.py",
     )
     RULES = (
         "the tests of the rules",

@@ -29,9 +29,7 @@ UNEXPECTED = frozenset(
     {Reason.COUNT_MISMATCH, Reason.INTERNAL_ERROR, Reason.TABLE_REPLACED, Reason.CORRUPT_LOG}
 )
 
-NEVER_BEGUN = frozenset(
-    {Reason.NOTHING_TO_DO, Reason.DELETION_VECTORS_DISABLED, Reason.UNKNOWN_SEGMENT}
-)
+NEVER_BEGUN = frozenset({Reason.DELETION_VECTORS_DISABLED, Reason.UNKNOWN_SEGMENT})
 """Ends of operations that found nothing that they could plan: another time they may."""
 
 
@@ -275,7 +273,7 @@ class History:
             left = [p for p in store.paths() if p.startswith(f"{operation_id}-")]
             left = [p for p in left if p not in self.checker.named]
             assert actor.ended is not None
-            if left and actor.ended.reason is not Reason.NOTHING_TO_DO:
+            if left:
                 raise Violation(f"I-5: {actor.name} left {left}")
         missing = [p for p in self.checker.files if p not in store.paths()]
         if missing:

@@ -35,7 +35,7 @@ def find(
     """
     path = layout.result(operation_id)
     recorded = records.load(store, path, ResultRecord, operation_id=operation_id)
-    if recorded is not None and recorded.reason != Reason.NOTHING_TO_DO:
+    if recorded is not None and not by_plan(store, recorded):
         return EarlierFound(recorded=ending_of(recorded))
     files: dict[int, set[str]] = defaultdict(set)
     for meta in store.list(layout.attempts(operation_id)):
@@ -50,8 +50,8 @@ def find(
         if ending is not None:
             return EarlierFound(closing=ending_of(ending), attempt=last)
     abandoned = stops.abandoned
-    if recorded is not None and last <= abandoned:
-        # Else another process had planned something, and its attempt is not over.
+    if recorded is not None and last <= max(abandoned, recorded.attempt):
+        # Else another process took its owner for dead, planned something, and is not over.
         return EarlierFound(recorded=ending_of(recorded))
     failures = sum(
         1
@@ -73,6 +73,15 @@ def find(
         alive=alive,
         failures=failures,
     )
+
+
+def by_plan(store: Store, recorded: ResultRecord) -> bool:
+    """Whether a plan came to this ending, so that its attempt wrote no more than its claim. The
+    log says nothing of it, and it speaks for no later attempt. Raises ManifestInvalid."""
+    if recorded.reason == Reason.NOTHING_TO_DO:
+        return True
+    path = layout.plan(recorded.operation_id, recorded.attempt)
+    return recorded.reason == Reason.SUPERSEDED and records.load(store, path, PlanRecord) is None
 
 
 def _known(jobs: JobRunner, operation_id: str, attempt: int) -> bool:

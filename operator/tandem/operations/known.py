@@ -13,8 +13,7 @@ from urllib.parse import unquote
 
 from tandem.delta.properties import tombstone_retention_ms
 from tandem.delta.snapshot import Snapshot
-from tandem.errors import Reason
-from tandem.operations import commit, layout, past, pins, records
+from tandem.operations import commit, earlier, layout, past, pins, records
 from tandem.operations.pins import Pin
 from tandem.operations.ports import (
     THIS_PROCESS,
@@ -86,9 +85,12 @@ class Knowledge:
         touched: dict[tuple[str, int], int] = {}
         for file in found:
             known = operations.get(file.operation_id)
-            if file.attempt and known is not None and not known.over(file.attempt):
-                key = (file.operation_id, file.attempt)
-                touched[key] = max(touched.get(key, 0), file.modified_ms)
+            if not file.attempt or known is None or known.over(file.attempt):
+                continue
+            if file.attempt == known.idle:
+                continue  # its claim is all there is of it, and stays
+            key = (file.operation_id, file.attempt)
+            touched[key] = max(touched.get(key, 0), file.modified_ms)
         return [
             Unfinished(operation_id, attempt, ms, self._lives(operation_id, attempt))
             for (operation_id, attempt), ms in sorted(touched.items())
@@ -141,8 +143,11 @@ class Knowledge:
     def _as_recorded(self, operation_id: str, ended: Ended) -> Ended:
         """The log may forget its `txn`s, by a property of the table; the result does not."""
         result = records.load(self._store, layout.result(operation_id), ResultRecord)
-        if result is None or result.reason == Reason.NOTHING_TO_DO:
-            return ended  # of which another attempt need not know
+        if result is None:
+            return ended
+        if earlier.by_plan(self._store, result):
+            # Of which a later attempt need not know.
+            return replace(ended, idle=result.attempt)
         if result.phase == Phase.SUCCEEDED:
             return replace(ended, succeeded=result.attempt)
         return replace(ended, closed=True)

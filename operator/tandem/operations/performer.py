@@ -360,12 +360,20 @@ class Performer:
         path = layout.result(self._id)
         ending = state.closing.ending
         record = self._record(ending)
-        if ending.result is not None and ending.result.version is not None:
-            # The log is the truth: whatever somebody recorded who did not see it, goes.
+        # The log is the truth: whatever somebody recorded who did not see it, goes.
+        logged = ending.result is not None and ending.result.version is not None
+        if logged or (
+            not records.put_once(self._store, path, record) and self._replaces(path, record)
+        ):
             self._store.put(path, records.encode(record))
-        else:
-            records.put_once(self._store, path, record)
         return Done(effect.point)
+
+    def _replaces(self, path: str, record: ResultRecord) -> bool:
+        """Whether what is recorded is only what an earlier attempt's plan came to."""
+        there = records.load(self._store, path, ResultRecord)
+        if there is None or there.attempt >= record.attempt:
+            return False
+        return earlier.by_plan(self._store, there)
 
     def _record(self, ending: Ending) -> ResultRecord:
         return ResultRecord(

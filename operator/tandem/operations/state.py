@@ -59,7 +59,8 @@ class OperationState:
     `awaited_ms` how long we have waited for that round between looks for its result, and
     `blockers` are those for whom we wait, since `waiting_since_ms` (0: we do not). `asked` is
     what somebody asked for before it could be done; it is done as soon as it can be. `hindrance`
-    is what is in the way and may go away by itself: why, and a sentence."""
+    is what is in the way and may go away by itself: why, and a sentence. `idle` is how it ends
+    once its attempt is claimed, since the plan found nothing to do."""
 
     limits: Limits = Limits()
     phase: Phase = Phase.PENDING
@@ -84,6 +85,7 @@ class OperationState:
     token: int = 0
     waiting: Effect | None = None
     closing: Closing | None = None
+    idle: Ending | None = None
     ended: Ending | None = None
     plan: Plan | None = None
     progress: Progress | None = None

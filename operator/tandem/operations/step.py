@@ -192,11 +192,15 @@ def _plan_made(state: OperationState, event: PlanMade) -> Step:
             Reason.SUPERSEDED if event.superseded else Reason.NOTHING_TO_DO,
             event.nothing_to_do, state.attempt, plan=event.plan,
         )  # fmt: skip
-        locks = (Point.RELEASE_LOCKS,) if state.attempt else ()
-        return close(state, Closing((Point.RECORD_RESULT, *locks), ending))
+        if state.attempt:
+            return close(state, Closing((Point.RECORD_RESULT, Point.RELEASE_LOCKS), ending))
+        # Else whoever planned before us and sleeps since could begin after this was told (Z1).
+        return _claim(state.at(idle=ending))
     state = state.at(phase=Phase.PLANNED)
-    if state.attempt:
-        return do(state, Point.ACQUIRE_LOCKS)
+    return do(state, Point.ACQUIRE_LOCKS) if state.attempt else _claim(state)
+
+
+def _claim(state: OperationState) -> Step:
     attempt = max(state.earlier, state.abandoned) + 1
     if attempt > MOST_ATTEMPTS:
         return _too_many(state, attempt - 1)
@@ -332,7 +336,11 @@ def _done(state: OperationState, event: Done) -> Step:
     if state.closing is not None:
         return close(state, state.closing)
     if event.point is Point.CLAIM_ATTEMPT and state.waiting is not None:
-        return do(state, Point.ACQUIRE_LOCKS, attempt=state.waiting.attempt, own=True)
+        state = state.at(attempt=state.waiting.attempt, own=True)
+        if state.idle is not None:
+            ending = replace(state.idle, attempt=state.attempt)
+            return close(state, Closing((Point.RECORD_RESULT,), ending))
+        return do(state, Point.ACQUIRE_LOCKS)
     if event.point is Point.START_JOB:
         return do(state, Point.POLL_JOB, phase=Phase.RUNNING, delay_ms=state.limits.poll_ms)
     changes: dict[str, Any] = {}
