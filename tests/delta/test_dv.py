@@ -14,7 +14,13 @@ from pyroaring import BitMap64
 
 from tandem.delta import dv, dv_format
 from tandem.delta.actions import DeletionVector
-from tandem.errors import CorruptDeletionVector, LocationNotAllowed, OutcomeUnknown, StorageFull
+from tandem.errors import (
+    CorruptDeletionVector,
+    DataFileMissing,
+    LocationNotAllowed,
+    OutcomeUnknown,
+    StorageFull,
+)
 from tandem.storage.memory import Call, MemoryStore
 
 FOLDER = "_tandem/dv/0123456789abcdef-1"
@@ -269,7 +275,7 @@ def test_an_absent_file_is_named() -> None:
     vector = dv.write_file(store, FOLDER, [BitMap64([1])])[0]
     (path,) = store.paths()
     store.delete([path])
-    with pytest.raises(CorruptDeletionVector, match="absent") as caught:
+    with pytest.raises(DataFileMissing, match="absent") as caught:
         dv.load(store, vector)
     assert caught.value.resource == path
 

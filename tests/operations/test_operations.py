@@ -268,6 +268,36 @@ def test_a_vacuum_between_the_job_and_the_commit_means_the_job_again() -> None:
     assert ending.attempt == 2
 
 
+@pytest.mark.parametrize(("kind", "attempts"), [("compaction", 1), ("update", 2)])
+def test_Z5_a_vacuum_of_older_deletion_vectors_means_the_job_again(
+    kind: str, attempts: int
+) -> None:
+    """Who takes an update over cannot tell any more what was deleted when it read from what was
+    since; who takes a compaction over has it in the row map."""
+    single = Single(kind)
+    while not _vectors(single):
+        single.foreign("delete_with_vectors")
+    read = _vectors(single)
+    assert single.run(StrikeOnce(Point.RECONCILE, Fault.DIE_BEFORE)) is None
+    while read & _named(single):
+        single.foreign("update_with_vectors")
+        single.foreign("delete_with_vectors")
+    single.world.store.delete(sorted(_vectors(single) - _named(single)))
+    ending = single.run()
+    assert ending is not None
+    assert ending.reason is Reason.COMMITTED, ending
+    assert ending.attempt == attempts
+
+
+def _named(single: Single) -> set[str]:
+    return {path for add in single.world.log.snapshot().adds() for path in single.world.needed(add)}
+
+
+def _vectors(single: Single) -> set[str]:
+    """Others' files of deletion vectors, which lie where a vacuum looks."""
+    return {p for p in single.world.store.paths() if p.startswith("deletion_vector_")}
+
+
 def test_C10_the_second_compaction_waits_and_plans_anew() -> None:
     single = Single("compaction")
     live = [f"f-{n}" for n in range(2)]

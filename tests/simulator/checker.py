@@ -187,13 +187,10 @@ class Checker:
             met = self._readable(ours["readVersion"], version, before)
         if statement is RANDOM:
             statement = self._drawn(version, operation, before, met, found)
-        passable: int | None = ours["readVersion"] if touched or merge else -1
-        self._serial(
-            str(statement),
-            before,
-            statement.effect,
-            passable_from=None if serializable else passable,
-        )
+        passable: int | None = None if serializable else ours["readVersion"]
+        if not touched and merge is None:
+            passable = -1  # it matched nothing, as the search sees it too (reconcile/ours.py)
+        self._serial(str(statement), before, statement.effect, passable_from=passable)
         self._check_counts(version, ours, statement, before, met)
         return [_applied(statement, before, to) for to in met]
 

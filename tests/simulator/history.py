@@ -26,7 +26,14 @@ MOST_STEPS = 4_000
 """Far more than any history needs: one that has not ended by then hangs."""
 
 UNEXPECTED = frozenset(
-    {Reason.COUNT_MISMATCH, Reason.INTERNAL_ERROR, Reason.TABLE_REPLACED, Reason.CORRUPT_LOG}
+    {
+        Reason.COUNT_MISMATCH,
+        Reason.CORRUPT_DELETION_VECTOR,
+        Reason.CORRUPT_LOG,
+        Reason.DATA_FILE_MISSING,
+        Reason.INTERNAL_ERROR,
+        Reason.TABLE_REPLACED,
+    }
 )
 
 NEVER_BEGUN = frozenset({Reason.DELETION_VECTORS_DISABLED, Reason.UNKNOWN_SEGMENT})

@@ -25,7 +25,13 @@ from pyroaring import BitMap64
 
 from tandem.delta.actions import DeletionVector
 from tandem.delta.dv_format import deserialize, serialize, z85_decode, z85_encode
-from tandem.errors import AlreadyExists, CorruptDeletionVector, ObjectNotFound, OutcomeUnknown
+from tandem.errors import (
+    AlreadyExists,
+    CorruptDeletionVector,
+    DataFileMissing,
+    ObjectNotFound,
+    OutcomeUnknown,
+)
 from tandem.storage.store import Store
 
 FILE_VERSION = 1
@@ -44,8 +50,9 @@ def load(store: Store, vector: DeletionVector) -> BitMap64:
     """The deleted row positions that `vector` describes.
 
     Raises:
-        CorruptDeletionVector: absent, cut off, or wrong in size, checksum, magic, structure or
+        CorruptDeletionVector: cut off, or wrong in size, checksum, magic, structure or
             cardinality.
+        DataFileMissing: its file is absent.
         LocationNotAllowed: it points outside the table and its allowed prefixes.
         StorageError: the store failed.
     """
@@ -252,13 +259,15 @@ def _read_group(store: Store, path: str, group: Sequence[DeletionVector]) -> tup
         data = store.get_range(path, start, end - start)
         version = data[:1] if start == 0 else store.get_range(path, 0, 1)
     except ObjectNotFound as error:
-        raise CorruptDeletionVector(
+        # Of an older version a vacuum may have taken it: whoever plans anew does not need it.
+        raise DataFileMissing(
             "the file of a deletion vector is absent",
             resource=path,
             field="deletionVector",
             found=error.found or "no such object",
-            expected="the file that the log names",
-            remedy=_REMEDY,
+            expected="the file, as long as a version names it",
+            remedy="Was the table vacuumed with too short a retention? Restore the file, or "
+            "restore the table to a version that is whole",
         ) from error
     if version != bytes([FILE_VERSION]):
         _corrupt(group[0], "version", "unknown file version", version.hex(), "01", path)

@@ -37,7 +37,7 @@ MEANING: Final[Mapping[Reason, str]] = {
     Reason.TABLE_NOT_FOUND: "There is no Delta table at the location.",
     Reason.CORRUPT_LOG: "A commit or checkpoint is damaged or missing.",
     Reason.CORRUPT_DELETION_VECTOR: "A deletion vector does not match its checksum or count.",
-    Reason.DATA_FILE_MISSING: "A data file that the log names is gone.",
+    Reason.DATA_FILE_MISSING: "A file that the log names is gone: data, or a deletion vector.",
     Reason.UNSUPPORTED_FEATURE: "The table uses a feature that Tandem may not touch.",
     Reason.DELETION_VECTORS_DISABLED: "The operation needs deletion vectors; ask for them with "
     "`enableDeletionVectors`.",
