@@ -289,6 +289,20 @@ def test_Z5_a_vacuum_of_older_deletion_vectors_means_the_job_again(
     assert ending.attempt == attempts
 
 
+@pytest.mark.parametrize("kind", ["compaction", "update"])
+def test_Z5_a_vacuum_between_the_read_and_the_plan_means_another_read(kind: str) -> None:
+    single = Single(kind)
+    while not _vectors(single):
+        single.foreign("delete_with_vectors")
+    session = single.session()
+    until(session, Point.PLAN, single)
+    single.foreign("purge")
+    single.world.store.delete(sorted(_vectors(single) - _named(single)))
+    ending = single.drive(session)
+    assert ending.reason is Reason.COMMITTED, ending
+    assert ending.attempt == 1
+
+
 def _named(single: Single) -> set[str]:
     return {path for add in single.world.log.snapshot().adds() for path in single.world.needed(add)}
 

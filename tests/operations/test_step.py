@@ -550,6 +550,28 @@ def test_a_store_that_does_not_answer_is_asked_again_with_growing_delays() -> No
     assert delays == sorted(set(delays))
 
 
+GONE = EffectFailed(Effect(Point.PLAN), Reason.DATA_FILE_MISSING, "x.parquet is gone", fresh=True)
+
+
+def test_a_version_whose_files_are_gone_is_read_again_and_fails_if_it_is_still_the_last() -> None:
+    once: list[Event] = [TableRead(3), EarlierFound(), GONE]
+    _, effects = play([Started(), *once])
+    assert effects[-1] == Effect(Point.READ_TABLE)
+    state, _ = play([Started(), *once, *once])
+    assert state.ended is not None
+    assert state.ended.reason is Reason.DATA_FILE_MISSING
+
+
+def test_a_table_that_grows_does_not_hide_for_ever_that_a_file_is_gone() -> None:
+    versions = range(Limits().effect_retries + 1)
+    events = [e for version in versions for e in (TableRead(version), EarlierFound(), GONE)]
+    state, _ = play([Started(), *events[:-1]])
+    assert state.ended is None
+    state, _ = step(state, GONE)
+    assert state.ended is not None
+    assert state.ended.reason is Reason.DATA_FILE_MISSING
+
+
 LOCKING = [
     (Point.ACQUIRE_LOCKS, [*BEGIN, Done(Point.CLAIM_ATTEMPT)]),
     (Point.AWAIT_LOCKS, [*BEGIN, Done(Point.CLAIM_ATTEMPT), LocksWaiting((("a", "b"),))]),

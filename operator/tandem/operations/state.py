@@ -60,7 +60,8 @@ class OperationState:
     `blockers` are those for whom we wait, since `waiting_since_ms` (0: we do not). `asked` is
     what somebody asked for before it could be done; it is done as soon as it can be. `hindrance`
     is what is in the way and may go away by itself: why, and a sentence. `idle` is how it ends
-    once its attempt is claimed, since the plan found nothing to do."""
+    once its attempt is claimed, since the plan found nothing to do. `unreadable` are versions
+    that could not be planned on, since a file that they name is gone."""
 
     limits: Limits = Limits()
     phase: Phase = Phase.PENDING
@@ -86,6 +87,7 @@ class OperationState:
     waiting: Effect | None = None
     closing: Closing | None = None
     idle: Ending | None = None
+    unreadable: tuple[int, ...] = ()
     ended: Ending | None = None
     plan: Plan | None = None
     progress: Progress | None = None

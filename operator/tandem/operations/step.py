@@ -376,7 +376,15 @@ def _effect_failed(state: OperationState, event: EffectFailed) -> Step:
         message += "Run it again to find out"
         ending = Ending(Phase.FAILED, Reason.STORAGE_ERROR, message, state.attempt)
         return close(state, Closing((Point.STOP_JOB, Point.RELEASE_LOCKS), ending))
+    if event.effect.point is Point.PLAN and event.fresh and _may_be_outdated(state):
+        # A vacuum may have taken what this version names: is there another one by now?
+        return do(state, Point.READ_TABLE, unreadable=(*state.unreadable, state.version))
     return fail(state, event.reason, event.message, fresh=event.fresh)
+
+
+def _may_be_outdated(state: OperationState) -> bool:
+    known, tries = state.unreadable, state.limits.effect_retries
+    return state.version not in known and len(known) < tries
 
 
 def _closing_failed(state: OperationState, closing: Closing, event: EffectFailed) -> Step:
