@@ -262,8 +262,7 @@ def test_Z5_nothing_that_an_unfinished_plan_reads_goes(kind: str) -> None:
     """However old it is: the process lives. Somebody compacts its inputs away meanwhile."""
     single = Single(kind)
     session = single.session()
-    while session.next_effect is None or session.next_effect.point is not Point.START_JOB:
-        assert session.advance()
+    single.until(session, Point.START_JOB)
     rewritten(single)
     cleaned = swept(single, days=100)
     assert whys(cleaned)[Why.REMOVED] == 0
@@ -281,8 +280,7 @@ def test_Z5_what_another_session_of_this_process_works_on_is_left_alone() -> Non
     ports = single.world.ports()
     own = Means(ports.clock, ports.processes, ports.nonces, ports.hands)
     session = open_session(single.resource, single.table, ports, Drive(poll_ms=1, lock_wait_s=0))
-    while session.next_effect is None or session.next_effect.point is not Point.START_JOB:
-        assert session.advance()
+    single.until(session, Point.START_JOB)
     single.world.clock.now += 100 * DAY_MS
     assert clean(single.table, RULES, own).abandoned == ()
     session.close()
@@ -303,10 +301,7 @@ def test_Z5_vacuum_of_others_before_ours_leaves_nothing_to_trip_over() -> None:
 def test_C6b_a_row_map_stays_as_long_as_an_older_plan_may_need_it() -> None:
     single = Single("update")
     session = single.session()
-    while session.next_effect is None or session.next_effect.point is not Point.RECONCILE:
-        assert session.advance()
-        for driver in single.world.jobs.running():
-            single.world.jobs.advance(driver)
+    single.until(session, Point.RECONCILE)
     compaction = beside(single, "compaction")
     assert compaction.drive(compaction.session()).reason == "Committed"
     swept(single, days=100)
@@ -322,8 +317,7 @@ def test_C6b_a_row_map_stays_as_long_as_an_older_plan_may_need_it() -> None:
 def test_a_damaged_plan_of_an_unfinished_operation_stops_the_cleaning() -> None:
     single = Single("compaction")
     session = single.session()
-    while session.next_effect is None or session.next_effect.point is not Point.START_JOB:
-        assert session.advance()
+    single.until(session, Point.START_JOB)
     path = layout.plan(single.operation_id, 1)
     single.world.store.put(path, single.world.store.get(path)[:10])
     rewritten(single)

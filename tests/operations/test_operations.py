@@ -18,30 +18,18 @@ from tandem.locks.memory import InProcessLocks
 from tandem.locks.model import CommitLease, Granted, LockRequest, Mode, Waiting, segment
 from tandem.operations import layout, pins
 from tandem.operations.driver import Drive, open_session
-from tandem.operations.effects import Effect, Point
+from tandem.operations.effects import Point
 from tandem.operations.events import Ask
 from tandem.operations.session import Session
 from tandem.spec.status import Phase
 from tandem.timeline.segments import segments
 
 
-def until(session: Session, point: Point, single: Single) -> Effect:
-    """Advance until this point is next."""
-    while True:
-        effect = session.next_effect
-        assert effect is not None, f"it ended before {point}: {session.ending}"
-        if effect.point is point:
-            return effect
-        session.advance()
-        for driver in single.world.jobs.running():
-            single.world.jobs.advance(driver)
-
-
 @pytest.mark.parametrize("point", [Point.POLL_JOB, Point.RECONCILE, Point.PUT_COMMIT])
 def test_interrupted_gives_up_and_the_next_run_does_it(point: Point) -> None:
     single = Single("update")
     session = single.session()
-    until(session, point, single)
+    single.until(session, point)
     session.ask(Ask.INTERRUPT)
     ending = single.drive(session)
     assert ending.reason is Reason.INTERRUPTED
@@ -57,7 +45,7 @@ def test_interrupted_gives_up_and_the_next_run_does_it(point: Point) -> None:
 def test_interrupted_after_the_commit_reports_the_commit() -> None:
     single = Single("update")
     session = single.session()
-    until(session, Point.FINISH_JOB, single)
+    single.until(session, Point.FINISH_JOB)
     session.ask(Ask.INTERRUPT)
     assert single.drive(session).reason is Reason.COMMITTED
 
@@ -68,7 +56,7 @@ def test_a_deadline_ends_the_operation_for_good() -> None:
         update={"spec": single.resource.spec.model_copy(update={"active_deadline_seconds": 60})}
     )
     session = single.session()
-    until(session, Point.POLL_JOB, single)
+    single.until(session, Point.POLL_JOB)
     single.world.clock.now += 60_000
     ending = single.drive(session)
     assert ending.reason is Reason.DEADLINE_EXCEEDED
@@ -106,7 +94,7 @@ def test_a_deadline_that_passed_while_nobody_looked_does_not_hide_the_commit() -
 def test_cancelled_by_deletion_leaves_nothing_even_after_a_restart(point: Point) -> None:
     single = Single("update")
     first = single.session()
-    until(first, point, single)
+    single.until(first, point)
     single.world.living.clear()
     single.world.locks.expire(single.table.location, single.operation_id)
     session = single.session()
@@ -127,7 +115,7 @@ def test_cancelled_by_deletion_leaves_nothing_even_after_a_restart(point: Point)
 def test_whoever_waits_by_itself_drives_without_sleeping(monkeypatch: pytest.MonkeyPatch) -> None:
     single = Single("compaction")
     session = single.session()
-    until(session, Point.POLL_JOB, single)
+    single.until(session, Point.POLL_JOB)
     assert session.wait_ms() == 1
     slept: list[int] = []
     monkeypatch.setattr(single.world.clock, "sleep", lambda ms, _wake: slept.append(ms))
@@ -166,7 +154,7 @@ def test_an_outage_of_the_lock_store_costs_no_attempt(kind: str, point: Point) -
     single = Single(kind)
     locks = single.world.locks = AbsentLocks()
     session = single.session()
-    until(session, point, single)
+    single.until(session, point)
     locks.absent = 40
     ending = single.drive(session)
     assert ending.reason is Reason.COMMITTED
@@ -178,7 +166,7 @@ def test_an_outage_of_the_lock_store_costs_no_attempt(kind: str, point: Point) -
 def test_suspended_and_resumed() -> None:
     single = Single("compaction")
     session = single.session()
-    until(session, Point.POLL_JOB, single)
+    single.until(session, Point.POLL_JOB)
     session.ask(Ask.SUSPEND)
     assert single.drive(session).phase is Phase.SUSPENDED
     assert single.world.locks.entries(single.table.location) == ()
@@ -203,7 +191,7 @@ def test_C6b_a_lost_row_map_of_an_operation_in_flight_means_the_job_again(
 ) -> None:
     single = Single("compaction")
     session = single.session()
-    until(session, Point.READ_RESULT, single)
+    single.until(session, Point.READ_RESULT)
     _rewrite(single, ".rowmap", data)
     ending = single.drive(session)
     assert ending.reason is Reason.COMMITTED
@@ -216,7 +204,7 @@ def test_C6b_a_lost_row_map_of_an_operation_in_flight_means_the_job_again(
 def test_a_damaged_result_means_another_attempt(suffix: str, data: bytes) -> None:
     single = Single("update")
     session = single.session()
-    until(session, Point.READ_RESULT, single)
+    single.until(session, Point.READ_RESULT)
     _rewrite(single, suffix, data)
     ending = single.drive(session)
     assert ending.reason is Reason.COMMITTED
@@ -226,7 +214,7 @@ def test_a_damaged_result_means_another_attempt(suffix: str, data: bytes) -> Non
 def test_a_result_of_another_attempt_is_refused() -> None:
     single = Single("ingest")
     session = single.session()
-    until(session, Point.READ_RESULT, single)
+    single.until(session, Point.READ_RESULT)
     path = layout.round_file(single.operation_id, 1, 0, "result.json")
     body = json.loads(single.world.store.get(path)) | {"attempt": 9}
     single.world.store.put(path, json.dumps(body).encode())
@@ -259,7 +247,7 @@ def test_a_complete_attempt_is_adopted_without_another_job() -> None:
 def test_a_vacuum_between_the_job_and_the_commit_means_the_job_again() -> None:
     single = Single("compaction")
     session = single.session()
-    until(session, Point.PUT_COMMIT, single)
+    single.until(session, Point.PUT_COMMIT)
     named = {add.path for add in single.world.log.snapshot().adds()}
     paths = single.world.store.paths()
     single.world.store.delete([p for p in paths if not p.startswith("_") and p not in named])
@@ -295,7 +283,7 @@ def test_Z5_a_vacuum_between_the_read_and_the_plan_means_another_read(kind: str)
     while not _vectors(single):
         single.foreign("delete_with_vectors")
     session = single.session()
-    until(session, Point.PLAN, single)
+    single.until(session, Point.PLAN)
     single.foreign("purge")
     single.world.store.delete(sorted(_vectors(single) - _named(single)))
     ending = single.drive(session)
@@ -325,7 +313,7 @@ def test_C10_the_second_compaction_waits_and_plans_anew() -> None:
     )
     single.world.locks.acquire(first)
     session = single.session()
-    until(session, Point.AWAIT_LOCKS, single)
+    single.until(session, Point.AWAIT_LOCKS)
     assert session.state.blockers[0][0] == "TableCompaction/nightly"
     # The holder compacts everything before it lets go: a foreign one stands for it here.
     single.foreign("delete_by_rewrite")
@@ -344,7 +332,7 @@ def _segments(single: Single) -> list[str]:
 def test_pins_name_what_an_unfinished_attempt_reads() -> None:
     single = Single("compaction")
     session = single.session()
-    until(session, Point.POLL_JOB, single)
+    single.until(session, Point.POLL_JOB)
     [pin] = pins.unfinished(single.world.store)
     assert (pin.operation_id, pin.attempt) == (single.operation_id, 1)
     live = {add.logged_path for add in single.world.log.snapshot().adds()}
@@ -379,7 +367,7 @@ def test_a_failure_that_was_closed_but_not_recorded_is_recorded_by_the_next_run(
         update={"spec": single.resource.spec.model_copy(update={"active_deadline_seconds": 5})}
     )
     session = single.session(StrikeOnce(Point.RECORD_RESULT, Fault.DIE_BEFORE))
-    until(session, Point.POLL_JOB, single)
+    single.until(session, Point.POLL_JOB)
     single.world.clock.now += 5_000
     with pytest.raises(BaseException, match="before RecordResult"):
         single.drive(session)
@@ -393,7 +381,7 @@ def test_a_commit_that_falls_into_a_hole_of_the_log_is_made_again() -> None:
     """A process that was stopped for long puts a version that log clean-up has taken."""
     single = Single("ingest")
     session = single.session()
-    hole = until(session, Point.PUT_COMMIT, single).version
+    hole = single.until(session, Point.PUT_COMMIT).version
     for _ in range(3):
         single.foreign("append")
     foreign_table.clean_log(single.world)
@@ -408,7 +396,7 @@ def test_a_commit_that_falls_into_a_hole_of_the_log_is_made_again() -> None:
 def test_log_clean_up_during_a_statement_counts_as_a_change() -> None:
     single = Single("update")
     session = single.session()
-    until(session, Point.RECONCILE, single)
+    single.until(session, Point.RECONCILE)
     single.foreign("update_by_rewrite")
     single.foreign("append")
     foreign_table.clean_log(single.world)
@@ -427,7 +415,7 @@ def twins(single: Single) -> tuple[Session, Session]:
         open_session(single.resource, single.table, ports, Drive(poll_ms=1, lock_wait_s=0))
         for _ in range(2)
     )
-    until(first, Point.POLL_JOB, single)
+    single.until(first, Point.POLL_JOB)
     return first, second
 
 
@@ -469,8 +457,8 @@ def test_Z6_of_two_sessions_that_find_the_same_attempt_one_takes_it_over() -> No
         open_session(single.resource, single.table, ports, Drive(poll_ms=1, lock_wait_s=0))
         for _ in range(2)
     )
-    until(first, Point.ADOPT_ATTEMPT, single)
-    until(second, Point.ADOPT_ATTEMPT, single)
+    single.until(first, Point.ADOPT_ATTEMPT)
+    single.until(second, Point.ADOPT_ATTEMPT)
     first.advance()
     assert single.drive(second).reason is Reason.ALREADY_RUNNING
     assert single.drive(first).reason is Reason.COMMITTED

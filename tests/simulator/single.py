@@ -13,6 +13,7 @@ from simulator.world import World
 from support.faults import ProcessDied
 from tandem.operations import layout
 from tandem.operations.driver import Drive, open_session
+from tandem.operations.effects import Effect, Point
 from tandem.operations.events import Ending
 from tandem.operations.performer import Around, plainly
 from tandem.operations.session import Session
@@ -87,6 +88,17 @@ class Single:
             return None
         finally:
             self.checker.catch_up()
+
+    def until(self, session: Session, point: Point) -> Effect:
+        """Advance it, and every job, until this point is next."""
+        while True:
+            effect = session.next_effect
+            assert effect is not None, f"it ended before {point}: {session.ending}"
+            if effect.point is point:
+                return effect
+            session.advance()
+            for driver in self.world.jobs.running():
+                self.world.jobs.advance(driver)
 
     def drive(self, session: Session) -> Ending:
         for _ in range(MOST_STEPS):

@@ -23,13 +23,6 @@ from tandem.planning.cleaning import DAY_MS, Rules
 KINDS = ("compaction", "sort", "z-order", "update", "delete", SERIALIZABLE)
 
 
-def asleep(pair: Pair, point: Point) -> None:
-    """The first process stands still before `point`."""
-    while pair.first.next_effect is None or pair.first.next_effect.point is not point:
-        pair.take(pair.first, 1)
-        assert pair.first.ending is None
-
-
 def emptied(single: Single) -> None:
     """Others delete every row: no kind finds anything to do in what is left."""
     while live_rows(single.world):
@@ -48,7 +41,7 @@ def told(pair: Pair) -> Session:
 @pytest.mark.parametrize("kind", KINDS)
 def test_Z1_who_planned_before_and_sleeps_begins_nothing_after(kind: str) -> None:
     pair = Pair(kind)
-    asleep(pair, Point.CLAIM_ATTEMPT)
+    pair.until(pair.first, Point.CLAIM_ATTEMPT)
     emptied(pair.single)
     ending = told(pair).ending
     for _ in range(4):
@@ -67,7 +60,7 @@ def test_Z1_who_found_nothing_and_sleeps_says_nothing_after(kind: str) -> None:
     pair = Pair(kind)
     rows = live_rows(pair.single.world)
     emptied(pair.single)
-    asleep(pair, Point.CLAIM_ATTEMPT)
+    pair.until(pair.first, Point.CLAIM_ATTEMPT)
     for _ in rows:
         pair.single.foreign("append")
     second = pair.session()
@@ -85,10 +78,9 @@ def test_Z1_a_later_attempt_that_finds_nothing_speaks_for_the_operation(kind: st
     """The first claims, finds nothing, and records it when it has been taken for dead."""
     pair = Pair(kind)
     emptied(pair.single)
-    asleep(pair, Point.RECORD_RESULT)
+    pair.until(pair.first, Point.RECORD_RESULT)
     second = pair.session()
-    while second.next_effect is None or second.next_effect.point is not Point.RECORD_RESULT:
-        pair.take(second, 1)
+    pair.until(second, Point.RECORD_RESULT)
     pair.run(pair.first)
     pair.run(second)
     assert second.ending is not None
@@ -100,7 +92,7 @@ def test_Z1_a_later_attempt_that_finds_nothing_speaks_for_the_operation(kind: st
 
 def test_Z1_cleaning_leaves_the_claim_that_keeps_sleepers_out() -> None:
     pair = Pair(SERIALIZABLE)
-    asleep(pair, Point.CLAIM_ATTEMPT)
+    pair.until(pair.first, Point.CLAIM_ATTEMPT)
     emptied(pair.single)
     ending = told(pair).ending
     world = pair.single.world

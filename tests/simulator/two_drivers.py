@@ -7,6 +7,7 @@ from functools import cache
 
 from simulator.single import MOST_STEPS, Single
 from tandem.errors import Reason
+from tandem.operations.effects import Point
 from tandem.operations.session import Session
 
 
@@ -44,6 +45,12 @@ class Pair:
     def take(self, session: Session, count: int) -> None:
         for _, _ in zip(range(count), self.steps(session), strict=False):
             pass
+
+    def until(self, session: Session, point: Point) -> None:
+        """It stands still before this point."""
+        while session.next_effect is None or session.next_effect.point is not point:
+            self.take(session, 1)
+            assert session.ending is None, f"it ended before {point}: {session.ending}"
 
     def run(self, session: Session) -> None:
         self.take(session, MOST_STEPS)

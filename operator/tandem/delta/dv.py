@@ -25,13 +25,8 @@ from pyroaring import BitMap64
 
 from tandem.delta.actions import DeletionVector
 from tandem.delta.dv_format import deserialize, serialize, z85_decode, z85_encode
-from tandem.errors import (
-    AlreadyExists,
-    CorruptDeletionVector,
-    DataFileMissing,
-    ObjectNotFound,
-    OutcomeUnknown,
-)
+from tandem.delta.missing import missing
+from tandem.errors import AlreadyExists, CorruptDeletionVector, ObjectNotFound, OutcomeUnknown
 from tandem.storage.store import Store
 
 FILE_VERSION = 1
@@ -259,15 +254,8 @@ def _read_group(store: Store, path: str, group: Sequence[DeletionVector]) -> tup
         data = store.get_range(path, start, end - start)
         version = data[:1] if start == 0 else store.get_range(path, 0, 1)
     except ObjectNotFound as error:
-        # Of an older version a vacuum may have taken it: whoever plans anew does not need it.
-        raise DataFileMissing(
-            "the file of a deletion vector is absent",
-            resource=path,
-            field="deletionVector",
-            found=error.found or "no such object",
-            expected="the file, as long as a version names it",
-            remedy="Was the table vacuumed with too short a retention? Restore the file, or "
-            "restore the table to a version that is whole",
+        raise missing(
+            path, "the file of a deletion vector is absent", field="deletionVector"
         ) from error
     if version != bytes([FILE_VERSION]):
         _corrupt(group[0], "version", "unknown file version", version.hex(), "01", path)

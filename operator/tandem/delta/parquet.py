@@ -18,9 +18,10 @@ import pyarrow.parquet as pq
 from pyroaring import BitMap64
 
 from tandem.delta.conform import conform, find, nulls
+from tandem.delta.missing import missing
 from tandem.delta.partition_text import to_scalar
 from tandem.delta.schema import StructType, column_mapping_mode, to_arrow_field
-from tandem.errors import CorruptDeletionVector, DataFileMissing, ObjectNotFound, StorageError
+from tandem.errors import CorruptDeletionVector, ObjectNotFound, StorageError
 from tandem.storage.store import Store
 
 BATCH_ROWS = 131_072
@@ -289,17 +290,6 @@ def dictionary_columns(metadata: Any, schema: pa.Schema) -> list[str]:
         if column.total_uncompressed_size <= DICTIONARY_BYTES_PER_VALUE * max(column.num_values, 1):
             chosen.append(column.path_in_schema)
     return chosen
-
-
-def missing(path: str) -> DataFileMissing:
-    return DataFileMissing(
-        "a data file that the log lists is not there",
-        resource=path,
-        found="no such object",
-        expected="the file, as long as a version lists it",
-        remedy="Was the table vacuumed with too short a retention? Restore the file, or restore "
-        "the table to a version that is whole",
-    )
 
 
 def _unreadable(path: str, error: Exception) -> StorageError:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
-from tandem.delta.parquet import missing
+from tandem.delta.missing import missing
 from tandem.errors import ObjectNotFound, StatementFailed
 from tandem.spark.datasource import get_work
 from tandem.spark.job import Format

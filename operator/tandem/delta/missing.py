@@ -1,0 +1,20 @@
+"""The error for a file that a version names and the store does not have. It opens nothing."""
+
+from __future__ import annotations
+
+from tandem.errors import DataFileMissing
+
+
+def missing(
+    path: str, message: str = "a data file that the log lists is not there", *, field: str = ""
+) -> DataFileMissing:
+    """Of an older version a vacuum may have taken it: whoever plans anew may not need it."""
+    return DataFileMissing(
+        message,
+        resource=path,
+        field=field,
+        found="no such object",
+        expected="the file, as long as a version lists it",
+        remedy="Was the table vacuumed with too short a retention? Restore the file, or restore "
+        "the table to a version that is whole",
+    )

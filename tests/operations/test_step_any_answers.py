@@ -1,0 +1,133 @@
+"""The machine alone, fed with any answers that its effects may get."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from support.machine import PLAN, RESULT
+from tandem.errors import Reason
+from tandem.operations.effects import Effect, Point
+from tandem.operations.events import (
+    AbandonedBefore,
+    AbandonRefused,
+    AdoptionRefused,
+    Ask,
+    Asked,
+    AttemptAdopted,
+    ClaimLost,
+    CommitFound,
+    CommitLost,
+    CommitPut,
+    CommitRefused,
+    CommitUnknown,
+    Decided,
+    Done,
+    EarlierFound,
+    EffectFailed,
+    Event,
+    JobLost,
+    JobRunning,
+    LocksGranted,
+    LocksWaiting,
+    PlanMade,
+    RoundDone,
+    Started,
+    TableRead,
+    Verdict,
+)
+from tandem.operations.state import OperationState
+from tandem.operations.step import step
+
+_RANDOM_EVENTS = st.one_of(
+    st.builds(
+        TableRead,
+        st.integers(0, 9),
+        st.integers(0, 2),
+        st.integers(0, 2),
+        st.booleans(),
+    ),
+    st.builds(
+        EarlierFound,
+        attempt=st.integers(0, 2),
+        complete=st.booleans(),
+        running=st.booleans(),
+        failures=st.integers(0, 4),
+    ),
+    st.sampled_from(
+        [
+            CommitFound(RESULT),
+            PlanMade(PLAN),
+            PlanMade(PLAN, nothing_to_do="nothing"),
+            EffectFailed(Effect(Point.PLAN), Reason.DATA_FILE_MISSING, "gone", fresh=True),
+            AttemptAdopted(PLAN, 0),
+            AttemptAdopted(PLAN, 1, awaited=True),
+            AdoptionRefused("no"),
+            ClaimLost(),
+            LocksGranted(1),
+            LocksWaiting((("a", "b"),)),
+            JobRunning(),
+            JobLost(Reason.JOB_FAILED, "x"),
+            RoundDone(0),
+            *(Decided(3, verdict) for verdict in Verdict),
+            CommitRefused(True),
+            CommitRefused(False),
+            CommitPut(RESULT),
+            CommitLost(),
+            CommitUnknown(),
+            AbandonRefused(1),
+            AbandonedBefore(),
+            *(Asked(ask) for ask in Ask),
+        ]
+    ),
+)
+
+
+_ANSWERS = {
+    Point.READ_TABLE: (TableRead,),
+    Point.CHECK_EARLIER_OUTCOME: (EarlierFound,),
+    Point.FIND_COMMIT: (CommitFound,),
+    Point.PLAN: (PlanMade, EffectFailed),
+    Point.ADOPT_ATTEMPT: (AttemptAdopted, AdoptionRefused, ClaimLost),
+    Point.ACQUIRE_LOCKS: (LocksGranted, LocksWaiting),
+    Point.POLL_JOB: (JobRunning, JobLost, RoundDone),
+    Point.RECONCILE: (Decided,),
+    Point.ENTER_COMMIT: (CommitRefused, Done),
+    Point.PUT_COMMIT: (CommitPut, CommitLost, CommitUnknown),
+    Point.LOOK_UP_COMMIT: (CommitPut, CommitLost),
+    Point.ABANDON_ATTEMPT: (AbandonRefused, AbandonedBefore, Done),
+}
+"""Which events a point may answer with; others answer `Done`."""
+
+
+@given(st.lists(_RANDOM_EVENTS, max_size=80), st.randoms(use_true_random=False))
+def test_no_answers_lead_to_a_put_that_a_stop_forbids(events: list[Event], rng: object) -> None:
+    """Fed with any possible answers: it never puts over a stop that it was shown, never
+    cleans an attempt before its abandonment, and always knows what to do next."""
+    state, effects = step(OperationState(), Started())
+    read = TableRead(-1)
+    abandoned: set[int] = set()
+    for event in events:
+        if state.ended is not None:
+            return
+        assert len(effects) == 1, "something is always under way, and one thing at a time"
+        effect = effects[0]
+        if effect.point is Point.PUT_COMMIT:
+            assert effect.version == read.version + 1
+            assert not read.succeeded
+            assert not read.closed
+            assert effect.attempt > read.abandoned
+        if effect.point is Point.CLEAN_ATTEMPT:
+            assert (
+                effect.attempt <= read.abandoned or read.closed or effect.attempt in abandoned
+            ) or effect.attempt == 0
+        allowed = _ANSWERS.get(effect.point, (Done,))
+        if not isinstance(event, (*allowed, Asked)):
+            event = Done(effect.point) if Done in allowed else None  # type: ignore[assignment]
+            if event is None:
+                continue
+        if isinstance(event, TableRead):
+            read = event
+        if effect.point is Point.ABANDON_ATTEMPT and isinstance(event, Done | AbandonedBefore):
+            abandoned.add(effect.attempt)
+        state, effects = step(state, event)

@@ -1,0 +1,56 @@
+"""What the machine is told on its straight way, and what it asks for then."""
+
+from __future__ import annotations
+
+from tandem.operations.effects import Effect, Point
+from tandem.operations.events import (
+    Decided,
+    Done,
+    EarlierFound,
+    Event,
+    LocksGranted,
+    PlanMade,
+    RoundDone,
+    Started,
+    TableRead,
+    Verdict,
+)
+from tandem.operations.state import Limits, OperationState
+from tandem.operations.step import step
+from tandem.spec.status import OperationResult, Plan
+
+PLAN = Plan(read_version=3, inputs=2, input_bytes=20, segments=("0", "1"))
+RESULT = OperationResult(version=4)
+
+
+def play(events: list[Event], limits: Limits | None = None) -> tuple[OperationState, list[Effect]]:
+    """The state and all effects after these events."""
+    state = OperationState(limits=limits or Limits())
+    effects: list[Effect] = []
+    for event in events:
+        state, found = step(state, event)
+        effects += found
+    return state, effects
+
+
+def points(effects: list[Effect]) -> list[Point]:
+    return [effect.point for effect in effects]
+
+
+BEGIN: list[Event] = [Started(), TableRead(3), EarlierFound(), PlanMade(PLAN)]
+RUNNING: list[Event] = [
+    *BEGIN,
+    Done(Point.CLAIM_ATTEMPT),
+    LocksGranted(1),
+    Done(Point.PERSIST_PLAN),
+    Done(Point.START_JOB),
+]
+
+
+RECONCILING: list[Event] = [*RUNNING, RoundDone(0), Done(Point.READ_RESULT), TableRead(3)]
+PUTTING: list[Event] = [
+    *RECONCILING,
+    Decided(3, Verdict.COMMIT),
+    Done(Point.WRITE_SIDECARS),
+    Done(Point.ENTER_COMMIT),
+]
