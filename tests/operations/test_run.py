@@ -219,6 +219,9 @@ def test_deletion_vectors_are_turned_on_only_when_asked_for(bench: Bench) -> Non
     assert statuses["TableUpdate/u"].conditions[0].reason == Reason.DELETION_VECTORS_DISABLED
     statuses = by_name(run([lake(), delete], bench.options()))
     assert statuses["LakeTable/t"].conditions[0].message == "turned deletion vectors on"
+    # What has been told stays so until somebody asks for another run.
+    assert statuses["TableUpdate/u"].conditions[0].reason == Reason.DELETION_VECTORS_DISABLED
+    statuses = by_name(run([lake(), delete], bench.options(again=True)))
     assert statuses["TableUpdate/u"].phase is Phase.SUCCEEDED
     snapshot = bench.log.snapshot()
     assert protocol.writes_deletion_vectors(snapshot.protocol, snapshot.metadata)

@@ -9,8 +9,6 @@ from tandem.errors import Reason
 from tandem.operations.effects import Effect, Point
 from tandem.operations.events import (
     AdoptionRefused,
-    Ask,
-    Asked,
     AttemptAdopted,
     ClaimLost,
     CommitLost,
@@ -20,7 +18,6 @@ from tandem.operations.events import (
     Decided,
     Done,
     EarlierFound,
-    EffectFailed,
     Ending,
     Event,
     JobLost,
@@ -118,36 +115,6 @@ def test_a_recorded_result_is_reported() -> None:
     state, effects = play([Started(), TableRead(3), EarlierFound(recorded=recorded)])
     assert state.ended == recorded
     assert points(effects) == [Point.READ_TABLE, Point.CHECK_EARLIER_OUTCOME]
-
-
-NOTHING: list[Event] = [*BEGIN[:-1], PlanMade(PLAN, nothing_to_do="nothing")]
-
-
-def test_nothing_to_do_is_recorded_under_a_claim() -> None:
-    events = [*NOTHING, Done(Point.CLAIM_ATTEMPT), Done(Point.RECORD_RESULT)]
-    state, effects = play(events)
-    assert effects[-2:] == [Effect(Point.CLAIM_ATTEMPT, 1), Effect(Point.RECORD_RESULT, 1)]
-    assert state.ended == Ending(Phase.SUCCEEDED, Reason.NOTHING_TO_DO, "nothing", 1, plan=PLAN)
-
-
-@pytest.mark.parametrize(
-    ("answer", "reason"),
-    [
-        (ClaimLost(), Reason.ALREADY_RUNNING),
-        (Asked(Ask.CANCEL), Reason.CANCELLED),
-        (
-            EffectFailed(Effect(Point.CLAIM_ATTEMPT, 1), Reason.ACCESS_DENIED, "no"),
-            Reason.ACCESS_DENIED,
-        ),
-    ],
-)
-def test_without_its_claim_nobody_is_told_that_there_is_nothing_to_do(
-    answer: Event, reason: Reason
-) -> None:
-    state, effects = play([*NOTHING, answer])
-    assert state.ended is not None
-    assert state.ended.reason is reason
-    assert points(effects)[-1] is Point.CLAIM_ATTEMPT
 
 
 def test_a_success_in_the_log_beats_a_record_that_says_otherwise() -> None:

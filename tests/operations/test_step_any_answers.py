@@ -25,6 +25,7 @@ from tandem.operations.events import (
     Done,
     EarlierFound,
     EffectFailed,
+    EndedByPlan,
     Event,
     JobLost,
     JobRunning,
@@ -60,6 +61,7 @@ _RANDOM_EVENTS = st.one_of(
             PlanMade(PLAN),
             PlanMade(PLAN, nothing_to_do="nothing"),
             EffectFailed(Effect(Point.PLAN), Reason.DATA_FILE_MISSING, "gone", fresh=True),
+            EffectFailed(Effect(Point.PLAN), Reason.UNSUPPORTED_FEATURE, "refused"),
             AttemptAdopted(PLAN, 0),
             AttemptAdopted(PLAN, 1, awaited=True),
             AdoptionRefused("no"),
@@ -77,6 +79,7 @@ _RANDOM_EVENTS = st.one_of(
             CommitUnknown(),
             AbandonRefused(1),
             AbandonedBefore(),
+            EndedByPlan(),
             *(Asked(ask) for ask in Ask),
         ]
     ),
@@ -95,7 +98,8 @@ _ANSWERS = {
     Point.ENTER_COMMIT: (CommitRefused, Done),
     Point.PUT_COMMIT: (CommitPut, CommitLost, CommitUnknown),
     Point.LOOK_UP_COMMIT: (CommitPut, CommitLost),
-    Point.ABANDON_ATTEMPT: (AbandonRefused, AbandonedBefore, Done),
+    Point.ABANDON_ATTEMPT: (AbandonRefused, AbandonedBefore, EndedByPlan, Done),
+    Point.RECORD_RESULT: (AbandonedBefore, Done),
 }
 """Which events a point may answer with; others answer `Done`."""
 

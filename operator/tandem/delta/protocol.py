@@ -94,6 +94,7 @@ class Feature:
 
     `refused`: what we do not do on a table that uses it. `why`: the reason, or how we keep the
     feature's rules where nothing is refused. `blocks_log`: the log itself cannot be read right.
+    `blocks_commits`: not even a commit without files may be put there.
     """
 
     name: str
@@ -101,6 +102,7 @@ class Feature:
     refused: frozenset[OperationKind]
     why: str
     blocks_log: bool = False
+    blocks_commits: bool = False
 
 
 _TABLE = (
@@ -169,7 +171,7 @@ _TABLE = (
     Feature("icebergWriterCompatV3", _property("delta.enableIcebergWriterCompatV3"), _WRITES,
             "it builds on icebergCompatV3"),
     Feature("coordinatedCommits-preview", _property_set("delta.coordinatedCommits."), _WRITES,
-            "commits go through a coordinator, not through the log folder"),
+            "commits go through a coordinator, not through the log folder", blocks_commits=True),
     Feature("catalogManaged", _always, _ALL,
             "the catalog, not the log folder, says what is committed", blocks_log=True),
     Feature("catalogOwned-preview", _always, _ALL,
@@ -243,11 +245,8 @@ def refusals(
     protocol: Protocol, metadata: Metadata, kind: OperationKind
 ) -> Iterator[tuple[str, str]]:
     """(feature or version, why) of everything that keeps us from doing `kind`."""
-    if protocol.min_reader > _NEWEST_READER:
-        yield f"reader version {protocol.min_reader}", "we know reader versions 1 to 3"
     reads = kind is OperationKind.READ
-    if not reads and protocol.min_writer > _NEWEST_WRITER:
-        yield f"writer version {protocol.min_writer}", "we know writer versions 1 to 7"
+    yield from _too_new(protocol, reads=reads)
     if not reads:
         yield from _forgets(metadata)
     schema = parse(metadata.schema_string)
@@ -260,6 +259,13 @@ def refusals(
             yield name, "we do not know this feature"
         elif kind in feature.refused and feature.in_use(metadata, schema):
             yield name, feature.why
+
+
+def _too_new(protocol: Protocol, *, reads: bool) -> Iterator[tuple[str, str]]:
+    if protocol.min_reader > _NEWEST_READER:
+        yield f"reader version {protocol.min_reader}", "we know reader versions 1 to 3"
+    if not reads and protocol.min_writer > _NEWEST_WRITER:
+        yield f"writer version {protocol.min_writer}", "we know writer versions 1 to 7"
 
 
 def check(
@@ -301,6 +307,19 @@ def check_readable(protocol: Protocol, metadata: Metadata, *, resource: str = ""
         and FEATURES[name].in_use(metadata, schema)
     ]
     _refuse(found, "the table cannot be read", resource)
+
+
+def check_commits(protocol: Protocol, metadata: Metadata, *, resource: str = "") -> None:
+    """Refuse a table to whose readable log we may not even add a commit without files. Raises:
+    UnsupportedFeature."""
+    found = [*_too_new(protocol, reads=False), *_forgets(metadata)]
+    for name in features_in_use(protocol, metadata):
+        feature = FEATURES.get(name)
+        if feature is None:
+            found.append((name, "we do not know this feature"))
+        elif feature.blocks_commits:
+            found.append((name, feature.why))
+    _refuse(found, "to commit is refused", resource)
 
 
 def _refuse(found: list[tuple[str, str]], what: str, resource: str) -> None:

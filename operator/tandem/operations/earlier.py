@@ -35,7 +35,7 @@ def find(
     """
     path = layout.result(operation_id)
     recorded = records.load(store, path, ResultRecord, operation_id=operation_id)
-    if recorded is not None and not by_plan(store, recorded):
+    if recorded is not None:
         return EarlierFound(recorded=ending_of(recorded))
     files: dict[int, set[str]] = defaultdict(set)
     for meta in store.list(layout.attempts(operation_id)):
@@ -49,10 +49,9 @@ def find(
         ending = records.load(store, path, ResultRecord, operation_id=operation_id)
         if ending is not None:
             return EarlierFound(closing=ending_of(ending), attempt=last)
+    if "ended.json" in files[last] and (told := by_plan(store, operation_id, last)) is not None:
+        return EarlierFound(closing=told, attempt=last)
     abandoned = stops.abandoned
-    if recorded is not None and last <= max(abandoned, recorded.attempt):
-        # Else another process took its owner for dead, planned something, and is not over.
-        return EarlierFound(recorded=ending_of(recorded))
     failures = sum(
         1
         for attempt in claimed
@@ -75,13 +74,14 @@ def find(
     )
 
 
-def by_plan(store: Store, recorded: ResultRecord) -> bool:
-    """Whether a plan came to this ending, so that its attempt wrote no more than its claim. The
-    log says nothing of it, and it speaks for no later attempt. Raises ManifestInvalid."""
-    if recorded.reason == Reason.NOTHING_TO_DO:
-        return True
-    path = layout.plan(recorded.operation_id, recorded.attempt)
-    return recorded.reason == Reason.SUPERSEDED and records.load(store, path, PlanRecord) is None
+def by_plan(store: Store, operation_id: str, attempt: int) -> Ending | None:
+    """How the operation ended, if that is what the plan of this attempt came to. The log says
+    nothing of it. Raises: ManifestInvalid, StorageError."""
+    path = layout.ended(operation_id, attempt)
+    ended = records.load(store, path, EndedRecord, operation_id=operation_id)
+    if ended is None or not ended.phase:
+        return None
+    return Ending(Phase(ended.phase), Reason(ended.reason), ended.message, attempt)
 
 
 def _known(jobs: JobRunner, operation_id: str, attempt: int) -> bool:

@@ -37,8 +37,8 @@ class EarlierFound:
     its results are there whole, `running` whether its frozen plan is there and its job is known
     to the job runner, `alive` names a live process that works on it, `failures`
     counts attempts that failed (those that died without a word too, not those that were
-    interrupted). `recorded` is the result, `closing` the ending of an operation that was closed
-    and whose result was not recorded any more."""
+    interrupted). `recorded` is the result, `closing` the ending of an operation that was closed,
+    or ended by a plan, and whose result was not recorded any more."""
 
     recorded: Ending | None = None
     closing: Ending | None = None
@@ -83,6 +83,11 @@ class PlanMade:
     plan: Plan
     nothing_to_do: str = ""
     superseded: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class EndedByPlan:
+    """The attempt that was taken for dead has ended the operation meanwhile, without a commit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,6 +241,7 @@ Event = (
     | EarlierFound
     | CommitFound
     | PlanMade
+    | EndedByPlan
     | ClaimLost
     | AttemptAdopted
     | AdoptionRefused

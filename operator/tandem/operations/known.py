@@ -90,7 +90,9 @@ class Knowledge:
             if file.attempt == known.idle:
                 continue  # its claim is all there is of it, and stays
             key = (file.operation_id, file.attempt)
-            touched[key] = max(touched.get(key, 0), file.modified_ms)
+            touched.setdefault(key, 0)
+            if file.path != layout.ended(*key):  # written by whoever took it for dead
+                touched[key] = max(touched[key], file.modified_ms)
         return [
             Unfinished(operation_id, attempt, ms, self._lives(operation_id, attempt))
             for (operation_id, attempt), ms in sorted(touched.items())
@@ -145,8 +147,7 @@ class Knowledge:
         result = records.load(self._store, layout.result(operation_id), ResultRecord)
         if result is None:
             return ended
-        if earlier.by_plan(self._store, result):
-            # Of which a later attempt need not know.
+        if earlier.by_plan(self._store, operation_id, result.attempt) is not None:
             return replace(ended, idle=result.attempt)
         if result.phase == Phase.SUCCEEDED:
             return replace(ended, succeeded=result.attempt)

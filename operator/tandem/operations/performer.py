@@ -28,6 +28,7 @@ from tandem.locks.model import CommitLease, Granted, LockRequest
 from tandem.operations import cleaning, commit, earlier, jobs, layout, records
 from tandem.operations.effects import Effect, Point
 from tandem.operations.events import (
+    AbandonedBefore,
     AdoptionRefused,
     AttemptAdopted,
     ClaimLost,
@@ -359,21 +360,15 @@ class Performer:
         self._put_identity()
         path = layout.result(self._id)
         ending = state.closing.ending
+        if state.by_plan is not None and not self._publisher.ends_by_plan(ending, self._token):
+            return AbandonedBefore()
         record = self._record(ending)
         # The log is the truth: whatever somebody recorded who did not see it, goes.
-        logged = ending.result is not None and ending.result.version is not None
-        if logged or (
-            not records.put_once(self._store, path, record) and self._replaces(path, record)
-        ):
+        if ending.result is not None and ending.result.version is not None:
             self._store.put(path, records.encode(record))
+        else:
+            records.put_once(self._store, path, record)
         return Done(effect.point)
-
-    def _replaces(self, path: str, record: ResultRecord) -> bool:
-        """Whether what is recorded is only what an earlier attempt's plan came to."""
-        there = records.load(self._store, path, ResultRecord)
-        if there is None or there.attempt >= record.attempt:
-            return False
-        return earlier.by_plan(self._store, there)
 
     def _record(self, ending: Ending) -> ResultRecord:
         return ResultRecord(

@@ -24,6 +24,8 @@ from tandem.operations.events import (
     CommitUnknown,
     Done,
     EffectFailed,
+    EndedByPlan,
+    Ending,
     Event,
 )
 from tandem.operations.ports import Clock, Nonces
@@ -88,7 +90,7 @@ class Publisher:
         self, work: Work, effect: Effect, state: OperationState, record: ResultRecord, session: str
     ) -> Event:
         """Commit that the attempt is dead (and if it closes the operation, that all are), unless
-        a success is visible. Raises: StorageError."""
+        a success is visible, or its owner has ended the operation. Raises: StorageError."""
         attempt, closing = effect.attempt, state.closing
         assert closing is not None
         ended = EndedRecord(
@@ -99,9 +101,11 @@ class Publisher:
             counted=closing.counted,
             token=session,
         )
-        if state.own and not self._is_first(ended):
+        there = self._end(ended)
+        if there.phase:
+            return EndedByPlan()
+        if state.own and there.token != session:
             return self._commit_abandonment(work, effect, attempt) or AbandonedBefore()
-        records.put_once(self._store, layout.ended(self._id, attempt), ended)
         if closing.closes:
             # How it ends must be known to whoever finds it closed and no result.
             self._store.put(layout.ending(self._id), records.encode(record))
@@ -111,30 +115,46 @@ class Publisher:
 
     def declare_dead(self, work: Work, attempt: int, why: str, session: str) -> bool:
         """Commit that attempts up to this one, on which nobody works, are dead; False if a
-        success is visible: then none may be called so. Raises: AlreadyExists if others were
-        faster every time, StorageError."""
+        success is visible, or the last one's owner has ended the operation: then none may be
+        called so. Raises: AlreadyExists if others were faster every time, StorageError."""
+        self.refresh(work)
+        if commit.stops(work.snapshot, self._id).succeeded:
+            return False
+        ended = EndedRecord(
+            operation_id=self._id,
+            attempt=attempt,
+            reason=Reason.ABANDONED,
+            message=why,
+            counted=True,
+            token=session,
+        )
+        if self._end(ended).phase:
+            return False
         refused = self._commit_abandonment(work, Effect(Point.ABANDON_ATTEMPT, attempt), attempt)
         if isinstance(refused, EffectFailed):
             raise AlreadyExists(refused.message, resource=self._table.location)
-        if refused is None:
-            ended = EndedRecord(
-                operation_id=self._id,
-                attempt=attempt,
-                reason=Reason.ABANDONED,
-                message=why,
-                counted=True,
-                token=session,
-            )
-            records.put_once(self._store, layout.ended(self._id, attempt), ended)
         return refused is None
 
-    def _is_first(self, ended: EndedRecord) -> bool:
-        """Whether this session, and nobody before it, ends the attempt."""
+    def ends_by_plan(self, ending: Ending, session: str) -> bool:
+        """Whether it is this session that ends its attempt, and with it the operation, without
+        a word in the log; else it was taken for dead, and may not speak. Raises: StorageError."""
+        ended = EndedRecord(
+            operation_id=self._id,
+            attempt=ending.attempt,
+            reason=ending.reason,
+            message=ending.message,
+            counted=False,
+            token=session,
+            phase=ending.phase,
+        )
+        return self._end(ended).token == session
+
+    def _end(self, ended: EndedRecord) -> EndedRecord:
+        """Put if absent how the attempt ended; what is there then, perhaps somebody else's."""
         path = layout.ended(self._id, ended.attempt)
         if records.put_once(self._store, path, ended):
-            return True
-        there = records.load(self._store, path, EndedRecord, operation_id=self._id)
-        return there is not None and there.token == ended.token
+            return ended
+        return records.load(self._store, path, EndedRecord, operation_id=self._id) or ended
 
     def _commit_abandonment(
         self, work: Work, effect: Effect, attempt: int, *, closes: bool = False
@@ -211,9 +231,9 @@ def _live_attempts(snapshot: Snapshot, operation_id: str) -> set[int]:
 def _require_uncommitted(work: Work, highest: int) -> None:
     """Before attempts are declared dead, and then cleaned. Raises: UnsupportedFeature,
     CorruptLog."""
-    identity = work.identity
-    protocol.check_remembers(work.snapshot.metadata, resource=identity.display)
-    live = [n for n in _live_attempts(work.snapshot, identity.operation_id) if n <= highest]
+    identity, snapshot = work.identity, work.snapshot
+    protocol.check_commits(snapshot.protocol, snapshot.metadata, resource=identity.display)
+    live = [n for n in _live_attempts(snapshot, identity.operation_id) if n <= highest]
     if live:
         raise CorruptLog(
             "files of an attempt are live, and the log does not know that it committed",

@@ -89,7 +89,9 @@ class PlanRecord(Format):
 
 class EndedRecord(Format):
     """ended.json: why an attempt ended without a commit, and whether it counts as a failure.
-    `token` is that of the session that ended it, its own or one that took it for dead."""
+    `token` is that of the session that ended it, its own or one that took it for dead. `phase`
+    is how the operation ended, if its plan came to that ("": it did not): then the attempt wrote
+    no more than its claim, and none may follow."""
 
     operation_id: str
     attempt: int
@@ -97,6 +99,7 @@ class EndedRecord(Format):
     message: str
     counted: bool
     token: str = ""
+    phase: str = ""
 
 
 class ResultRecord(Format):

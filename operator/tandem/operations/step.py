@@ -37,6 +37,7 @@ from tandem.operations.events import (
     Done,
     EarlierFound,
     EffectFailed,
+    EndedByPlan,
     Ending,
     Event,
     JobLost,
@@ -52,6 +53,7 @@ from tandem.operations.events import (
 from tandem.operations.layout import MOST_ATTEMPTS
 from tandem.operations.moves import (
     GIVE_UP,
+    UNRECORDED,
     Step,
     close,
     do,
@@ -122,8 +124,11 @@ def _earlier_found(state: OperationState, event: EarlierFound) -> Step:
     if state.succeeded:
         return do(state, Point.FIND_COMMIT, attempt=state.succeeded)
     if event.closing is not None:
-        cleaning = (Point.CLEAN_ATTEMPT, Point.RECORD_RESULT)
-        return close(state.at(attempt=event.attempt), Closing(cleaning, event.closing))
+        if state.limits.dry_run:
+            return end(state, event.closing)
+        cleaning = (Point.CLEAN_ATTEMPT,) if state.closed else ()
+        todo = (*cleaning, Point.RECORD_RESULT)
+        return close(state.at(attempt=event.attempt), Closing(todo, event.closing))
     if not event.attempt or state.limits.dry_run:
         return _plan_unless_asked(state)
     if event.alive:
@@ -192,12 +197,22 @@ def _plan_made(state: OperationState, event: PlanMade) -> Step:
             Reason.SUPERSEDED if event.superseded else Reason.NOTHING_TO_DO,
             event.nothing_to_do, state.attempt, plan=event.plan,
         )  # fmt: skip
-        if state.attempt:
-            return close(state, Closing((Point.RECORD_RESULT, Point.RELEASE_LOCKS), ending))
-        # Else whoever planned before us and sleeps since could begin after this was told (Z1).
-        return _claim(state.at(idle=ending))
+        return _end_by_plan(state, ending)
     state = state.at(phase=Phase.PLANNED)
     return do(state, Point.ACQUIRE_LOCKS) if state.attempt else _claim(state)
+
+
+def _end_by_plan(state: OperationState, ending: Ending) -> Step:
+    """End without a commit, in a way that keeps out whoever planned before us and sleeps since:
+    it could begin after this was told (Z1)."""
+    state = state.at(by_plan=ending)
+    if not state.attempt:
+        return _claim(state)
+    return close(state, Closing((Point.RECORD_RESULT, *_unlock(state)), ending))
+
+
+def _unlock(state: OperationState) -> tuple[Point, ...]:
+    return (Point.RELEASE_LOCKS,) if state.token else ()
 
 
 def _claim(state: OperationState) -> Step:
@@ -315,7 +330,13 @@ def _abandoned_before(state: OperationState, _event: AbandonedBefore) -> Step:
     # Whatever we meant to say of the operation, or to do next: the other session says and does.
     message = f"attempt {state.attempt} was taken for dead and abandoned by another session"
     ending = Ending(Phase.FAILED, Reason.ABANDONED, message, state.attempt, plan=state.plan)
-    return close(state, Closing((Point.CLEAN_ATTEMPT, Point.RELEASE_LOCKS), ending))
+    wrote = () if state.by_plan is not None else (Point.CLEAN_ATTEMPT,)
+    return close(state, Closing((*wrote, Point.RELEASE_LOCKS), ending))
+
+
+def _ended_by_plan(state: OperationState, _event: EndedByPlan) -> Step:
+    # Who looks again finds how.
+    return do(OperationState(limits=state.limits, asked=state.asked), Point.READ_TABLE)
 
 
 # Plain answers, failures, requests -----------------------------------------------------------
@@ -337,9 +358,8 @@ def _done(state: OperationState, event: Done) -> Step:
         return close(state, state.closing)
     if event.point is Point.CLAIM_ATTEMPT and state.waiting is not None:
         state = state.at(attempt=state.waiting.attempt, own=True)
-        if state.idle is not None:
-            ending = replace(state.idle, attempt=state.attempt)
-            return close(state, Closing((Point.RECORD_RESULT,), ending))
+        if state.by_plan is not None:
+            return _end_by_plan(state, replace(state.by_plan, attempt=state.attempt))
         return do(state, Point.ACQUIRE_LOCKS)
     if event.point is Point.START_JOB:
         return do(state, Point.POLL_JOB, phase=Phase.RUNNING, delay_ms=state.limits.poll_ms)
@@ -368,6 +388,8 @@ def _effect_failed(state: OperationState, event: EffectFailed) -> Step:
             state = state.at(hindrance=(event.reason, message))
         effect = replace(event.effect, delay_ms=delay)
         return state.at(retries=state.retries + 1, waiting=effect), (effect,)
+    if state.by_plan is not None and event.effect.point is not Point.RELEASE_LOCKS:
+        return _untold(state, state.by_plan, event)
     if state.closing is not None:
         return _closing_failed(state, state.closing, event)
     if event.effect.point is Point.LOOK_UP_COMMIT:
@@ -376,15 +398,33 @@ def _effect_failed(state: OperationState, event: EffectFailed) -> Step:
         message += "Run it again to find out"
         ending = Ending(Phase.FAILED, Reason.STORAGE_ERROR, message, state.attempt)
         return close(state, Closing((Point.STOP_JOB, Point.RELEASE_LOCKS), ending))
-    if event.effect.point is Point.PLAN and event.fresh and _may_be_outdated(state):
+    if event.effect.point is Point.PLAN:
+        return _plan_failed(state, event)
+    return fail(state, event.reason, event.message, fresh=event.fresh)
+
+
+def _plan_failed(state: OperationState, event: EffectFailed) -> Step:
+    if event.fresh and _may_be_outdated(state):
         # A vacuum may have taken what this version names: is there another one by now?
         return do(state, Point.READ_TABLE, unreadable=(*state.unreadable, state.version))
-    return fail(state, event.reason, event.message, fresh=event.fresh)
+    again = event.reason in UNRECORDED or (event.fresh and state.attempt)
+    if again or state.limits.dry_run:
+        return fail(state, event.reason, event.message, fresh=event.fresh)
+    return _end_by_plan(
+        state, Ending(Phase.FAILED, event.reason, event.message, state.attempt, plan=state.plan)
+    )
 
 
 def _may_be_outdated(state: OperationState) -> bool:
     known, tries = state.unreadable, state.limits.effect_retries
     return state.version not in known and len(known) < tries
+
+
+def _untold(state: OperationState, ending: Ending, event: EffectFailed) -> Step:
+    """What a plan came to may be told only once nobody can begin any more."""
+    message = f"{ending.message}; this could not be recorded: {event.message}"
+    untold = Ending(Phase.FAILED, event.reason, message, state.attempt, plan=state.plan)
+    return close(state, Closing(_unlock(state), untold))
 
 
 def _closing_failed(state: OperationState, closing: Closing, event: EffectFailed) -> Step:
@@ -422,6 +462,7 @@ _HANDLERS: dict[type[Event], Callable[[OperationState, Any], Step]] = {
     CommitUnknown: _commit_unknown,
     AbandonRefused: _abandon_refused,
     AbandonedBefore: _abandoned_before,
+    EndedByPlan: _ended_by_plan,
     Done: _done,
     EffectFailed: _effect_failed,
     Asked: asked,

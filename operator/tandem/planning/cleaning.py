@@ -86,8 +86,8 @@ class Ended:
     `succeeded` and `abandoned` are attempts, 0 for none; `closed` says that none may commit any
     more. `logged` says that the log itself shows the success. `version` and `committed_ms` are
     of the success: where its commit is gone, the first version and time that are not earlier.
-    `recorded`: there is a result. `idle` is the attempt whose owner found nothing to do, 0 for
-    none: its claim keeps out processes that planned before and sleep since, so it stays.
+    `recorded`: there is a result. `idle` is the attempt that its own plan ended, 0 for none: its
+    claim keeps out processes that planned before and sleep since, so it stays.
     """
 
     succeeded: int = 0
