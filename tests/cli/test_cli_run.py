@@ -198,7 +198,9 @@ def test_what_went_wrong_stands_below_the_table(
     [row] = [line for line in lines if "JobFailed, see below" in line]
     told = lines.index("TableUpdate/late: JobFailed: the job died")
     assert told > lines.index(row)
-    assert lines[told + 1].strip().startswith("remedy:   Read the log that the message names")
+    # Without --only, what has succeeded beside it would be done once more.
+    remedy = "Read the log that the message names, then tandem run --again --only TableUpdate/late."
+    assert lines[told + 1].strip() == f"remedy:   {remedy}"
 
 
 def test_quiet_says_nothing_on_the_way(tandem: Tandem, fake: FakeEngine, files: Path) -> None:

@@ -13,6 +13,7 @@ from tandem.delta.protocol import (
     FEATURES,
     OperationKind,
     check,
+    check_commits,
     check_readable,
     enable_deletion_vectors,
     features_in_use,
@@ -217,6 +218,32 @@ def test_what_blocks_the_log_and_what_only_blocks_the_rows() -> None:
         with pytest.raises(UnsupportedFeature):
             check_readable(protocol, _metadata())
     check_readable(Protocol(1, 7, frozenset(), frozenset({"fromTheFuture"})), _metadata())
+
+
+@pytest.mark.parametrize(
+    ("protocol", "metadata"),
+    [
+        (_named("fromTheFuture"), _metadata()),
+        (Protocol(1, 7, frozenset(), frozenset({"fromTheFuture"})), _metadata()),
+        (Protocol(1, 8), _metadata()),
+        (
+            Protocol(1, 7, frozenset(), frozenset({"coordinatedCommits-preview"})),
+            _metadata({"delta.coordinatedCommits.commitCoordinator": "x"}),
+        ),
+        (Protocol(1, 2), _metadata({"delta.setTransactionRetentionDuration": "1 day"})),
+    ],
+)
+def test_where_not_even_a_commit_without_files_may_be_put(
+    protocol: Protocol, metadata: Metadata
+) -> None:
+    with pytest.raises(UnsupportedFeature, match="to commit is refused"):
+        check_commits(protocol, metadata)
+
+
+def test_what_only_forbids_files_forbids_no_commit_without_files() -> None:
+    features = frozenset({"rowTracking", "appendOnly", "icebergCompatV1"})
+    configuration = {"delta.appendOnly": "true", "delta.enableIcebergCompatV1": "true"}
+    check_commits(Protocol(1, 7, frozenset(), features), _metadata(configuration))
 
 
 def test_upgrade_to_deletion_vectors_lists_all_legacy_features() -> None:

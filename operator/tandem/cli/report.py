@@ -48,7 +48,7 @@ def result_table(outcomes: Sequence[Outcome]) -> Group:
         status = outcome.status
         message = message_of(status)
         if status.phase is Phase.FAILED and message:
-            todo = remedy_here(message.partition(":")[0]).replace("`", "")  # those are for pages
+            todo = remedy_here(message.partition(":")[0], _again(outcome)).replace("`", "")
             hint = f"\n    remedy:   {todo}" if todo else ""
             below.append(Text(f"{outcome.resource.id}: {message}{hint}\n"))
             message = message.partition(":")[0] + ", see below"
@@ -70,6 +70,13 @@ def result_table(outcomes: Sequence[Outcome]) -> Group:
         )
     names = ["resource", "phase", "version", "files", "rows", "segments", "message"]
     return Group(table_of(names, rows), *below)
+
+
+def _again(outcome: Outcome) -> str:
+    """What has succeeded beside it is not to be done twice. Tables are looked at every time."""
+    if isinstance(outcome.status, TableStatus):
+        return "tandem run"
+    return f"tandem run --again --only {outcome.resource.id}"
 
 
 def counted(files: int) -> str:

@@ -99,9 +99,13 @@ REMEDY: Final[Mapping[Reason, str]] = {
     Reason.CORRUPT_LOG: "Restore the file that the message names from a copy of the store; Tandem "
     "touches nothing until then.",
     Reason.CORRUPT_DELETION_VECTOR: "Restore the file that the message names from a copy of the "
-    "store.",
-    Reason.DATA_FILE_MISSING: "Restore the file, or the table to a version without it.",
-    Reason.UNSUPPORTED_FEATURE: "Leave this table to its engine, or drop the feature there.",
+    "store, " + _AGAIN + ".",
+    Reason.DATA_FILE_MISSING: "Restore the file, or the table to a version without it, "
+    + _AGAIN
+    + ".",
+    Reason.UNSUPPORTED_FEATURE: "Leave this table to its engine, or drop the feature there, "
+    + _AGAIN
+    + ".",
     Reason.DELETION_VECTORS_DISABLED: "Set `spec.enableDeletionVectors` of the LakeTable, "
     + _AGAIN
     + ".",
@@ -146,25 +150,34 @@ REMEDY: Final[Mapping[Reason, str]] = {
 }
 """Reasons that need nothing have none."""
 
+_OR_THE_TABLE: Final = "Correct the resource; or the table, then `{again}`."
+_RESTORE: Final = "Restore the file or the table, then `{again}`."
 
 HERE: Final[Mapping[Reason, str]] = {
-    Reason.CONFLICT: "`tandem run --again` begins anew with the latest version; a higher "
+    Reason.INVALID_SPEC: _OR_THE_TABLE,
+    Reason.INVALID_STATEMENT: _OR_THE_TABLE,
+    Reason.CORRUPT_DELETION_VECTOR: _RESTORE,
+    Reason.DATA_FILE_MISSING: _RESTORE,
+    Reason.UNSUPPORTED_FEATURE: "Leave this table to its engine, or drop the feature there, then "
+    "`{again}`.",
+    Reason.DELETION_VECTORS_DISABLED: "After that, `{again}`.",
+    Reason.CONFLICT: "`{again}` begins anew with the latest version; a higher "
     "`conflict.maxAttempts` goes on for longer.",
-    Reason.JOB_FAILED: "Read the log that the message names, then `tandem run --again`.",
-    Reason.JOB_TIMEOUT: "Read the job's log, then `tandem run --again`.",
+    Reason.JOB_FAILED: "Read the log that the message names, then `{again}`.",
+    Reason.JOB_TIMEOUT: "Read the job's log, then `{again}`.",
     Reason.OUT_OF_MEMORY: "Give it more memory in `sparkTemplate`.",
-    Reason.STORAGE_FULL: "Make room, then `tandem run --again`.",
+    Reason.STORAGE_FULL: "Make room, then `{again}`.",
     Reason.ACCESS_DENIED: "Check the credentials in the environment, and their rights.",
     Reason.SOURCE_CHANGED: "Let nobody write to the source meanwhile, or name the `version` of a "
-    "Delta table, then `tandem run --again`.",
-    Reason.OUTPUT_MISSING: "Find out who deletes files below the table, then `tandem run --again`.",
-    Reason.TABLE_REPLACED: "`tandem run --again` works on the table as it is now.",
-    Reason.BACKOFF_LIMIT_EXCEEDED: "Cure what the message says, then `tandem run --again`.",
-    Reason.DEADLINE_EXCEEDED: "`tandem run --again` with a longer deadline.",
+    "Delta table, then `{again}`.",
+    Reason.OUTPUT_MISSING: "Find out who deletes files below the table, then `{again}`.",
+    Reason.TABLE_REPLACED: "`{again}` works on the table as it is now.",
+    Reason.BACKOFF_LIMIT_EXCEEDED: "Cure what the message says, then `{again}`.",
+    Reason.DEADLINE_EXCEEDED: "`{again}` with a longer deadline.",
     Reason.COUNT_MISMATCH: "Nothing was published. Please report it.",
     Reason.INTERNAL_ERROR: "Please report it.",
 }
-"""What to do without a cluster, where the message does not say it."""
+"""What to do without a cluster, where the message does not say it. `{again}` is a command."""
 
 
 def remedy(reason: str) -> str:
@@ -172,6 +185,7 @@ def remedy(reason: str) -> str:
     return REMEDY.get(Reason(reason), "") if reason in set(Reason) else ""
 
 
-def remedy_here(reason: str) -> str:
-    """What to do about a `tandem run`, "" where nothing is known or the message says it."""
-    return HERE.get(Reason(reason), "") if reason in set(Reason) else ""
+def remedy_here(reason: str, again: str) -> str:
+    """What to do about a `tandem run`, "" where nothing is known or the message says it.
+    `again` is the command that begins this resource anew, and nothing else."""
+    return HERE[Reason(reason)].format(again=again) if reason in HERE else ""
