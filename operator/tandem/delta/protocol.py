@@ -179,7 +179,7 @@ _TABLE = (
     Feature("redirectReaderWriter-preview", _property_set("delta.redirectReaderWriter"), _ALL,
             "the table is somewhere else", blocks_log=True),
     Feature("redirectWriterOnly-preview", _property_set("delta.redirectWriterOnly"), _WRITES,
-            "the table is written somewhere else"),
+            "the table is written somewhere else", blocks_commits=True),
 )  # fmt: skip
 
 FEATURES: Mapping[str, Feature] = {feature.name: feature for feature in _TABLE}

@@ -10,8 +10,8 @@ from dataclasses import replace
 
 from tandem.errors import Reason
 from tandem.operations.effects import Point
-from tandem.operations.events import Ask, Asked
-from tandem.operations.moves import Step, give_up
+from tandem.operations.events import Ask, Asked, Ending
+from tandem.operations.moves import Step, end_by_plan, give_up
 from tandem.operations.state import OperationState
 from tandem.spec.status import Phase
 
@@ -41,6 +41,8 @@ def asked(state: OperationState, event: Asked) -> Step:
         return _again(state)
     if state.closing is not None or _must_look_first(state, event.what):
         return _again(state.at(asked=event.what))
+    if state.by_plan is not None and event.what is Ask.DEADLINE:
+        return _again(state)  # it ends as it is
     return stop(state, event.what)
 
 
@@ -62,6 +64,8 @@ def _again(state: OperationState) -> Step:
 
 
 def stop(state: OperationState, what: Ask) -> Step:
-    """Give up what is under way, as was asked."""
+    """Give up what is under way, as was asked. Where an operation stands is known by now."""
     phase, reason, message = _ASKED[what]
+    if what is Ask.DEADLINE and not state.attempt and not state.limits.dry_run:
+        return end_by_plan(state.at(asked=None), Ending(phase, reason, message))
     return give_up(state.at(asked=None), phase, reason, message, counted=what is Ask.DEADLINE)

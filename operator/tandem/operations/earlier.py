@@ -84,6 +84,12 @@ def by_plan(store: Store, operation_id: str, attempt: int) -> Ending | None:
     return Ending(Phase(ended.phase), Reason(ended.reason), ended.message, attempt)
 
 
+def last_by_plan(store: Store, operation_id: str) -> Ending | None:
+    """The same of the highest attempt that anybody has claimed."""
+    last = highest_claim(store, operation_id)
+    return by_plan(store, operation_id, last) if last else None
+
+
 def _known(jobs: JobRunner, operation_id: str, attempt: int) -> bool:
     # Of a job that has ended, the runner knows why: that is worth more than a guess.
     return jobs.status(layout.job_name(operation_id, attempt)).phase is not JobPhase.UNKNOWN

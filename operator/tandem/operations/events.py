@@ -91,6 +91,13 @@ class EndedByPlan:
 
 
 @dataclass(frozen=True, slots=True)
+class RecordedBefore:
+    """Another process has recorded, and perhaps told, how the operation ended."""
+
+    ending: Ending
+
+
+@dataclass(frozen=True, slots=True)
 class ClaimLost:
     """Another process claimed the attempt first."""
 
@@ -242,6 +249,7 @@ Event = (
     | CommitFound
     | PlanMade
     | EndedByPlan
+    | RecordedBefore
     | ClaimLost
     | AttemptAdopted
     | AdoptionRefused

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tandem.delta.snapshot import Snapshot
 from tandem.errors import ObjectNotFound
-from tandem.operations import commit, layout, records
+from tandem.operations import commit, earlier, layout, records
 from tandem.operations.records import OperationRecord, ResultRecord
 from tandem.operations.work import Identity, Table
 from tandem.spec.identity import canonical_spec, spec_hash
@@ -64,7 +64,9 @@ def _began(table: Table, snapshot: Snapshot, operation_id: str) -> bool:
 
 def _finished(table: Table, snapshot: Snapshot, operation_id: str) -> bool:
     stops = commit.stops(snapshot, operation_id)
-    return stops.succeeded > 0 or stops.closed or _exists(table, layout.result(operation_id))
+    if stops.succeeded > 0 or stops.closed or _exists(table, layout.result(operation_id)):
+        return True
+    return earlier.last_by_plan(table.store, operation_id) is not None
 
 
 def _failed(table: Table, snapshot: Snapshot, operation_id: str) -> bool:
@@ -74,7 +76,10 @@ def _failed(table: Table, snapshot: Snapshot, operation_id: str) -> bool:
         return False
     path = layout.result(operation_id)
     record = records.load(table.store, path, ResultRecord, operation_id=operation_id)
-    return stops.closed if record is None else record.phase == Phase.FAILED
+    if record is not None:
+        return record.phase == Phase.FAILED
+    told = earlier.last_by_plan(table.store, operation_id)
+    return stops.closed if told is None else told.phase is Phase.FAILED
 
 
 def _of_another_table(table: Table, snapshot: Snapshot, operation_id: str) -> bool:

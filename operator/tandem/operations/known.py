@@ -91,7 +91,7 @@ class Knowledge:
                 continue  # its claim is all there is of it, and stays
             key = (file.operation_id, file.attempt)
             touched.setdefault(key, 0)
-            if file.path != layout.ended(*key):  # written by whoever took it for dead
+            if file.path != layout.ended(*key):  # that is no work on it
                 touched[key] = max(touched[key], file.modified_ms)
         return [
             Unfinished(operation_id, attempt, ms, self._lives(operation_id, attempt))

@@ -12,6 +12,7 @@ from typing import Any
 from tandem.errors import Reason
 from tandem.operations.effects import Effect, Point
 from tandem.operations.events import Ending
+from tandem.operations.layout import MOST_ATTEMPTS
 from tandem.operations.state import Closing, OperationState
 from tandem.spec.status import OperationResult, Phase
 
@@ -62,6 +63,33 @@ def end(state: OperationState, ending: Ending) -> Step:
     return state.at(
         phase=ending.phase, ended=ending, waiting=None, closing=None, message=ending.message
     ), ()
+
+
+def claim(state: OperationState) -> Step:
+    """Claim the attempt after all that are known."""
+    attempt = max(state.earlier, state.abandoned) + 1
+    if attempt > MOST_ATTEMPTS:
+        return too_many(state, attempt - 1)
+    return perform(state, Effect(Point.CLAIM_ATTEMPT, attempt))
+
+
+def too_many(state: OperationState, attempts: int) -> Step:
+    message = f"the log or `_tandem` say that there were {attempts} attempts; no more than "
+    message += f"{MOST_ATTEMPTS} are made"
+    return end(state, Ending(Phase.FAILED, Reason.BACKOFF_LIMIT_EXCEEDED, message))
+
+
+def end_by_plan(state: OperationState, ending: Ending) -> Step:
+    """End before anything was begun, in a way that keeps out whoever planned before us and
+    sleeps since: it could begin after this was told (Z1)."""
+    state = state.at(by_plan=ending)
+    if not state.attempt:
+        return claim(state)
+    return close(state, Closing((Point.RECORD_RESULT, *unlock(state)), ending))
+
+
+def unlock(state: OperationState) -> tuple[Point, ...]:
+    return (Point.RELEASE_LOCKS,) if state.token else ()
 
 
 def close(state: OperationState, closing: Closing) -> Step:

@@ -43,6 +43,7 @@ from tandem.operations.events import (
     LocksGranted,
     LocksWaiting,
     PlanMade,
+    RecordedBefore,
     TableRead,
     Verdict,
 )
@@ -360,14 +361,18 @@ class Performer:
         self._put_identity()
         path = layout.result(self._id)
         ending = state.closing.ending
-        if state.by_plan is not None and not self._publisher.ends_by_plan(ending, self._token):
-            return AbandonedBefore()
+        if state.by_plan is not None:
+            spoke = self._publisher.ends_by_plan(self.work, ending, self._token)
+            if not spoke:
+                return AbandonedBefore()
         record = self._record(ending)
         # The log is the truth: whatever somebody recorded who did not see it, goes.
         if ending.result is not None and ending.result.version is not None:
             self._store.put(path, records.encode(record))
-        else:
-            records.put_once(self._store, path, record)
+        elif not records.put_once(self._store, path, record):
+            there = records.load(self._store, path, ResultRecord, operation_id=self._id)
+            if there is not None and not state.succeeded:
+                return RecordedBefore(earlier.ending_of(there))
         return Done(effect.point)
 
     def _record(self, ending: Ending) -> ResultRecord:

@@ -101,15 +101,25 @@ class Publisher:
             counted=closing.counted,
             token=session,
         )
+        self.refresh(work)
+        stops = commit.stops(work.snapshot, self._id)
+        if stops.succeeded:
+            return AbandonRefused(stops.succeeded)
+        if not stops.forbid(attempt) or (closing.closes and not stops.closed):
+            _require_writable(work)  # before it is ended: else it must stay as it is
         there = self._end(ended)
         if there.phase:
             return EndedByPlan()
         if state.own and there.token != session:
             return self._commit_abandonment(work, effect, attempt) or AbandonedBefore()
         if closing.closes:
+            last = earlier.highest_claim(self._store, self._id)
+            if last > attempt:
+                attempt = last
+                if self._end(ended.model_copy(update={"attempt": last})).phase:
+                    return EndedByPlan()
             # How it ends must be known to whoever finds it closed and no result.
             self._store.put(layout.ending(self._id), records.encode(record))
-            attempt = max(attempt, earlier.highest_claim(self._store, self._id))
         refused = self._commit_abandonment(work, effect, attempt, closes=closing.closes)
         return refused or Done(effect.point)
 
@@ -135,7 +145,7 @@ class Publisher:
             raise AlreadyExists(refused.message, resource=self._table.location)
         return refused is None
 
-    def ends_by_plan(self, ending: Ending, session: str) -> bool:
+    def ends_by_plan(self, work: Work, ending: Ending, session: str) -> bool:
         """Whether it is this session that ends its attempt, and with it the operation, without
         a word in the log; else it was taken for dead, and may not speak. Raises: StorageError."""
         ended = EndedRecord(
@@ -147,7 +157,11 @@ class Publisher:
             token=session,
             phase=ending.phase,
         )
-        return self._end(ended).token == session
+        if self._end(ended).token != session:
+            return False
+        # Perhaps somebody else had, and the record of it was cleaned away since: the log knows.
+        self.refresh(work)
+        return not commit.stops(work.snapshot, self._id).forbid(ending.attempt)
 
     def _end(self, ended: EndedRecord) -> EndedRecord:
         """Put if absent how the attempt ended; what is there then, perhaps somebody else's."""
@@ -228,11 +242,17 @@ def _live_attempts(snapshot: Snapshot, operation_id: str) -> set[int]:
     return {int(match[1]) for match in map(folder.search, ours) if match is not None}
 
 
+def _require_writable(work: Work) -> None:
+    """Raises: UnsupportedFeature."""
+    snapshot, resource = work.snapshot, work.identity.display
+    protocol.check_commits(snapshot.protocol, snapshot.metadata, resource=resource)
+
+
 def _require_uncommitted(work: Work, highest: int) -> None:
     """Before attempts are declared dead, and then cleaned. Raises: UnsupportedFeature,
     CorruptLog."""
     identity, snapshot = work.identity, work.snapshot
-    protocol.check_commits(snapshot.protocol, snapshot.metadata, resource=identity.display)
+    _require_writable(work)
     live = [n for n in _live_attempts(snapshot, identity.operation_id) if n <= highest]
     if live:
         raise CorruptLog(

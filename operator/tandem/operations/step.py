@@ -45,23 +45,28 @@ from tandem.operations.events import (
     LocksGranted,
     LocksWaiting,
     PlanMade,
+    RecordedBefore,
     RoundDone,
     Started,
     TableRead,
     Verdict,
 )
+from tandem.operations.failures import failed
 from tandem.operations.layout import MOST_ATTEMPTS
 from tandem.operations.moves import (
     GIVE_UP,
-    UNRECORDED,
     Step,
+    claim,
     close,
     do,
     end,
+    end_by_plan,
     fail,
     give_up,
     perform,
     succeed,
+    too_many,
+    unlock,
 )
 from tandem.operations.state import Closing, OperationState
 from tandem.spec.status import PLANNED_ONLY, Phase
@@ -92,7 +97,7 @@ def _table_read(state: OperationState, event: TableRead) -> Step:
     )
     if not state.attempt:
         if event.abandoned > MOST_ATTEMPTS and not (event.succeeded or event.closed):
-            return _too_many(state, event.abandoned)
+            return too_many(state, event.abandoned)
         return do(state, Point.CHECK_EARLIER_OUTCOME)
     if event.succeeded > state.attempt <= event.abandoned:
         # A later attempt succeeded, and cleaned before we wrote (the rest of) our files.
@@ -197,35 +202,9 @@ def _plan_made(state: OperationState, event: PlanMade) -> Step:
             Reason.SUPERSEDED if event.superseded else Reason.NOTHING_TO_DO,
             event.nothing_to_do, state.attempt, plan=event.plan,
         )  # fmt: skip
-        return _end_by_plan(state, ending)
+        return end_by_plan(state, ending)
     state = state.at(phase=Phase.PLANNED)
-    return do(state, Point.ACQUIRE_LOCKS) if state.attempt else _claim(state)
-
-
-def _end_by_plan(state: OperationState, ending: Ending) -> Step:
-    """End without a commit, in a way that keeps out whoever planned before us and sleeps since:
-    it could begin after this was told (Z1)."""
-    state = state.at(by_plan=ending)
-    if not state.attempt:
-        return _claim(state)
-    return close(state, Closing((Point.RECORD_RESULT, *_unlock(state)), ending))
-
-
-def _unlock(state: OperationState) -> tuple[Point, ...]:
-    return (Point.RELEASE_LOCKS,) if state.token else ()
-
-
-def _claim(state: OperationState) -> Step:
-    attempt = max(state.earlier, state.abandoned) + 1
-    if attempt > MOST_ATTEMPTS:
-        return _too_many(state, attempt - 1)
-    return perform(state, Effect(Point.CLAIM_ATTEMPT, attempt))
-
-
-def _too_many(state: OperationState, attempts: int) -> Step:
-    message = f"the log or `_tandem` say that there were {attempts} attempts; no more than "
-    message += f"{MOST_ATTEMPTS} are made"
-    return end(state, Ending(Phase.FAILED, Reason.BACKOFF_LIMIT_EXCEEDED, message))
+    return do(state, Point.ACQUIRE_LOCKS) if state.attempt else claim(state)
 
 
 def _claim_lost(state: OperationState, _event: ClaimLost) -> Step:
@@ -336,7 +315,15 @@ def _abandoned_before(state: OperationState, _event: AbandonedBefore) -> Step:
 
 def _ended_by_plan(state: OperationState, _event: EndedByPlan) -> Step:
     # Who looks again finds how.
-    return do(OperationState(limits=state.limits, asked=state.asked), Point.READ_TABLE)
+    message = "another process has ended the operation"
+    ending = Ending(Phase.FAILED, Reason.ABANDONED, message, state.attempt)
+    return close(state, Closing(unlock(state), ending, again=True))
+
+
+def _recorded_before(state: OperationState, event: RecordedBefore) -> Step:
+    # Somebody has been told that: nobody is told anything else.
+    assert state.closing is not None
+    return close(state, replace(state.closing, ending=event.ending))
 
 
 # Plain answers, failures, requests -----------------------------------------------------------
@@ -359,7 +346,7 @@ def _done(state: OperationState, event: Done) -> Step:
     if event.point is Point.CLAIM_ATTEMPT and state.waiting is not None:
         state = state.at(attempt=state.waiting.attempt, own=True)
         if state.by_plan is not None:
-            return _end_by_plan(state, replace(state.by_plan, attempt=state.attempt))
+            return end_by_plan(state, replace(state.by_plan, attempt=state.attempt))
         return do(state, Point.ACQUIRE_LOCKS)
     if event.point is Point.START_JOB:
         return do(state, Point.POLL_JOB, phase=Phase.RUNNING, delay_ms=state.limits.poll_ms)
@@ -371,74 +358,6 @@ def _done(state: OperationState, event: Done) -> Step:
     elif event.point is Point.READ_RESULT:
         changes = {"phase": Phase.RECONCILING}
     return do(state, _NEXT[event.point], **changes)
-
-
-LONGEST_PATIENCE_MS = 10_000
-"""How long it waits at most before it asks a service again that did not answer."""
-
-
-def _effect_failed(state: OperationState, event: EffectFailed) -> Step:
-    # On the way out nobody is waited for: leases expire by themselves, and jobs are owned.
-    patient = event.patient and state.closing is None
-    if patient or (event.retryable and state.retries < state.limits.effect_retries):
-        delay = state.limits.retry_delay_ms * 2 ** min(state.retries, 16) // 4
-        if patient:
-            delay = min(delay, LONGEST_PATIENCE_MS)
-            message = f"waits, nothing is lost: {event.message}"
-            state = state.at(hindrance=(event.reason, message))
-        effect = replace(event.effect, delay_ms=delay)
-        return state.at(retries=state.retries + 1, waiting=effect), (effect,)
-    if state.by_plan is not None and event.effect.point is not Point.RELEASE_LOCKS:
-        return _untold(state, state.by_plan, event)
-    if state.closing is not None:
-        return _closing_failed(state, state.closing, event)
-    if event.effect.point is Point.LOOK_UP_COMMIT:
-        # Perhaps committed, perhaps not: nothing may be deleted, nothing claimed (Z20).
-        message = f"whether version {event.effect.version} is ours is unknown: {event.message}. "
-        message += "Run it again to find out"
-        ending = Ending(Phase.FAILED, Reason.STORAGE_ERROR, message, state.attempt)
-        return close(state, Closing((Point.STOP_JOB, Point.RELEASE_LOCKS), ending))
-    if event.effect.point is Point.PLAN:
-        return _plan_failed(state, event)
-    return fail(state, event.reason, event.message, fresh=event.fresh)
-
-
-def _plan_failed(state: OperationState, event: EffectFailed) -> Step:
-    if event.fresh and _may_be_outdated(state):
-        # A vacuum may have taken what this version names: is there another one by now?
-        return do(state, Point.READ_TABLE, unreadable=(*state.unreadable, state.version))
-    again = event.reason in UNRECORDED or (event.fresh and state.attempt)
-    if again or state.limits.dry_run:
-        return fail(state, event.reason, event.message, fresh=event.fresh)
-    return _end_by_plan(
-        state, Ending(Phase.FAILED, event.reason, event.message, state.attempt, plan=state.plan)
-    )
-
-
-def _may_be_outdated(state: OperationState) -> bool:
-    known, tries = state.unreadable, state.limits.effect_retries
-    return state.version not in known and len(known) < tries
-
-
-def _untold(state: OperationState, ending: Ending, event: EffectFailed) -> Step:
-    """What a plan came to may be told only once nobody can begin any more."""
-    message = f"{ending.message}; this could not be recorded: {event.message}"
-    untold = Ending(Phase.FAILED, event.reason, message, state.attempt, plan=state.plan)
-    return close(state, Closing(_unlock(state), untold))
-
-
-def _closing_failed(state: OperationState, closing: Closing, event: EffectFailed) -> Step:
-    """On the way out nothing but an abandonment matters: without it, files must stay."""
-    if event.effect.point is not Point.ABANDON_ATTEMPT:
-        return close(state, closing)
-    ending = Ending(
-        Phase.FAILED,
-        event.reason,
-        f"{closing.ending.message}; the attempt could not be closed: {event.message}",
-        state.attempt,
-        plan=state.plan,
-    )
-    return close(state, Closing((Point.RELEASE_LOCKS,), ending))
 
 
 _HANDLERS: dict[type[Event], Callable[[OperationState, Any], Step]] = {
@@ -463,7 +382,8 @@ _HANDLERS: dict[type[Event], Callable[[OperationState, Any], Step]] = {
     AbandonRefused: _abandon_refused,
     AbandonedBefore: _abandoned_before,
     EndedByPlan: _ended_by_plan,
+    RecordedBefore: _recorded_before,
     Done: _done,
-    EffectFailed: _effect_failed,
+    EffectFailed: failed,
     Asked: asked,
 }
