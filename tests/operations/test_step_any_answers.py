@@ -26,12 +26,14 @@ from tandem.operations.events import (
     EarlierFound,
     EffectFailed,
     EndedByPlan,
+    Ending,
     Event,
     JobLost,
     JobRunning,
     LocksGranted,
     LocksWaiting,
     PlanMade,
+    RecordedBefore,
     RoundDone,
     Started,
     TableRead,
@@ -39,6 +41,7 @@ from tandem.operations.events import (
 )
 from tandem.operations.state import OperationState
 from tandem.operations.step import step
+from tandem.spec.status import Phase
 
 _RANDOM_EVENTS = st.one_of(
     st.builds(
@@ -80,6 +83,7 @@ _RANDOM_EVENTS = st.one_of(
             AbandonRefused(1),
             AbandonedBefore(),
             EndedByPlan(),
+            RecordedBefore(Ending(Phase.FAILED, Reason.CONFLICT, "told", 1)),
             *(Asked(ask) for ask in Ask),
         ]
     ),
@@ -99,7 +103,7 @@ _ANSWERS = {
     Point.PUT_COMMIT: (CommitPut, CommitLost, CommitUnknown),
     Point.LOOK_UP_COMMIT: (CommitPut, CommitLost),
     Point.ABANDON_ATTEMPT: (AbandonRefused, AbandonedBefore, EndedByPlan, Done),
-    Point.RECORD_RESULT: (AbandonedBefore, Done),
+    Point.RECORD_RESULT: (AbandonedBefore, RecordedBefore, Done),
 }
 """Which events a point may answer with; others answer `Done`."""
 

@@ -46,6 +46,11 @@ def test_asked_to_stop(ask: Ask, phase: Phase, reason: Reason, closes: bool) -> 
     assert state.closing.counted is (ask is Ask.DEADLINE)
 
 
+def recorded_for(ask: Ask) -> list[Event]:
+    """What it still does before it tells that it has stopped. A deadline is for good."""
+    return [Done(Point.CLAIM_ATTEMPT), Done(Point.RECORD_RESULT)] if ask is Ask.DEADLINE else []
+
+
 @pytest.mark.parametrize("ask", [Ask.CANCEL, Ask.SUSPEND, Ask.DEADLINE])
 def test_asked_to_stop_before_it_is_known_whether_it_committed(ask: Ask) -> None:
     begin: list[Event] = [Started(), Asked(ask), TableRead(3, succeeded=1), EarlierFound(attempt=1)]
@@ -56,9 +61,10 @@ def test_asked_to_stop_before_it_is_known_whether_it_committed(ask: Ask) -> None
         Point.CHECK_EARLIER_OUTCOME,
         Point.FIND_COMMIT,
     ]
-    state, _ = play([Started(), Asked(ask), TableRead(3), EarlierFound()])
+    state, effects = play([Started(), Asked(ask), TableRead(3), EarlierFound(), *recorded_for(ask)])
     assert state.ended is not None
     assert state.ended.result is None
+    assert Point.PLAN not in points(effects)
 
 
 @pytest.mark.parametrize("ask", [Ask.CANCEL, Ask.SUSPEND, Ask.DEADLINE])
@@ -90,11 +96,13 @@ def test_asked_to_stop_between_two_attempts(ask: Ask) -> None:
         Done(Point.RELEASE_LOCKS),
         TableRead(4, abandoned=1),
         EarlierFound(attempt=1, failures=1),
+        *recorded_for(ask),
     ]
     state, effects = play(events)
     assert state.ended is not None
     assert state.ended.reason is not Reason.JOB_FAILED
-    assert effects[-2] == Effect(Point.READ_TABLE)  # without the delay of another attempt
+    # Without the delay of another attempt.
+    assert effects[-2 - len(recorded_for(ask))] == Effect(Point.READ_TABLE)
     assert Point.PLAN not in points(effects[len(RUNNING) :])
 
 

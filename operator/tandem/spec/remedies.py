@@ -92,12 +92,14 @@ REMEDY: Final[Mapping[Reason, str]] = {
     "docs/statements.md.",
     Reason.REFERENCE_NOT_FOUND: "Create what the message names, in the same namespace.",
     Reason.LOCATION_NOT_ALLOWED: "Use a location that the operator allows, or have its "
-    "administrator allow this one.",
+    "administrator allow this one, " + _AGAIN + ".",
     Reason.UNKNOWN_SEGMENT: "Take names from `kubectl tandem status` or `tandem table segments`, "
     "and create another operation.",
-    Reason.TABLE_NOT_FOUND: "Correct `spec.location`, or let it be created with `spec.create`.",
-    Reason.CORRUPT_LOG: "Restore the file that the message names from a copy of the store; Tandem "
-    "touches nothing until then.",
+    Reason.TABLE_NOT_FOUND: "Correct `spec.location`, or let it be created with `spec.create`; if "
+    "it is the source of an operation, create it, " + _AGAIN + ".",
+    Reason.CORRUPT_LOG: "Restore the file that the message names from a copy of the store, "
+    + _AGAIN
+    + "; Tandem touches nothing until then.",
     Reason.CORRUPT_DELETION_VECTOR: "Restore the file that the message names from a copy of the "
     "store, " + _AGAIN + ".",
     Reason.DATA_FILE_MISSING: "Restore the file, or the table to a version without it, "
@@ -151,11 +153,20 @@ REMEDY: Final[Mapping[Reason, str]] = {
 """Reasons that need nothing have none."""
 
 _OR_THE_TABLE: Final = "Correct the resource; or the table, then `{again}`."
+_MENDED: Final = "Once that is mended, `{again}`."
 _RESTORE: Final = "Restore the file or the table, then `{again}`."
 
 HERE: Final[Mapping[Reason, str]] = {
     Reason.INVALID_SPEC: _OR_THE_TABLE,
     Reason.INVALID_STATEMENT: _OR_THE_TABLE,
+    Reason.REFERENCE_NOT_FOUND: _MENDED,
+    Reason.LOCATION_NOT_ALLOWED: _MENDED,
+    Reason.UNKNOWN_SEGMENT: _OR_THE_TABLE,
+    Reason.TABLE_NOT_FOUND: _MENDED,
+    Reason.VERSION_NOT_FOUND: _OR_THE_TABLE,
+    Reason.STATEMENT_FAILED: _OR_THE_TABLE,
+    Reason.MANIFEST_INVALID: _MENDED,
+    Reason.CORRUPT_LOG: _RESTORE,
     Reason.CORRUPT_DELETION_VECTOR: _RESTORE,
     Reason.DATA_FILE_MISSING: _RESTORE,
     Reason.UNSUPPORTED_FEATURE: "Leave this table to its engine, or drop the feature there, then "
