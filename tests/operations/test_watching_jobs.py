@@ -170,15 +170,17 @@ def test_a_later_round_that_fails_is_not_waited_for() -> None:
     assert single.drive(session).reason is Reason.STATEMENT_FAILED
 
 
-@pytest.mark.parametrize("cleaned", [False, True], ids=["ended", "cleaned"])
-def test_who_was_taken_for_dead_does_not_wait_for_ever(cleaned: bool) -> None:
+@pytest.mark.parametrize("why", ["ended", "recorded", "cleaned"])
+def test_who_was_taken_for_dead_does_not_wait_for_ever(why: str) -> None:
     """Its driver may wait for more rounds, and say so, long after the result was cleaned away."""
     single = Single("compaction")
     session = running(single)
-    if cleaned:
-        single.world.store.delete([layout.plan(single.operation_id, 1)])
+    store, operation_id = single.world.store, single.operation_id
+    if why == "cleaned":
+        store.delete([layout.plan(operation_id, 1)])
     else:
-        single.world.store.put(layout.ended(single.operation_id, 1), b"{}")
+        told = {"ended": layout.ended(operation_id, 1), "recorded": layout.result(operation_id)}
+        store.put(told[why], b"{}")
     for _ in range(LOOK_EVERY):
         assert session.advance()
     waiting = session.state.waiting

@@ -230,10 +230,11 @@ def check_outputs(store: Store, operation_id: str, attempt: int, change: ChangeS
 
 
 def _is_over(store: Store, operation_id: str, attempt: int) -> bool:
-    """Whether somebody has ended the attempt. Later even the record of that is cleaned away,
-    with the plan, which was there before the job."""
+    """Whether somebody has ended the attempt, or the operation. Later even the record of that is
+    cleaned away, with the plan, which was there before the job."""
     ended, plan = layout.ended(operation_id, attempt), layout.plan(operation_id, attempt)
-    return _exists(store, ended) or not _exists(store, plan)
+    told = layout.result(operation_id)
+    return _exists(store, ended) or _exists(store, told) or not _exists(store, plan)
 
 
 def _exists(store: Store, path: str) -> bool:
