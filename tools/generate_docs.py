@@ -90,9 +90,10 @@ def commands() -> str:
         "| 1 | some ended `Failed` |\n"
         "| 2 | the input is wrong, and nothing was started |\n"
         "| 130 | interrupted; what had committed is reported |\n\n"
-        "Running the same file again reports the first result and changes nothing; `--again` "
-        "starts new\nattempts. Resources of one run start together unless `dependsOn` orders them; "
-        "a `LakeTable` comes\nbefore what refers to it.\n"
+        "Running the same file again reports the first result, of a failure too, and changes "
+        "nothing. `--again`\nstarts new attempts, also of what has succeeded: `--only` says of "
+        "which resource.\nResources of one run start together unless `dependsOn` orders them; a "
+        "`LakeTable` comes before\nwhat refers to it.\n"
     )
     runner = CliRunner()
     names = ["", "run", "plan", "scan", "table segments", "table show", "history", "locks", "clean"]
