@@ -103,9 +103,8 @@ class Publisher:
         )
         self.refresh(work)
         stops = commit.stops(work.snapshot, self._id)
-        if stops.succeeded:
-            return AbandonRefused(stops.succeeded)
-        if not stops.forbid(attempt) or (closing.closes and not stops.closed):
+        over = stops.succeeded > 0 or stops.closed
+        if not over and (closing.closes or stops.abandoned < attempt):
             _require_writable(work)  # before it is ended: else it must stay as it is
         there = self._end(ended)
         if there.phase:
