@@ -62,8 +62,8 @@ ENGINE = (
         "dead-though-told",
         "exactly once: nobody goes on with an operation whose end was told; Z1",
         "operations/publisher.py",
-        "if there.phase:\n            return EndedByPlan()",
-        "if there.phase and state.own:\n            return EndedByPlan()",
+        "if there.phase:\n            return EndedUnbegun()",
+        "if there.phase and state.own:\n            return EndedUnbegun()",
         (Check.DRIVERS,),
     ),
     Mutant(

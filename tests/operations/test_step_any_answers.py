@@ -25,7 +25,7 @@ from tandem.operations.events import (
     Done,
     EarlierFound,
     EffectFailed,
-    EndedByPlan,
+    EndedUnbegun,
     Ending,
     Event,
     JobLost,
@@ -82,7 +82,7 @@ _RANDOM_EVENTS = st.one_of(
             CommitUnknown(),
             AbandonRefused(1),
             AbandonedBefore(),
-            EndedByPlan(),
+            EndedUnbegun(),
             RecordedBefore(Ending(Phase.FAILED, Reason.CONFLICT, "told", 1)),
             *(Asked(ask) for ask in Ask),
         ]
@@ -102,7 +102,7 @@ _ANSWERS = {
     Point.ENTER_COMMIT: (CommitRefused, Done),
     Point.PUT_COMMIT: (CommitPut, CommitLost, CommitUnknown),
     Point.LOOK_UP_COMMIT: (CommitPut, CommitLost),
-    Point.ABANDON_ATTEMPT: (AbandonRefused, AbandonedBefore, EndedByPlan, Done),
+    Point.ABANDON_ATTEMPT: (AbandonRefused, AbandonedBefore, EndedUnbegun, Done),
     Point.RECORD_RESULT: (AbandonedBefore, RecordedBefore, Done),
 }
 """Which events a point may answer with; others answer `Done`."""

@@ -104,17 +104,17 @@ def test_a_version_whose_files_are_gone_is_read_again_and_fails_if_it_is_still_t
     _, effects = play([Started(), *once])
     assert effects[-1] == Effect(Point.READ_TABLE)
     state, _ = play([Started(), *once, *once])
-    assert state.by_plan == Ending(Phase.FAILED, Reason.DATA_FILE_MISSING, GONE.message)
+    assert state.unbegun == Ending(Phase.FAILED, Reason.DATA_FILE_MISSING, GONE.message)
 
 
 def test_a_table_that_grows_does_not_hide_for_ever_that_a_file_is_gone() -> None:
     versions = range(Limits().effect_retries + 1)
     events = [e for version in versions for e in (TableRead(version), EarlierFound(), GONE)]
     state, _ = play([Started(), *events[:-1]])
-    assert state.by_plan is None
+    assert state.unbegun is None
     state, _ = step(state, GONE)
-    assert state.by_plan is not None
-    assert state.by_plan.reason is Reason.DATA_FILE_MISSING
+    assert state.unbegun is not None
+    assert state.unbegun.reason is Reason.DATA_FILE_MISSING
 
 
 LOCKING = [

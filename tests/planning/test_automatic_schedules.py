@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from hypothesis import HealthCheck, given, settings
@@ -26,58 +27,87 @@ from tandem.spec.table import AutomaticCompaction
 ZONE = "Europe/Berlin"
 
 
-def watched(
-    crons: list[tuple[str, str]],
-    window: tuple[str, int] | None,
-    interval: int,
-    begin: int,
-    days: int,
-    lasts: list[int],
-) -> list[tuple[int, str]]:
+@dataclass(frozen=True)
+class Case:
+    """A policy of schedules only, and when to look at it. `crons` with their types, `window` with
+    its length; all lengths in minutes. `lasts`: how long compactions take, one after another."""
+
+    crons: list[tuple[str, str]]
+    window: tuple[str, int] | None
+    interval: int
+    begin: int
+    days: int
+    lasts: list[int]
+
+    @property
+    def end(self) -> int:
+        return self.begin + self.days * DAY
+
+    def took(self, starts: int) -> int:
+        return self.lasts[starts % len(self.lasts)] * MINUTE
+
+    def policy(self) -> AutomaticCompaction:
+        fields: dict[str, Any] = {
+            "schedules": [
+                {"cron": cron, "timeZone": ZONE, "template": {"type": type_}}
+                for cron, type_ in self.crons
+            ],
+            "minInterval": f"{self.interval}m",
+            "history": {"succeeded": 0, "failed": 0},
+        }
+        if self.window is not None:
+            start, minutes = self.window
+            window = {"start": start, "duration": f"{minutes}m", "timeZone": ZONE}
+            fields["maintenanceWindow"] = window
+        return policy(**fields)
+
+
+def watched(case: Case) -> list[tuple[int, str]]:
     """The starts `(minute, type)` of a policy of schedules only, minute by minute: who is due
     starts if the window is open, nobody is at work and the interval is over; semi-major first,
     but who was passed over before."""
     fires = {}
-    for cron, _ in crons:
-        times, moment = set(), begin
-        while (moment := next_run(cron, ZONE, moment) or 0) and moment < begin + days * DAY:
+    for cron, _ in case.crons:
+        times, moment = set(), case.begin
+        while (moment := next_run(cron, ZONE, moment) or 0) and moment < case.end:
             times.add(moment)
         fires[cron] = times
     due: dict[int, int] = {}
     passed: set[int] = set()
     starts: list[tuple[int, str]] = []
-    free = begin
-    for now in range(begin, begin + days * DAY, MINUTE):
-        for number, (cron, _) in enumerate(crons):
+    free = case.begin
+    for now in range(case.begin, case.end, MINUTE):
+        for number, (cron, _) in enumerate(case.crons):
             if now in fires[cron]:
                 due[number] = now
                 passed.discard(number)
         if not due or now < free:
             continue
-        if starts and now < free + interval:
+        if starts and now < free + case.interval * MINUTE:
             continue
-        if window is not None and not is_open(window[0], window[1], ZONE, now):
-            continue
+        if case.window is not None:
+            start, minutes = case.window
+            if not is_open(start, minutes * MINUTE, ZONE, now):
+                continue
         order = ["SemiMajor", "Major"]
-        first = min(due, key=lambda n: (n not in passed, order.index(crons[n][1]), due[n]))
+        first = min(due, key=lambda n: (n not in passed, order.index(case.crons[n][1]), due[n]))
         del due[first]
         passed.discard(first)
         passed |= due.keys()
-        starts.append((now, crons[first][1]))
-        free = now + lasts[len(starts) % len(lasts)] * MINUTE
+        starts.append((now, case.crons[first][1]))
+        free = now + case.took(len(starts))
     return starts
 
 
-def decided(
-    wanted: AutomaticCompaction, begin: int, days: int, lasts: list[int]
-) -> list[tuple[int, str]]:
+def decided(case: Case) -> list[tuple[int, str]]:
     """The starts that `decide` leads to, asked only when it said so or a child ended."""
     facts: dict[str, ChildFact] = {}
     ends: dict[str, int] = {}
     starts: list[tuple[int, str]] = []
     memory: Mapping[str, int] = {}
-    now: int | None = begin
-    while now is not None and now < begin + days * DAY:
+    wanted = case.policy()
+    now: int | None = case.begin
+    while now is not None and now < case.end:
         for name in [name for name, end in ends.items() if end <= now]:
             facts[name] = ended(facts[name], ends.pop(name))
         decision = decide(wanted, table([]), list(facts.values()), now, memory)
@@ -88,7 +118,7 @@ def decided(
             assert child.name not in facts
             facts[child.name] = running(child, now)
             starts.append((now, child.spec["type"]))
-            ends[child.name] = now + lasts[len(starts) % len(lasts)] * MINUTE
+            ends[child.name] = now + case.took(len(starts))
         assert len(ends) <= 1
         following = [*ends.values(), *([] if decision.wake_ms is None else [decision.wake_ms])]
         if not decision.create:
@@ -118,34 +148,12 @@ def test_starts_are_those_of_a_simulation_minute_by_minute(
     lasts: list[int],
     begin: str,
 ) -> None:
-    compare(list(zip(chosen, types, strict=False)), window, interval, at(begin), 6, lasts)
+    crons = list(zip(chosen, types, strict=False))
+    case = Case(crons, window, interval, at(begin), 6, lasts)
+    assert decided(case) == watched(case)
 
 
 def test_a_year_of_schedules_in_berlin_is_that_of_a_simulation_minute_by_minute() -> None:
     crons = [("30 2 * * *", "SemiMajor"), ("0 4 * * 0", "Major")]
-    compare(crons, ("01:00", 4 * 60), 10, at("2026-01-01"), 365, [20, 150, 45])
-
-
-def compare(
-    crons: list[tuple[str, str]],
-    window: tuple[str, int] | None,
-    interval: int,
-    begin: int,
-    days: int,
-    lasts: list[int],
-) -> None:
-    fields: dict[str, Any] = {
-        "schedules": [
-            {"cron": cron, "timeZone": ZONE, "template": {"type": type_}} for cron, type_ in crons
-        ],
-        "minInterval": f"{interval}m",
-        "history": {"succeeded": 0, "failed": 0},
-    }
-    if window is not None:
-        duration = {"duration": f"{window[1]}m", "timeZone": ZONE}
-        fields["maintenanceWindow"] = {"start": window[0], **duration}
-        window = (window[0], window[1] * MINUTE)
-
-    expected = watched(crons, window, interval * MINUTE, begin, days, lasts)
-
-    assert decided(policy(**fields), begin, days, lasts) == expected
+    case = Case(crons, ("01:00", 4 * 60), 10, at("2026-01-01"), 365, [20, 150, 45])
+    assert decided(case) == watched(case)

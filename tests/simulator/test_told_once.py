@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 import pytest
 
+from simulator.refusals import about_to_speak, each_kind, emptied, ended, mended, upgraded
 from simulator.single import Single
-from simulator.test_ended_by_plan import KINDS, emptied, mended, upgraded
 from simulator.two_drivers import Pair
 from support.faults import ProcessDied
 from tandem.errors import CorruptLog, Reason
@@ -19,17 +19,8 @@ from tandem.operations.effects import Effect, Point
 from tandem.operations.events import Ask, Ending, Event
 from tandem.operations.known import Means
 from tandem.operations.retention import clean
-from tandem.operations.session import Session
 from tandem.planning.cleaning import DAY_MS, Rules
 from tandem.storage.memory import Call
-
-each_kind = pytest.mark.parametrize("kind", KINDS)
-
-
-def ended(session: Session) -> Ending:
-    assert session.ending is not None
-    return session.ending
-
 
 # A deadline, before anything was claimed
 
@@ -72,16 +63,16 @@ def test_Z1_who_closes_and_who_has_nothing_to_do_say_the_same(closer_first: bool
     closer.ask(Ask.DEADLINE)
     pair.until(closer, Point.ABANDON_ATTEMPT)
     emptied(pair.single)
-    idle = pair.session()
-    pair.until(idle, Point.RECORD_RESULT)
-    for session in (closer, idle) if closer_first else (idle, closer):
+    empty_handed = pair.session()
+    pair.until(empty_handed, Point.RECORD_RESULT)
+    for session in (closer, empty_handed) if closer_first else (empty_handed, closer):
         pair.run(session)
     final = pair.single.run()
     assert ended(closer) == final
     if closer_first:
-        assert ended(idle).reason is Reason.ABANDONED
+        assert ended(empty_handed).reason is Reason.ABANDONED
     else:
-        assert ended(idle) == final
+        assert ended(empty_handed) == final
 
 
 @pytest.mark.parametrize("file", ["/ended.json", "/ending.json"])
@@ -108,10 +99,7 @@ def test_Z1_who_is_overtaken_between_two_puts_says_what_was_told(file: str) -> N
 
 def test_Z1_who_is_just_being_taken_for_dead_says_nothing() -> None:
     """The other one has put `ended.json`, and not yet its commit."""
-    pair = Pair("update")
-    upgraded(pair.single)
-    pair.until(pair.first, Point.RECORD_RESULT)
-    mended(pair.single)
+    pair = about_to_speak("update")
     store = pair.single.world.store
 
     def speak(call: Call) -> None:
@@ -131,10 +119,7 @@ def test_Z1_who_is_just_being_taken_for_dead_says_nothing() -> None:
 
 @pytest.mark.parametrize("finished", [True, False])
 def test_Z14_who_comes_back_after_its_record_was_cleaned_says_nothing(finished: bool) -> None:
-    pair = Pair("delete")
-    upgraded(pair.single)
-    pair.until(pair.first, Point.RECORD_RESULT)
-    mended(pair.single)
+    pair = about_to_speak("delete")
     world = pair.single.world
     second = pair.session()
     if finished:
@@ -190,8 +175,9 @@ def test_Z20_a_commit_that_cannot_be_read_is_no_failure_to_be_abandoned() -> Non
     version = single.checker.version
     ending = single.run(damaged)
     assert ending is not None
-    assert ending.reason is Reason.CORRUPT_LOG
+    assert ending.reason is Reason.STORAGE_ERROR
     assert "attempt 1 has committed" in ending.message
+    assert "a commit in between is damaged" in ending.message
     assert single.checker.version == version
     final = single.run()
     assert final is not None

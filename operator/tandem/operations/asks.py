@@ -11,7 +11,7 @@ from dataclasses import replace
 from tandem.errors import Reason
 from tandem.operations.effects import Point
 from tandem.operations.events import Ask, Asked, Ending
-from tandem.operations.moves import Step, end_by_plan, give_up
+from tandem.operations.moves import Step, end_unbegun, give_up
 from tandem.operations.state import OperationState
 from tandem.spec.status import Phase
 
@@ -41,7 +41,7 @@ def asked(state: OperationState, event: Asked) -> Step:
         return _again(state)
     if state.closing is not None or _must_look_first(state, event.what):
         return _again(state.at(asked=event.what))
-    if state.by_plan is not None and event.what is Ask.DEADLINE:
+    if state.unbegun is not None and event.what is Ask.DEADLINE:
         return _again(state)  # it ends as it is
     return stop(state, event.what)
 
@@ -67,5 +67,5 @@ def stop(state: OperationState, what: Ask) -> Step:
     """Give up what is under way, as was asked. Where an operation stands is known by now."""
     phase, reason, message = _ASKED[what]
     if what is Ask.DEADLINE and not state.attempt and not state.limits.dry_run:
-        return end_by_plan(state.at(asked=None), Ending(phase, reason, message))
+        return end_unbegun(state.at(asked=None), Ending(phase, reason, message))
     return give_up(state.at(asked=None), phase, reason, message, counted=what is Ask.DEADLINE)

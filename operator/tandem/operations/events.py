@@ -38,7 +38,7 @@ class EarlierFound:
     to the job runner, `alive` names a live process that works on it, `failures`
     counts attempts that failed (those that died without a word too, not those that were
     interrupted). `recorded` is the result, `closing` the ending of an operation that was closed,
-    or ended by a plan, and whose result was not recorded any more."""
+    or ended before it was begun, and whose result was not recorded any more."""
 
     recorded: Ending | None = None
     closing: Ending | None = None
@@ -86,7 +86,7 @@ class PlanMade:
 
 
 @dataclass(frozen=True, slots=True)
-class EndedByPlan:
+class EndedUnbegun:
     """The attempt that was taken for dead has ended the operation meanwhile, without a commit."""
 
 
@@ -248,7 +248,7 @@ Event = (
     | EarlierFound
     | CommitFound
     | PlanMade
-    | EndedByPlan
+    | EndedUnbegun
     | RecordedBefore
     | ClaimLost
     | AttemptAdopted

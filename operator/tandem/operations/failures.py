@@ -11,7 +11,7 @@ from dataclasses import replace
 from tandem.errors import Reason
 from tandem.operations.effects import Point
 from tandem.operations.events import EffectFailed, Ending
-from tandem.operations.moves import UNRECORDED, Step, close, do, end_by_plan, fail, unlock
+from tandem.operations.moves import UNRECORDED, Step, close, do, end_unbegun, fail, unlock
 from tandem.operations.state import Closing, OperationState
 from tandem.spec.status import Phase
 
@@ -31,24 +31,25 @@ def failed(state: OperationState, event: EffectFailed) -> Step:
             state = state.at(hindrance=(event.reason, message))
         effect = replace(event.effect, delay_ms=delay)
         return state.at(retries=state.retries + 1, waiting=effect), (effect,)
-    if state.by_plan is not None and event.effect.point is not Point.RELEASE_LOCKS:
-        return _untold(state, state.by_plan, event)
+    if state.unbegun is not None and event.effect.point is not Point.RELEASE_LOCKS:
+        return _untold(state, state.unbegun, event)
     if state.closing is not None:
         return _closing_failed(state, state.closing, event)
     if event.effect.point is Point.LOOK_UP_COMMIT:
-        # Perhaps committed, perhaps not: nothing may be deleted, nothing claimed (Z20).
-        message = f"whether version {event.effect.version} is ours is unknown: {event.message}. "
-        message += "Run it again to find out"
-        ending = Ending(Phase.FAILED, Reason.STORAGE_ERROR, message, state.attempt)
-        return close(state, Closing((Point.STOP_JOB, Point.RELEASE_LOCKS), ending))
+        return _unknown(state, event, f"whether version {event.effect.version} is ours is unknown")
     if event.effect.point is Point.FIND_COMMIT:
-        # To abandon it would lead back here: it did commit.
-        message = f"attempt {state.attempt} has committed, and its commit cannot be read: "
-        ending = Ending(Phase.FAILED, event.reason, message + event.message, state.attempt)
-        return close(state, Closing(unlock(state), ending))
+        return _unknown(state, event, f"attempt {state.attempt} has committed, we cannot read what")
     if event.effect.point is Point.PLAN:
         return _plan_failed(state, event)
     return fail(state, event.reason, event.message, fresh=event.fresh)
+
+
+def _unknown(state: OperationState, event: EffectFailed, what: str) -> Step:
+    """Committed, or perhaps: nothing may be deleted, nothing claimed, and nobody may be advised
+    to do it once more (Z20)."""
+    message = f"{what}: {event.message}. Run it again to find out"
+    ending = Ending(Phase.FAILED, Reason.STORAGE_ERROR, message, state.attempt)
+    return close(state, Closing((Point.STOP_JOB, Point.RELEASE_LOCKS), ending))
 
 
 def _plan_failed(state: OperationState, event: EffectFailed) -> Step:
@@ -58,7 +59,7 @@ def _plan_failed(state: OperationState, event: EffectFailed) -> Step:
     again = event.reason in UNRECORDED or (event.fresh and state.attempt)
     if again or state.limits.dry_run:
         return fail(state, event.reason, event.message, fresh=event.fresh)
-    return end_by_plan(
+    return end_unbegun(
         state, Ending(Phase.FAILED, event.reason, event.message, state.attempt, plan=state.plan)
     )
 

@@ -66,7 +66,7 @@ def _finished(table: Table, snapshot: Snapshot, operation_id: str) -> bool:
     stops = commit.stops(snapshot, operation_id)
     if stops.succeeded > 0 or stops.closed or _exists(table, layout.result(operation_id)):
         return True
-    return earlier.last_by_plan(table.store, operation_id) is not None
+    return earlier.last_unbegun(table.store, operation_id) is not None
 
 
 def _failed(table: Table, snapshot: Snapshot, operation_id: str) -> bool:
@@ -78,7 +78,7 @@ def _failed(table: Table, snapshot: Snapshot, operation_id: str) -> bool:
     record = records.load(table.store, path, ResultRecord, operation_id=operation_id)
     if record is not None:
         return record.phase == Phase.FAILED
-    told = earlier.last_by_plan(table.store, operation_id)
+    told = earlier.last_unbegun(table.store, operation_id)
     return stops.closed if told is None else told.phase is Phase.FAILED
 
 

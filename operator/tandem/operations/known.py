@@ -87,7 +87,7 @@ class Knowledge:
             known = operations.get(file.operation_id)
             if not file.attempt or known is None or known.over(file.attempt):
                 continue
-            if file.attempt == known.idle:
+            if file.attempt == known.unbegun:
                 continue  # its claim is all there is of it, and stays
             key = (file.operation_id, file.attempt)
             touched.setdefault(key, 0)
@@ -147,8 +147,8 @@ class Knowledge:
         result = records.load(self._store, layout.result(operation_id), ResultRecord)
         if result is None:
             return ended
-        if earlier.by_plan(self._store, operation_id, result.attempt) is not None:
-            return replace(ended, idle=result.attempt)
+        if earlier.unbegun(self._store, operation_id, result.attempt) is not None:
+            return replace(ended, unbegun=result.attempt)
         if result.phase == Phase.SUCCEEDED:
             return replace(ended, succeeded=result.attempt)
         return replace(ended, closed=True)

@@ -74,21 +74,23 @@ def claim(state: OperationState) -> Step:
 
 
 def too_many(state: OperationState, attempts: int) -> Step:
+    """Something is wrong with the counting: nothing is done any more."""
     message = f"the log or `_tandem` say that there were {attempts} attempts; no more than "
     message += f"{MOST_ATTEMPTS} are made"
     return end(state, Ending(Phase.FAILED, Reason.BACKOFF_LIMIT_EXCEEDED, message))
 
 
-def end_by_plan(state: OperationState, ending: Ending) -> Step:
+def end_unbegun(state: OperationState, ending: Ending) -> Step:
     """End before anything was begun, in a way that keeps out whoever planned before us and
     sleeps since: it could begin after this was told (Z1)."""
-    state = state.at(by_plan=ending)
+    state = state.at(unbegun=ending)
     if not state.attempt:
         return claim(state)
     return close(state, Closing((Point.RECORD_RESULT, *unlock(state)), ending))
 
 
 def unlock(state: OperationState) -> tuple[Point, ...]:
+    """What is left to do about locks on the way out: nothing where there are none."""
     return (Point.RELEASE_LOCKS,) if state.token else ()
 
 

@@ -361,10 +361,9 @@ class Performer:
         self._put_identity()
         path = layout.result(self._id)
         ending = state.closing.ending
-        if state.by_plan is not None:
-            spoke = self._publisher.ends_by_plan(self.work, ending, self._token)
-            if not spoke:
-                return AbandonedBefore()
+        unbegun = state.unbegun is not None
+        if unbegun and not self._publisher.ends_unbegun(self.work, ending, self._token):
+            return AbandonedBefore()
         record = self._record(ending)
         # The log is the truth: whatever somebody recorded who did not see it, goes.
         if ending.result is not None and ending.result.version is not None:

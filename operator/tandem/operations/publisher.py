@@ -24,7 +24,7 @@ from tandem.operations.events import (
     CommitUnknown,
     Done,
     EffectFailed,
-    EndedByPlan,
+    EndedUnbegun,
     Ending,
     Event,
 )
@@ -108,7 +108,7 @@ class Publisher:
             _require_writable(work)  # before it is ended: else it must stay as it is
         there = self._end(ended)
         if there.phase:
-            return EndedByPlan()
+            return EndedUnbegun()
         if state.own and there.token != session:
             return self._commit_abandonment(work, effect, attempt) or AbandonedBefore()
         if closing.closes:
@@ -116,7 +116,7 @@ class Publisher:
             if last > attempt:
                 attempt = last
                 if self._end(ended.model_copy(update={"attempt": last})).phase:
-                    return EndedByPlan()
+                    return EndedUnbegun()
             # How it ends must be known to whoever finds it closed and no result.
             self._store.put(layout.ending(self._id), records.encode(record))
         refused = self._commit_abandonment(work, effect, attempt, closes=closing.closes)
@@ -144,7 +144,7 @@ class Publisher:
             raise AlreadyExists(refused.message, resource=self._table.location)
         return refused is None
 
-    def ends_by_plan(self, work: Work, ending: Ending, session: str) -> bool:
+    def ends_unbegun(self, work: Work, ending: Ending, session: str) -> bool:
         """Whether it is this session that ends its attempt, and with it the operation, without
         a word in the log; else it was taken for dead, and may not speak. Raises: StorageError."""
         ended = EndedRecord(

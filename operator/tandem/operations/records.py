@@ -90,8 +90,8 @@ class PlanRecord(Format):
 class EndedRecord(Format):
     """ended.json: why an attempt ended without a commit, and whether it counts as a failure.
     `token` is that of the session that ended it, its own or one that took it for dead. `phase`
-    is how the operation ended, if its plan came to that ("": it did not): then the attempt wrote
-    no more than its claim, and none may follow."""
+    is how the operation ended, if that was before it was begun ("": it was not): then the attempt
+    wrote no more than its claim, and none may follow."""
 
     operation_id: str
     attempt: int

@@ -59,9 +59,10 @@ class OperationState:
     `awaited_ms` how long we have waited for that round between looks for its result, and
     `blockers` are those for whom we wait, since `waiting_since_ms` (0: we do not). `asked` is
     what somebody asked for before it could be done; it is done as soon as it can be. `hindrance`
-    is what is in the way and may go away by itself: why, and a sentence. `by_plan` is how it ends
-    once its attempt is claimed: there is nothing to do, or it cannot be planned. `unreadable` are
-    versions that could not be planned on, since a file that they name is gone."""
+    is what is in the way and may go away by itself: why, and a sentence. `unbegun` is how it ends
+    before it is begun, once its attempt is claimed: there is nothing to do, it is refused, or its
+    deadline passed. `unreadable` are versions that could not be planned on, since a file that
+    they name is gone."""
 
     limits: Limits = Limits()
     phase: Phase = Phase.PENDING
@@ -86,7 +87,7 @@ class OperationState:
     token: int = 0
     waiting: Effect | None = None
     closing: Closing | None = None
-    by_plan: Ending | None = None
+    unbegun: Ending | None = None
     unreadable: tuple[int, ...] = ()
     ended: Ending | None = None
     plan: Plan | None = None

@@ -37,7 +37,7 @@ from tandem.operations.events import (
     Done,
     EarlierFound,
     EffectFailed,
-    EndedByPlan,
+    EndedUnbegun,
     Ending,
     Event,
     JobLost,
@@ -60,7 +60,7 @@ from tandem.operations.moves import (
     close,
     do,
     end,
-    end_by_plan,
+    end_unbegun,
     fail,
     give_up,
     perform,
@@ -202,7 +202,7 @@ def _plan_made(state: OperationState, event: PlanMade) -> Step:
             Reason.SUPERSEDED if event.superseded else Reason.NOTHING_TO_DO,
             event.nothing_to_do, state.attempt, plan=event.plan,
         )  # fmt: skip
-        return end_by_plan(state, ending)
+        return end_unbegun(state, ending)
     state = state.at(phase=Phase.PLANNED)
     return do(state, Point.ACQUIRE_LOCKS) if state.attempt else claim(state)
 
@@ -309,11 +309,11 @@ def _abandoned_before(state: OperationState, _event: AbandonedBefore) -> Step:
     # Whatever we meant to say of the operation, or to do next: the other session says and does.
     message = f"attempt {state.attempt} was taken for dead and abandoned by another session"
     ending = Ending(Phase.FAILED, Reason.ABANDONED, message, state.attempt, plan=state.plan)
-    wrote = () if state.by_plan is not None else (Point.CLEAN_ATTEMPT,)
+    wrote = () if state.unbegun is not None else (Point.CLEAN_ATTEMPT,)
     return close(state, Closing((*wrote, Point.RELEASE_LOCKS), ending))
 
 
-def _ended_by_plan(state: OperationState, _event: EndedByPlan) -> Step:
+def _ended_unbegun(state: OperationState, _event: EndedUnbegun) -> Step:
     # Who looks again finds how.
     message = "another process has ended the operation"
     ending = Ending(Phase.FAILED, Reason.ABANDONED, message, state.attempt)
@@ -345,8 +345,8 @@ def _done(state: OperationState, event: Done) -> Step:
         return close(state, state.closing)
     if event.point is Point.CLAIM_ATTEMPT and state.waiting is not None:
         state = state.at(attempt=state.waiting.attempt, own=True)
-        if state.by_plan is not None:
-            return end_by_plan(state, replace(state.by_plan, attempt=state.attempt))
+        if state.unbegun is not None:
+            return end_unbegun(state, replace(state.unbegun, attempt=state.attempt))
         return do(state, Point.ACQUIRE_LOCKS)
     if event.point is Point.START_JOB:
         return do(state, Point.POLL_JOB, phase=Phase.RUNNING, delay_ms=state.limits.poll_ms)
@@ -381,7 +381,7 @@ _HANDLERS: dict[type[Event], Callable[[OperationState, Any], Step]] = {
     CommitUnknown: _commit_unknown,
     AbandonRefused: _abandon_refused,
     AbandonedBefore: _abandoned_before,
-    EndedByPlan: _ended_by_plan,
+    EndedUnbegun: _ended_unbegun,
     RecordedBefore: _recorded_before,
     Done: _done,
     EffectFailed: failed,

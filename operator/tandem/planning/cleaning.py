@@ -86,8 +86,9 @@ class Ended:
     `succeeded` and `abandoned` are attempts, 0 for none; `closed` says that none may commit any
     more. `logged` says that the log itself shows the success. `version` and `committed_ms` are
     of the success: where its commit is gone, the first version and time that are not earlier.
-    `recorded`: there is a result. `idle` is the attempt that its own plan ended, 0 for none: its
-    claim keeps out processes that planned before and sleep since, so it stays.
+    `recorded`: there is a result. `unbegun` is the attempt with which the operation
+    ended before it was begun, 0 for none: its claim keeps out processes that planned before and
+    sleep since, so it stays.
     """
 
     succeeded: int = 0
@@ -95,7 +96,7 @@ class Ended:
     closed: bool = False
     logged: bool = False
     recorded: bool = False
-    idle: int = 0
+    unbegun: int = 0
     version: int = 0
     committed_ms: int = 0
 

@@ -165,8 +165,8 @@ HERE: Final[Mapping[Reason, str]] = {
     Reason.TABLE_NOT_FOUND: _MENDED,
     Reason.VERSION_NOT_FOUND: _OR_THE_TABLE,
     Reason.STATEMENT_FAILED: _OR_THE_TABLE,
-    Reason.MANIFEST_INVALID: _MENDED,
-    Reason.CORRUPT_LOG: _RESTORE,
+    Reason.CORRUPT_LOG: "Restore the file that the message names, then `tandem run`; if that "
+    "reports the same, `{again}`.",
     Reason.CORRUPT_DELETION_VECTOR: _RESTORE,
     Reason.DATA_FILE_MISSING: _RESTORE,
     Reason.UNSUPPORTED_FEATURE: "Leave this table to its engine, or drop the feature there, then "

@@ -17,7 +17,7 @@ from tandem.operations.events import (
     Done,
     EarlierFound,
     EffectFailed,
-    EndedByPlan,
+    EndedUnbegun,
     Ending,
     Event,
     LocksGranted,
@@ -31,13 +31,13 @@ from tandem.spec.status import Phase
 
 NOTHING: Event = PlanMade(PLAN, nothing_to_do="nothing")
 REFUSED: Event = EffectFailed(Effect(Point.PLAN), Reason.UNSUPPORTED_FEATURE, "refused")
-BY_PLAN = [
+UNBEGUN = [
     (NOTHING, Ending(Phase.SUCCEEDED, Reason.NOTHING_TO_DO, "nothing", 1, plan=PLAN)),
     (REFUSED, Ending(Phase.FAILED, Reason.UNSUPPORTED_FEATURE, "refused", 1)),
 ]
 
 
-@pytest.mark.parametrize(("planned", "ending"), BY_PLAN)
+@pytest.mark.parametrize(("planned", "ending"), UNBEGUN)
 def test_what_a_plan_comes_to_is_recorded_under_a_claim(planned: Event, ending: Ending) -> None:
     events = [*BEGIN[:-1], planned, Done(Point.CLAIM_ATTEMPT), Done(Point.RECORD_RESULT)]
     state, effects = play(events)
@@ -45,7 +45,7 @@ def test_what_a_plan_comes_to_is_recorded_under_a_claim(planned: Event, ending: 
     assert state.ended == ending
 
 
-@pytest.mark.parametrize(("planned", "ending"), BY_PLAN)
+@pytest.mark.parametrize(("planned", "ending"), UNBEGUN)
 def test_a_plan_made_anew_ends_its_attempt_without_a_word_in_the_log(
     planned: Event, ending: Ending
 ) -> None:
@@ -114,6 +114,6 @@ def test_a_dry_run_reports_an_unrecorded_ending_and_records_nothing() -> None:
 
 def test_an_attempt_whose_owner_ended_the_operation_is_looked_at_again() -> None:
     dead: list[Event] = [Started(), TableRead(3), EarlierFound(attempt=1), Done(Point.STOP_JOB)]
-    state, effects = play([*dead, EndedByPlan()])
+    state, effects = play([*dead, EndedUnbegun()])
     assert points(effects)[-2:] == [Point.ABANDON_ATTEMPT, Point.READ_TABLE]
     assert (state.attempt, state.closing) == (0, None)

@@ -1,4 +1,4 @@
-"""What was told to have ended when it was planned does nothing any more, whoever planned before.
+"""What was told to have ended before it was begun is not begun any more, whoever planned before.
 
 A process that found work sleeps before it claims its attempt. Others take the work away, or make
 the table one that is refused; another process of the same operation says so, and its user goes
@@ -8,12 +8,11 @@ on. Found by histories 1067 and 9739 of the big simulation.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 
-from simulator.foreign import SPARK, live_rows
-from simulator.foreign_table import NO_CHANGE
+from simulator.foreign import live_rows
+from simulator.refusals import about_to_speak, each_kind, emptied, ended, mended, upgraded
 from simulator.single import SERIALIZABLE, Single
 from simulator.two_drivers import Pair
 from support.faults import ProcessDied
@@ -26,52 +25,19 @@ from tandem.operations.retention import clean
 from tandem.operations.session import Session
 from tandem.planning.cleaning import DAY_MS, Rules
 
-KINDS = ("compaction", "sort", "z-order", "update", "delete", SERIALIZABLE)
-
-
-def emptied(single: Single) -> None:
-    """Others delete every row: no kind finds anything to do in what is left."""
-    while live_rows(single.world):
-        single.foreign("delete_by_rewrite")
-
-
-def upgraded(single: Single) -> None:
-    """Others turn something on that we do not know: every kind is refused."""
-    _with_features(single, lambda known: known | {UNKNOWN})
-
-
-def mended(single: Single) -> None:
-    """They drop it again."""
-    _with_features(single, lambda known: known - {UNKNOWN})
-
-
-UNKNOWN = "ofTomorrow"
-
-
-def _with_features(single: Single, change: Callable[[frozenset[str]], frozenset[str]]) -> None:
-    world = single.world
-    protocol = world.log.snapshot().protocol
-    protocol = replace(protocol, writer_features=change(protocol.writer_features))
-    version = world.commit([protocol], "CHANGE FEATURES", SPARK)
-    single.checker.intents[version] = NO_CHANGE
-    single.checker.catch_up()
-
-
 Change = Callable[[Single], None]
 CHANGES: dict[Change, Reason] = {
     emptied: Reason.NOTHING_TO_DO,
     upgraded: Reason.UNSUPPORTED_FEATURE,
 }
 each_change = pytest.mark.parametrize("change", CHANGES)
-each_kind = pytest.mark.parametrize("kind", KINDS)
 
 
 def told(pair: Pair, reason: Reason) -> Session:
     """Another process says how it ends."""
     second = pair.session()
     pair.run(second)
-    assert second.ending is not None
-    assert second.ending.reason is reason, second.ending
+    assert ended(second).reason is reason
     return second
 
 
@@ -86,8 +52,7 @@ def test_Z1_who_planned_before_and_sleeps_begins_nothing_after(kind: str, change
         pair.single.foreign("append")  # by whoever was told, and trusts it
     version = pair.single.checker.version
     pair.run(pair.first)
-    assert pair.first.ending is not None
-    assert pair.first.ending.reason is Reason.ALREADY_RUNNING
+    assert ended(pair.first).reason is Reason.ALREADY_RUNNING
     assert pair.single.run() == ending
     assert pair.single.checker.version == version
 
@@ -161,15 +126,11 @@ def test_a_death_before_it_is_told_costs_at_most_an_abandonment(kind: str, chang
 @each_kind
 def test_Z1_who_was_taken_for_dead_says_nothing(kind: str) -> None:
     """It has claimed, and has something to say; another process takes it for dead, and works."""
-    pair = Pair(kind)
-    upgraded(pair.single)
-    pair.until(pair.first, Point.RECORD_RESULT)
-    mended(pair.single)
+    pair = about_to_speak(kind)
     second = pair.session()
     pair.until(second, Point.START_JOB)
     pair.run(pair.first)
-    assert pair.first.ending is not None
-    assert pair.first.ending.reason is Reason.ABANDONED
+    assert ended(pair.first).reason is Reason.ABANDONED
     pair.run(second)
     pair.check(second)
 
@@ -177,15 +138,11 @@ def test_Z1_who_was_taken_for_dead_says_nothing(kind: str) -> None:
 @each_kind
 def test_Z1_nobody_works_on_who_took_the_speaker_for_dead_too_late(kind: str) -> None:
     """The other order: it speaks before it is abandoned."""
-    pair = Pair(kind)
-    upgraded(pair.single)
-    pair.until(pair.first, Point.RECORD_RESULT)
-    mended(pair.single)
+    pair = about_to_speak(kind)
     second = pair.session()
     pair.until(second, Point.ABANDON_ATTEMPT)
     pair.run(pair.first)
-    assert pair.first.ending is not None
-    assert pair.first.ending.reason is Reason.UNSUPPORTED_FEATURE
+    assert ended(pair.first).reason is Reason.UNSUPPORTED_FEATURE
     version = pair.single.checker.version
     pair.run(second)
     assert second.ending == pair.first.ending
@@ -216,11 +173,9 @@ def test_Z1_who_found_nothing_and_sleeps_says_nothing_after(kind: str) -> None:
         pair.single.foreign("append")
     second = pair.session()
     pair.run(second)
-    assert second.ending is not None
-    assert second.ending.reason is Reason.COMMITTED
+    assert ended(second).reason is Reason.COMMITTED
     pair.run(pair.first)
-    assert pair.first.ending is not None
-    assert pair.first.ending.elsewhere
+    assert ended(pair.first).elsewhere
     assert pair.single.run() == second.ending
 
 
@@ -233,11 +188,9 @@ def test_Z1_a_later_attempt_that_finds_nothing_speaks_for_the_operation(kind: st
     second = pair.session()
     pair.until(second, Point.RECORD_RESULT)
     pair.run(pair.first)
-    assert pair.first.ending is not None
-    assert pair.first.ending.reason is Reason.ABANDONED
+    assert ended(pair.first).reason is Reason.ABANDONED
     pair.run(second)
-    assert second.ending is not None
-    assert (second.ending.reason, second.ending.attempt) == (Reason.NOTHING_TO_DO, 2)
+    assert (ended(second).reason, ended(second).attempt) == (Reason.NOTHING_TO_DO, 2)
     version = pair.single.checker.version
     assert pair.single.run() == second.ending
     assert pair.single.checker.version == version
