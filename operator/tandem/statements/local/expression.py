@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any, Final
 
 import pyarrow as pa
@@ -25,6 +26,7 @@ from tandem.statements.types import BOOLEAN, NULL, STRING, DataType, as_decimal
 Step = Callable[[Rows], Value]
 
 _COMPARISONS: Final = frozenset({"=", "!=", "<", "<=", ">", ">=", "<=>"})
+_EQUALITIES: Final = frozenset({"=", "!=", "<=>"})
 _MAX_CHAIN: Final = 50
 """Items of an IN list that are compared one after the other. Of floats, Spark looks up more
 than ten (`spark.sql.optimizer.inSetConversionThreshold`) in a set of its own."""
@@ -188,6 +190,7 @@ class _Compiler:
         return step
 
     def comparison(self, op: str, left: Expr, right: Expr) -> Step:
+        need(op in _EQUALITIES or not _beyond_integers(left, right))
         (one, other), met = self.together((left, right))
         if met == NULL:
             known = pa.scalar(True if op == "<=>" else None, pa.bool_())
@@ -345,6 +348,17 @@ def _is_cut(met: DataType, nodes: Iterable[Expr]) -> bool:
                for e in exact)  # fmt: skip
 
 
+def _beyond_integers(left: Expr, right: Expr) -> bool:
+    """Whether an integer is compared with a decimal constant that no BIGINT reaches. Spark knows
+    the answer then, and gives it for NULL, too (DecimalPrecision.integralAndDecimalLiteral)."""
+    for node, other in ((left, right), (right, left)):
+        if isinstance(node, tree.Literal) and node.type.name == "decimal":
+            value = Decimal(str(node.value or 0))
+            if other.type.is_integral and not -(2**63) <= value < 2**63:
+                return True
+    return False
+
+
 def _integral(*nodes: Expr) -> bool:
     return all(node.type.is_integral for node in nodes)
 
@@ -360,11 +374,8 @@ def _in_set(value: Step, items: Sequence[Step], met: DataType) -> Step:
         constants = [item(nothing) for item in items]
     except pa.ArrowException as error:
         raise Outside("a constant does not fit the type of the list") from error
-    known = [c.as_py() for c in constants if c.is_valid]
-    if met.name.startswith("timestamp"):
-        listed = pa.concat_arrays([pa.repeat(c, 1) for c in constants if c.is_valid])
-    else:
-        listed = pa.array(known, arrow_type(met))
+    known = [pa.repeat(item, 1) for item in constants if item.is_valid]
+    listed = pa.concat_arrays([pa.array([], arrow_type(met)), *known])
     missing = pa.scalar(None, pa.bool_())
     has_null = len(known) < len(items)
 
