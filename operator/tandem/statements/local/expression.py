@@ -31,6 +31,7 @@ _MAX_CHAIN: Final = 50
 """Items of an IN list that are compared one after the other. Of floats, Spark looks up more
 than ten (`spark.sql.optimizer.inSetConversionThreshold`) in a set of its own."""
 _MAX_FLOATS: Final = 10
+_NEGATED_DIGITS: Final = 34
 
 
 @dataclass(frozen=True)
@@ -151,6 +152,8 @@ class _Compiler:
         step, data_type = self.step(node.operand), node.type
         if node.op == "+":
             return step
+        # Spark rounds a negated decimal to 34 digits.
+        need(data_type.precision <= _NEGATED_DIGITS)
         return lambda rows: kernels.negate(step(rows), data_type)
 
     def binary(self, node: tree.Binary) -> Step:
