@@ -50,7 +50,9 @@ class Judge:
         ]
 
     def _differences(self, some: list[tuple[str, tuple[str, Any]]]) -> list[str]:
-        selected = self.frame.selectExpr(*(f"{sql} AS c{n}" for n, (_, (sql, _)) in enumerate(some)))
+        selected = self.frame.selectExpr(
+            *(f"{sql} AS c{n}" for n, (_, (sql, _)) in enumerate(some))
+        )
         try:
             found = selected.toArrow()
         except runtime_errors() as error:

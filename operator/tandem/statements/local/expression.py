@@ -60,10 +60,13 @@ class LocalExpression:
 
         Raises: NeedsSpark.
         """
-        return pc.indices_nonzero(kernels.is_true(self.evaluate(rows))).cast(pa.int64())
+        found = self.evaluate(rows)
+        if self.type == NULL:
+            return pa.array([], pa.int64())
+        return pc.indices_nonzero(kernels.is_true(found)).cast(pa.int64())
 
 
-class Outside(Exception):  # noqa: N818 - no failure: compile_expression answers None
+class Outside(Exception):
     """A node that is not in the proven subset."""
 
 
