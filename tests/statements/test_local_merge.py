@@ -1,5 +1,7 @@
 """Merges over Arrow: which rows match, against an obvious nested loop and against Spark's join."""
 
+# ruff: noqa: E501  -- the conditions are easier to read in wide rows.
+
 from __future__ import annotations
 
 import math
@@ -13,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from statements.test_merge_statement import Text
-from support.statement_rows import DDL, SCHEMA, 
+from support.statement_rows import DDL, SCHEMA
 from support.statement_tables import extreme, tame
 from tandem.statements.local import LocalMerge, NeedsSpark, compile_merge
 from tandem.statements.local.join import KeyValues, equal_pairs
