@@ -107,7 +107,10 @@ def frames(spark: SparkSession) -> list[tuple[pa.Table, pa.Table, DataFrame, Dat
             spark.createDataFrame(
                 side.append_column("row", pa.array(range(side.num_rows), pa.int64())),
                 f"{DDL}, row BIGINT",
-            ).alias(name)
+            )
+            .coalesce(1)
+            .cache()
+            .alias(name)
             for name, side in (("t", target), ("s", source))
         ]
         made.append((target, source, numbered[0], numbered[1]))
