@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -241,8 +241,9 @@ class _Compiler:
 
     def is_test(self, node: tree.IsTest) -> Step:
         if node.what == "NULL":
-            opaque = isinstance(node.value, tree.ColumnRef)
-            value = self.column(node.value) if opaque else self.step(node.value)
+            # Columns of any type may be NULL, those with which nothing is computed as well.
+            whole = node.value
+            value = self.column(whole) if isinstance(whole, tree.ColumnRef) else self.step(whole)
             return _negated(lambda rows: pc.is_null(value(rows)), node.negated)
         tested = self.converted(node.value, BOOLEAN)
         tests: dict[str, Callable[[Value], Value]] = {
@@ -322,7 +323,7 @@ class _Compiler:
             case "startswith" | "endswith" | "contains":
                 need(args[0].type == STRING and isinstance(args[1], tree.Literal))
                 need(args[1].type == STRING)
-                value, part = self.step(args[0]), str(args[1].value)
+                value, part = self.step(args[0]), str(cast(tree.Literal, args[1]).value)
                 kernel = _PARTS[node.function]
                 return lambda rows: kernel(value(rows), part)
             case _:
