@@ -121,7 +121,7 @@ def arithmetic(op: str, left: Expr, right: Expr) -> DataType | None:
     if op == "DIV" and not _both_exact(a, b):
         return None
     if _both_exact(a, b) and "decimal" in (a.name, b.name):
-        return _decimal_arithmetic(op, _exact(left, a), _exact(right, b))
+        return _decimal_arithmetic(op, exact(left, a), exact(right, b))
     if op == "/":
         return DOUBLE
     return a if a == b else _wider_number(a, b)
@@ -131,8 +131,9 @@ def _both_exact(a: DataType, b: DataType) -> bool:
     return all(t.is_integral or t.name == "decimal" for t in (a, b))
 
 
-def _exact(side: Expr, data_type: DataType) -> DataType:
-    # An integer literal counts its own digits, an integer column all that it could have.
+def exact(side: Expr, data_type: DataType) -> DataType:
+    """The decimal type as which an operand of + - * / % takes part in decimal arithmetic: an
+    integer literal counts its own digits, an integer column all that it could have."""
     if isinstance(side, Literal) and data_type.is_integral and isinstance(side.value, int):
         return decimal(len(str(abs(side.value))), 0)
     return as_decimal(data_type)

@@ -1,0 +1,27 @@
+"""Statements evaluated over Arrow tables, without Spark, where the meaning is proven equal.
+
+Spark says what a statement means (`tandem.statements.dialect`). For small numbers of rows it is
+slow to ask, so the part of the language for which differential tests prove that the answers are
+the same is evaluated here too. `compile_…` returns None for everything else, and what it returns
+raises `NeedsSpark` rather than give a value where Spark would raise. Pure: no I/O, no Spark.
+"""
+
+from tandem.statements.local.expression import LocalExpression, compile_expression
+from tandem.statements.local.join import Matches
+from tandem.statements.local.merge import LocalClause, LocalMerge, compile_merge
+from tandem.statements.local.rows import NeedsSpark, Rows
+from tandem.statements.local.statement import Found, LocalStatement, compile_statement
+
+__all__ = [
+    "Found",
+    "LocalClause",
+    "LocalExpression",
+    "LocalMerge",
+    "LocalStatement",
+    "Matches",
+    "NeedsSpark",
+    "Rows",
+    "compile_expression",
+    "compile_merge",
+    "compile_statement",
+]

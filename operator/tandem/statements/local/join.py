@@ -1,0 +1,118 @@
+"""Which rows of two sides have equal keys: a hash join, by codes.
+
+Both sides' values of a key are numbered together, equal ones alike, by Spark's equality: NaN
+equals NaN, -0.0 equals 0.0. NULL equals nothing, except by `<=>`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tandem.statements.local.rows import NeedsSpark
+
+Places = npt.NDArray[np.int64]
+
+MAX_PAIRS = 5_000_000
+"""A join of so many pairs is Spark's, which need not hold them all at once."""
+
+
+@dataclass(frozen=True)
+class Matches:
+    """Pairs of rows, by their places on either side; ascending by `target`, then `source`."""
+
+    target: Places
+    source: Places
+
+    def __len__(self) -> int:
+        return len(self.target)
+
+    def take(self, places: Any) -> Matches:
+        """Some of the pairs; `places` ascending."""
+        chosen = np.asarray(places, dtype=np.int64)
+        return Matches(self.target[chosen], self.source[chosen])
+
+    def doubled(self) -> Places:
+        """Rows of the target that are in more than one pair, once each, ascending."""
+        again = self.target[1:][self.target[1:] == self.target[:-1]]
+        return np.unique(again)
+
+    def unmatched(self, rows: int, side: str) -> Places:
+        """Places among `rows` rows of a side, "target" or "source", that no pair has."""
+        alone = np.ones(rows, dtype=bool)
+        alone[self.target if side == "target" else self.source] = False
+        return np.flatnonzero(alone)
+
+
+@dataclass(frozen=True)
+class KeyValues:
+    """The values of one key on both sides, as arrays of one type."""
+
+    target: Any
+    source: Any
+    null_safe: bool = False
+
+
+def equal_pairs(keys: Sequence[KeyValues], *, most: int = MAX_PAIRS) -> Matches:
+    """The pairs whose values are equal for every key (one at least).
+
+    Raises: NeedsSpark if they are more than `most`. pa.ArrowException for values that cannot be
+    hashed.
+    """
+    target, source = _codes(keys)
+    # Sources by code: those of code c are order[start[c] : start[c + 1]].
+    order = np.argsort(source, kind="stable")
+    order = order[np.searchsorted(source[order], 0) :]
+    highest = int(max(target.max(initial=-1), source.max(initial=-1)))
+    counts = np.bincount(source[order], minlength=highest + 1)
+    starts = np.concatenate(([0], np.cumsum(counts)))[:-1] if len(counts) else counts
+    found = np.flatnonzero(target >= 0)
+    codes = target[found]
+    each = counts[codes]
+    total = int(each.sum())
+    if total > most:
+        raise NeedsSpark(f"{total} pairs of rows have equal keys")
+    targets = np.repeat(found, each)
+    # The place within its own run of every pair.
+    within = np.arange(total) - np.repeat(np.cumsum(each) - each, each)
+    sources = order[np.repeat(starts[codes], each) + within]
+    return Matches(targets.astype(np.int64), sources.astype(np.int64))
+
+
+def _codes(keys: Sequence[KeyValues]) -> tuple[Places, Places]:
+    """One number for each row, equal for equal keys; -1 for a row that equals none."""
+    codes: Places | None = None
+    for key in keys:
+        numbered = _numbered(key)
+        if codes is None:
+            codes = numbered
+            continue
+        both = codes * (int(numbered.max(initial=0)) + 1) + numbered
+        both[(codes < 0) | (numbered < 0)] = -1
+        # Codes stay below the number of rows, so that their products do not overflow.
+        _, again = np.unique(both, return_inverse=True)
+        again = again.astype(np.int64)
+        again[both < 0] = -1
+        codes = again
+    assert codes is not None
+    split = len(keys[0].target)
+    return codes[:split], codes[split:]
+
+
+def _numbered(key: KeyValues) -> Places:
+    values = pa.concat_arrays([key.target, key.source])
+    if pa.types.is_floating(values.type):
+        zero, nan = pa.scalar(0.0, values.type), pa.scalar(float("nan"), values.type)
+        values = pc.if_else(pc.equal(values, zero), zero, values)
+        values = pc.if_else(pc.is_nan(values), nan, values)
+    nulls = "encode" if key.null_safe else "mask"
+    if pa.types.is_null(values.type):
+        return np.full(len(values), 0 if key.null_safe else -1, dtype=np.int64)
+    indices = values.dictionary_encode(null_encoding=nulls).indices
+    return np.asarray(pc.fill_null(indices, -1).cast(pa.int64()))

@@ -1,0 +1,184 @@
+"""Spark's operators over Arrow values, where the two differ or an error needs noticing.
+
+Values are Arrow arrays or, for constants, Arrow scalars. NULL is propagated as in SQL. Whatever
+Spark's ANSI mode raises on (overflow, division by zero), these raise on as `pa.ArrowInvalid`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tandem.statements.local.rows import arrow_type
+from tandem.statements.types import DataType
+
+Value = Any
+"""`pa.Array` or `pa.Scalar`."""
+Convert = Callable[[Value], Value]
+
+_DIGITS: Final = {"byte": 3, "short": 5, "integer": 10, "long": 19}
+_TEXT_OF_DATE: Final = ("0001-01-01", "9999-12-31")
+
+
+def cast(value: Value, to: Any, *, safe: bool = True) -> Value:
+    """A value as an Arrow type. Raises: pa.ArrowInvalid if it does not fit and `safe`."""
+    return pc.cast(value, to, safe=safe)
+
+
+def converter(source: DataType, target: DataType) -> Convert | None:
+    """Spark's ANSI cast between two types; None where it is not proven equal to ours.
+
+    What it returns raises pa.ArrowInvalid for a value that does not fit.
+    """
+    if source == target:
+        return lambda value: value
+    if not (source.is_atomic and target.is_atomic):
+        return None
+    if source.name == "null":
+        return lambda _value: pa.scalar(None, arrow_type(target))
+    if source.is_numeric and target.is_numeric:
+        return _number(source, target)
+    to = arrow_type(target)
+    moments = ("timestamp", "timestamp_ntz")
+    if source.name == "date" and target.name in moments:
+        # Years that do not fit in microseconds raise in both.
+        return lambda value: cast(value, to)
+    if source.name in moments and target.name in moments:
+        return lambda value: cast(value, to)
+    if source.name == "boolean" and target.is_integral:
+        return lambda value: cast(value, to)
+    if source.is_integral and target.name == "boolean":
+        zero = pa.scalar(0, arrow_type(source))
+        return lambda value: pc.not_equal(value, zero)
+    if target.name == "string" and (source.is_integral or source.name == "boolean"):
+        return lambda value: cast(value, to)
+    if (source.name, target.name) == ("date", "string"):
+        return _text_of_date
+    return None
+
+
+def _number(source: DataType, target: DataType) -> Convert | None:
+    to = arrow_type(target)
+    if source.is_integral and target.is_integral:
+        return lambda value: cast(value, to)
+    if source.is_integral and target.name == "decimal":
+        if _DIGITS[source.name] + target.scale > 38:
+            return None
+        wide = pa.decimal128(38, target.scale)
+        return lambda value: cast(cast(value, wide), to)
+    if source.name == "decimal" and target.name == "decimal":
+        return (lambda value: cast(value, to)) if target.scale >= source.scale else None
+    if target.name in ("float", "double") and source.name != "decimal":
+        # Both round to the nearest, ties to even; what is too large for a float is infinite.
+        return lambda value: cast(value, to, safe=False)
+    return None
+
+
+def _text_of_date(value: Value) -> Value:
+    first, last = (cast(pa.scalar(day), pa.date32()) for day in _TEXT_OF_DATE)
+    outside = pc.or_(pc.less(value, first), pc.greater(value, last))
+    if _any(outside):
+        raise pa.ArrowInvalid("a year of another number of digits than four")
+    return cast(value, pa.string())
+
+
+def _any(value: Value) -> bool:
+    if isinstance(value, pa.Scalar):
+        return bool(value.as_py())
+    return bool(pc.any(value).as_py())
+
+
+def is_floating(data_type: DataType) -> bool:
+    return data_type.name in ("float", "double")
+
+
+def equal(left: Value, right: Value, data_type: DataType) -> Value:
+    """`=`; for Spark NaN equals NaN, and -0.0 equals 0.0."""
+    same = pc.equal(left, right)
+    if not is_floating(data_type):
+        return same
+    return pc.or_(same, pc.and_(pc.is_nan(left), pc.is_nan(right)))
+
+
+def less(left: Value, right: Value, data_type: DataType) -> Value:
+    """`<`; for Spark NaN is greater than every other number."""
+    smaller = pc.less(left, right)
+    if not is_floating(data_type):
+        return smaller
+    return pc.or_(smaller, pc.and_(pc.is_nan(right), pc.invert(pc.is_nan(left))))
+
+
+def compare(op: str, left: Value, right: Value, data_type: DataType) -> Value:
+    """= != < <= > >= <=> between values of one type."""
+    match op:
+        case "=":
+            return equal(left, right, data_type)
+        case "!=":
+            return pc.invert(equal(left, right, data_type))
+        case "<":
+            return less(left, right, data_type)
+        case ">":
+            return less(right, left, data_type)
+        case "<=":
+            return pc.invert(less(right, left, data_type))
+        case ">=":
+            return pc.invert(less(left, right, data_type))
+        case "<=>":
+            both = pc.and_(pc.is_null(left), pc.is_null(right))
+            return pc.or_(is_true(equal(left, right, data_type)), both)
+        case _:
+            raise AssertionError(f"{op} is no comparison")
+
+
+def is_true(value: Value) -> Value:
+    """NULL as false."""
+    return pc.coalesce(value, pa.scalar(False))
+
+
+def add(left: Value, right: Value) -> Value:
+    return pc.add_checked(left, right)
+
+
+def subtract(left: Value, right: Value) -> Value:
+    return pc.subtract_checked(left, right)
+
+
+def multiply(left: Value, right: Value) -> Value:
+    return pc.multiply_checked(left, right)
+
+
+def divide(left: Value, right: Value) -> Value:
+    """Of integers towards zero. Raises for a zero that divides a value, be it a float."""
+    return pc.divide_checked(left, right)
+
+
+def remainder(left: Value, right: Value) -> Value:
+    """% of integers: the sign is the dividend's.
+
+    The smallest number % -1 is 0 for Spark, and raises here.
+    """
+    return pc.subtract(left, pc.multiply(pc.divide_checked(left, right), right))
+
+
+def negate(value: Value, data_type: DataType) -> Value:
+    return pc.negate_checked(value) if data_type.is_integral else pc.negate(value)
+
+
+def choose(condition: Value, yes: Value, no: Value) -> Value:
+    """`yes` where the condition is true, `no` where it is false or NULL."""
+    return pc.if_else(is_true(condition), yes, no)
+
+
+def join(parts: list[Value]) -> Value:
+    """Strings one after the other; NULL if one is."""
+    return pc.binary_join_element_wise(*parts, pa.scalar(""), null_handling="emit_null")
+
+
+def spread(value: Value, length: int) -> Any:
+    """A constant as an array; an array as it is."""
+    if not isinstance(value, pa.Scalar):
+        return value
+    return pa.repeat(value, length) if value.is_valid else pa.nulls(length, value.type)

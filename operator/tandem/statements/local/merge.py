@@ -1,0 +1,232 @@
+"""Merges over Arrow tables: the join, which clause applies, and what it writes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from tandem.statements import coercion, tree
+from tandem.statements.local.expression import LocalExpression, compile_expression
+from tandem.statements.local.join import KeyValues, Matches, Places, equal_pairs
+from tandem.statements.local.rows import NeedsSpark, Rows
+from tandem.statements.local.statement import rewritten
+from tandem.statements.merge import SOURCE, TABLE, Action, Clause, Merge, When
+from tandem.statements.tree import Expr
+
+_RELATIONS = (TABLE, SOURCE)
+NO_CLAUSE = -1
+
+
+@dataclass(frozen=True)
+class LocalClause:
+    """A clause. `number`: its place among all clauses of the merge."""
+
+    number: int
+    when: When
+    action: Action
+    where: LocalExpression | None
+    assignments: Mapping[str, LocalExpression]
+
+    def written(self, rows: Rows, table: pa.Table, places: Any) -> pa.Table:
+        """What an update or insert writes for rows to which the clause applies.
+
+        Args:
+            rows: these rows, of `LocalMerge.rows` and its likes.
+            table: of an update, the target; of an insert, any table with the target's schema.
+            places: of an update, where in `table` the rows are. An insert ignores it.
+        Returns: a table with the columns of `table`, in the order of `rows`.
+        Raises: NeedsSpark.
+        """
+        if self.action == "Insert":
+            empty = [pa.nulls(rows.length, field.type) for field in table.schema]
+            schema = pa.schema([field.with_nullable(True) for field in table.schema])
+            return rewritten(pa.Table.from_arrays(empty, schema=schema), self.assignments, rows)
+        return rewritten(table.take(pa.array(places, pa.int64())), self.assignments, rows)
+
+
+@dataclass(frozen=True)
+class _Key:
+    """A key: equal on both sides, each computed from the columns of its side alone."""
+
+    target: LocalExpression
+    source: LocalExpression
+    null_safe: bool
+
+
+@dataclass(frozen=True)
+class LocalMerge:
+    """A merge that can be evaluated over Arrow.
+
+    `on` is split into keys, conditions on the rows of one side, and the rest.
+    """
+
+    keys: tuple[_Key, ...]
+    target_conditions: tuple[LocalExpression, ...]
+    source_conditions: tuple[LocalExpression, ...]
+    rest: tuple[LocalExpression, ...]
+    clauses: tuple[LocalClause, ...]
+
+    def match(self, target: pa.Table, source: pa.Table) -> Matches:
+        """The pairs of rows for which `on` is true.
+
+        Raises: NeedsSpark if Spark raises on one of the rows, or might, or for too many pairs.
+        """
+        ours, theirs = Rows.of(target, TABLE), Rows.of(source, SOURCE)
+        here = _passing(ours, self.target_conditions)
+        there = _passing(theirs, self.source_conditions)
+        keys = [
+            KeyValues(
+                _of(key.target.evaluate(ours), here),
+                _of(key.source.evaluate(theirs), there),
+                key.null_safe,
+            )
+            for key in self.keys
+        ]
+        try:
+            found = equal_pairs(keys)
+        except pa.ArrowException as error:
+            raise NeedsSpark(str(error)) from error
+        if here is not None or there is not None:
+            found = Matches(
+                found.target if here is None else here[found.target],
+                found.source if there is None else there[found.source],
+            )
+        for condition in self.rest:
+            pairs = self.pairs(target, source, found)
+            found = found.take(condition.where(pairs))
+        return found
+
+    @staticmethod
+    def pairs(target: pa.Table, source: pa.Table, matches: Matches) -> Rows:
+        """The joined rows of matches, for clauses of `Matched`."""
+        sides = {
+            TABLE: (target, pa.array(matches.target, pa.int64())),
+            SOURCE: (source, pa.array(matches.source, pa.int64())),
+        }
+        return Rows(sides, len(matches))
+
+    @staticmethod
+    def alone(table: pa.Table, places: Any, when: When) -> Rows:
+        """Rows of one side that match nothing: of the source for clauses of `NotMatched`, of
+        the target for those of `NotMatchedBySource`."""
+        chosen = pa.array(places, pa.int64())
+        relation = SOURCE if when == "NotMatched" else TABLE
+        return Rows({relation: (table, chosen)}, len(chosen))
+
+    def applying(self, when: When, rows: Rows) -> Places:
+        """The number of the clause that applies to each row: the first of this `when` whose
+        condition is true. `NO_CLAUSE` where there is none.
+
+        Raises: NeedsSpark.
+        """
+        chosen = np.full(rows.length, NO_CLAUSE, dtype=np.int64)
+        for clause in self.when(when):
+            concerned = chosen == NO_CLAUSE
+            if clause.where is not None:
+                holds = np.zeros(rows.length, dtype=bool)
+                holds[np.asarray(clause.where.where(rows))] = True
+                concerned &= holds
+            chosen[concerned] = clause.number
+        return chosen
+
+    def when(self, when: When) -> tuple[LocalClause, ...]:
+        return tuple(clause for clause in self.clauses if clause.when == when)
+
+
+def compile_merge(merge: Merge) -> LocalMerge | None:
+    """The merge over Arrow; None if a part of it is Spark's to evaluate, or if `on` compares
+    nothing of the table with something of the source by = or <=>."""
+    keys: list[_Key] = []
+    conditions: dict[str, list[LocalExpression]] = {TABLE: [], SOURCE: [], "": []}
+    for part in _conjuncts(merge.on):
+        key = _key(part)
+        if key is not None:
+            keys.append(key)
+            continue
+        compiled = compile_expression(part, _RELATIONS)
+        if compiled is None:
+            return None
+        sides = _sides(part)
+        conditions[next(iter(sides)) if len(sides) == 1 else ""].append(compiled)
+    clauses = [_clause(number, clause) for number, clause in enumerate(merge.clauses)]
+    known = tuple(clause for clause in clauses if clause is not None)
+    if not keys or len(known) < len(clauses):
+        return None
+    return LocalMerge(
+        tuple(keys),
+        tuple(conditions[TABLE]),
+        tuple(conditions[SOURCE]),
+        tuple(conditions[""]),
+        known,
+    )
+
+
+def _conjuncts(root: Expr) -> Iterator[Expr]:
+    if isinstance(root, tree.Logical) and root.op == "AND":
+        for operand in root.operands:
+            yield from _conjuncts(operand)
+    else:
+        yield root
+
+
+def _sides(root: Expr) -> frozenset[str]:
+    return frozenset(n.parts[0] for n in tree.walk(root) if isinstance(n, tree.ColumnRef))
+
+
+def _key(part: Expr) -> _Key | None:
+    if not isinstance(part, tree.Binary) or part.op not in ("=", "<=>"):
+        return None
+    left, right = part.left, part.right
+    if _sides(left) == {SOURCE}:
+        left, right = right, left
+    if _sides(left) != {TABLE} or _sides(right) != {SOURCE}:
+        return None
+    met = coercion.common_of_all((left, right))
+    # A decimal that does not hold both sides is left to Spark by the comparison itself.
+    if met is None or compile_expression(part, _RELATIONS) is None:
+        return None
+    ends = [
+        compile_expression(
+            side if side.type == met else tree.Cast(operand=side, type=met), _RELATIONS
+        )
+        for side in (left, right)
+    ]
+    target, source = ends
+    if target is None or source is None:
+        return None
+    return _Key(target, source, part.op == "<=>")
+
+
+def _clause(number: int, clause: Clause) -> LocalClause | None:
+    where = None
+    if clause.where is not None:
+        where = compile_expression(clause.where, _RELATIONS)
+        if where is None:
+            return None
+    values = {
+        item.column: compile_expression(item.value, _RELATIONS) for item in clause.assignments
+    }
+    known = {name: value for name, value in values.items() if value is not None}
+    if len(known) < len(values):
+        return None
+    return LocalClause(number, clause.when, clause.action, where, known)
+
+
+def _passing(rows: Rows, conditions: Sequence[LocalExpression]) -> Places | None:
+    """The places of the rows for which all conditions are true; None for all rows."""
+    if not conditions:
+        return None
+    passing = np.ones(rows.length, dtype=bool)
+    for condition in conditions:
+        holds = np.zeros(rows.length, dtype=bool)
+        holds[np.asarray(condition.where(rows))] = True
+        passing &= holds
+    return np.flatnonzero(passing)
+
+
+def _of(values: Any, places: Places | None) -> Any:
+    return values if places is None else values.take(pa.array(places, pa.int64()))

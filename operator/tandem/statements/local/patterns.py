@@ -1,0 +1,53 @@
+"""LIKE over Arrow strings. The pattern is one that `statements.patterns` accepted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+
+def like(pattern: str, escape: str) -> Callable[[Any], Any]:
+    """A test of strings, as Spark's LIKE: % is any text, line breaks included, _ is any one
+    character, and both are themselves after the escape character."""
+    parts = _parts(pattern, escape)
+    if "_" not in [part for part, literal in parts if not literal]:
+        wild = [not literal for _, literal in parts]
+        text = "".join(part for part, literal in parts if literal)
+        if not any(wild):
+            return lambda value: pc.equal(value, pa.scalar(text))
+        if wild == [False, True]:
+            return lambda value: pc.starts_with(value, text)
+        if wild == [True, False]:
+            return lambda value: pc.ends_with(value, text)
+        if wild == [True, False, True]:
+            return lambda value: pc.match_substring(value, text)
+    regex = "".join(_quoted(part) if literal else _WILD[part] for part, literal in parts)
+    return lambda value: pc.match_substring_regex(value, rf"(?s)\A(?:{regex})\z")
+
+
+_WILD = {"%": ".*", "_": "."}
+
+
+def _parts(pattern: str, escape: str) -> list[tuple[str, bool]]:
+    """Wildcards, each of its own, and the literal texts between them (True)."""
+    parts: list[tuple[str, bool]] = []
+    at = 0
+    while at < len(pattern):
+        char = pattern[at]
+        literal = char == escape or char not in _WILD
+        if char == escape:
+            at += 1
+            char = pattern[at]
+        if literal and parts and parts[-1][1]:
+            parts[-1] = (parts[-1][0] + char, True)
+        else:
+            parts.append((char, literal))
+        at += 1
+    return parts
+
+
+def _quoted(text: str) -> str:
+    return "".join(c if c.isascii() and c.isalnum() else rf"\x{{{ord(c):X}}}" for c in text)

@@ -1,0 +1,85 @@
+"""The rows that a local expression is evaluated on, and the one way in which it gives up.
+
+Columns are read lazily and once: an expression over the pairs of a join takes from either side
+only what it names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tandem.delta.schema import PrimitiveType, to_arrow_type
+from tandem.statements.types import DataType
+
+
+class NeedsSpark(Exception):
+    """These rows cannot be evaluated here.
+
+    Either Spark would raise on one of them (an overflow, a division by zero, a value that does
+    not fit its column) and has the better message, or it might in one order of evaluation, or
+    the rows have a form that is not covered. What the statement means is Spark's to say.
+    """
+
+
+def arrow_type(data_type: DataType) -> Any:
+    """The Arrow type of a statement's type, as tables hold it. Raises: KeyError for a type that
+    is no simple one."""
+    if data_type.name == "null":
+        return pa.null()
+    if data_type.name == "decimal":
+        return pa.decimal128(data_type.precision, data_type.scale)
+    return to_arrow_type(PrimitiveType(data_type.name))
+
+
+class Rows:
+    """Rows of one table, or of the pairs of a join.
+
+    `sides` has the tables by the name of their relation ("" for a statement about one table),
+    each with the indices of the rows that are meant; None for all. A relation that is missing
+    has no row here, as the table in a clause about rows of the source that match nothing.
+    """
+
+    def __init__(self, sides: Mapping[str, tuple[pa.Table, Any]], length: int) -> None:
+        self.length = length
+        self._sides = sides
+        self._read: dict[tuple[str, tuple[str, ...]], Any] = {}
+
+    @classmethod
+    def of(cls, table: pa.Table, relation: str = "") -> Rows:
+        """All rows of a table."""
+        return cls({relation: (table, None)}, table.num_rows)
+
+    def take(self, indices: Any) -> Rows:
+        """Some of these rows, by their places here (an Arrow array or numpy array)."""
+        chosen = pa.array(indices, pa.int64())
+        sides = {
+            name: (table, chosen if before is None else pc.take(before, chosen))
+            for name, (table, before) in self._sides.items()
+        }
+        return Rows(sides, len(chosen))
+
+    def column(self, relation: str, path: tuple[str, ...]) -> Any:
+        """A column, or a field inside struct columns, as one Arrow array.
+
+        Raises: NeedsSpark if it is too large to be one array.
+        """
+        key = (relation, path)
+        if key not in self._read:
+            self._read[key] = self._column(relation, path)
+        return self._read[key]
+
+    def _column(self, relation: str, path: tuple[str, ...]) -> Any:
+        if len(path) > 1:
+            # A field of a NULL is NULL.
+            return pc.struct_field(self.column(relation, path[:-1]), path[-1])
+        table, indices = self._sides[relation]
+        column = table.column(path[0]).combine_chunks()
+        if isinstance(column, pa.ChunkedArray):
+            if column.num_chunks > 1:
+                raise NeedsSpark(f"{path[0]} is too large to be one array")
+            column = column.chunk(0) if column.num_chunks else pa.array([], column.type)
+        return column if indices is None else column.take(indices)

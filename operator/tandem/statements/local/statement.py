@@ -1,0 +1,81 @@
+"""Updates and deletes over Arrow tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from tandem.statements.local.expression import LocalExpression, compile_expression
+from tandem.statements.local.rows import NeedsSpark, Rows
+from tandem.statements.statement import Statement
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a statement did. `matched`: the places of the rows that it concerns, ascending, as
+    an int64 array; `written`: what they become, in this order, with all columns of the table
+    that was given. None for a delete."""
+
+    matched: Any
+    written: pa.Table | None
+
+
+@dataclass(frozen=True)
+class LocalStatement:
+    """A statement that can be evaluated over Arrow. `where` None concerns every row.
+    `assignments` by column; the value has the column's type. Empty for a delete."""
+
+    where: LocalExpression | None
+    assignments: Mapping[str, LocalExpression]
+
+    def evaluate(self, table: pa.Table) -> Found:
+        """Apply it to all rows of a table: live rows, columns by the names of the schema. All
+        columns that are to be written must be there.
+
+        Raises: NeedsSpark if Spark raises on one of the rows, or might.
+        """
+        rows = Rows.of(table)
+        if self.where is None:
+            matched = pa.array(np.arange(table.num_rows, dtype=np.int64))
+        else:
+            matched = self.where.where(rows)
+        if not self.assignments:
+            return Found(matched, None)
+        # Values are evaluated where the condition is true, and nowhere else.
+        chosen = rows.take(matched)
+        return Found(matched, rewritten(table.take(matched), self.assignments, chosen))
+
+
+def rewritten(before: pa.Table, assignments: Mapping[str, LocalExpression], rows: Rows) -> pa.Table:
+    """The rows with the columns set. Raises: NeedsSpark; KeyError for a column that is not
+    there."""
+    after = before
+    for name, value in assignments.items():
+        index = before.schema.get_field_index(name)
+        if index < 0:
+            raise KeyError(name)
+        after = after.set_column(index, before.schema.field(index).name, value.evaluate(rows))
+    return after
+
+
+def compile_statement(statement: Statement) -> LocalStatement | None:
+    """The statement over Arrow; None if a part of it is Spark's to evaluate.
+
+    Values are cast to their columns in the tree (`tandem.statements.statement.stored`), as
+    Spark's ANSI store assignment does. A value that does not fit raises NeedsSpark.
+    """
+    where = None
+    if statement.where is not None:
+        where = compile_expression(statement.where)
+        if where is None:
+            return None
+    values = {item.column: compile_expression(item.value) for item in statement.assignments}
+    known = {name: value for name, value in values.items() if value is not None}
+    return LocalStatement(where, known) if len(known) == len(values) else None
+
+
+__all__ = ["Found", "LocalStatement", "NeedsSpark", "compile_statement", "rewritten"]
