@@ -14,11 +14,11 @@ from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from pyroaring import BitMap64
 
 from tandem.delta.conform import conform, find, nulls
 from tandem.delta.missing import missing
+from tandem.delta.parquet_times import ExactParquetFile
 from tandem.delta.partition_text import to_scalar
 from tandem.delta.schema import StructType, column_mapping_mode, to_arrow_field
 from tandem.errors import CorruptDeletionVector, ObjectNotFound, StorageError
@@ -100,8 +100,7 @@ class DataFileReader:
         except (pa.ArrowInvalid, OSError) as error:
             self._source.close()
             raise _unreadable(path, error) from error
-        arrow = self._file.schema_arrow
-        candidates = list(arrow)
+        candidates = list(self._file.schema)
         self._found = {
             f.name: find(f, candidates, by_id=self._by_id)
             for f in self.fields
@@ -109,23 +108,13 @@ class DataFileReader:
         }
         self._candidates = candidates
 
-    def _open(self) -> Any:
-        parquet = pq.ParquetFile(
-            self._source, coerce_int96_timestamp_unit="us", pre_buffer=True, buffer_size=0
-        )
-        if not self._dictionaries:
-            return parquet
-        compact = dictionary_columns(parquet.metadata, parquet.schema_arrow)
-        if not compact:
-            return parquet
-        self._source.seek(0)
-        return pq.ParquetFile(
-            self._source,
-            metadata=parquet.metadata,
-            coerce_int96_timestamp_unit="us",
-            pre_buffer=True,
-            read_dictionary=compact,
-        )
+    def _open(self) -> ExactParquetFile:
+        parquet = ExactParquetFile(self._source, resource=self.path, pre_buffer=True, buffer_size=0)
+        if self._dictionaries:
+            compact = dictionary_columns(parquet.metadata, parquet.schema)
+            if compact:
+                parquet.read_dictionary(compact)
+        return parquet
 
     @property
     def num_rows(self) -> int:
@@ -160,6 +149,7 @@ class DataFileReader:
         Raises:
             CorruptDeletionVector: `dead` names a position beyond the last row.
             StorageError: the content cannot be decoded or does not fit the table's schema.
+            UnsupportedFeature: a date or time does not mean what it says (`parquet_times`).
         """
         if dead and dead.max() >= self.num_rows:
             raise CorruptDeletionVector(
