@@ -57,8 +57,14 @@ def test_ordinary_values_are_what_pyarrow_reads_at_every_depth(
     with path.open("rb") as source:
         file = ExactParquetFile(source, resource="f.parquet")
         found = pa.Table.from_batches(list(file.iter_batches(batch_size=batch_size)))
+        chosen = pa.Table.from_batches(
+            list(file.iter_batches(batch_size=batch_size, row_groups=[0, 1], places=[1, 2, 6]))
+        )
+        part = pa.Table.from_batches(list(file.iter_batches(columns=["s.x"])))
     assert found.equals(plain)
     assert found.schema.types == plain.schema.types
+    assert chosen.equals(plain.select([1, 2, 6]))
+    assert part["s"].combine_chunks().field(0).equals(plain["s"].combine_chunks().field(0))
 
 
 @pytest.mark.parametrize(

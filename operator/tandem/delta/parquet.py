@@ -106,7 +106,9 @@ class DataFileReader:
             for f in self.fields
             if f.name not in self._constants
         }
-        self._candidates = candidates
+        # By position: Parquet's paths are joined by dots, so that a name says too little.
+        self._wanted = sorted({i for i in self._found.values() if i is not None})
+        self._places = {index: place for place, index in enumerate(self._wanted)}
 
     def _open(self) -> ExactParquetFile:
         parquet = ExactParquetFile(self._source, resource=self.path, pre_buffer=True, buffer_size=0)
@@ -159,11 +161,10 @@ class DataFileReader:
                 expected=f"positions below {self.num_rows}",
                 remedy="Restore the table to a version before this deletion vector",
             )
-        names = [self._candidates[i].name for i in self._found.values() if i is not None]
         groups = row_groups if row_groups is not None else range(len(self.row_groups))
         start = sum(self.row_groups[: groups.start])
         try:
-            for batch in self._raw(names, groups, batch_rows, use_threads):
+            for batch in self._raw(groups, batch_rows, use_threads):
                 keep = live_mask(dead, start, batch.num_rows)
                 converted = self._convert(batch, positions, start)
                 start += batch.num_rows
@@ -174,14 +175,12 @@ class DataFileReader:
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
             raise _unreadable(self.path, error) from error
 
-    def _raw(
-        self, names: list[str], groups: range, batch_rows: int, use_threads: bool
-    ) -> Iterator[pa.RecordBatch]:
-        if names:
+    def _raw(self, groups: range, batch_rows: int, use_threads: bool) -> Iterator[pa.RecordBatch]:
+        if self._wanted:
             yield from self._file.iter_batches(
                 batch_size=batch_rows,
                 row_groups=list(groups),
-                columns=names,
+                places=self._wanted,
                 use_threads=use_threads,
             )
             return
@@ -206,7 +205,7 @@ class DataFileReader:
                     nulls(rows, wanted.type)
                     if index is None
                     else conform(
-                        batch.column(self._candidates[index].name),
+                        batch.column(self._places[index]),
                         wanted.type,
                         by_id=self._by_id,
                         dictionaries=self._dictionaries,

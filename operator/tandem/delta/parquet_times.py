@@ -9,8 +9,9 @@ are refused by name. The rules are Spark's `DataSourceUtils.getRebaseSpec`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 import pyarrow as pa
@@ -90,19 +91,36 @@ class ExactParquetFile:
         """Give these columns as dictionaries from now on."""
         self._reopen(read_dictionary=columns)
 
-    def iter_batches(self, **options: Any) -> Iterator[pa.RecordBatch]:
+    def iter_batches(
+        self, *, places: Sequence[int] | None = None, **options: Any
+    ) -> Iterator[pa.RecordBatch]:
         """As `pq.ParquetFile.iter_batches`, columns of the types in `schema`.
 
+        Args:
+            places: top-level columns to read, ascending, in place of `columns` by name: a name
+                with a dot says too little. Batches have them in this order.
         Raises: UnsupportedFeature for a value that does not mean what it says.
         """
-        for batch in self._file.iter_batches(**options):
+        if places is None:
+            batches = self._file.iter_batches(**options)
+        else:
+            starts = list(accumulate((_leaves(f.type) for f in self.schema), initial=0))
+            indices = [n for i in places for n in range(starts[i], starts[i + 1])]
+            batches = self._file.reader.iter_batches(
+                options.pop("batch_size"), column_indices=indices, **options
+            )
+        for batch in batches:
             if not self._int96 and self._calendar.always:
                 yield batch
                 continue
             names = batch.schema.names
+            fields = [
+                self.schema.field(name if places is None else places[i])
+                for i, name in enumerate(names)
+            ]
             arrays = [
-                self._exact(array, self.schema.field(name).type, name)
-                for name, array in zip(names, batch.columns, strict=True)
+                self._exact(array, field.type, field.name)
+                for array, field in zip(batch.columns, fields, strict=True)
             ]
             yield pa.RecordBatch.from_arrays(arrays, names=names)
 
@@ -153,7 +171,12 @@ class ExactParquetFile:
             return self._exact(values, field.type, f"{column}.{field.name}")
 
         if pa.types.is_struct(found):
-            children = [exact(array.field(i), plain.field(i)) for i in range(found.num_fields)]
+            # Not all of them may have been asked for.
+            some = found.num_fields < plain.num_fields
+            children = [
+                exact(array.field(i), plain.field(found.field(i).name if some else i))
+                for i in range(found.num_fields)
+            ]
             fields = [found.field(i).with_type(each.type) for i, each in enumerate(children)]
             return pa.StructArray.from_arrays(children, fields=fields, mask=mask)
         if pa.types.is_map(found):
@@ -168,6 +191,15 @@ class ExactParquetFile:
             type_ = pa.large_list(field)
             return pa.LargeListArray.from_arrays(array.offsets, values, type=type_, mask=mask)
         return pa.ListArray.from_arrays(array.offsets, values, type=pa.list_(field), mask=mask)
+
+
+def _leaves(type_: pa.DataType) -> int:
+    """Columns that a value of this type has in a Parquet file."""
+    if isinstance(type_, pa.BaseExtensionType):
+        return _leaves(type_.storage_type)
+    if pa.types.is_nested(type_):
+        return sum(_leaves(type_.field(i).type) for i in range(type_.num_fields))
+    return 1
 
 
 def _has_times(type_: pa.DataType) -> bool:
