@@ -14,12 +14,13 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from tandem.delta import codec, files, names
 from tandem.delta.actions import Action, AddFile, Json, RemoveFile
 from tandem.delta.listing import Checkpoint
+from tandem.delta.parquet_times import ExactParquetFile
 from tandem.delta.replay import EMPTY, Replay, fold_actions
+from tandem.delta.values import partition_texts, to_json_value
 from tandem.errors import CorruptLog, ObjectNotFound
 from tandem.storage.store import Store
 
@@ -119,11 +120,12 @@ class _Parquet:
 
     def __enter__(self) -> _Parquet:
         try:
-            self._file = pq.ParquetFile(self._source)
+            # Times in `stats_parsed` are INT96 where Spark wrote them.
+            self._file = ExactParquetFile(self._source, resource=self._path)
         except (pa.ArrowException, OSError) as error:
             self._source.close()
             raise _unreadable(self._path, error) from error
-        self.schema: pa.Schema = self._file.schema_arrow
+        self.schema: pa.Schema = self._file.schema
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -135,7 +137,7 @@ class _Parquet:
             return
         wanted = [name] if leaves is None else [f"{name}.{leaf}" for leaf in leaves]
         try:
-            for batch in self._file.iter_batches(_BATCH, columns=wanted):
+            for batch in self._file.iter_batches(batch_size=_BATCH, columns=wanted):
                 values = batch.column(0)
                 if values.null_count:
                     values = values.filter(values.is_valid())
@@ -196,10 +198,8 @@ def _to_table(adds: pa.StructArray) -> pa.Table:
     if "stats_parsed" in present:
         columns["stats"] = _stats_text(columns["stats"], pc.struct_field(adds, "stats_parsed"))
     if "partitionValues_parsed" in present:
-        rows = pc.struct_field(adds, "partitionValues_parsed").to_pylist()
-        columns["partition_values"] = pa.array(
-            [[(k, _partition_text(v)) for k, v in (row or {}).items()] for row in rows],
-            files.STRINGS,
+        columns["partition_values"] = _partition_texts(
+            pc.struct_field(adds, "partitionValues_parsed")
         )
     if columns["path"].null_count or columns["size"].null_count:
         raise KeyError("add.path or add.size")
@@ -241,11 +241,37 @@ def _map_offsets(values: pa.MapArray) -> pa.Array:
 def _stats_text(stats: pa.Array, parsed: pa.StructArray) -> pa.Array:
     """`stats`, with the rows that lack it made from `stats_parsed`."""
     text: list[str | None] = []
-    for have, row in zip(stats.to_pylist(), parsed.to_pylist(), strict=True):
+    rows = _without_far_times(parsed).to_pylist()
+    for have, row in zip(stats.to_pylist(), rows, strict=True):
         if have is None and row is not None:
-            have = json.dumps(_drop_nulls(row), default=_json_value, separators=(",", ":"))
+            have = json.dumps(_drop_nulls(row), default=to_json_value, separators=(",", ":"))
         text.append(have)
     return pa.array(text, pa.string())
+
+
+_FAR = {
+    pa.date32(): (-719_162, 2_932_896),
+    **dict.fromkeys(
+        (pa.timestamp("us"), pa.timestamp("us", "UTC")),
+        (-62_135_596_800_000_000, 253_402_300_799_999_999),
+    ),
+}
+"""The first and last values of Python's calendar, the years 1 to 9999."""
+
+
+def _without_far_times(values: Any) -> Any:
+    """Nulls in place of what Python cannot show: a bound that is left out bounds nothing."""
+    if pa.types.is_struct(values.type):
+        fields = list(values.type)
+        children = [_without_far_times(pc.struct_field(values, f.name)) for f in fields]
+        if not children:
+            return values
+        return pa.StructArray.from_arrays(children, fields=fields, mask=values.is_null())
+    if values.type not in _FAR:
+        return values
+    first, last = (pa.scalar(bound, values.type) for bound in _FAR[values.type])
+    near = pc.and_(pc.greater_equal(values, first), pc.less_equal(values, last))
+    return pc.if_else(near, values, pa.scalar(None, values.type))
 
 
 def _drop_nulls(value: Any) -> Any:
@@ -254,16 +280,15 @@ def _drop_nulls(value: Any) -> Any:
     return value
 
 
-def _json_value(value: Any) -> Any:
-    from tandem.delta.values import to_json_value
-
-    return to_json_value(value)
-
-
-def _partition_text(value: Any) -> str | None:
-    from tandem.delta.values import to_partition_text
-
-    return None if value is None else to_partition_text(value)
+def _partition_texts(parsed: pa.StructArray) -> pa.Array:
+    names = [field.name for field in parsed.type]
+    texts = [partition_texts(pc.struct_field(parsed, name)) for name in names]
+    known = parsed.is_valid().to_pylist()
+    rows = [
+        [(name, column[row]) for name, column in zip(names, texts, strict=True)] if there else []
+        for row, there in enumerate(known)
+    ]
+    return pa.array(rows, files.STRINGS)
 
 
 def _json_actions(store: Store, path: str) -> Iterator[Action | Json]:

@@ -14,11 +14,11 @@ from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from pyroaring import BitMap64
 
 from tandem.delta.conform import conform, find, nulls
 from tandem.delta.missing import missing
+from tandem.delta.parquet_times import ExactParquetFile
 from tandem.delta.partition_text import to_scalar
 from tandem.delta.schema import StructType, column_mapping_mode, to_arrow_field
 from tandem.errors import CorruptDeletionVector, ObjectNotFound, StorageError
@@ -100,32 +100,23 @@ class DataFileReader:
         except (pa.ArrowInvalid, OSError) as error:
             self._source.close()
             raise _unreadable(path, error) from error
-        arrow = self._file.schema_arrow
-        candidates = list(arrow)
+        candidates = list(self._file.schema)
         self._found = {
             f.name: find(f, candidates, by_id=self._by_id)
             for f in self.fields
             if f.name not in self._constants
         }
-        self._candidates = candidates
+        # By position: Parquet's paths are joined by dots, so that a name says too little.
+        self._wanted = sorted({i for i in self._found.values() if i is not None})
+        self._places = {index: place for place, index in enumerate(self._wanted)}
 
-    def _open(self) -> Any:
-        parquet = pq.ParquetFile(
-            self._source, coerce_int96_timestamp_unit="us", pre_buffer=True, buffer_size=0
-        )
-        if not self._dictionaries:
-            return parquet
-        compact = dictionary_columns(parquet.metadata, parquet.schema_arrow)
-        if not compact:
-            return parquet
-        self._source.seek(0)
-        return pq.ParquetFile(
-            self._source,
-            metadata=parquet.metadata,
-            coerce_int96_timestamp_unit="us",
-            pre_buffer=True,
-            read_dictionary=compact,
-        )
+    def _open(self) -> ExactParquetFile:
+        parquet = ExactParquetFile(self._source, resource=self.path, pre_buffer=True, buffer_size=0)
+        if self._dictionaries:
+            compact = dictionary_columns(parquet.metadata, parquet.schema)
+            if compact:
+                parquet.read_dictionary(compact)
+        return parquet
 
     @property
     def num_rows(self) -> int:
@@ -160,6 +151,7 @@ class DataFileReader:
         Raises:
             CorruptDeletionVector: `dead` names a position beyond the last row.
             StorageError: the content cannot be decoded or does not fit the table's schema.
+            UnsupportedFeature: a date or time does not mean what it says (`parquet_times`).
         """
         if dead and dead.max() >= self.num_rows:
             raise CorruptDeletionVector(
@@ -169,11 +161,10 @@ class DataFileReader:
                 expected=f"positions below {self.num_rows}",
                 remedy="Restore the table to a version before this deletion vector",
             )
-        names = [self._candidates[i].name for i in self._found.values() if i is not None]
         groups = row_groups if row_groups is not None else range(len(self.row_groups))
         start = sum(self.row_groups[: groups.start])
         try:
-            for batch in self._raw(names, groups, batch_rows, use_threads):
+            for batch in self._raw(groups, batch_rows, use_threads):
                 keep = live_mask(dead, start, batch.num_rows)
                 converted = self._convert(batch, positions, start)
                 start += batch.num_rows
@@ -184,14 +175,12 @@ class DataFileReader:
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
             raise _unreadable(self.path, error) from error
 
-    def _raw(
-        self, names: list[str], groups: range, batch_rows: int, use_threads: bool
-    ) -> Iterator[pa.RecordBatch]:
-        if names:
+    def _raw(self, groups: range, batch_rows: int, use_threads: bool) -> Iterator[pa.RecordBatch]:
+        if self._wanted:
             yield from self._file.iter_batches(
                 batch_size=batch_rows,
                 row_groups=list(groups),
-                columns=names,
+                places=self._wanted,
                 use_threads=use_threads,
             )
             return
@@ -216,7 +205,7 @@ class DataFileReader:
                     nulls(rows, wanted.type)
                     if index is None
                     else conform(
-                        batch.column(self._candidates[index].name),
+                        batch.column(self._places[index]),
                         wanted.type,
                         by_id=self._by_id,
                         dictionaries=self._dictionaries,

@@ -1,5 +1,5 @@
 """Partition values: the log's texts → typed Arrow scalars (protocol, "Partition Value
-Serialization"). The other direction is `tandem.delta.values.to_partition_text`. No I/O.
+Serialization"). The other direction is `tandem.delta.values.partition_texts`. No I/O.
 """
 
 from __future__ import annotations
@@ -12,19 +12,27 @@ from typing import Any
 import pyarrow as pa
 
 from tandem.delta.schema import DataType, PrimitiveType, to_arrow_type
+from tandem.delta.values import days_of
 from tandem.errors import CorruptLog
 
-_OFFSET = re.compile(r"(Z|[+-]\d{2}:?\d{2})$")
+_MOMENT = re.compile(
+    r"([+-]?\d{4,6}-\d\d-\d\d)"
+    r"(?:[ T](\d\d):(\d\d)(?::(\d\d)(?:\.(\d+))?)?(Z|[+-]\d\d:?\d\d)?)?"
+)
 _INTEGERS = {"byte", "short", "integer", "long"}
 
 
 def to_scalar(text: str | None, type_: DataType, *, resource: str = "", column: str = "") -> Any:
-    """The typed `pa.Scalar` of a logged partition value; null for None and for "".
+    """The typed `pa.Scalar` of a logged partition value; null for None, and for "" where that is
+    no value of the type. (By the protocol "" is null for texts and bytes, too; Spark and
+    deltalake read it as the empty value.)
 
     Raises: CorruptLog if the text is no value of that type.
     """
     arrow = to_arrow_type(type_)
-    if text is None or text == "":
+    if text is None or (
+        text == "" and not (pa.types.is_string(arrow) or pa.types.is_binary(arrow))
+    ):
         return pa.scalar(None, arrow)
     try:
         return pa.scalar(_value(text, type_), arrow)
@@ -59,29 +67,29 @@ def _value(text: str, type_: DataType) -> Any:
             return lowered == "true"
         case "date":
             # Some writers log a date with a time of midnight.
-            return dt.date.fromisoformat(text.split(" ")[0].split("T")[0])
+            return days_of(text.split(" ")[0].split("T")[0])
         case "binary":
-            try:
-                return text.encode("latin-1")
-            except UnicodeEncodeError:
-                return text.encode("utf-8")
+            # Spark and deltalake take the text's own bytes for the value, whatever the protocol
+            # says of "escaped" ones.
+            return text.encode("utf-8")
         case "timestamp" | "timestamp_ntz":
             return _instant(text, aware=name == "timestamp")
         case _:
             raise ValueError(f"no partition values of type {name}")
 
 
-def _instant(text: str, *, aware: bool) -> dt.datetime:
-    """Both forms of the protocol: `2020-01-01 00:00:00[.ffffff]` (UTC) and ISO 8601 with a
-    zone."""
-    zone = _OFFSET.search(text)
-    # Python reads three or six digits of a fraction in 3.11, writers log any number.
-    plain = text[: zone.start()] if zone and len(text) > 10 else text
-    whole, _, fraction = plain.partition(".")
-    value = dt.datetime.fromisoformat(whole).replace(microsecond=int((fraction + "000000")[:6]))
-    if not aware:
-        return value
-    if zone and len(text) > 10 and zone[1] != "Z":
-        offset = dt.datetime.strptime(zone[1].replace(":", ""), "%z").tzinfo
-        return value.replace(tzinfo=offset).astimezone(dt.UTC)
-    return value.replace(tzinfo=dt.UTC)
+def _instant(text: str, *, aware: bool) -> int:
+    """Microseconds since 1970. Both forms of the protocol: `2020-01-01 00:00:00[.ffffff]` (UTC)
+    and ISO 8601 with a zone; digits of a fraction beyond the sixth are cut."""
+    found = _MOMENT.fullmatch(text)
+    if found is None:
+        raise ValueError("no moment")
+    date, hour, minute, second, fraction, zone = found.groups()
+    clock = dt.time(int(hour or 0), int(minute or 0), int(second or 0))
+    seconds = (clock.hour * 60 + clock.minute) * 60 + clock.second
+    if aware and zone and zone != "Z":
+        digits = zone[1:].replace(":", "")
+        offset = (int(digits[:2]) * 60 + int(digits[2:4])) * 60
+        seconds += offset if zone[0] == "-" else -offset
+    micros = int(((fraction or "") + "000000")[:6])
+    return (days_of(date) * 86_400 + seconds) * 1_000_000 + micros

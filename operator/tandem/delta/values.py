@@ -7,34 +7,91 @@ from __future__ import annotations
 
 import datetime as dt
 import math
+import re
 from decimal import Decimal
 from typing import Any
+
+import numpy as np
+import pyarrow as pa
 
 UTC = dt.UTC
 
 
-def to_partition_text(value: Any) -> str | None:
-    """The protocol's text of a partition value; None for null. The empty string also reads as
-    null, so that is what it becomes."""
+def partition_texts(values: Any) -> list[str | None]:
+    """The protocol's texts of partition values (an Arrow array); None for null. Empty texts and
+    bytes become null, as they do for Spark: the protocol has one spelling for both.
+
+    Raises: ValueError for bytes that are not UTF-8: no text of the log stands for them.
+    """
+    type_ = values.type
+    if pa.types.is_date(type_):
+        return [None if v is None else date_text(v) for v in _numbers(values, pa.date32())]
+    if pa.types.is_timestamp(type_):
+        zoned = type_.tz is not None
+        micros = _numbers(values, pa.timestamp("us", tz=type_.tz))
+        return [None if v is None else _moment_text(v, zoned=zoned) for v in micros]
+    if pa.types.is_float32(type_):
+        # The shortest text of the value itself, not of the double that Python makes of it.
+        shortest = [None if v is None else float(str(np.float32(v))) for v in values.to_pylist()]
+        return [_text(v) for v in shortest]
+    return [_text(v) for v in values.to_pylist()]
+
+
+def _numbers(values: Any, unit: Any) -> list[int | None]:
+    number = pa.int32() if pa.types.is_date(unit) else pa.int64()
+    found: list[int | None] = values.cast(unit).cast(number).to_pylist()
+    return found
+
+
+def _text(value: Any) -> str | None:
     match value:
-        case None | "":
+        case None | "" | b"":
             return None
         case bool():
             return "true" if value else "false"
-        case dt.datetime():
-            if value.tzinfo is not None:
-                text = value.astimezone(UTC).replace(tzinfo=None).isoformat(sep="T")
-                return _with_micros(text) + "Z"
-            return _with_micros(value.isoformat(sep=" "))
-        case dt.date():
-            return value.isoformat()
         case bytes():
-            # "Encoded as a string of escaped binary values".
-            return value.decode("latin-1")
+            # What Spark writes, and what Spark and deltalake read.
+            return value.decode("utf-8")
+        case float() if not math.isfinite(value):
+            return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
         case Decimal():
             return format(value, "f")
         case _:
             return str(value)
+
+
+_CYCLE_YEARS, _CYCLE_DAYS = 400, 146_097
+"""The Gregorian calendar repeats itself."""
+_EPOCH = dt.date(1970, 1, 1).toordinal()
+_DATE = re.compile(r"([+-]?\d{4,})-(\d\d)-(\d\d)")
+
+
+def date_text(days: int) -> str:
+    """ISO 8601 of a day since 1970, as Java writes it: years beyond 9999 with a sign. Python's
+    own dates end there, Spark's do not."""
+    cycles, rest = divmod(days + _EPOCH - 1, _CYCLE_DAYS)
+    date = dt.date.fromordinal(rest + 1)
+    year = date.year + cycles * _CYCLE_YEARS
+    sign = "-" if year < 0 else "+" if year > 9999 else ""
+    return f"{sign}{abs(year):04d}-{date.month:02d}-{date.day:02d}"
+
+
+def days_of(text: str) -> int:
+    """The other direction. Raises: ValueError."""
+    found = _DATE.fullmatch(text)
+    if found is None:
+        raise ValueError(f"{text!r} is no date")
+    cycles, year = divmod(int(found[1]) - 1, _CYCLE_YEARS)
+    date = dt.date(year + 1, int(found[2]), int(found[3]))
+    return date.toordinal() + cycles * _CYCLE_DAYS - _EPOCH
+
+
+def _moment_text(micros: int, *, zoned: bool) -> str:
+    seconds, fraction = divmod(micros, 1_000_000)
+    days, second = divmod(seconds, 86_400)
+    minute, second = divmod(second, 60)
+    clock = f"{minute // 60:02d}:{minute % 60:02d}:{second:02d}.{fraction:06d}"
+    return f"{date_text(days)}T{clock}Z" if zoned else f"{date_text(days)} {clock}"
 
 
 def to_json_value(value: Any) -> Any:
@@ -62,7 +119,3 @@ def to_json_value(value: Any) -> Any:
 
 def _utc(value: dt.datetime) -> dt.datetime:
     return value.astimezone(UTC).replace(tzinfo=None)
-
-
-def _with_micros(text: str) -> str:
-    return text if "." in text else text + ".000000"

@@ -34,7 +34,8 @@ from tandem.delta.conform import all_nullable, conform, forbidden_null
 from tandem.delta.dv import from_base64
 from tandem.delta.parquet import DataFileReader
 from tandem.delta.parquet_write import ParquetDataWriter, WrittenFile
-from tandem.delta.values import to_partition_text
+from tandem.delta.partition_text import to_scalar
+from tandem.delta.values import partition_texts
 from tandem.errors import CountMismatch, ManifestInvalid, StatementFailed
 from tandem.spark.control import Control, encode, output_file, table_format
 from tandem.spark.counters import Counter
@@ -64,6 +65,16 @@ MATCHES = pa.schema(
 )
 
 
+class Spelling(Format):
+    """A partition value of an input that its log spells in another way than we do: `logged` in
+    place of `ours`. Rows that keep the value keep its text."""
+
+    input: int
+    column: str
+    ours: str | None
+    logged: str | None
+
+
 class Work(Format):
     """What a read reads, or a write writes, and where its control files are."""
 
@@ -76,6 +87,8 @@ class Work(Format):
     round: int = 0
     counters: str = ""
     """Where the control store holds the readers' progress, "" for nowhere."""
+    spellings: tuple[Spelling, ...] = ()
+    """For a write of rows that were in the table."""
 
 
 class Answer(Format):
@@ -84,6 +97,34 @@ class Answer(Format):
     outputs: tuple[OutputFile, ...]
     rows: int
     matches: str = ""
+
+
+def spellings(
+    table: Table, inputs: Sequence[InputFile], changed: Sequence[str] = ()
+) -> tuple[Spelling, ...]:
+    """How the inputs' partition values are spelt where we spell them in another way.
+
+    Args:
+        changed: columns (lower case) whose values are set, and written as ours.
+    """
+    format_ = table_format(table)
+    columns = [format_.schema[n] for n in format_.partition_columns if n.lower() not in changed]
+    ours: dict[tuple[str, str | None], str | None] = {}
+    found = []
+    for number, input_ in enumerate(inputs):
+        for column in columns:
+            logged = input_.partition_values.get(column.physical_name)
+            key = (column.name, logged)
+            if key not in ours:
+                value = to_scalar(
+                    logged, column.type, resource=input_.logged_path, column=column.name
+                )
+                [ours[key]] = partition_texts(pa.array([value], value.type))
+            if ours[key] != logged:
+                found.append(
+                    Spelling(input=number, column=column.name, ours=ours[key], logged=logged)
+                )
+    return tuple(found)
 
 
 def shares(inputs: Sequence[InputFile]) -> list[Stripes]:
@@ -238,6 +279,9 @@ class RowsWriter(DataSourceArrowWriter):
         self._hidden = INPUT in names
         self._columns = tuple(n for n in names if n not in HIDDEN)
         self._table = table_format(work.table)
+        self._logged: dict[str, dict[tuple[int, str | None], str | None]] = {}
+        for each in work.spellings:
+            self._logged.setdefault(each.column, {})[each.input, each.ours] = each.logged
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         if not self._columns:
@@ -287,16 +331,35 @@ class RowsWriter(DataSourceArrowWriter):
         if not names:
             yield (), batch
             return
-        keys = [[to_partition_text(v) for v in batch.column(n).to_pylist()] for n in names]
+        keys = [self._texts(batch, name) for name in names]
         rows: dict[tuple[str | None, ...], list[int]] = {}
         for index, key in enumerate(zip(*keys, strict=True)):
             rows.setdefault(key, []).append(index)
         for key, indexes in rows.items():
             for name, text in zip(names, key, strict=True):
-                # The log has one spelling for null and for an empty text.
-                if not text and not self._table.schema[name].nullable:
+                # An empty text that is new has become null; one that was logged is a value.
+                if text is None and not self._table.schema[name].nullable:
                     _refuse(name)
             yield key, batch.take(pa.array(indexes, pa.int64())) if len(rows) > 1 else batch
+
+    def _texts(self, batch: pa.RecordBatch, name: str) -> list[str | None]:
+        """The partition values of the rows, as they are to be logged."""
+        column = batch.column(name)
+        try:
+            texts = partition_texts(column)
+        except UnicodeDecodeError as error:
+            raise StatementFailed(
+                "a partition value has no text that stands for it",
+                field=name,
+                found=f"X'{bytes(error.object).hex()}'",
+                expected="bytes that are UTF-8: the log keeps partition values as texts",
+                remedy="Leave such rows out, or partition by another column",
+            ) from error
+        logged = self._logged.get(name)
+        if logged and self._hidden:
+            inputs = batch.column(INPUT).to_pylist()
+            texts = [logged.get((i, t), t) for i, t in zip(inputs, texts, strict=True)]
+        return texts
 
     def _append(self, partition: Partition, batch: pa.RecordBatch) -> None:
         arrays = []

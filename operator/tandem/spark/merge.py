@@ -110,7 +110,7 @@ def _merge(
     with _held(control) as held:
         sides = _sides(control, spark, job, inputs if live else (), round_, held, part)
         with reported_shares(control, "Merging", inputs, round_):
-            answer = _write(control, sides, job.target_file_size, round_)
+            answer = _write(control, sides, inputs, job.target_file_size, round_)
         if answer.doubled:
             raise _several(control, spark, sides, inputs, answer.doubled[0])
     _check_counts(answer, live, round_)
@@ -208,8 +208,14 @@ def _columns_read(statement: Merge) -> tuple[str, ...]:
     return tuple(name for name in names if name in read)
 
 
-def _write(control: Control, sides: _Sides, target_file_size: int, round_: int) -> MergeAnswer:
-    from tandem.spark.datasource import put_work
+def _write(
+    control: Control,
+    sides: _Sides,
+    inputs: Sequence[InputFile],
+    target_file_size: int,
+    round_: int,
+) -> MergeAnswer:
+    from tandem.spark.datasource import put_work, spellings
     from tandem.spark.merge_writer import NAME, MergeAnswer, MergeWork
 
     tasks = int(sides.table.sparkSession.conf.get("spark.sql.shuffle.partitions") or 1)
@@ -220,6 +226,7 @@ def _write(control: Control, sides: _Sides, target_file_size: int, round_: int) 
         target_file_size=target_file_size,
         answer_path=control.round_path(round_, f"answer-{uuid.uuid4()}"),
         round=round_,
+        spellings=spellings(control.spec.table, inputs),
         one_match_only=sides.statement.one_match_only,
         record=record,
         record_of_task=min(record, UNEVEN * record // tasks),

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-    from tandem.spark.datasource import Answer
+    from tandem.spark.datasource import Answer, Spelling
 
 IDLE_SECONDS = 1800.0
 """A driver that hears nothing of its engine for so long ends: it holds memory for nobody."""
@@ -112,7 +112,7 @@ def evaluate(
     round_: int,
 ) -> None:
     """Evaluate the statement on the live rows of `inputs` and publish the round's result."""
-    from tandem.spark.datasource import MATCHES, to_file
+    from tandem.spark.datasource import MATCHES, spellings, to_file
 
     spec = control.spec
     live = sum(i.rows - cardinality(i) for i in inputs)
@@ -128,7 +128,13 @@ def evaluate(
         rows = read_rows(control, spark, inputs, columns, round_, hidden=True)
         found = _statement(rows, job, schema)
         with reported_shares(control, "Evaluating", inputs, round_):
-            answer = write_rows(control, found, job.target_file_size, round_)
+            answer = write_rows(
+                control,
+                found,
+                job.target_file_size,
+                round_,
+                spellings(spec.table, inputs, [name.lower() for name in job.set]),
+            )
         outputs, matched = answer.outputs, answer.rows
         data = control.store.get(answer.matches)
         matches = SidecarRef(
@@ -241,8 +247,15 @@ def read_rows(
     return spark.read.format(NAME).schema(StructType(fields)).options(**options).load()
 
 
-def write_rows(control: Control, rows: DataFrame, target_file_size: int, round_: int) -> Answer:
-    """Write rows as data files of the table; hidden columns become matches."""
+def write_rows(
+    control: Control,
+    rows: DataFrame,
+    target_file_size: int,
+    round_: int,
+    spellings: tuple[Spelling, ...] = (),
+) -> Answer:
+    """Write rows as data files of the table; hidden columns become matches, and say whose
+    spellings of partition values a row keeps."""
     from tandem.spark.datasource import NAME, Answer, Work, put_work
 
     work = Work(
@@ -251,6 +264,7 @@ def write_rows(control: Control, rows: DataFrame, target_file_size: int, round_:
         target_file_size=target_file_size,
         answer_path=control.round_path(round_, f"answer-{uuid.uuid4()}"),
         round=round_,
+        spellings=spellings,
     )
     options = put_work(control, work, round_)
     rows.write.format(NAME).options(**options).mode("append").save()
