@@ -39,6 +39,8 @@ def scan(
         )
     if output is ScanOutput.TABLE and limit is None:
         limit = PREVIEW_ROWS
+    from tandem.delta.calendar import python_values
+
     schema, batches = _read(table, version=version, columns=columns, where=where)
     if limit is not None:
         batches = first_rows(batches, limit + (output is ScanOutput.TABLE))
@@ -46,7 +48,7 @@ def scan(
         _write_stream(schema, batches)
     elif output is ScanOutput.JSON:
         for batch in batches:
-            write("".join(json_line(row) for row in batch.to_pylist()))
+            write("".join(json_line(row) for row in python_values(batch)))
     else:
         _preview(schema, batches, limit or 0)
     return Exit.OK
@@ -96,7 +98,9 @@ def _write_stream(schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> None:
 
 
 def _preview(schema: pa.Schema, batches: Iterator[pa.RecordBatch], limit: int) -> None:
-    rows = list(itertools.chain.from_iterable(batch.to_pylist() for batch in batches))
+    from tandem.delta.calendar import python_values
+
+    rows = list(itertools.chain.from_iterable(python_values(batch) for batch in batches))
     cells = [
         # Else a null would look like an empty text.
         ["null" if row[name] is None else json_value(row[name]) for name in schema.names]

@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 
 from tandem.delta import codec, files, names
 from tandem.delta.actions import Action, AddFile, Json, RemoveFile
+from tandem.delta.calendar import python_values
 from tandem.delta.listing import Checkpoint
 from tandem.delta.replay import EMPTY, Replay, fold_actions
 from tandem.errors import CorruptLog, ObjectNotFound
@@ -196,7 +197,7 @@ def _to_table(adds: pa.StructArray) -> pa.Table:
     if "stats_parsed" in present:
         columns["stats"] = _stats_text(columns["stats"], pc.struct_field(adds, "stats_parsed"))
     if "partitionValues_parsed" in present:
-        rows = pc.struct_field(adds, "partitionValues_parsed").to_pylist()
+        rows = python_values(pc.struct_field(adds, "partitionValues_parsed"))
         columns["partition_values"] = pa.array(
             [[(k, _partition_text(v)) for k, v in (row or {}).items()] for row in rows],
             files.STRINGS,
@@ -241,7 +242,7 @@ def _map_offsets(values: pa.MapArray) -> pa.Array:
 def _stats_text(stats: pa.Array, parsed: pa.StructArray) -> pa.Array:
     """`stats`, with the rows that lack it made from `stats_parsed`."""
     text: list[str | None] = []
-    for have, row in zip(stats.to_pylist(), parsed.to_pylist(), strict=True):
+    for have, row in zip(stats.to_pylist(), python_values(parsed), strict=True):
         if have is None and row is not None:
             have = json.dumps(_drop_nulls(row), default=_json_value, separators=(",", ":"))
         text.append(have)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from types import TracebackType
 from typing import Any, Self
 
@@ -100,14 +101,22 @@ class DataFileReader:
         except (pa.ArrowInvalid, OSError) as error:
             self._source.close()
             raise _unreadable(path, error) from error
-        arrow = self._file.schema_arrow
-        candidates = list(arrow)
-        self._found = {
-            f.name: find(f, candidates, by_id=self._by_id)
-            for f in self.fields
-            if f.name not in self._constants
-        }
-        self._candidates = candidates
+        candidates = list(self._file.schema_arrow)
+        try:
+            self._found = {
+                f.name: find(f, candidates, by_id=self._by_id)
+                for f in self.fields
+                if f.name not in self._constants
+            }
+        except pa.ArrowInvalid as error:
+            self.close()
+            raise _unreadable(path, error) from error
+        # By position: Parquet's paths are joined by dots, so that a name says too little. The
+        # columns of a batch keep the order of the file.
+        wanted_here = sorted({i for i in self._found.values() if i is not None})
+        self._places = {index: place for place, index in enumerate(wanted_here)}
+        leaves = list(accumulate((_leaves(f.type) for f in candidates), initial=0))
+        self._leaves = [n for i in wanted_here for n in range(leaves[i], leaves[i + 1])]
 
     def _open(self) -> Any:
         parquet = pq.ParquetFile(
@@ -169,11 +178,10 @@ class DataFileReader:
                 expected=f"positions below {self.num_rows}",
                 remedy="Restore the table to a version before this deletion vector",
             )
-        names = [self._candidates[i].name for i in self._found.values() if i is not None]
         groups = row_groups if row_groups is not None else range(len(self.row_groups))
         start = sum(self.row_groups[: groups.start])
         try:
-            for batch in self._raw(names, groups, batch_rows, use_threads):
+            for batch in self._raw(groups, batch_rows, use_threads):
                 keep = live_mask(dead, start, batch.num_rows)
                 converted = self._convert(batch, positions, start)
                 start += batch.num_rows
@@ -185,13 +193,13 @@ class DataFileReader:
             raise _unreadable(self.path, error) from error
 
     def _raw(
-        self, names: list[str], groups: range, batch_rows: int, use_threads: bool
+        self, groups: range, batch_rows: int, use_threads: bool
     ) -> Iterator[pa.RecordBatch]:
-        if names:
-            yield from self._file.iter_batches(
-                batch_size=batch_rows,
+        if self._leaves:
+            yield from self._file.reader.iter_batches(
+                batch_rows,
                 row_groups=list(groups),
-                columns=names,
+                column_indices=self._leaves,
                 use_threads=use_threads,
             )
             return
@@ -216,7 +224,7 @@ class DataFileReader:
                     nulls(rows, wanted.type)
                     if index is None
                     else conform(
-                        batch.column(self._candidates[index].name),
+                        batch.column(self._places[index]),
                         wanted.type,
                         by_id=self._by_id,
                         dictionaries=self._dictionaries,
@@ -268,6 +276,16 @@ def live_mask(dead: BitMap64 | None, start: int, rows: int) -> Any | None:
     keep = np.ones(rows, dtype=np.bool_)
     keep[np.fromiter(window, dtype=np.int64, count=len(window)) - start] = False
     return keep
+
+
+def _leaves(type_: pa.DataType) -> int:
+    """Columns that a value of this type has in a Parquet file."""
+    if isinstance(type_, pa.BaseExtensionType):
+        return _leaves(type_.storage_type)
+    if pa.types.is_nested(type_):
+        # A map has one field, the struct of its keys and values.
+        return sum(_leaves(type_.field(i).type) for i in range(type_.num_fields))
+    return 1
 
 
 def dictionary_columns(metadata: Any, schema: pa.Schema) -> list[str]:

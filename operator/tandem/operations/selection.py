@@ -99,7 +99,7 @@ def _object(stats: dict[str, Any], name: str) -> dict[str, Any]:
 def _partition(text: str | None, column: Field) -> tuple[bool, Any]:
     try:
         return True, to_scalar(text, column.type).as_py()
-    except (CorruptLog, ValueError):
+    except (CorruptLog, ValueError, OverflowError):  # also what Python's calendar lacks
         return False, None
 
 

@@ -30,6 +30,7 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
+from tandem.delta.calendar import python_values
 from tandem.delta.conform import all_nullable, conform, forbidden_null
 from tandem.delta.dv import from_base64
 from tandem.delta.parquet import DataFileReader
@@ -287,7 +288,7 @@ class RowsWriter(DataSourceArrowWriter):
         if not names:
             yield (), batch
             return
-        keys = [[to_partition_text(v) for v in batch.column(n).to_pylist()] for n in names]
+        keys = [[to_partition_text(v) for v in python_values(batch.column(n))] for n in names]
         rows: dict[tuple[str | None, ...], list[int]] = {}
         for index, key in enumerate(zip(*keys, strict=True)):
             rows.setdefault(key, []).append(index)
