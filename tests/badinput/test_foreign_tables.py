@@ -53,7 +53,7 @@ def looks(location: str) -> Iterator[tuple[str, ...]]:
 def operations(location: str) -> list[dict[str, Any]]:
     """A resource of every kind, on column `id`."""
     source = {"format": "Delta", "location": location}
-    merge = {"source": source, "on": "t.id = s.id", "whenMatched": [{"delete": True}]}
+    merge = {"source": source, "on": "t.id = s.id", "whenMatched": [{"delete": {}}]}
     of = {
         "tidy": ("TableCompaction", {"type": "Major"}),
         "sort": ("TableCompaction",

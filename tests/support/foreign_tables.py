@@ -172,7 +172,7 @@ def dates(root: Path) -> None:
         partition_by=["p"],
         partition_values={"p": "+12921-08-18"},
         stats=json.dumps(
-            {"numRecords": 3, "minValues": {"d": "-8982-05-16"}, "maxValues": {"d": "+12921-08-18"}}
+            {"numRecords": 3, "minValues": {"d": "-8982-05-17"}, "maxValues": {"d": "+12921-08-18"}}
         ),
     )
 

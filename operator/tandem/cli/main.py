@@ -166,7 +166,7 @@ def scan(
             code = scan_command.scan(
                 table,
                 version=version,
-                columns=None if columns is None else columns.split(","),
+                columns=None if columns is None else scan_command.names_in(columns),
                 where=where,
                 output=output,
                 limit=limit,

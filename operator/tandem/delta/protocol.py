@@ -244,6 +244,29 @@ def is_hidden(column: str) -> bool:
     return column.lower().startswith(HIDDEN_PREFIX)
 
 
+_SPARKS_OWN = frozenset({"_metadata"})
+"""Columns that Spark adds to files as it reads them, in lower case. It finds deleted rows by
+them: a table that has such a column itself cannot be read by Spark once a file has a deletion
+vector (`AMBIGUOUS_REFERENCE`)."""
+
+
+def _vector_clashes(schema: StructType) -> Iterator[tuple[str, str]]:
+    for field in schema:
+        if field.name.lower() in _SPARKS_OWN:
+            yield (
+                f"column {field.name}",
+                "Spark has a column of this name of its own, and could not read the table once a "
+                "file has a deletion vector; rename the column",
+            )
+
+
+def check_vectors(metadata: Metadata, *, resource: str = "") -> None:
+    """Refuse to turn deletion vectors on where they would make the table unreadable to others.
+    Raises: UnsupportedFeature."""
+    schema = parse(metadata.schema_string, resource=resource)
+    _refuse(list(_vector_clashes(schema)), "to turn deletion vectors on is refused", resource)
+
+
 def refusals(
     protocol: Protocol, metadata: Metadata, kind: OperationKind
 ) -> Iterator[tuple[str, str]]:
@@ -256,6 +279,8 @@ def refusals(
     if not reads:
         for column in filter(is_hidden, (field.name for field in schema)):
             yield f"column {column}", f"names that begin with {HIDDEN_PREFIX} are our own"
+    if kind in _STATEMENTS:
+        yield from _vector_clashes(schema)
     for column, type_ in _strange_types(schema):
         yield f"column {column}", f"we do not know its type, {type_}"
     for name in sorted(reader_features(protocol) if reads else writer_features(protocol)):
