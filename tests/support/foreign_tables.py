@@ -61,9 +61,7 @@ def write(
     (root / "_delta_log").mkdir(parents=True)
     upgraded = features or writer_features
     version = (
-        protocol(
-            3, 7, readerFeatures=features, writerFeatures=[*features, *writer_features]
-        )
+        protocol(3, 7, readerFeatures=features, writerFeatures=[*features, *writer_features])
         if upgraded
         else protocol()
     )
@@ -301,7 +299,7 @@ TABLES: Mapping[str, Foreign] = {
         lambda root: (
             write(
                 root,
-                column("id", **{"__COLLATIONS": {"id": "icu.de"}}),
+                column("id", __COLLATIONS={"id": "icu.de"}),
                 writer_features=["collations-preview"],
             ),
             None,

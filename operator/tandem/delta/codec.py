@@ -189,9 +189,7 @@ def _metadata(body: Json) -> Metadata:
         id=_text(body, "id"),
         schema_string=_text(body, "schemaString"),
         partition_columns=_list(body, "partitionColumns"),
-        configuration={
-            k: v for k, v in _strings(body, "configuration").items() if v is not None
-        },
+        configuration={k: v for k, v in _strings(body, "configuration").items() if v is not None},
         name=body.get("name"),
         description=body.get("description"),
         created_ms=None if created is None else int(created),

@@ -192,9 +192,7 @@ class DataFileReader:
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
             raise _unreadable(self.path, error) from error
 
-    def _raw(
-        self, groups: range, batch_rows: int, use_threads: bool
-    ) -> Iterator[pa.RecordBatch]:
+    def _raw(self, groups: range, batch_rows: int, use_threads: bool) -> Iterator[pa.RecordBatch]:
         if self._leaves:
             yield from self._file.reader.iter_batches(
                 batch_rows,
