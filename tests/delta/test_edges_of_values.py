@@ -242,7 +242,7 @@ def test_columns_with_statistics_by_name(value: str, expected: set[str], tmp_pat
 # Deletion vectors
 
 
-@pytest.mark.parametrize("name", ["_metadata", "_METADATA"])
+@pytest.mark.parametrize("name", ["_metadata", "_METADATA", "_tmp_metadata_ROW_INDEX"])
 def test_no_first_vector_where_spark_could_not_read_the_table_after_it(
     name: str, root: Path
 ) -> None:

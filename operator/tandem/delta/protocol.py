@@ -244,7 +244,7 @@ def is_hidden(column: str) -> bool:
     return column.lower().startswith(HIDDEN_PREFIX)
 
 
-_SPARKS_OWN = frozenset({"_metadata"})
+_SPARKS_OWN = frozenset({"_metadata", "_tmp_metadata_row_index"})
 """Columns that Spark adds to files as it reads them, in lower case. It finds deleted rows by
 them: a table that has such a column itself cannot be read by Spark once a file has a deletion
 vector (`AMBIGUOUS_REFERENCE`)."""
