@@ -54,7 +54,7 @@ def operations(location: str) -> list[dict[str, Any]]:
     """A resource of every kind, on column `id`."""
     source = {"format": "Delta", "location": location}
     merge = {"source": source, "on": "t.id = s.id", "whenMatched": [{"delete": {}}]}
-    of = {
+    of: dict[str, tuple[str, dict[str, Any]]] = {
         "tidy": ("TableCompaction", {"type": "Major"}),
         "sort": ("TableCompaction",
                  {"type": "Major", "layout": {"strategy": "Sort", "columns": ["id"]}}),

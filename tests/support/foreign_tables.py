@@ -268,6 +268,9 @@ ABSURD = {
     "x" * 5_000: "\u202e",
 }
 
+_NO_TEXTS: Json = protocol(3, 7)
+_NO_TEXTS["protocol"] |= {"readerFeatures": [1], "writerFeatures": [[]]}
+
 TABLES: Mapping[str, Foreign] = {
     # What can be read
     "plain": Foreign(with_(), 3),
@@ -365,7 +368,7 @@ TABLES: Mapping[str, Foreign] = {
         begun(config={"delta.appendOnly": 3}), reason=Reason.CORRUPT_LOG
     ),
     "features that are no texts": Foreign(
-        raw(lines([info(), protocol(3, 7, readerFeatures=[1], writerFeatures=[[]]), metadata()])),
+        raw(lines([info(), _NO_TEXTS, metadata()])),
         reason=Reason.CORRUPT_LOG,
     ),
     "a version that is no number": Foreign(
