@@ -61,6 +61,13 @@ def test_columns_in_the_order_asked_for(tandem: Tandem, table: Path) -> None:
     assert list(found[0]) == ["name", "id"]
 
 
+def test_columns_in_backquotes(tandem: Tandem, tmp_path: Path) -> None:
+    write_deltalake(str(tmp_path / "t"), pa.table({"a,b": [1], "c`": [2], "d.e": [3]}))
+    chosen = "`a,b`,d.e,`c```"
+    found = tandem("scan", tmp_path / "t", "--columns", chosen, "-o", "json").stdout
+    assert lines(found) == [{"a,b": 1, "d.e": 3, "c`": 2}]
+
+
 def test_a_column_that_is_not_there(tandem: Tandem, table: Path) -> None:
     result = tandem("scan", table, "--columns", "id,nam")
     assert result.exit_code == 2

@@ -36,6 +36,19 @@ def test_the_main_example() -> None:
     assert json.loads(json.dumps(statement.to_json()))["deterministic"] is True
 
 
+def test_a_key_of_set_that_may_be_a_column_or_a_field_stands_in_backquotes() -> None:
+    field = {"name": "b", "type": "long", "nullable": True, "metadata": {}}
+    struct = {"type": "struct", "fields": [field]}
+    columns = [field | {"name": "a.b"}, field | {"name": "a", "type": struct}]
+    schema = json.dumps({"type": "struct", "fields": columns})
+    with pytest.raises(InvalidStatement, match="or a field inside a struct") as caught:
+        parse_statement(None, {"a.b": "1"}, schema)
+    assert caught.value.expected == "`a.b` for the column"
+    assert parse_statement("`a.b` = a.b", {"`a.b`": "1"}, schema).canonical == (
+        "UPDATE SET `a.b` = CAST(1 AS BIGINT) WHERE (`a.b` = `a`.`b`)"
+    )
+
+
 def test_a_delete() -> None:
     statement = parse_statement("d IS NULL", None, SCHEMA_JSON)
     assert (statement.kind, statement.canonical) == ("Delete", "DELETE WHERE (`d` IS NULL)")

@@ -67,6 +67,17 @@ def errors_to_exit() -> Iterator[None]:
         raise typer.Exit(Exit.OK) from error
 
 
+@contextmanager
+def about(location: str) -> Iterator[None]:
+    """Errors in the block name the table, also those that know only a file of it."""
+    try:
+        yield
+    except TandemError as error:
+        if location not in str(error):
+            error.add_note(location)
+        raise
+
+
 def complain(error: TandemError) -> None:
     """One error on standard error: what happened, then found, expected and remedy on lines of
     their own."""
@@ -86,6 +97,7 @@ def described(error: TandemError) -> str:
     lines += [
         f"    {name + ':':<10}{value}"
         for name, value in (
+            *(("table", note) for note in getattr(error, "__notes__", ())),
             ("found", error.found),
             ("expected", error.expected),
             ("remedy", error.remedy),

@@ -14,7 +14,7 @@ import typer
 import tandem
 from tandem.cli.engine import DEFAULT_PARALLEL
 from tandem.cli.etcd_command import etcd_user
-from tandem.cli.exits import errors_to_exit
+from tandem.cli.exits import about, errors_to_exit
 from tandem.cli.operator_options import operator
 from tandem.cli.output import Output
 from tandem.cli.scan_output import ScanOutput
@@ -162,14 +162,15 @@ def scan(
         from tandem.cli import scan_command, tables
 
         table = tables.target(location, files or [], options or [])
-        code = scan_command.scan(
-            table,
-            version=version,
-            columns=None if columns is None else columns.split(","),
-            where=where,
-            output=output,
-            limit=limit,
-        )
+        with about(table.location):
+            code = scan_command.scan(
+                table,
+                version=version,
+                columns=None if columns is None else scan_command.names_in(columns),
+                where=where,
+                output=output,
+                limit=limit,
+            )
         raise typer.Exit(code)
 
 
@@ -189,7 +190,9 @@ def table_segments(
         from tandem.cli import tables
 
         target = tables.target(table, files or [], options or [])
-        raise typer.Exit(tables.segments(target, output=output, version=version, every=every))
+        with about(target.location):
+            code = tables.segments(target, output=output, version=version, every=every)
+        raise typer.Exit(code)
 
 
 @table_app.command("show")
@@ -205,7 +208,9 @@ def table_show(
         from tandem.cli import tables
 
         target = tables.target(table, files or [], options or [])
-        raise typer.Exit(tables.show(target, output=output, version=version))
+        with about(target.location):
+            code = tables.show(target, output=output, version=version)
+        raise typer.Exit(code)
 
 
 @app.command()
@@ -238,7 +243,9 @@ def history(
         from tandem.cli.history import command
 
         target = tables.target(table, files or [], options or [])
-        raise typer.Exit(command.history(target, output=output, limit=limit, html=html))
+        with about(target.location):
+            code = command.history(target, output=output, limit=limit, html=html)
+        raise typer.Exit(code)
 
 
 @app.command()
@@ -253,7 +260,9 @@ def locks(
         from tandem.cli import tables
 
         target = tables.target(table, files or [], options or [])
-        raise typer.Exit(tables.locks(target, output=output))
+        with about(target.location):
+            code = tables.locks(target, output=output)
+        raise typer.Exit(code)
 
 
 @app.command()
@@ -271,7 +280,9 @@ def clean(
         from tandem.cli import clean_command, tables
 
         target = tables.target(table, files or [], options or [])
-        raise typer.Exit(clean_command.clean(target, output=output, dry_run=dry_run))
+        with about(target.location):
+            code = clean_command.clean(target, output=output, dry_run=dry_run)
+        raise typer.Exit(code)
 
 
 app.command("operator")(operator)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
@@ -39,6 +40,8 @@ def scan(
         )
     if output is ScanOutput.TABLE and limit is None:
         limit = PREVIEW_ROWS
+    from tandem.delta.calendar import python_values
+
     schema, batches = _read(table, version=version, columns=columns, where=where)
     if limit is not None:
         batches = first_rows(batches, limit + (output is ScanOutput.TABLE))
@@ -46,10 +49,22 @@ def scan(
         _write_stream(schema, batches)
     elif output is ScanOutput.JSON:
         for batch in batches:
-            write("".join(json_line(row) for row in batch.to_pylist()))
+            write("".join(json_line(row) for row in python_values(batch)))
     else:
         _preview(schema, batches, limit or 0)
     return Exit.OK
+
+
+_NAME = re.compile(r"(?:^|,)(?:`((?:[^`]|``)+)`(?=,|$)|([^,]*))")
+
+
+def names_in(text: str) -> list[str]:
+    """The names in `--columns`, between commas; one in backquotes, as in SQL, may have commas
+    itself. Dots are part of a name."""
+    return [
+        found[2] if found[1] is None else found[1].replace("``", "`")
+        for found in _NAME.finditer(text)
+    ]
 
 
 def first_rows(batches: Iterable[pa.RecordBatch], count: int) -> Iterator[pa.RecordBatch]:
@@ -96,7 +111,9 @@ def _write_stream(schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> None:
 
 
 def _preview(schema: pa.Schema, batches: Iterator[pa.RecordBatch], limit: int) -> None:
-    rows = list(itertools.chain.from_iterable(batch.to_pylist() for batch in batches))
+    from tandem.delta.calendar import python_values
+
+    rows = list(itertools.chain.from_iterable(python_values(batch) for batch in batches))
     cells = [
         # Else a null would look like an empty text.
         ["null" if row[name] is None else json_value(row[name]) for name in schema.names]

@@ -22,6 +22,7 @@ from tandem.errors import (
     Reason,
     TableNotFound,
     TandemError,
+    UnsupportedFeature,
     VersionNotFound,
 )
 from tandem.spec import LakeTable
@@ -79,6 +80,8 @@ def _look(field: str, source: Mapping[str, Any], table: LakeTable) -> Sight:
             f"{field}.location: nothing to read at {location}: {error.message}. It would fail if "
             "it ran now; correct the location, or put the source there",
         )
+    except UnsupportedFeature as error:
+        return Sight("cannot be read", f"{field}.location: {location}: {error.message}")
     except TandemError as error:
         why = f"{field}.location: {location} could not be looked at: {error.message}"
         return Sight("could not be looked at", why)
@@ -86,12 +89,12 @@ def _look(field: str, source: Mapping[str, Any], table: LakeTable) -> Sight:
 
 def _version(location: str, options: Mapping[str, str], wanted: int | None) -> str:
     from tandem.delta.log import DeltaLog
+    from tandem.delta.scan import check_rows
     from tandem.storage import open_store
 
-    log = DeltaLog(open_store(location, options))
-    if wanted is None:
-        return f"now {log.latest_version()}"
-    return counted(log.snapshot(wanted).num_files)
+    snapshot = DeltaLog(open_store(location, options)).snapshot(wanted)
+    check_rows(snapshot)
+    return f"now {snapshot.version}" if wanted is None else counted(snapshot.num_files)
 
 
 def _files(location: str, options: Mapping[str, str], field: str) -> str:

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from tandem.delta import codec, files, names
 from tandem.delta.actions import Action, AddFile, Json, RemoveFile
+from tandem.delta.calendar import python_values
 from tandem.delta.listing import Checkpoint
 from tandem.delta.parquet_times import ExactParquetFile
 from tandem.delta.replay import EMPTY, Replay, fold_actions
@@ -241,37 +242,11 @@ def _map_offsets(values: pa.MapArray) -> pa.Array:
 def _stats_text(stats: pa.Array, parsed: pa.StructArray) -> pa.Array:
     """`stats`, with the rows that lack it made from `stats_parsed`."""
     text: list[str | None] = []
-    rows = _without_far_times(parsed).to_pylist()
-    for have, row in zip(stats.to_pylist(), rows, strict=True):
+    for have, row in zip(stats.to_pylist(), python_values(parsed), strict=True):
         if have is None and row is not None:
             have = json.dumps(_drop_nulls(row), default=to_json_value, separators=(",", ":"))
         text.append(have)
     return pa.array(text, pa.string())
-
-
-_FAR = {
-    pa.date32(): (-719_162, 2_932_896),
-    **dict.fromkeys(
-        (pa.timestamp("us"), pa.timestamp("us", "UTC")),
-        (-62_135_596_800_000_000, 253_402_300_799_999_999),
-    ),
-}
-"""The first and last values of Python's calendar, the years 1 to 9999."""
-
-
-def _without_far_times(values: Any) -> Any:
-    """Nulls in place of what Python cannot show: a bound that is left out bounds nothing."""
-    if pa.types.is_struct(values.type):
-        fields = list(values.type)
-        children = [_without_far_times(pc.struct_field(values, f.name)) for f in fields]
-        if not children:
-            return values
-        return pa.StructArray.from_arrays(children, fields=fields, mask=values.is_null())
-    if values.type not in _FAR:
-        return values
-    first, last = (pa.scalar(bound, values.type) for bound in _FAR[values.type])
-    near = pc.and_(pc.greater_equal(values, first), pc.less_equal(values, last))
-    return pc.if_else(near, values, pa.scalar(None, values.type))
 
 
 def _drop_nulls(value: Any) -> Any:

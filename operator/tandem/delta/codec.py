@@ -127,7 +127,7 @@ def decode_action(kind: str, body: Any, *, path: str, number: int = 0) -> Action
         raise _corrupt(
             path, f"{where}.{error.args[0]}", "no such field", "a field that the protocol requires"
         ) from error
-    except (TypeError, ValueError, AttributeError) as error:
+    except (TypeError, ValueError, AttributeError, OverflowError) as error:
         raise _corrupt(
             path, where, _short(json.dumps(body)), "fields of the protocol's types"
         ) from error
@@ -176,13 +176,20 @@ def _remove(body: Json) -> RemoveFile:
     )
 
 
+def _list(body: Json, key: str) -> tuple[str, ...]:
+    found = body.get(key) or ()
+    if not isinstance(found, list | tuple) or not all(isinstance(item, str) for item in found):
+        raise TypeError(f"{key} is no list of texts")
+    return tuple(found)
+
+
 def _metadata(body: Json) -> Metadata:
     created = body.get("createdTime")
     return Metadata(
         id=_text(body, "id"),
         schema_string=_text(body, "schemaString"),
-        partition_columns=tuple(body.get("partitionColumns") or ()),
-        configuration=dict(body.get("configuration") or {}),
+        partition_columns=_list(body, "partitionColumns"),
+        configuration={k: v for k, v in _strings(body, "configuration").items() if v is not None},
         name=body.get("name"),
         description=body.get("description"),
         created_ms=None if created is None else int(created),
@@ -194,8 +201,8 @@ def _protocol(body: Json) -> Protocol:
     return Protocol(
         min_reader=int(body["minReaderVersion"]),
         min_writer=int(body["minWriterVersion"]),
-        reader_features=frozenset(body.get("readerFeatures") or ()),
-        writer_features=frozenset(body.get("writerFeatures") or ()),
+        reader_features=frozenset(_list(body, "readerFeatures")),
+        writer_features=frozenset(_list(body, "writerFeatures")),
     )
 
 

@@ -31,6 +31,8 @@ def find(field: Field, candidates: Sequence[pa.Field], *, by_id: bool) -> int | 
 
     By field id where the table maps by id and the file has ids at all, else by physical name
     (exact, then the only one that differs in case, as Spark does).
+
+    Raises: pa.ArrowInvalid if several differ in case only, and none is spelled as the table is.
     """
     if by_id and field.field_id is not None:
         wanted = str(field.field_id).encode()
@@ -42,7 +44,10 @@ def find(field: Field, candidates: Sequence[pa.Field], *, by_id: bool) -> int | 
         if candidate.name == name:
             return index
     same = [i for i, c in enumerate(candidates) if c.name.lower() == name.lower()]
-    return same[0] if len(same) == 1 else None
+    if len(same) > 1:
+        names = ", ".join(candidates[i].name for i in same)
+        raise pa.ArrowInvalid(f"column {name} may be any of {names}")
+    return same[0] if same else None
 
 
 def conform(array: Any, type_: DataType, *, by_id: bool = False, dictionaries: bool = False) -> Any:
@@ -67,10 +72,18 @@ def conform(array: Any, type_: DataType, *, by_id: bool = False, dictionaries: b
         case MapType():
             return _map(array, type_, target, by_id)
         case _:
-            if pa.types.is_timestamp(target):
-                # Nanoseconds are cut to the protocol's microseconds.
-                return array.cast(target, safe=False)
+            if pa.types.is_timestamp(array.type) and array.type.unit == "ns":
+                array = _micros(array)
             return array.cast(target)
+
+
+def _micros(array: Any) -> Any:
+    """Nanoseconds down to the protocol's microseconds, as INT96 is read and Spark rounds. A cast
+    would round towards 1970, and so give one instant two values before it."""
+    nanos = array.view(pa.int64())
+    micros = pc.divide(nanos, 1_000)
+    below = pc.less(nanos, pc.multiply(micros, 1_000)).cast(pa.int64())
+    return pc.subtract(micros, below).view(pa.timestamp("us", tz=array.type.tz))
 
 
 def nulls(rows: int, type_: DataType) -> Any:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import re
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
@@ -27,6 +28,10 @@ PREFIX = 32
 INDEXED_COLUMNS = "delta.dataSkippingNumIndexedCols"
 STATS_COLUMNS = "delta.dataSkippingStatsColumns"
 DEFAULT_INDEXED = 32
+
+_NUMBER = re.compile(r"[+-]?[0-9]{1,9}")
+_PIECE = re.compile(r"\s*(?:`((?:[^`]|``)+)`|([^`.,\s](?:[^`.,]*[^`.,\s])?))\s*([.,]|$)")
+"""A part of a name, in backquotes or not, and what follows it."""
 
 _BOUNDED = {"byte", "short", "integer", "long", "float", "double", "string", "date"}
 _INSTANTS = {"timestamp", "timestamp_ntz"}
@@ -50,7 +55,7 @@ def from_footer(
     maximum: dict[str, Any] = {}
     null_count: dict[str, Any] = {}
     groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
-    limit = int(configuration.get(INDEXED_COLUMNS, DEFAULT_INDEXED))
+    limit = _limit(configuration)
     chosen = _chosen(configuration)
     counted = 0
     for index, (path, type_) in _columns(schema):
@@ -98,15 +103,33 @@ def from_footer(
     )
 
 
+def _limit(configuration: Mapping[str, str]) -> int:
+    """How many leaf columns have statistics, -1 for all. What is no such number counts as the
+    default, as in delta-rs; Spark refuses to write then."""
+    text = configuration.get(INDEXED_COLUMNS, "").strip()
+    number = int(text) if _NUMBER.fullmatch(text) else DEFAULT_INDEXED
+    return number if number >= -1 else DEFAULT_INDEXED
+
+
 def _chosen(configuration: Mapping[str, str]) -> list[tuple[str, ...]] | None:
+    """The columns named by the property, as paths; None where it is absent, or no list of names
+    (`a, b.c, `x.y`.z`)."""
     text = configuration.get(STATS_COLUMNS)
     if text is None:
         return None
-    return [
-        tuple(part.strip().strip("`") for part in name.split("."))
-        for name in text.split(",")
-        if name.strip()
-    ]
+    found: list[tuple[str, ...]] = []
+    path: list[str] = []
+    at = 0
+    while text[at:].strip():
+        piece = _PIECE.match(text, at)
+        if piece is None:
+            return None
+        path.append(piece[2] if piece[1] is None else piece[1].replace("``", "`"))
+        if piece[3] != ".":
+            found.append(tuple(path))
+            path = []
+        at = piece.end()
+    return None if path else found
 
 
 def _is_below(path: tuple[Field, ...], wanted: tuple[str, ...]) -> bool:

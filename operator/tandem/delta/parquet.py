@@ -101,12 +101,17 @@ class DataFileReader:
             self._source.close()
             raise _unreadable(path, error) from error
         candidates = list(self._file.schema)
-        self._found = {
-            f.name: find(f, candidates, by_id=self._by_id)
-            for f in self.fields
-            if f.name not in self._constants
-        }
-        # By position: Parquet's paths are joined by dots, so that a name says too little.
+        try:
+            self._found = {
+                f.name: find(f, candidates, by_id=self._by_id)
+                for f in self.fields
+                if f.name not in self._constants
+            }
+        except pa.ArrowInvalid as error:
+            self.close()
+            raise _unreadable(path, error) from error
+        # By position: Parquet's paths are joined by dots, so that a name says too little. The
+        # columns of a batch keep the order of the file.
         self._wanted = sorted({i for i in self._found.values() if i is not None})
         self._places = {index: place for place, index in enumerate(self._wanted)}
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from tandem.delta.calendar import days_of
 from tandem.delta.schema import DataType, PrimitiveType, to_arrow_type
-from tandem.delta.values import days_of
 from tandem.errors import CorruptLog
 
 _MOMENT = re.compile(
@@ -35,7 +35,8 @@ def to_scalar(text: str | None, type_: DataType, *, resource: str = "", column: 
     ):
         return pa.scalar(None, arrow)
     try:
-        return pa.scalar(_value(text, type_), arrow)
+        value = _value(text, type_)
+        return value.cast(arrow) if isinstance(value, pa.Scalar) else pa.scalar(value, arrow)
     except (ValueError, InvalidOperation, OverflowError, pa.ArrowInvalid) as error:
         raise CorruptLog(
             "a partition value cannot be read",
@@ -67,7 +68,7 @@ def _value(text: str, type_: DataType) -> Any:
             return lowered == "true"
         case "date":
             # Some writers log a date with a time of midnight.
-            return days_of(text.split(" ")[0].split("T")[0])
+            return pa.scalar(days_of(text.split(" ")[0].split("T")[0]), pa.int32())
         case "binary":
             # Spark and deltalake take the text's own bytes for the value, whatever the protocol
             # says of "escaped" ones.

@@ -16,8 +16,10 @@ from tandem.delta.schema import (
     Field,
     PrimitiveType,
     StructType,
+    check_names,
     column_mapping_mode,
     fields_of,
+    has_arrow_form,
     parse,
     types_of,
 )
@@ -195,6 +197,7 @@ _LEGACY_WRITER = {
 }
 _LEGACY_READER = {2: ("columnMapping",)}
 _NEWEST_READER, _NEWEST_WRITER = 3, 7
+_UNKNOWN = "we do not know this feature"
 
 
 def reader_features(protocol: Protocol) -> frozenset[str]:
@@ -241,6 +244,29 @@ def is_hidden(column: str) -> bool:
     return column.lower().startswith(HIDDEN_PREFIX)
 
 
+_SPARKS_OWN = frozenset({"_metadata", "_tmp_metadata_row_index"})
+"""Columns that Spark adds to files as it reads them, in lower case. It finds deleted rows by
+them: a table that has such a column itself cannot be read by Spark once a file has a deletion
+vector (`AMBIGUOUS_REFERENCE`)."""
+
+
+def _vector_clashes(schema: StructType) -> Iterator[tuple[str, str]]:
+    for field in schema:
+        if field.name.lower() in _SPARKS_OWN:
+            yield (
+                f"column {field.name}",
+                "Spark has a column of this name of its own, and could not read the table once a "
+                "file has a deletion vector; rename the column",
+            )
+
+
+def check_vectors(metadata: Metadata, *, resource: str = "") -> None:
+    """Refuse to turn deletion vectors on where they would make the table unreadable to others.
+    Raises: UnsupportedFeature."""
+    schema = parse(metadata.schema_string, resource=resource)
+    _refuse(list(_vector_clashes(schema)), "to turn deletion vectors on is refused", resource)
+
+
 def refusals(
     protocol: Protocol, metadata: Metadata, kind: OperationKind
 ) -> Iterator[tuple[str, str]]:
@@ -253,12 +279,25 @@ def refusals(
     if not reads:
         for column in filter(is_hidden, (field.name for field in schema)):
             yield f"column {column}", f"names that begin with {HIDDEN_PREFIX} are our own"
+    if kind in _STATEMENTS:
+        yield from _vector_clashes(schema)
+    for column, type_ in _strange_types(schema):
+        yield f"column {column}", f"we do not know its type, {type_}"
     for name in sorted(reader_features(protocol) if reads else writer_features(protocol)):
         feature = FEATURES.get(name)
         if feature is None:
-            yield name, "we do not know this feature"
+            yield name, _UNKNOWN
         elif kind in feature.refused and feature.in_use(metadata, schema):
             yield name, feature.why
+
+
+def _strange_types(schema: StructType) -> Iterator[tuple[str, str]]:
+    """(top-level column, type) of what has no Arrow form at any depth, whether a feature says so
+    or not."""
+    for field in schema:
+        for type_ in types_of(field.type):
+            if isinstance(type_, PrimitiveType) and not has_arrow_form(type_):
+                yield field.name, type_.name
 
 
 def _too_new(protocol: Protocol, *, reads: bool) -> Iterator[tuple[str, str]]:
@@ -291,13 +330,16 @@ def _forgets(metadata: Metadata) -> Iterator[tuple[str, str]]:
 
 def check_readable(protocol: Protocol, metadata: Metadata, *, resource: str = "") -> None:
     """Refuse a table whose *log* cannot be interpreted. Weaker than `check(…, READ)`: a table
-    with a variant column can be listed but not scanned. Raises: UnsupportedFeature."""
+    with a variant column can be listed but not scanned. Raises: UnsupportedFeature, CorruptLog."""
     schema = parse(metadata.schema_string, resource=resource)
-    found = [
-        (name, why)
-        for name, why in refusals(protocol, metadata, OperationKind.READ)
-        if name not in FEATURES or FEATURES[name].blocks_log
-    ]
+    check_names(schema, metadata.partition_columns, resource=resource)
+    found = list(_too_new(protocol, reads=True))
+    for name in sorted(reader_features(protocol)):
+        feature = FEATURES.get(name)
+        if feature is None:
+            found.append((name, _UNKNOWN))
+        elif feature.blocks_log and feature.in_use(metadata, schema):
+            found.append((name, feature.why))
     # Writer features may say that the log is not the truth either.
     found += [
         (name, FEATURES[name].why)
@@ -316,7 +358,7 @@ def check_commits(protocol: Protocol, metadata: Metadata, *, resource: str = "")
     for name in features_in_use(protocol, metadata):
         feature = FEATURES.get(name)
         if feature is None:
-            found.append((name, "we do not know this feature"))
+            found.append((name, _UNKNOWN))
         elif feature.blocks_commits:
             found.append((name, feature.why))
     _refuse(found, "to commit is refused", resource)

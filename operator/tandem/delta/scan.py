@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pyarrow as pa
 
-from tandem.delta import dv
+from tandem.delta import dv, protocol
 from tandem.delta.parquet import DataFileReader, TableFormat, arrow_schema
 from tandem.delta.snapshot import Snapshot
 from tandem.errors import InvalidSpec
@@ -33,9 +33,11 @@ def scan(
         columns: logical names, in the order wanted; None for all.
         row_filter: applied to each batch of exactly those columns; must keep its schema.
     Raises:
+        UnsupportedFeature: the table's rows cannot be read, whichever columns are asked for.
         InvalidSpec: an unknown column.
         DataFileMissing, CorruptDeletionVector, StorageError: while reading.
     """
+    check_rows(snapshot)
     table = table_format(snapshot)
     for name in columns or ():
         if table.schema.get(name) is None:
@@ -61,6 +63,17 @@ def scan(
                     yield row_filter(batch) if row_filter is not None else batch
 
     return pa.RecordBatchReader.from_batches(schema, batches())
+
+
+def check_rows(snapshot: Snapshot) -> None:
+    """That the rows of a version can be read: the log of a table can be readable where they are
+    not. Every way to rows begins here. Raises: UnsupportedFeature."""
+    protocol.check(
+        snapshot.protocol,
+        snapshot.metadata,
+        protocol.OperationKind.READ,
+        resource=snapshot.location,
+    )
 
 
 def table_format(snapshot: Snapshot) -> TableFormat:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -124,6 +124,18 @@ class StructType:
 
 DataType = PrimitiveType | ArrayType | MapType | StructType
 
+MAX_PRECISION = 38
+"""Digits of the widest decimal, in Delta as in Arrow's 128 bits."""
+
+
+def has_arrow_form(type_: PrimitiveType) -> bool:
+    """Whether values of this type can be read and written: not variants, intervals, geometries,
+    and not what a later version of the protocol may add."""
+    decimal = type_.decimal
+    if decimal is not None:
+        return 1 <= decimal[0] <= MAX_PRECISION and 0 <= decimal[1] <= decimal[0]
+    return type_.name in _ARROW
+
 
 def parse(schema_string: str, *, resource: str = "metaData") -> StructType:
     """The tree of a `schemaString`. Raises: CorruptLog."""
@@ -149,6 +161,31 @@ def parse(schema_string: str, *, resource: str = "metaData") -> StructType:
             remedy="Restore the table to a version with a sound schema",
         )
     return parsed
+
+
+def check_names(schema: StructType, partition_columns: Sequence[str], *, resource: str) -> None:
+    """That every name means one column: a partition column of another spelling would be looked
+    for in the data files, and read as nulls. Raises: CorruptLog."""
+    names = schema.names
+    twice = sorted({name for name in names if names.count(name) > 1}) if _has_twins(names) else []
+    absent = [name for name in partition_columns if name not in names]
+    for found, field_, expected in (
+        (twice, "metaData.schemaString", "each name once"),
+        (absent, "metaData.partitionColumns", "names of columns, spelled as in the schema"),
+    ):
+        if found:
+            raise CorruptLog(
+                "the table's metadata contradicts itself",
+                resource=resource,
+                field=field_,
+                found=", ".join(found),
+                expected=expected,
+                remedy="Restore the table to a version with sound metadata",
+            )
+
+
+def _has_twins(names: Sequence[str]) -> bool:
+    return len(set(names)) < len(names)
 
 
 def _type(body: Any) -> DataType:

@@ -166,7 +166,8 @@ def _nested(name: str, path: Sequence[str], type_: pa.DataType) -> pa.Field:
 
 def _leaf(column: Any, path: Sequence[str]) -> Any:
     for part in path:
-        column = pc.struct_field(column, part)
+        # By index: Arrow takes a name that begins with a dot for a path.
+        column = pc.struct_field(column, [column.type.get_field_index(part)])
     return column
 
 

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import datetime as dt
 import math
-import re
 from decimal import Decimal
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+
+from tandem.delta.calendar import date_text
 
 UTC = dt.UTC
 
@@ -58,32 +59,6 @@ def _text(value: Any) -> str | None:
             return format(value, "f")
         case _:
             return str(value)
-
-
-_CYCLE_YEARS, _CYCLE_DAYS = 400, 146_097
-"""The Gregorian calendar repeats itself."""
-_EPOCH = dt.date(1970, 1, 1).toordinal()
-_DATE = re.compile(r"([+-]?\d{4,})-(\d\d)-(\d\d)")
-
-
-def date_text(days: int) -> str:
-    """ISO 8601 of a day since 1970, as Java writes it: years beyond 9999 with a sign. Python's
-    own dates end there, Spark's do not."""
-    cycles, rest = divmod(days + _EPOCH - 1, _CYCLE_DAYS)
-    date = dt.date.fromordinal(rest + 1)
-    year = date.year + cycles * _CYCLE_YEARS
-    sign = "-" if year < 0 else "+" if year > 9999 else ""
-    return f"{sign}{abs(year):04d}-{date.month:02d}-{date.day:02d}"
-
-
-def days_of(text: str) -> int:
-    """The other direction. Raises: ValueError."""
-    found = _DATE.fullmatch(text)
-    if found is None:
-        raise ValueError(f"{text!r} is no date")
-    cycles, year = divmod(int(found[1]) - 1, _CYCLE_YEARS)
-    date = dt.date(year + 1, int(found[2]), int(found[3]))
-    return date.toordinal() + cycles * _CYCLE_DAYS - _EPOCH
 
 
 def _moment_text(micros: int, *, zoned: bool) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -22,6 +23,8 @@ from tandem.operations.update import Update
 from tandem.operations.work import Identity, Kind, Table
 from tandem.spec.resources import Operation, SegmentRewrite, TableCompaction, TableIngest
 from tandem.spec.status import OperationStatus
+
+_LOG = logging.getLogger(__name__)
 
 OnStatus = Callable[[OperationStatus], None]
 
@@ -130,7 +133,13 @@ def _status(
 
 
 def _maintain(table: Table, snapshot: Snapshot, ports: Ports) -> None:
-    if not maintenance.is_due(table.log, snapshot):
+    try:
+        due = maintenance.is_due(table.log, snapshot)
+    except ValueError as error:
+        # A property without sense: what was done has committed, and only the checkpoint waits.
+        _LOG.warning("%s: no checkpoint: %s", table.display, error)
+        return
+    if not due:
         return
     snapshot = table.log.update(snapshot)
     reading = [pin.read_version for pin in pins.unfinished(table.store)]

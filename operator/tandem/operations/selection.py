@@ -99,8 +99,8 @@ def _object(stats: dict[str, Any], name: str) -> dict[str, Any]:
 def _partition(text: str | None, column: Field) -> tuple[bool, Any]:
     try:
         return True, to_scalar(text, column.type).as_py()
-    except (CorruptLog, ValueError, OverflowError):
-        return False, None  # Python's calendar ends with the year 9999
+    except (CorruptLog, ValueError, OverflowError):  # also what Python's calendar lacks
+        return False, None
 
 
 def _value(value: Any, column: Field) -> Any:

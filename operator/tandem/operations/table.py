@@ -117,7 +117,11 @@ def _no_table(table: Table) -> TableNotFound:
 
 
 def _check(table: Table, snapshot: Snapshot) -> None:
+    assert table.spec is not None
     time_column(table.spec, snapshot)
+    enabled = protocol.writes_deletion_vectors(snapshot.protocol, snapshot.metadata)
+    if table.spec.spec.enable_deletion_vectors and not enabled:
+        protocol.check_vectors(snapshot.metadata, resource=table.display)
     protocol.check(
         snapshot.protocol,
         snapshot.metadata,
@@ -161,6 +165,8 @@ def _create(table: Table, create: Create, clock: Clock, nonces: Nonces) -> bool:
         configuration=configuration,
         created_ms=now,
     )
+    if deletion_vectors:
+        protocol.check_vectors(metadata, resource=table.spec.id)
     new = protocol.for_new_table(schema, deletion_vectors=deletion_vectors)
     protocol.check(new, metadata, protocol.OperationKind.INGEST, resource=table.spec.id)
     info = commit_info(

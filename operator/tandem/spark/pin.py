@@ -10,6 +10,7 @@ from __future__ import annotations
 from pydantic import ValidationError
 
 from tandem.delta.log import DeltaLog
+from tandem.delta.scan import check_rows
 from tandem.errors import (
     AlreadyExists,
     ManifestInvalid,
@@ -77,6 +78,7 @@ def _look(control: Control, pin: SourcePin | None) -> tuple[SourcePin, Source | 
         options = storage_options(job.source_location, own.location, own.storage_options)
         wanted = job.source_version if pin is None else pin.version
         snapshot = DeltaLog(open_store(job.source_location, options)).snapshot(wanted)
+        check_rows(snapshot)
         return (
             SourcePin(
                 operation_id=operation,

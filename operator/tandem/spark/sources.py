@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 from tandem.delta import dv
 from tandem.delta.log import DeltaLog
 from tandem.delta.parquet import DataFileReader, TableFormat
+from tandem.delta.scan import check_rows
 from tandem.errors import InvalidSpec, ObjectNotFound, StorageError
 from tandem.spark.control import Control
 from tandem.spark.job import InputFile, MergeJob
@@ -293,6 +294,7 @@ def _delta(control: Control, spark: SparkSession, job: SourceJob, version: int |
     options = storage_options(job.source_location, own.location, own.storage_options)
     store = open_store(job.source_location, options)
     snapshot = DeltaLog(store).snapshot(version)
+    check_rows(snapshot)
     table = JobTable(
         location=store.location,
         version=snapshot.version,

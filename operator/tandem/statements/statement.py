@@ -244,6 +244,22 @@ def _target(name: str, schema: Schema, resource: str, place: str) -> Column:
         if len(tokens) == 2:
             wanted = tokens[0].text
     found = matching(schema.columns, wanted)
+    if wanted is name and _is_field(name, schema):
+        if found:
+            raise InvalidStatement(
+                "SET names a column with a dot in its name, or a field inside a struct",
+                resource=resource,
+                field=place,
+                found=visible(name),
+                expected=f"{quote_name(found[0].name)} for the column",
+            )
+        raise InvalidStatement(
+            "fields inside a struct cannot be set",
+            resource=resource,
+            field=place,
+            found=visible(name),
+            expected="a column of the table",
+        )
     if len(found) == 1:
         check_computed(found[0], resource, place)
         if not found[0].type.is_atomic:
@@ -263,15 +279,6 @@ def _target(name: str, schema: Schema, resource: str, place: str) -> Column:
             found=visible(name),
             expected="one of " + ", ".join(column.name for column in found),
         )
-    head = matching(schema.columns, wanted.partition(".")[0])
-    if "." in wanted and head and head[0].type.name == "struct":
-        raise InvalidStatement(
-            "fields inside a struct cannot be set",
-            resource=resource,
-            field=place,
-            found=visible(name),
-            expected="a column of the table",
-        )
     close = nearest(schema.columns, wanted)
     raise InvalidStatement(
         "SET names a column that the table does not have",
@@ -281,6 +288,12 @@ def _target(name: str, schema: Schema, resource: str, place: str) -> Column:
         expected=f"perhaps {' or '.join(close)}" if close else "a column of the table",
         remedy="`tandem table show` lists the columns",
     )
+
+
+def _is_field(name: str, schema: Schema) -> bool:
+    """Whether a key of SET without backquotes reads as a field of a struct in SQL."""
+    head, dot, _ = name.partition(".")
+    return bool(dot) and any(c.type.name == "struct" for c in matching(schema.columns, head))
 
 
 _COMPUTED = {
