@@ -381,11 +381,15 @@ def unlisted(template: Mapping[str, Any], allowed: tuple[str, ...] = ()) -> Iter
             continue
         for item in deps.get(kind) or ():
             if not (isinstance(item, str) and _LOCAL.fullmatch(item) and "/.." not in item):
-                yield Wrong(f"spec.deps.{kind}", _OF_SUBMITTER, "local:///PATH, a file of the image")
+                yield Wrong(
+                    f"spec.deps.{kind}", _OF_SUBMITTER, "local:///PATH, a file of the image"
+                )
     for path, text in arguments(template):
         if "${" in text:
             # Spark replaces ${env:NAME} and ${system:NAME} where it reads a setting.
-            yield Wrong(path, "`${`, which Spark replaces in the Spark operator's pod", "plain text")
+            yield Wrong(
+                path, "`${`, which Spark replaces in the Spark operator's pod", "plain text"
+            )
 
 
 def setting_allowed(name: str, allowed: tuple[str, ...] = ()) -> bool:

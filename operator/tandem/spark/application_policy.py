@@ -41,9 +41,7 @@ class Violation:
     what: str
 
 
-def require_listed(
-    template: Json, *, allowed: tuple[str, ...], resource: str, field: str
-) -> None:
+def require_listed(template: Json, *, allowed: tuple[str, ...], resource: str, field: str) -> None:
     """That a template sets nothing but what is on the lists.
 
     Args:

@@ -1,0 +1,122 @@
+"""Ten thousand generated templates: what the policy lets through arrives at Spark as the policy read it.
+
+Those that pass become SparkApplications; the Spark operator's own argument builder makes arguments of
+them, and Spark's own parser reads these. A setting that is not among those that the application's
+fields mean, or a list with another item, is one that broke out.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from support.dry_submit import API_SERVER, operators_arguments, sparks_parsing
+from support.generated_templates import expected_properties, templates
+from tandem.errors import InvalidSpec
+from tandem.spark.application import ApplicationSettings, KubeflowApplications, Owner
+from tandem.spark.application_allowed import setting_allowed
+from tandem.spark.application_policy import TemplatePolicy
+from tandem.spark.port import JobRequest
+from tandem.spark.session import session_conf
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Json = dict[str, Any]
+
+COUNT = 10_000
+PREPARED_EACH = 50
+"""Of so many one is also prepared for submission, which takes longer."""
+REQUEST = JobRequest("tandem-1", "rewrite", "s3://lake/t", "job.json", operation_id="1")
+OWNER = Owner("tandem.dev/v1alpha1", "TableCompaction", "nightly", "uid")
+LISTS = {
+    "jars": "spark.jars",
+    "files": "spark.files",
+    "pyFiles": "spark.submit.pyFiles",
+    "archives": "spark.archives",
+}
+OPERATORS_OWN = re.compile(
+    r"spark\.kubernetes\.(driver|executor)\.label\.sparkoperator\.k8s\.io/.*"
+    r"|spark\.kubernetes\.(driver|executor)\.podTemplate(File|ContainerName)"
+    r"|spark\.kubernetes\.driver\.pod\.name|spark\.kubernetes\.submission\.waitAppCompletion"
+)
+"""Settings that the Spark operator adds to every application."""
+
+
+def applications(policy: TemplatePolicy, seed: int) -> list[tuple[Json, Json]]:
+    """Templates that the policy admits, and the applications that they make."""
+    jobs = KubeflowApplications(ApplicationSettings(template_policy=policy))
+    made = []
+    for template in templates(COUNT, seed):
+        try:
+            made.append(
+                (template, jobs.build(REQUEST, owner=OWNER, namespace="n", template=template))
+            )
+        except InvalidSpec as refused:
+            assert "\n" not in refused.field
+    return made
+
+
+@pytest.mark.parametrize("policy", list(TemplatePolicy))
+def test_what_the_policy_admits_arrives_as_it_read_it(
+    policy: TemplatePolicy, spark: SparkSession, tmp_path: Path
+) -> None:
+    made = applications(policy, seed=20_260)
+    assert COUNT // 4 < len(made) < COUNT * 9 // 10
+    submitted = operators_arguments(application for _, application in made)
+    assert not [answer for answer in submitted if "error" in answer]
+    # Under `any` a template may name hosts that a preparation would look for.
+    each = PREPARED_EACH if policy is TemplatePolicy.RESTRICTED else 0
+    lists = [answer["arguments"] for answer in submitted]
+    parsed = sparks_parsing(spark, lists, tmp_path, each)
+    assert len(parsed) == len(made)
+    for (template, application), arrived in zip(made, parsed, strict=True):
+        assert_arrived(template, application, arrived, policy)
+    assert sum("prepared" in arrived for arrived in parsed) >= (len(made) // each if each else 0)
+
+
+def assert_arrived(
+    template: Json, application: Json, arrived: Json, policy: TemplatePolicy
+) -> None:
+    spec = application["spec"]
+    assert "error" not in arrived, (template, arrived)
+    properties = arrived["properties"]
+    own = {key for key in properties if OPERATORS_OWN.fullmatch(key)}
+    expected = expected_properties(application)
+    # Spark drops what is no setting of Spark.
+    expected = {key: value for key, value in expected.items() if key.startswith("spark.")}
+    found = {key: value for key, value in properties.items() if key not in own}
+    assert found == expected, template
+    pins = session_conf()
+    assert {key: properties[key] for key in pins} == pins, template
+    # What the job is.
+    host, port = API_SERVER
+    assert arrived["master"] == f"k8s://https://{host}:{port}"
+    assert arrived["deployMode"] == "cluster"
+    assert arrived["primaryResource"] == spec["mainApplicationFile"]
+    assert arrived["childArgs"] == spec["arguments"]
+    assert arrived["name"] == application["metadata"]["name"]
+    assert arrived["mainClass"] is None
+    deps = spec.get("deps") or {}
+    for kind, setting in LISTS.items():
+        items = [] if arrived[kind] is None else arrived[kind].split(",")
+        beside = expected[setting].split(",") if setting in expected else []
+        assert items == (deps.get(kind) or beside), template
+    if policy is TemplatePolicy.RESTRICTED:
+        assert (arrived["packages"], arrived["proxyUser"]) == (None, None)
+        asked = (template.get("spec") or {}).get("sparkConf") or {}
+        assert all(setting_allowed(key) for key in asked), template
+        local = [item for kind in LISTS for item in deps.get(kind) or ()]
+        assert all(item.startswith("local:///") for item in local), template
+        assert not any("${" in str(value) for value in found.values()), template
+    if "prepared" in arrived:
+        # In the parser's own process there are settings of the tests, too.
+        prepared = dict(arrived["prepared"])
+        assert arrived["client"].endswith("KubernetesClientApplication")
+        assert {key: prepared[key] for key in pins} == pins
+        assert prepared["spark.master"] == arrived["master"]
+        items = [item for key in LISTS.values() for item in prepared.get(key, "").split(",")]
+        assert all(item.startswith("local:///") for item in items if item), (template, prepared)
