@@ -8,6 +8,10 @@ fields mean, or a list with another item, is one that broke out.
 from __future__ import annotations
 
 import re
+import socket
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,14 +24,14 @@ from tandem.spark.application import ApplicationSettings, KubeflowApplications, 
 from tandem.spark.application_allowed import setting_allowed
 from tandem.spark.application_policy import TemplatePolicy
 from tandem.spark.port import JobRequest
-from tandem.spark.session import session_conf
+from tandem.spark.session import launch_environment, session_conf, spark_home
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 Json = dict[str, Any]
 
-COUNT = 10_000
+COUNT = {TemplatePolicy.RESTRICTED: 10_000, TemplatePolicy.ANY: 2_000}
 PREPARED_EACH = 50
 """Of so many one is also prepared for submission, which takes longer."""
 REQUEST = JobRequest("tandem-1", "rewrite", "s3://lake/t", "job.json", operation_id="1")
@@ -50,7 +54,7 @@ def applications(policy: TemplatePolicy, seed: int) -> list[tuple[Json, Json]]:
     """Templates that the policy admits, and the applications that they make."""
     jobs = KubeflowApplications(ApplicationSettings(template_policy=policy))
     made = []
-    for template in templates(COUNT, seed):
+    for template in templates(COUNT[policy], seed):
         try:
             made.append(
                 (template, jobs.build(REQUEST, owner=OWNER, namespace="n", template=template))
@@ -65,7 +69,7 @@ def test_what_the_policy_admits_arrives_as_it_read_it(
     policy: TemplatePolicy, spark: SparkSession, tmp_path: Path
 ) -> None:
     made = applications(policy, seed=20_260)
-    assert COUNT // 4 < len(made) < COUNT * 9 // 10
+    assert COUNT[policy] // 4 < len(made) < COUNT[policy] * 9 // 10
     submitted = operators_arguments(application for _, application in made)
     assert not [answer for answer in submitted if "error" in answer]
     # Under `any` a template may name hosts that a preparation would look for.
@@ -120,3 +124,66 @@ def assert_arrived(
         assert prepared["spark.master"] == arrived["master"]
         items = [item for key in LISTS.values() for item in prepared.get(key, "").split(",")]
         assert all(item.startswith("local:///") for item in items if item), (template, prepared)
+
+
+def test_spark_submit_connects_to_nothing_that_a_template_names(tmp_path: Path) -> None:
+    """The real program: it looks for a file of the setting that no key smuggles in any more."""
+    jobs = KubeflowApplications()
+    with listener() as (port, connected):
+        smuggled = f"spark.files=hdfs://127.0.0.1:{port}/x,"
+        hostile = {"spec": {"sparkConf": {smuggled: "x"}}}
+        with pytest.raises(InvalidSpec):
+            jobs.check(hostile)
+        admitted = {"spec": {"sparkConf": {"spark.sql.shuffle.partitions": 4}}}
+        application = jobs.build(REQUEST, owner=OWNER, namespace="n", template=admitted)
+        [answer] = operators_arguments([application])
+        arguments = answer["arguments"]
+        at = arguments.index(application["spec"]["mainApplicationFile"])
+        said = submit(arguments, tmp_path)
+        assert "spark.sql.shuffle.partitions" in said
+        assert not connected()
+        # So it would have been.
+        submit([*arguments[:at], "--conf", f"{smuggled}=x", *arguments[at:]], tmp_path)
+        assert connected()
+
+
+def submit(arguments: list[str], folder: Path) -> str:
+    """`spark-submit --verbose` up to the API server, which is not there."""
+    env = {
+        **launch_environment(),
+        "KUBERNETES_REQUEST_RETRY_BACKOFFLIMIT": "0",
+        "HADOOP_CONF_DIR": str(folder),
+        "SPARK_CONF_DIR": str(folder),
+    }
+    env.pop("KUBECONFIG", None)
+    # Hadoop asks a host that does not answer as it should ten times, and more.
+    (folder / "core-site.xml").write_text(
+        "<configuration><property><name>ipc.client.connect.max.retries</name><value>0</value>"
+        "</property></configuration>"
+    )
+    done = subprocess.run(
+        [str(spark_home() / "bin" / "spark-submit"), "--verbose", *arguments],
+        env=env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=240,
+    )
+    assert done.returncode != 0
+    return done.stdout
+
+
+@contextmanager
+def listener() -> Iterator[tuple[int, Any]]:
+    """A port of this machine, and a function that says whether something has connected to it."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.setblocking(False)
+
+        def connected() -> bool:
+            try:
+                server.accept()[0].close()
+            except BlockingIOError:
+                return False
+            return True
+
+        yield server.getsockname()[1], connected

@@ -60,9 +60,9 @@ def templates(count: int, seed: int) -> Iterator[Json]:
         yield template
 
 
-def _odd(chance: random.Random, text: str) -> str:
+def _odd(chance: random.Random, text: Any) -> str:
     """Something odd within, before, behind or instead of it."""
-    inserted = chance.choice(ODD)
+    text, inserted = str(text), chance.choice(ODD)
     kind = chance.randrange(6)
     if kind == 0:
         return text + "\n"

@@ -180,12 +180,15 @@ def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> Json:
     (containers, volumes, environment variables); other lists, and everything else, are
     replaced. A null removes what was below.
     """
-    merged: Json = copy.deepcopy(dict(below))
+    merged: Json = {}
+    for key, value in below.items():
+        if key not in above:
+            merged[key] = copy.deepcopy(value)
+        elif above[key] is not None:
+            merged[key] = _merged(value, above[key])
     for key, value in above.items():
-        if value is None:
-            merged.pop(key, None)
-        else:
-            merged[key] = _merged(merged.get(key), value)
+        if key not in below and value is not None:
+            merged[key] = _merged(None, value)
     return merged
 
 
