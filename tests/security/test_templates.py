@@ -82,7 +82,7 @@ def test_a_refusal_says_what_was_found_what_is_allowed_and_how_to_allow_it() -> 
 
 
 @pytest.mark.parametrize(
-    "pattern, template",
+    ("pattern", "template"),
     [
         ("spark.extraListeners", conf("spark.extraListeners")),
         ("spark.sql.catalog.*", conf("spark.sql.catalog.lake.uri")),

@@ -1,8 +1,8 @@
-"""Ten thousand generated templates: what the policy lets through arrives at Spark as the policy read it.
+"""Ten thousand generated templates: what the policy admits arrives at Spark as the policy read it.
 
-Those that pass become SparkApplications; the Spark operator's own argument builder makes arguments of
-them, and Spark's own parser reads these. A setting that is not among those that the application's
-fields mean, or a list with another item, is one that broke out.
+Those that pass become SparkApplications; the Spark operator's own argument builder makes arguments
+of them, and Spark's own parser reads these. A setting that is not among those that the
+application's fields mean, or a list with another item, is one that broke out.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ def applications(policy: TemplatePolicy, seed: int) -> list[tuple[Json, Json]]:
             made.append(
                 (template, jobs.build(REQUEST, owner=OWNER, namespace="n", template=template))
             )
-        except InvalidSpec as refused:
-            assert "\n" not in refused.field
+        except InvalidSpec:
+            continue
     return made
 
 

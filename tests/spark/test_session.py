@@ -116,7 +116,7 @@ def test_pins_have_no_other_names(spark: SparkSession) -> None:
     """By an older name a setting could be set beside ours."""
     jvm: Any = spark.sparkContext._jvm
     known = getattr(jvm, "org.apache.spark.sql.internal.SQLConf$")
-    entries = getattr(known, "MODULE$")  # noqa: B009
+    entries = getattr(known, "MODULE$")
     for key in session.session_conf():
         assert entries.getConfigEntry(key).alternatives().isEmpty(), key
 

@@ -1,5 +1,5 @@
-"""What arrives of a SparkApplication: through the Spark operator's own argument builder, and Spark's
-own parsing of `spark-submit` arguments. Nothing is submitted."""
+"""What arrives of a SparkApplication: through the Spark operator's own argument builder, and
+Spark's own parsing of `spark-submit` arguments. Nothing is submitted."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""Templates by chance: pieces that an author would write, and the same with something odd in a key, a
-value or an item of a list. What arrives of them is worked out here without the product's code."""
+"""Templates by chance: pieces that an author would write, and the same with something odd in a
+key, a value or an item of a list. What arrives of them is worked out here without the product's
+code."""
 
 from __future__ import annotations
 
@@ -60,9 +61,9 @@ def templates(count: int, seed: int) -> Iterator[Json]:
         yield template
 
 
-def _odd(chance: random.Random, text: Any) -> str:
+def _odd(chance: random.Random, value: Any) -> str:
     """Something odd within, before, behind or instead of it."""
-    text, inserted = str(text), chance.choice(ODD)
+    text, inserted = str(value), chance.choice(ODD)
     kind = chance.randrange(6)
     if kind == 0:
         return text + "\n"

@@ -17,8 +17,8 @@ from typing import Any, Final
 
 from tandem.errors import InvalidSpec
 from tandem.spark import application_template as templates
-from tandem.spark.application_pods import SECURITY, complete_pods
 from tandem.spark.application_allowed import check_patterns
+from tandem.spark.application_pods import SECURITY, complete_pods
 from tandem.spark.application_policy import TemplatePolicy, require_listed, require_restricted
 from tandem.spark.application_port import ApplicationBuilder, ApplicationSettings, Owner
 from tandem.spark.application_sizes import MIB, Pod, Sizes, sizes

@@ -1,4 +1,4 @@
-"""What of a template becomes arguments of `spark-submit`, and which texts arrive there as written. Pure.
+"""What of a template becomes arguments of `spark-submit`, and which texts arrive as written. Pure.
 
 The Spark operator writes most of a SparkApplication as `--conf KEY=VALUE` and lists with commas in
 between (`buildSparkSubmitArgs`, v2.5.1); `spark-submit` splits at the first `=` and at every comma.
@@ -19,7 +19,7 @@ from tandem.statements.dialect import SPARK_SESSION_CONF
 
 @dataclass(frozen=True, slots=True)
 class Wrong:
-    """`path` is below the template; `found` repeats no value; `expected` is what may stand there."""
+    """`path` is below the template; `found` repeats no value; `expected` is what is allowed."""
 
     path: str
     found: str
