@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import socket
 import subprocess
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -129,31 +130,34 @@ def assert_arrived(
 def test_spark_submit_connects_to_nothing_that_a_template_names(tmp_path: Path) -> None:
     """The real program: it looks for a file of the setting that no key smuggles in any more."""
     jobs = KubeflowApplications()
-    with listener() as (port, connected):
+    with listener() as (port, connected), listener() as (another, too):
         smuggled = f"spark.files=hdfs://127.0.0.1:{port}/x,"
-        hostile = {"spec": {"sparkConf": {smuggled: "x"}}}
         with pytest.raises(InvalidSpec):
-            jobs.check(hostile)
+            jobs.check({"spec": {"sparkConf": {smuggled: "x"}}})
         admitted = {"spec": {"sparkConf": {"spark.sql.shuffle.partitions": 4}}}
         application = jobs.build(REQUEST, owner=OWNER, namespace="n", template=admitted)
         [answer] = operators_arguments([application])
         arguments = answer["arguments"]
         at = arguments.index(application["spec"]["mainApplicationFile"])
-        said = submit(arguments, tmp_path)
+        # What the same arguments would do with the key: the test can see it.
+        with_key = ["--conf", f"spark.files=hdfs://127.0.0.1:{another}/x,=x"]
+        hostile = submit([*arguments[:at], *with_key, *arguments[at:]], tmp_path)
+        said, _ = submit(arguments, tmp_path).communicate(timeout=240)
+        hostile.communicate(timeout=240)
         assert "spark.sql.shuffle.partitions" in said
-        assert not connected()
-        # So it would have been.
-        submit([*arguments[:at], "--conf", f"{smuggled}=x", *arguments[at:]], tmp_path)
-        assert connected()
+        assert "KubernetesClientException" in said
+    assert not connected.is_set()
+    assert too.is_set()
 
 
-def submit(arguments: list[str], folder: Path) -> str:
+def submit(arguments: list[str], folder: Path) -> subprocess.Popen[str]:
     """`spark-submit --verbose` up to the API server, which is not there."""
     env = {
         **launch_environment(),
         "KUBERNETES_REQUEST_RETRY_BACKOFFLIMIT": "0",
         "HADOOP_CONF_DIR": str(folder),
         "SPARK_CONF_DIR": str(folder),
+        "SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     }
     env.pop("KUBECONFIG", None)
     # Hadoop asks a host that does not answer as it should ten times, and more.
@@ -161,29 +165,35 @@ def submit(arguments: list[str], folder: Path) -> str:
         "<configuration><property><name>ipc.client.connect.max.retries</name><value>0</value>"
         "</property></configuration>"
     )
-    done = subprocess.run(
+    return subprocess.Popen(
         [str(spark_home() / "bin" / "spark-submit"), "--verbose", *arguments],
         env=env,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=240,
     )
-    assert done.returncode != 0
-    return done.stdout
 
 
 @contextmanager
-def listener() -> Iterator[tuple[int, Any]]:
-    """A port of this machine, and a function that says whether something has connected to it."""
+def listener() -> Iterator[tuple[int, threading.Event]]:
+    """A port of this machine, and an event that is set when something has connected to it. It
+    hangs up at once."""
+    connected = threading.Event()
     with socket.create_server(("127.0.0.1", 0)) as server:
-        server.setblocking(False)
 
-        def connected() -> bool:
-            try:
-                server.accept()[0].close()
-            except BlockingIOError:
-                return False
-            return True
+        def accept() -> None:
+            while True:
+                try:
+                    client, _ = server.accept()
+                except OSError:  # closed
+                    return
+                connected.set()
+                client.close()
 
-        yield server.getsockname()[1], connected
+        thread = threading.Thread(target=accept, daemon=True)
+        thread.start()
+        try:
+            yield server.getsockname()[1], connected
+        finally:
+            server.shutdown(socket.SHUT_RDWR)
+            thread.join()
