@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -59,7 +60,9 @@ def sparks_parsing(
     return [json.loads(line) for line in answered.read_text().splitlines()]
 
 
+@lru_cache(maxsize=1)
 def _program(spark: SparkSession) -> Any:
+    """Once in a JVM: Py4J remembers a class by its name."""
     jvm: Any = spark.sparkContext._jvm
     compiler = jvm.org.codehaus.janino.SimpleCompiler()
     compiler.cook((Path(__file__).parent / "DrySubmit.java").read_text())
