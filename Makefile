@@ -52,6 +52,7 @@ test: setup ## Set up and run all tests (one folder: make test PYTEST_ARGS=tests
 	@tools/build-gitops.sh >/dev/null
 	@tools/build-helm.sh >/dev/null
 	@tools/build-prometheus-crds.sh >/dev/null
+	@tools/build-spark-arguments.sh >/dev/null
 	@$(BIN)/pytest -n 2 --dist worksteal $(PYTEST_ARGS)
 
 .PHONY: image

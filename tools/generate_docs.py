@@ -21,6 +21,7 @@ import dashboard  # noqa: E402
 import metrics_page  # noqa: E402
 import resource_page  # noqa: E402
 import scenarios_page  # noqa: E402
+import template_policy_page  # noqa: E402
 import troubleshooting_page  # noqa: E402
 from tandem import errors  # noqa: E402
 from tandem.errors import Reason  # noqa: E402
@@ -126,6 +127,11 @@ def troubleshooting() -> str:
     return troubleshooting_page.troubleshooting(NOTE, list(_groups()))
 
 
+def template_policy() -> str:
+    """Settings and fields that a template may set."""
+    return template_policy_page.page(NOTE)
+
+
 PAGES = {
     "reasons.md": reasons,
     "resources.md": resources,
@@ -133,6 +139,7 @@ PAGES = {
     "troubleshooting.md": troubleshooting,
     "cli.md": commands,
     "metrics.md": metrics,
+    "template-policy.md": template_policy,
 }
 
 

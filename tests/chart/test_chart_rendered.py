@@ -61,6 +61,7 @@ WRONG: dict[str, tuple[Json, str]] = {
     "null for a list": ({"jobs": {"namespaces": "a"}}, "at '/jobs/namespaces': got string"),
     "too small": ({"etcd": {"ttlSeconds": 1}}, "at '/etcd/ttlSeconds': minimum: got 1, want 2"),
     "no word of it": ({"templatePolicy": "none"}, "at '/templatePolicy': value must be one of"),
+    "no setting": ({"templateAllow": ["extraListeners"]}, "at '/templateAllow/0'"),
     "no port": ({"etcd": {"endpoints": ["etcd"]}}, "at '/etcd/endpoints/0': 'etcd' does not match"),
     "no namespace": ({"watch": {"namespaces": ["A_B"]}}, "at '/watch/namespaces/0'"),
     "no pattern for jobs": ({"jobs": {"namespaces": ["t-*"]}}, "at '/jobs/namespaces/0'"),

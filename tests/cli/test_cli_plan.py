@@ -54,6 +54,18 @@ def test_a_plan_says_planned_and_its_status_is_that_of_a_dry_run(
     assert found[1]["status"]["conditions"][0]["reason"] == "DryRun"
 
 
+def test_a_template_whose_texts_spark_would_split_is_refused_before_anything_starts(
+    tandem: Tandem, table: Path
+) -> None:
+    for command in ("plan", "run"):
+        for key in ("spark.jars=x", "spark.sql.ansi.enabled"):
+            template = {"spec": {"sparkConf": {key: "false"}}}
+            text = typed(table, "TableCompaction", {"type": "Major", "sparkTemplate": template})
+            refused = tandem(command, "-f", "-", input_=text)
+            assert refused.exit_code == 2
+            assert f"TableCompaction/o.spec.sparkTemplate.spec.sparkConf.{key}" in refused.stderr
+
+
 def test_a_plan_with_nothing_to_do_says_why(tandem: Tandem, table: Path) -> None:
     text = typed(table, "TableCompaction", {"type": "Minor"})
     shown = tandem("plan", "-f", "-", input_=text).stdout

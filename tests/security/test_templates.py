@@ -21,9 +21,11 @@ from support.hostile_templates import (
     HARMLESS,
     HOSTILE,
     OURS,
+    SPLIT,
     Json,
     conf,
     driver,
+    pod,
     sidecar,
     spec,
 )
@@ -48,6 +50,66 @@ def test_a_hostile_template_is_refused_by_its_path(case: str) -> None:
         with pytest.raises(InvalidSpec) as refused:
             attempt()
         assert refused.value.field.startswith(f"spec.sparkTemplate.{path}")
+
+
+@pytest.mark.parametrize("case", SPLIT)
+@pytest.mark.parametrize("policy", list(TemplatePolicy))
+def test_a_text_that_would_be_split_is_refused_under_both_policies(
+    case: str, policy: TemplatePolicy
+) -> None:
+    template, path = SPLIT[case]
+    jobs = KubeflowApplications(ApplicationSettings(template_policy=policy))
+    for attempt in (lambda: jobs.check(template, resource="x"), lambda: build(template, jobs)):
+        with pytest.raises(InvalidSpec) as refused:
+            attempt()
+        assert refused.value.field.startswith(f"spec.sparkTemplate.{path}")
+        assert "\n" not in str(refused.value)
+    # An administrator's template is one line for each argument, too.
+    with pytest.raises(InvalidSpec):
+        KubeflowApplications(ApplicationSettings(template=template))
+
+
+def test_a_refusal_says_what_was_found_what_is_allowed_and_how_to_allow_it() -> None:
+    with pytest.raises(InvalidSpec) as refused:
+        JOBS.check(conf("spark.extraListeners"), resource="TableCompaction/nightly")
+    for text in ("TableCompaction/nightly", "spark.extraListeners", "template-policy.md"):
+        assert text in str(refused.value)
+    assert "--template-allow" in refused.value.remedy
+    with pytest.raises(InvalidSpec) as split:
+        JOBS.check(conf("spark.jars=x"), resource="x")
+    assert split.value.found == "a key with `=`"
+    assert "letters" in split.value.expected
+
+
+@pytest.mark.parametrize(
+    ("pattern", "template"),
+    [
+        ("spark.extraListeners", conf("spark.extraListeners")),
+        ("spark.sql.catalog.*", conf("spark.sql.catalog.lake.uri")),
+        ("spark.hadoop.fs.s3a.*", spec(hadoopConf={"fs.s3a.connection.maximum": 9})),
+        ("spec.batchScheduler", spec(batchScheduler="volcano")),
+        ("spec.batchSchedulerOptions", spec(batchSchedulerOptions={"queue": "lake"})),
+        ("spec.deps.packages", spec(deps={"packages": ["a:b:1"]})),
+        ("spec.*.template.spec.nodeName", pod(nodeName="n1")),
+    ],
+)
+def test_an_administrator_adds_to_the_lists(pattern: str, template: Json) -> None:
+    with pytest.raises(InvalidSpec):
+        JOBS.check(template)
+    more = KubeflowApplications(replace(JOBS.settings, template_allow=(pattern,)))
+    more.check(template)
+    # What is ours, and what leaves the pods, stays refused.
+    for refused, _ in (*OURS.values(), *SPLIT.values(), HOSTILE["host path"]):
+        with pytest.raises(InvalidSpec):
+            more.check(refused)
+
+
+@pytest.mark.parametrize(
+    "pattern", ["", "*", "driver.image", "spark", "spark.x=y", "spec.a b", "spec."]
+)
+def test_a_pattern_that_names_nothing_is_refused_at_the_start(pattern: str) -> None:
+    with pytest.raises(InvalidSpec, match="--template-allow"):
+        KubeflowApplications(ApplicationSettings(template_allow=(pattern,)))
 
 
 ODD: tuple[Any, ...] = (

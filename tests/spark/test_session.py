@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tandem.errors import SparkMissing
+from tandem.errors import InvalidSpec, SparkMissing
 from tandem.spark import session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 def fake_java(folder: Path, version: str) -> Path:
@@ -83,3 +87,40 @@ def test_archive_is_another_when_the_warm_up_is(
     assert len({installed, checkout, changed}) == 3
     same = {p.stem.rpartition("-")[0] for p in (installed, checkout, changed)}
     assert len(same) == 1, "so that set-up finds and removes those of earlier warm-ups"
+
+
+@pytest.mark.parametrize("key", sorted(session.session_conf()))
+def test_a_session_with_another_setting_is_refused_by_its_name(
+    spark: SparkSession, key: str
+) -> None:
+    other = spark.newSession()
+    for name, value in session.session_conf().items():
+        other.conf.set(name, value)
+    session.require_pinned(other)
+    other.conf.set(key, OTHER.get(key) or str(session.session_conf()[key] != "true").lower())
+    with pytest.raises(InvalidSpec) as refused:
+        session.require_pinned(other)
+    assert refused.value.field.endswith(key)
+    assert refused.value.expected == session.session_conf()[key]
+
+
+OTHER = {
+    "spark.sql.storeAssignmentPolicy": "LEGACY",
+    "spark.sql.session.timeZone": "Europe/Berlin",
+    "spark.sql.timestampType": "TIMESTAMP_NTZ",
+    "spark.sql.legacy.timeParserPolicy": "LEGACY",
+}
+
+
+def test_pins_have_no_other_names(spark: SparkSession) -> None:
+    """By an older name a setting could be set beside ours."""
+    jvm: Any = spark.sparkContext._jvm
+    known = getattr(jvm, "org.apache.spark.sql.internal.SQLConf$")
+    entries = getattr(known, "MODULE$")
+    for key in session.session_conf():
+        assert entries.getConfigEntry(key).alternatives().isEmpty(), key
+
+
+def test_what_a_caller_asks_for_does_not_replace_a_pin(spark: SparkSession) -> None:
+    made = session.session("pins", {"spark.sql.ansi.enabled": "false"})
+    assert made.conf.get("spark.sql.ansi.enabled") == "true"

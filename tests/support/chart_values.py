@@ -143,6 +143,7 @@ MATRIX: dict[str, Json] = {
         "allowedLocations": {"team-a": ["s3://lake/a/", "file:///data/"], "*": ["gs://shared/"]},
         "allowedEndpoints": ["minio.minio.svc:9000", "*.example"],
         "templatePolicy": "any",
+        "templateAllow": ["spark.extraListeners", "spec.batchScheduler"],
         "jobs": {
             "namespaces": NAMESPACES,
             "serviceAccount": {"name": "spark", "annotations": {"cloud.example/role": "lake"}},

@@ -249,6 +249,30 @@ HOSTILE: dict[str, tuple[Json, str]] = {
         spec(driverIngressOptions=[{"servicePort": 1}]),
         "spec.driverIngressOptions",
     ),
+    # Texts that Spark replaces in the Spark operator's pod, or that are for other programs.
+    "a variable in an image's name": (spec(image="evil/${env:TOKEN}"), "spec.image"),
+    "a variable in a setting": (
+        conf("spark.kubernetes.driver.container.image", "evil/${env:TOKEN}"),
+        "spec.sparkConf.spark.kubernetes.driver.container.image",
+    ),
+    "a path in a local file": (spec(deps={"jars": ["local:///a/../b.jar"]}), "spec.deps.jars"),
+    "a pattern of files": (spec(deps={"files": ["local:///opt/*"]}), "spec.deps.files"),
+    "another host's local file": (spec(deps={"files": ["local://h/a"]}), "spec.deps.files"),
+    "a listener": (conf("spark.extraListeners", "evil.Listener"), "spec.sparkConf.spark.extra"),
+    "a setting of nobody": (conf("my.setting"), "spec.sparkConf.my.setting"),
+    "a field of nobody": (spec(unknown=True), "spec.unknown"),
+    "a field in another case": (spec(SparkConf={"spark.jars": "x"}), "spec.SparkConf"),
+    "monitoring": (spec(monitoring={"exposeDriverMetrics": True}), "spec.monitoring"),
+    "another scheduler": (spec(batchScheduler="volcano"), "spec.batchScheduler"),
+    "a node by name": (pod(nodeName="master"), "spec.driver.template.spec.nodeName"),
+    "an owner of the pod": (
+        driver(template={"metadata": {"ownerReferences": []}}),
+        "spec.driver.template.metadata.ownerReferences",
+    ),
+    "an unknown field of a container": (
+        container(volumeDevices=[{"devicePath": "/dev/sda"}]),
+        f"spec.driver.template.spec.containers.{DRIVER}.volumeDevices",
+    ),
     "a service's annotations": (
         driver(serviceAnnotations={"external-dns/hostname": "bank.example"}),
         "spec.driver.serviceAnnotations",
@@ -269,6 +293,79 @@ OURS = {
     "files as tables": (conf("spark.sql.runSQLOnFiles", "true"), "spec.sparkConf.spark.sql.runSQL"),
     "another owner": ({"metadata": {"ownerReferences": []}}, "metadata.ownerReferences"),
     "another place": ({"metadata": {"namespace": "other"}}, "metadata.namespace"),
+}
+
+# Texts that arrive as something else at Spark: refused whatever the policy is.
+SPLIT: dict[str, tuple[Json, str]] = {
+    **{
+        f"a key {key!r}": (conf(key), "spec.sparkConf.")
+        for key in (
+            "spark.files=hdfs://169.254.169.254:80/x,",
+            "spark.jars=https://evil.example/x.jar",
+            "spark.master=k8s://evil.example",
+            "spark.sql.ansi.enabled=false",
+            "spark.hadoop.fs.hdfs.impl\n",
+            "spark.sql.shuffle.partitions\n",
+            "\nspark.sql.shuffle.partitions",
+            " spark.sql.shuffle.partitions",
+            "spark.sql.shuffle.partitions\0",
+            "spark.sql.shuffle.partitions\u2028",
+            "spark.sql.shuffle.partitions,spark.jars",
+            "spark.kubernetes.driver.label.a=b",
+            "spark.kubernetes.node.selector.a/b/c",
+            "spark.ſql.shuffle.partitions",
+            "",
+        )
+    },
+    "a hadoop key with a line break": (
+        spec(hadoopConf={"fs.hdfs.impl\n": "x"}),
+        "spec.hadoopConf.fs.hdfs.impl\\n",
+    ),
+    "a hadoop key with =": (spec(hadoopConf={"a=b": "x"}), "spec.hadoopConf.a=b"),
+    "commas in a file": (
+        spec(deps={"files": ["local:///x,hdfs://host/x,file:///var/run/secrets/x/*"]}),
+        "spec.deps.files.0",
+    ),
+    "commas in a jar": (
+        spec(deps={"jars": ["local:///x,http://evil.example/x"]}),
+        "spec.deps.jars.0",
+    ),
+    "a blank in an archive": (spec(deps={"archives": ["local:///x "]}), "spec.deps.archives.0"),
+    "a text for a list": (spec(deps={"jars": "local:///x,http://evil"}), "spec.deps.jars"),
+    "an empty item": (spec(deps={"pyFiles": [""]}), "spec.deps.pyFiles.0"),
+    "commas in a secret of images": (spec(imagePullSecrets=["a,b"]), "spec.imagePullSecrets.0"),
+    "a line break in a value": (
+        conf("spark.executor.memory", "1g\nspark.jars=x"),
+        "spec.sparkConf.spark.executor.memory",
+    ),
+    "a line break in an image": (spec(image="mine\n"), "spec.image"),
+    "a line break in Java options": (driver(javaOptions="-Xss1m\n"), "spec.driver.javaOptions"),
+    "a mapping as a value": (conf("spark.executor.memory", {"a": 1}), "spec.sparkConf.spark.ex"),  # type: ignore[arg-type]
+    "= in a label": (driver(labels={"a=b": "c"}), "spec.driver.labels.a=b"),
+    "= in an annotation": ({"metadata": {"annotations": {"a=b": "c"}}}, "metadata.annotations.a=b"),
+    "= in a node selector": (spec(nodeSelector={"a=b": "c"}), "spec.nodeSelector.a=b"),
+    "= in a variable": (driver(envVars={"A=B": "c"}), "spec.driver.envVars.A=B"),
+    "= in a secret's name": (
+        driver(secrets=[{"name": "a=b", "path": "/x"}]),
+        "spec.driver.secrets.0.name",
+    ),
+    "= in a volume's name": (
+        spec(volumes=[{"name": "spark-local-dir-a=b", "emptyDir": {}}]),
+        "spec.volumes.0.name",
+    ),
+    "a pinned setting by Java": (
+        driver(javaOptions="-Xss1m -Dspark.sql.ansi.enabled=false"),
+        "spec.driver.javaOptions",
+    ),
+    "the same in quotes": (
+        conf("spark.driver.extraJavaOptions", "'-Ds'\\park.sql.ansi.enabled=false"),
+        "spec.sparkConf.spark.driver.extraJavaOptions",
+    ),
+    "a pinned setting in another case": (
+        conf("Spark.SQL.ansi.Enabled", "false"),
+        "spec.sparkConf.Spark.SQL.ansi.Enabled",
+    ),
+    "a session elsewhere": (conf("spark.remote", "sc://evil"), "spec.sparkConf.spark.remote"),
 }
 
 HARMLESS: dict[str, Json] = {
@@ -296,4 +393,14 @@ HARMLESS: dict[str, Json] = {
     "labels": {"metadata": {"labels": {"team": "a"}}, "spec": {"driver": {"labels": {"a": "b"}}}},
     "session": conf("spark.sql.files.maxPartitionBytes", "1"),
     "allocation": conf("spark.kubernetes.allocation.batch.size", "5"),
+    "partitions": conf("spark.sql.shuffle.partitions", "64"),
+    "a zone": conf("spark.kubernetes.node.selector.topology.kubernetes.io/zone", "a"),
+    "a part of the zone": spec(nodeSelector={"topology.kubernetes.io/zone": "a"}),
+    "dynamic executors": spec(dynamicAllocation={"enabled": True, "maxExecutors": 4}),
+    "a variable of the shell in a container": driver(
+        sidecars=[sidecar(securityContext=SAFE, command=["sh", "-c", "echo ${A}\necho b"])]
+    ),
+    "a long annotation of the pod": driver(
+        template={"metadata": {"annotations": {"example.com/a": "b\nc=${d}"}}}
+    ),
 }

@@ -121,9 +121,18 @@ def operator(
         option(
             "--template-policy",
             "What sparkTemplate may say. restricted: what keeps to the Pod Security Standard of "
-            "that name and to the job's account.",
+            "that name and to the job's account, and sets what docs/template-policy.md lists.",
         ),
     ] = TemplatePolicy.RESTRICTED,
+    template_allow: Annotated[
+        list[str] | None,
+        option(
+            "--template-allow",
+            "A setting (spark.extraListeners, spark.hadoop.fs.s3a.*) or a field "
+            "(spec.batchScheduler) that sparkTemplate may set beside those of the list; "
+            "repeatable.",
+        ),
+    ] = None,
     max_jobs: Annotated[int, option("--max-jobs", "Jobs at once; 0: no limit.", min=0)] = 16,
     workers: Annotated[int, option("--workers", "Threads for work on tables.", min=1)] = 16,
     table_poll: Annotated[
@@ -205,6 +214,7 @@ def operator(
                 max_executors=max_executors,
                 template=operator_command.template(spark_template),
                 template_policy=template_policy,
+                template_allow=tuple(template_allow or ()),
             ),
             allowed_locations=tuple(allowed_locations or ()),
             allowed_endpoints=tuple(allowed_endpoints or ()),

@@ -60,7 +60,25 @@ def _checked(paths: Sequence[str], only: Sequence[str]) -> list[AnyResource]:
     for resource in resources:
         if isinstance(resource, LakeTable) and resource.spec.compaction is not None:
             say(f"Note: {resource.id}: {report.AUTOMATIC_NOTE}")
+        _check_template(resource)
     return resources
+
+
+def _check_template(resource: AnyResource) -> None:
+    """Jobs here have no `SparkApplication`, but a cluster would refuse what is wrong in its piece.
+    What an operator's policy allows is not known here."""
+    from tandem.spark import application_template
+
+    if not isinstance(resource, LakeTable):
+        application_template.check(
+            resource.spec.spark_template, resource=resource.id, field="spec.sparkTemplate"
+        )
+    elif resource.spec.compaction is not None:
+        application_template.check(
+            resource.spec.compaction.spark_template,
+            resource=resource.id,
+            field="spec.compaction.sparkTemplate",
+        )
 
 
 @contextmanager

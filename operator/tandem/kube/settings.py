@@ -80,6 +80,7 @@ class OperatorSettings:
             "allowed_locations": list(self.allowed_locations) or "any",
             "allowed_endpoints": list(self.allowed_endpoints),
             "template_policy": self.application.template_policy.value,
+            "template_allow": list(self.application.template_allow),
             "max_jobs": self.max_jobs,
             "workers": self.workers,
             "table_poll_s": self.table_poll_s,

@@ -17,8 +17,9 @@ from typing import Any, Final
 
 from tandem.errors import InvalidSpec
 from tandem.spark import application_template as templates
+from tandem.spark.application_allowed import check_patterns
 from tandem.spark.application_pods import SECURITY, complete_pods
-from tandem.spark.application_policy import TemplatePolicy, require_restricted
+from tandem.spark.application_policy import TemplatePolicy, require_listed, require_restricted
 from tandem.spark.application_port import ApplicationBuilder, ApplicationSettings, Owner
 from tandem.spark.application_sizes import MIB, Pod, Sizes, sizes
 from tandem.spark.application_status import (
@@ -79,13 +80,15 @@ _ANYBODY: Final = Owner("tandem.dev/v1alpha1", "", "", "")
 class KubeflowApplications:
     """`ApplicationBuilder` for Kubeflow's Spark operator.
 
-    Raises: InvalidSpec if the operator-wide template sets what is ours.
+    Raises: InvalidSpec if the operator-wide template sets what is ours, or if what templates are
+        allowed beside the lists is no pattern.
     """
 
     settings: ApplicationSettings = field(default_factory=ApplicationSettings)
 
     def __post_init__(self) -> None:
         templates.check(self.settings.template, resource="the operator's sparkTemplate")
+        check_patterns(self.settings.template_allow)
 
     @property
     def resource(self) -> tuple[str, str, str]:
@@ -101,6 +104,12 @@ class KubeflowApplications:
         templates.check(template, resource=resource, field="spec.sparkTemplate")
         if template is None or self.settings.template_policy is TemplatePolicy.ANY:
             return
+        require_listed(
+            template,
+            allowed=self.settings.template_allow,
+            resource=resource,
+            field="spec.sparkTemplate",
+        )
         without, made = (
             build(
                 _ANY_JOB,

@@ -5,20 +5,21 @@ into effect by the Spark operator, whose rights are larger. So what a template s
 the pods that it makes, and these must keep to the Pod Security Standard `restricted` and to the
 account of the job. What runs inside of these pods is not our business: the image is free.
 
-Judged is the application with the template against the one without it: what the operator's own
-template (an administrator's) breaks is no fault of a resource.
+Two questions. What a template sets must be on the lists of `application_allowed`. And what it makes
+of the pods must be restricted: judged is the application with the template against the one without
+it, since what the operator's own template (an administrator's) breaks is no fault of a resource.
 """
 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
 from tandem.errors import InvalidSpec
+from tandem.spark.application_allowed import OPTION, VALUE, unlisted
 
 Json = Mapping[str, Any]
 
@@ -38,6 +39,29 @@ class Violation:
     where: str
     why: str
     what: str
+
+
+def require_listed(template: Json, *, allowed: tuple[str, ...], resource: str, field: str) -> None:
+    """That a template sets nothing but what is on the lists.
+
+    Args:
+        allowed: an administrator's additions, `spark.extraListeners` or `spec.batchScheduler`.
+    Raises: InvalidSpec that names the path of the first thing that is not, and how many more.
+    """
+    found = list(unlisted(template, allowed))
+    if not found:
+        return
+    first, more = found[0], len(found) - 1
+    raise InvalidSpec(
+        "cannot be set by a template under this operator's template policy",
+        resource=resource,
+        field=f"{field}.{first.path}" if field else first.path,
+        found=first.found,
+        expected=first.expected,
+        remedy=(f"Remove it (and {more} more: {found[1].path}, …). " if more else "Remove it. ")
+        + f"The operator's administrator can allow it by {OPTION} (the chart's {VALUE}), or give "
+        "it to all jobs by --spark-template (jobs.sparkTemplate)",
+    )
 
 
 def require_restricted(
@@ -69,77 +93,12 @@ def require_restricted(
 def violations(spec: Json, *, accounts: Iterable[str]) -> Iterator[Violation]:
     """Everything in an application's `spec` that is not restricted."""
     allowed = frozenset(accounts) | {""}
-    for key in _REFUSED:
-        if spec.get(key):
-            yield _wrong(f"spec.{key}", _REFUSED[key], spec[key])
-    yield from _dependencies(_mapping(spec.get("deps")))
-    for part in ("sparkConf", "hadoopConf"):
-        for key, value in _mapping(spec.get(part)).items():
-            name = key if part == "sparkConf" else f"spark.hadoop.{key}"
-            why = _conf(name)
-            if why:
-                yield _wrong(f"spec.{part}.{key}", why, value)
+    for key, value in _mapping(spec.get("sparkConf")).items():
+        if "apparmor" in key.lower():
+            yield _wrong(f"spec.sparkConf.{key}", "it changes a pod's confinement", value)
     yield from _volumes("spec", spec.get("volumes"))
     for part in ("driver", "executor"):
         yield from _part(f"spec.{part}", _mapping(spec.get(part)), allowed)
-
-
-_REFUSED: Final = {
-    "proxyUser": "it has the Spark operator submit as somebody else",
-    "sparkConfigMap": "it brings settings that nobody has looked at",
-    "hadoopConfigMap": "it brings settings that nobody has looked at",
-    "sparkUIOptions": "it has the Spark operator make Services and Ingresses",
-    "driverIngressOptions": "it has the Spark operator make Services and Ingresses",
-}
-
-_SUBMIT: Final = "the Spark operator, which submits, would load it with its own rights"
-_CONF: Final = (
-    (r"spark\.(jars|files|archives)(\..*)?", _SUBMIT),
-    (r"spark\.submit\..*", _SUBMIT),
-    (r"spark\.(yarn|mesos|deploy|standalone)\..*", "it is for another cluster manager"),
-    (r"spark\.(kerberos|security\.credentials)\..*", "it names files of the Spark operator's pod"),
-    (r"spark\.hadoop\..*", "the Spark operator, which submits, would use it with its own rights"),
-    (r"spark\.(kubernetes|driver|executor)\..*apparmor.*", "it changes a pod's confinement"),
-)
-_POD: Final = r"spark\.kubernetes\.(?:driver|executor)"
-_OF_PODS: Final = re.compile(
-    rf"{_POD}\.(?:label|annotation|node\.selector|secrets|secretKeyRef)\..+"
-    rf"|{_POD}\.volumes\.(?:persistentVolumeClaim|emptyDir)\..+"
-    rf"|{_POD}\.(?:request|limit)\.cores|{_POD}\.container\.image|{_POD}\.scheduler\.name"
-    rf"|{_POD}\.pod\.excludedFeatureSteps"
-    r"|spark\.kubernetes\.driver\.(?:own|reuse|waitToReuse)PersistentVolumeClaims?"
-    r"|spark\.kubernetes\.driver\.(?:service\.(?:label|ipFam).*|requestTimeout|connectionTimeout)"
-    r"|spark\.kubernetes\.executor\.(?:roll.*|minTasksPerExecutorBeforeRolling|delete.*"
-    r"|apiPollingInterval|eventProcessingInterval|missingPodDetectDelta|podNamePrefix"
-    r"|checkAllContainers|decommissionLabel.*|disableConfigMap|enablePolling.*|enableApi.*"
-    r"|excludeOnFailure.*|useDriverPodIP|terminationGracePeriodSeconds)"
-    r"|spark\.kubernetes\.(?:allocation|driverEnv|node\.selector|container\.image)\..+"
-    r"|spark\.kubernetes\.(?:container\.image|scheduler\.name|memoryOverheadFactor"
-    r"|local\.dirs\.tmpfs|configMap\.maxSize|appKillPodDeletionGracePeriod"
-    r"|dynamicAllocation\.deleteGracePeriod)"
-)
-"""Of `spark.kubernetes.…` these only shape the pods. Everything else there may name files of the
-pod in which the Spark operator submits, volumes of the host, other accounts or other clusters."""
-
-
-def _conf(key: str) -> str:
-    """Why a setting is refused, or ""."""
-    for pattern, why in _CONF:
-        if re.fullmatch(pattern, key, re.IGNORECASE):
-            return why
-    if key.startswith("spark.kubernetes.") and not _OF_PODS.fullmatch(key):
-        return "it is none of those that only shape the job's pods"
-    return ""
-
-
-def _dependencies(deps: Json) -> Iterator[Violation]:
-    for key, value in deps.items():
-        named = value if isinstance(value, list) else [value]
-        local = key in ("jars", "files", "pyFiles", "archives") and all(
-            isinstance(name, str) and name.startswith("local://") for name in named
-        )
-        if value and not local:
-            yield _wrong(f"spec.deps.{key}", f"{_SUBMIT} (local:// alone is in the image)", value)
 
 
 # Pods
@@ -188,9 +147,6 @@ def _part(where: str, pod: Json, accounts: frozenset[str]) -> Iterator[Violation
         for key in ("hostNetwork", "hostPID", "hostIPC"):
             if holder.get(key):
                 yield _wrong(f"{path}.{key}", "it shares the host's namespaces", holder[key])
-    if pod.get("serviceAnnotations"):
-        why = "it has the Spark operator annotate a Service"
-        yield _wrong(f"{where}.serviceAnnotations", why, pod["serviceAnnotations"])
     metadata = _mapping(template.get("metadata"))
     for path, holder in ((where, pod), (f"{where}.template.metadata", metadata)):
         for key, value in _mapping(holder.get("annotations")).items():

@@ -45,7 +45,8 @@ class ApplicationSettings:
     `image` is by default the one of this version that the Dockerfile makes, for operator and
     jobs alike; `apps_dir` is where it has `spark_apps/`; `template` lies below those of resources;
     `ttl_s` is how long an ended application (and with it its driver's log) is kept, None for as
-    long as its resource; `template_policy` is for the templates of resources.
+    long as its resource; `template_policy` is for the templates of resources, `template_allow` what
+    they may set beside the lists of `application_allowed` (patterns of settings and of fields).
     """
 
     image: str = f"tandem:{__version__}"
@@ -53,6 +54,7 @@ class ApplicationSettings:
     apps_dir: str = "local:///opt/tandem/spark_apps"
     service_account: str = "tandem-spark"
     template_policy: TemplatePolicy = TemplatePolicy.RESTRICTED
+    template_allow: tuple[str, ...] = ()
     image_pull_policy: str = "IfNotPresent"
     ttl_s: int | None = 86_400
     max_executors: int = 8

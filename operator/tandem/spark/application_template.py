@@ -8,10 +8,12 @@ refused with the path's name, not silently overruled.
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from tandem.errors import InvalidSpec
+from tandem.spark.application_arguments import shown, wrong_texts
 from tandem.spark.session import session_conf
 
 Json = dict[str, Any]
@@ -41,6 +43,8 @@ OURS: Final = (
     "spec.driver.kubernetesMaster",
     "spec.sparkConf.spark.master",
     "spec.sparkConf.spark.submit.deployMode",
+    "spec.sparkConf.spark.remote",
+    "spec.sparkConf.spark.api.mode",
     "spec.sparkConf.spark.kubernetes.namespace",
     "spec.sparkConf.spark.kubernetes.driver.master",
     "spec.sparkConf.spark.kubernetes.driver.pod.name",
@@ -73,7 +77,7 @@ def check(template: Mapping[str, Any] | None, *, resource: str = "", field: str 
     _mapping(template, "", resource, field)
     _check_depth(template, resource, field)
     for key, value in template.items():
-        if key not in ("metadata", "spec") and not _is_ours(key):
+        if key not in ("metadata", "spec") and not _is_ours(str(key)):
             raise InvalidSpec(
                 "is no field of a SparkApplication that a template can set",
                 resource=resource,
@@ -81,7 +85,7 @@ def check(template: Mapping[str, Any] | None, *, resource: str = "", field: str 
                 expected="metadata.labels, metadata.annotations or fields below spec",
                 remedy=f"Did you mean spec.{key}?",
             )
-        for path in _paths(key, value):
+        for path in _paths(shown(key), value):
             if _is_ours(path):
                 raise InvalidSpec(
                     "is set by Tandem and cannot be changed by a template",
@@ -113,6 +117,15 @@ def check(template: Mapping[str, Any] | None, *, resource: str = "", field: str 
             resource=resource,
             field=_join(field, "spec.nodeSelector"),
             expected="one for the application, or one each for driver and executor",
+        )
+    for wrong in wrong_texts(template):
+        raise InvalidSpec(
+            "would not reach Spark as it is written",
+            resource=resource,
+            field=_join(field, wrong.path),
+            found=wrong.found,
+            expected=wrong.expected,
+            remedy="Correct it, or remove it",
         )
 
 
@@ -167,12 +180,15 @@ def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> Json:
     (containers, volumes, environment variables); other lists, and everything else, are
     replaced. A null removes what was below.
     """
-    merged: Json = copy.deepcopy(dict(below))
+    merged: Json = {}
+    for key, value in below.items():
+        if key not in above:
+            merged[key] = copy.deepcopy(value)
+        elif above[key] is not None:
+            merged[key] = _merged(value, above[key])
     for key, value in above.items():
-        if value is None:
-            merged.pop(key, None)
-        else:
-            merged[key] = _merged(merged.get(key), value)
+        if key not in below and value is not None:
+            merged[key] = _merged(None, value)
     return merged
 
 
@@ -209,11 +225,23 @@ def _paths(prefix: str, value: Any) -> Iterator[str]:
     yield prefix
     if isinstance(value, Mapping):
         for key, inner in value.items():
-            yield from _paths(f"{prefix}.{key}", inner)
+            yield from _paths(f"{prefix}.{shown(key)}", inner)
 
 
 def _is_ours(path: str) -> bool:
-    return any(path.startswith(ours[:-1]) if ours.endswith("*") else path == ours for ours in OURS)
+    return _OURS.fullmatch(_folded(path)) is not None
+
+
+def _folded(path: str) -> str:
+    """Settings in any case are one: a reader of a template would take them for ours."""
+    setting = path.removeprefix(_CONF)
+    return path if setting == path else _CONF + setting.lower()
+
+
+_CONF: Final = "spec.sparkConf."
+_OURS: Final = re.compile(
+    "|".join(re.escape(_folded(ours)).replace(r"\*", ".*") for ours in OURS), re.DOTALL
+)
 
 
 def _mapping(value: Any, path: str, resource: str, field: str) -> Mapping[str, Any]:

@@ -23,7 +23,7 @@ from importlib.metadata import version as package_version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tandem.errors import JobFailed, SparkMissing
+from tandem.errors import InvalidSpec, JobFailed, SparkMissing
 from tandem.statements.dialect import SPARK_SESSION_CONF
 
 if TYPE_CHECKING:
@@ -244,9 +244,30 @@ def session(app_name: str, conf: Mapping[str, str] | None = None) -> SparkSessio
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder.appName(app_name)
-    for key, value in {**session_conf(), **(conf or {})}.items():
+    for key, value in {**(conf or {}), **session_conf()}.items():
         builder = builder.config(key, value)
-    return builder.getOrCreate()
+    spark = builder.getOrCreate()
+    require_pinned(spark)
+    return spark
+
+
+def require_pinned(spark: SparkSession) -> None:
+    """That a session has the pinned settings, whatever templates, files of settings, variables and
+    Java options say: what a statement means must not depend on them.
+
+    Raises: InvalidSpec that names the setting, its value and the one that it must have.
+    """
+    for key, value in session_conf().items():
+        found = spark.conf.get(key, None)
+        if found != value:
+            raise InvalidSpec(
+                "has another value than the one under which statements have their meaning",
+                field=f"spec.sparkTemplate.spec.sparkConf.{key}",
+                found=found,
+                expected=value,
+                remedy="Look for it in the image's spark-defaults.conf, in Java options, and in "
+                "what spark.sql.extensions loads",
+            )
 
 
 def quiet_session(app_name: str, conf: Mapping[str, str]) -> SparkSession:
