@@ -18,15 +18,17 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from tandem.errors import CountMismatch, JobFailed, ObjectNotFound
+from tandem.spark.char_types import declared, fitting
 from tandem.spark.control import Control, translate
 from tandem.spark.counters import prefix_of, reported
 from tandem.spark.job import InputFile, JobResult, SidecarRef, StatementJob
 from tandem.spark.job import Table as JobTable
+from tandem.spark.names import quoted as quoted
 from tandem.spark.session import session_conf
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.types import StructType
+    from pyspark.sql.types import DataType, StructType
 
     from tandem.spark.datasource import Answer
 
@@ -126,7 +128,7 @@ def evaluate(
         schema = table_schema(spec.table)
         columns = _columns_read(job, schema)
         rows = read_rows(control, spark, inputs, columns, round_, hidden=True)
-        found = _statement(rows, job, schema)
+        found = _statement(rows, job, schema, declared(spec.table.schema_string))
         with reported_shares(control, "Evaluating", inputs, round_):
             answer = write_rows(control, found, job.target_file_size, round_)
         outputs, matched = answer.outputs, answer.rows
@@ -156,7 +158,10 @@ def evaluate(
     )
 
 
-def _statement(rows: DataFrame, job: StatementJob, schema: StructType) -> DataFrame:
+def _statement(
+    rows: DataFrame, job: StatementJob, schema: StructType, bounded: Mapping[str, DataType]
+) -> DataFrame:
+    """`bounded`: declared types as of `tandem.spark.char_types`."""
     from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
     from tandem.spark.datasource import HIDDEN
@@ -168,16 +173,14 @@ def _statement(rows: DataFrame, job: StatementJob, schema: StructType) -> DataFr
     chosen = {name.lower(): text for name, text in job.set.items()}
     # ANSI store assignment: a value that does not fit its column raises.
     columns = [
-        F.expr(chosen[f.name.lower()]).cast(f.dataType).alias(f.name)
+        fitting(
+            F.expr(chosen[f.name.lower()]).cast(f.dataType), bounded.get(f.name.lower()), f.name
+        ).alias(f.name)
         if f.name.lower() in chosen
         else F.col(quoted(f.name))
         for f in schema.fields
     ]
     return found.select(*columns, *hidden)
-
-
-def quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
 
 
 def _columns_read(job: StatementJob, schema: StructType) -> tuple[str, ...]:
@@ -235,7 +238,8 @@ def read_rows(
         inputs=tuple(inputs),
         columns=tuple(columns),
         round=round_,
-        counters=prefix_of(control.spec.control_prefix, round_) if hidden else "",
+        counters=prefix_of(control.spec.control_prefix, round_) if hidden and not table else "",
+        source=table is not None,
     )
     options = put_work(control, work, round_)
     return spark.read.format(NAME).schema(StructType(fields)).options(**options).load()
