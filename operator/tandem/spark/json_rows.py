@@ -167,18 +167,53 @@ class JsonRows:
             return _text(renamed.get(name), shape, name, compact)
 
     def _located(self, problem: JsonProblem, line: int) -> StatementFailed | InvalidSpec:
-        column = f", column {problem.path}" if problem.path else ""
-        at = f" (character {problem.at})" if problem.at else ""
-        kind = InvalidSpec if isinstance(problem, _Unknown) else StatementFailed
-        return kind(
-            f"{problem.message}{at}",
-            resource=f"{self._path}, line {line}{column}",
-            found=problem.found,
-            expected=problem.expected,
-            remedy="Add the columns to the table, or leave them out of the source"
-            if isinstance(problem, _Unknown)
-            else "Correct the source, or its options",
-        )
+        return _located(problem, self._path, line)
+
+
+def check_fields(text: str, first: int, lenient: Leniency, path: str) -> None:
+    """That no object of a text of whole lines has a field twice, in other case too. `first`: the
+    first line's number. Raises: StatementFailed."""
+    for number, line in enumerate(split(text), first):
+        if not line.strip(WHITE):
+            continue
+        try:
+            _once(parse_thoroughly(line, lenient), "")
+        except JsonProblem as problem:
+            raise _located(problem, path, number) from problem
+
+
+def _once(value: Any, path: str) -> None:
+    if isinstance(value, list):
+        for element in value:
+            _once(element, path)
+    if not isinstance(value, dict):
+        return
+    lowered = [name.lower() for name in value]
+    for name, inner in value.items():
+        here = f"{path}.{name}" if path else name
+        if lowered.count(name.lower()) > 1:
+            raise JsonProblem(
+                "an object has a field twice, in different case",
+                path=here,
+                found=", ".join(n for n in value if n.lower() == name.lower()),
+                expected="each field once",
+            )
+        _once(inner, here)
+
+
+def _located(problem: JsonProblem, path: str, line: int) -> StatementFailed | InvalidSpec:
+    column = f", column {problem.path}" if problem.path else ""
+    at = f" (character {problem.at})" if problem.at else ""
+    kind = InvalidSpec if isinstance(problem, _Unknown) else StatementFailed
+    return kind(
+        f"{problem.message}{at}",
+        resource=f"{path}, line {line}{column}",
+        found=problem.found,
+        expected=problem.expected,
+        remedy="Add the columns to the table, or leave them out of the source"
+        if isinstance(problem, _Unknown)
+        else "Correct the source, or its options",
+    )
 
 
 class _Unknown(JsonProblem):

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from functools import reduce
 from typing import TYPE_CHECKING
 
-from tandem.delta.protocol import HIDDEN_PREFIX, is_hidden
 from tandem.errors import InvalidSpec
 from tandem.spark import sources
 from tandem.spark.control import Control
@@ -20,6 +19,7 @@ from tandem.spark.listing import Source, check_spelling
 from tandem.spark.names import quoted
 from tandem.spark.pin import SourcePin
 from tandem.spark.source_options import SourceJob, place, source_job
+from tandem.spark.source_options import check_names as check_names
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -52,21 +52,6 @@ def read(
         check_spelling(frame.schema.names, job.source_location)
         check_names(frame.schema.names, job)
     return frames[0] if len(frames) == 1 else _together(frames, schema, job)
-
-
-def check_names(names: Sequence[str], job: SourceJob) -> None:
-    """That no column of the source has a name that the join needs for itself. Raises:
-    InvalidSpec."""
-    hidden = sorted(filter(is_hidden, names))
-    if hidden:
-        raise InvalidSpec(
-            "the source has a column with a name that jobs keep for themselves",
-            resource=job.source_location,
-            field=place(job),
-            found=", ".join(hidden),
-            expected=f"names that do not begin with {HIDDEN_PREFIX}",
-            remedy="Rename the column in the source",
-        )
 
 
 def _together(frames: Sequence[DataFrame], schema: StructType, job: SourceJob) -> DataFrame:

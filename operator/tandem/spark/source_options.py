@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import codecs
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
+from tandem.delta.protocol import HIDDEN_PREFIX, is_hidden
 from tandem.errors import InvalidSpec
 from tandem.spark.job import IngestJob, JobSpec, MergeJob
 from tandem.storage.paths import canonical_location, split_location
@@ -79,6 +80,21 @@ def source_job(spec: JobSpec) -> SourceJob:
 def place(job: SourceJob) -> str:
     """Where the source stands in the resource."""
     return "spec.merge.source" if isinstance(job, MergeJob) else "spec.source"
+
+
+def check_names(names: Sequence[str], job: SourceJob) -> None:
+    """That no column of the source has a name that jobs need for themselves. Raises:
+    InvalidSpec."""
+    hidden = sorted(filter(is_hidden, names))
+    if hidden:
+        raise InvalidSpec(
+            "the source has a column with a name that jobs keep for themselves",
+            resource=job.source_location,
+            field=place(job),
+            found=", ".join(hidden),
+            expected=f"names that do not begin with {HIDDEN_PREFIX}",
+            remedy="Rename the column in the source",
+        )
 
 
 def checked(

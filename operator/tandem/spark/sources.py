@@ -27,7 +27,14 @@ from tandem.spark.datasource import broken
 from tandem.spark.job import InputFile
 from tandem.spark.job import Table as JobTable
 from tandem.spark.listing import Source, check_spelling, listed
-from tandem.spark.source_options import SourceJob, checked, place, source_job, storage_options
+from tandem.spark.source_options import (
+    SourceJob,
+    check_names,
+    checked,
+    place,
+    source_job,
+    storage_options,
+)
 from tandem.spark.statement import read_rows
 from tandem.spark.text_sources import read_csv, read_json
 from tandem.storage import ObjectMeta, open_store
@@ -144,6 +151,7 @@ def _placed(
 
     from tandem.spark.datasource import INPUT, POSITION
 
+    check_names(names, source_job(control.spec))
     frame = read_rows(control, spark, inputs, names, 0, hidden=places, table=table)
     if not places or not inputs:
         return Rows(frame)

@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING, Literal
 
 from tandem.errors import InvalidSpec, StatementFailed
 from tandem.spark.control import Control
-from tandem.spark.csv_text import CsvParser, CsvProblem, Dialect
+from tandem.spark.csv_text import CsvParser, CsvProblem, Dialect, lines_in
 from tandem.spark.job import MergeJob
+from tandem.spark.json_rows import check_fields
+from tandem.spark.json_text import Leniency
 from tandem.spark.lines import TextFile, read_text
 from tandem.spark.listing import Source, check_spelling
 from tandem.spark.records import FILE, LINE, RecordsSource, RecordsWork, place, with_begins
+from tandem.spark.source_options import check_names, source_job
 from tandem.spark.source_options import place as field_of
-from tandem.spark.source_options import source_job
 from tandem.spark.typed import typed
 
 if TYPE_CHECKING:
@@ -124,6 +126,7 @@ def _inferred(
     options: Mapping[str, str],
     schema: StructType,
 ) -> StructType:
+    from pyspark.errors import AnalysisException
     from pyspark.sql import types as T  # noqa: N812 - Spark's own convention
 
     from tandem.spark.datasource import put_work
@@ -143,7 +146,13 @@ def _inferred(
     reader = spark.read.options(**lenient).option("columnNameOfCorruptRecord", corrupt)
     known = {f.name.lower(): f.dataType for f in schema.fields}
     fields: dict[str, T.StructField] = {}
-    for found in reader.json(lines).schema.fields:
+    try:
+        inferred = reader.json(lines).schema.fields
+    except AnalysisException:
+        # Objects with a field twice, which Spark does not name the place of.
+        _require_one_of_each(source, files, options)
+        raise
+    for found in inferred:
         key = found.name.lower()
         if found.name == corrupt:
             continue
@@ -160,6 +169,18 @@ def _inferred(
     return T.StructType(list(fields.values()))
 
 
+def _require_one_of_each(
+    source: Source, files: Sequence[TextFile], options: Mapping[str, str]
+) -> None:
+    """That no object has a field twice, in other case too. Raises: StatementFailed."""
+    lenient = Leniency.of(options)
+    for file in files:
+        line = 1
+        for text in read_text(source.store, file.path, options.get("encoding", "utf-8")):
+            check_fields(text, line, lenient, file.path)
+            line += lines_in(text)
+
+
 def _records(
     control: Control,
     spark: SparkSession,
@@ -174,6 +195,7 @@ def _records(
     from tandem.spark.datasource import put_work
     from tandem.spark.records import NAME
 
+    check_names(wanted.names, source_job(control.spec))
     spark.dataSource.register(RecordsSource)
     dialect = Dialect.of(options) if form == "Csv" else None
     encoding = options.get("encoding", "utf-8")

@@ -133,7 +133,7 @@ def exactly(
 
     if isinstance(type_, T.StringType | T.NullType):
         return text
-    return or_refuse(text, _cast(text, type_, options, json=json), type_, path, where)
+    return or_refuse(text, exact(text, type_, options, json=json), type_, path, where)
 
 
 def or_refuse(
@@ -162,7 +162,7 @@ def refusal(given: Column, expected: str, path: str, where: Column | None, messa
     )
 
 
-def _cast(text: Column, type_: DataType, options: Mapping[str, str], *, json: bool) -> Column:
+def exact(text: Column, type_: DataType, options: Mapping[str, str], *, json: bool) -> Column:
     """The value, null for a text that is none exactly."""
     from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
     from pyspark.sql import types as T  # noqa: N812 - Spark's own convention
