@@ -413,7 +413,7 @@ SET_A = (matched("Update", a="s.a"),)
         # Rows of the table that a source names must not be deleted as if it did not.
         ("s.json", '{"id": 1}{"id": 2}\n', LEFT, "s.json, line 1: a line holds more than one"),
         ("s.json", '{"id": 1} {"id": 2}\n', LEFT, "s.json, line 1: a line holds more than one"),
-        ("s.json", '{"id": 1, "ID": 2}\n', LEFT, "s.json, line 1, column id: an object has"),
+        ("s.json", '{"id": 1, "ID": 2}\n', LEFT, "s.json, line 1, column ID: an object has"),
         ("s.json", '{"id": 1, "more": {"k": 1, "k": 2}}\n', LEFT, "column more.k: an object has"),
         ("s.json", '{"id": 1}\n{"id": 2.9}\n', LEFT, "s.json, line 2, column id: a value does"),
         ("s.csv", 'id,x\n1,"a"b\n', LEFT, "s.csv, line 2, column x: text follows a closing quote"),
@@ -459,23 +459,12 @@ def test_values_over_lines_and_names_in_any_case_are_read(
         assert {row[0]: row[3] for row in merged(job)} == {1: "two\n2,lines", 3: 'say "it"'}
 
 
-def test_texts_of_bounded_length_are_stored_as_spark_stores_them(
+def test_columns_of_bounded_length_are_not_set_by_a_merge(
     tmp_path: Path, spark: SparkSession
 ) -> None:
-    spark.sql(
-        f"CREATE TABLE delta.`{tmp_path / 't'}` (id BIGINT, day STRING, a INT, x CHAR(3)) "
-        "USING delta"
-    )
-    (tmp_path / "s.csv").write_text("id,x\n1,ab\n2,abcd\n")
-    clauses = (missing("s.id < {}", id="s.id", x="s.x"),)
-    for limit, expected in ((2, "ab "), (3, "column x: a text is too long")):
-        wanted = tuple(c.model_copy(update={"where": f"s.id < {limit}"}) for c in clauses)
-        source = tmp_path / "s.csv"
-        job = job_for(
-            tmp_path / "t", source, wanted, format_="Csv", source_options={"header": "true"}
-        )
-        if limit == 3:
-            assert expected in refused(job, spark)
-        else:
-            assert run(job, spark) == 0, jobs.failure(job)
-            assert [row[3] for row in merged(job)] == [expected]
+    fields = "id BIGINT, s STRUCT<x: CHAR(3)>, v VARCHAR(2)"
+    spark.sql(f"CREATE TABLE delta.`{tmp_path / 't'}` ({fields}) USING delta")
+    (tmp_path / "s.json").write_text('{"id": 1, "v": "abc", "s": {"x": "abcd"}}\n')
+    for clause in (missing(id="s.id", v="s.v"), missing(id="s.id", s="s.s"), missing()):
+        job = job_for(tmp_path / "t", tmp_path / "s.json", (clause,), format_="Json")
+        assert "columns with a maximal length cannot be set" in refused(job, spark)

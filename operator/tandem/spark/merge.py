@@ -14,14 +14,13 @@ from __future__ import annotations
 import hashlib
 import threading
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tandem.errors import CountMismatch, JobFailed, ObjectNotFound, SourceChanged, StatementFailed
 from tandem.spark import merge_source, pin
-from tandem.spark.char_types import declared, fitting
 from tandem.spark.control import Control
 from tandem.spark.fit import by_name, check_columns
 from tandem.spark.job import InputFile, JobResult, MergeJob, SidecarRef
@@ -42,7 +41,7 @@ from tandem.statements.types import Schema
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
-    from pyspark.sql.types import DataType, StructType
+    from pyspark.sql.types import StructType
 
     from tandem.spark.merge_writer import MergeAnswer
 
@@ -65,12 +64,10 @@ driver no more than so many times what it keeps."""
 @dataclass(frozen=True)
 class _Sides:
     """The two sides of the join, and what is to be done. `part`: the table's side are only some
-    of its rows; `record`: source rows have an identity, which is to be told; `bounded`: declared
-    types as of `tandem.spark.char_types`."""
+    of its rows; `record`: source rows have an identity, which is to be told."""
 
     statement: Merge
     schema: StructType
-    bounded: Mapping[str, DataType]
     table: DataFrame
     source: DataFrame
     small: bool
@@ -182,7 +179,6 @@ def _sides(
     return _Sides(
         statement,
         schema,
-        declared(table.schema_string),
         rows.alias(TABLE),
         (source if told is None else told).withColumn(_HERE, F.lit(True)).alias(SOURCE),
         small=0 < size <= BROADCAST_BYTES,
@@ -248,14 +244,11 @@ def _decided(sides: _Sides) -> DataFrame:
     joined = _joined(sides).withColumn(_CLAUSE, _clause(sides.statement, sides.record))
     joined = joined.filter(F.col(_CLAUSE).isNotNull())
     written = [(n, c) for n, c in enumerate(clauses) if c.action != "Delete"]
-    bounded = sides.bounded
     columns = []
     for field in sides.schema.fields if written else ():
         value = F.lit(None).cast(field.dataType)
         for number, clause in written:
             becomes = _value(clause, field.name, sides).cast(field.dataType)
-            if field.name in clause.set_sql:
-                becomes = fitting(becomes, bounded.get(field.name.lower()), field.name)
             value = F.when(F.col(_CLAUSE) == number, becomes).otherwise(value)
         columns.append(value.alias(field.name))
     fate = F.lit(int(Fate.KEPT))

@@ -18,7 +18,6 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from tandem.errors import CountMismatch, JobFailed, ObjectNotFound
-from tandem.spark.char_types import declared, fitting
 from tandem.spark.control import Control, translate
 from tandem.spark.counters import prefix_of, reported
 from tandem.spark.job import InputFile, JobResult, SidecarRef, StatementJob
@@ -28,7 +27,7 @@ from tandem.spark.session import session_conf
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.types import DataType, StructType
+    from pyspark.sql.types import StructType
 
     from tandem.spark.datasource import Answer
 
@@ -128,7 +127,7 @@ def evaluate(
         schema = table_schema(spec.table)
         columns = _columns_read(job, schema)
         rows = read_rows(control, spark, inputs, columns, round_, hidden=True)
-        found = _statement(rows, job, schema, declared(spec.table.schema_string))
+        found = _statement(rows, job, schema)
         with reported_shares(control, "Evaluating", inputs, round_):
             answer = write_rows(control, found, job.target_file_size, round_)
         outputs, matched = answer.outputs, answer.rows
@@ -158,10 +157,7 @@ def evaluate(
     )
 
 
-def _statement(
-    rows: DataFrame, job: StatementJob, schema: StructType, bounded: Mapping[str, DataType]
-) -> DataFrame:
-    """`bounded`: declared types as of `tandem.spark.char_types`."""
+def _statement(rows: DataFrame, job: StatementJob, schema: StructType) -> DataFrame:
     from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
     from tandem.spark.datasource import HIDDEN
@@ -173,9 +169,7 @@ def _statement(
     chosen = {name.lower(): text for name, text in job.set.items()}
     # ANSI store assignment: a value that does not fit its column raises.
     columns = [
-        fitting(
-            F.expr(chosen[f.name.lower()]).cast(f.dataType), bounded.get(f.name.lower()), f.name
-        ).alias(f.name)
+        F.expr(chosen[f.name.lower()]).cast(f.dataType).alias(f.name)
         if f.name.lower() in chosen
         else F.col(quoted(f.name))
         for f in schema.fields

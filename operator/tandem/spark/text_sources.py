@@ -152,6 +152,17 @@ def _inferred(
         # Objects with a field twice, which Spark does not name the place of.
         _require_one_of_each(source, files, options)
         raise
+    unknown = [f for f in inferred if f.name.lower() not in known]
+    if any(_repeats(f.dataType) for f in unknown):
+        _require_one_of_each(source, files, options)
+        raise InvalidSpec(
+            "a field inside an object is spelt in two ways",
+            resource=source_job(control.spec).source_location,
+            field=field_of(source_job(control.spec)),
+            found=", ".join(f.name for f in unknown if _repeats(f.dataType)),
+            expected="one spelling",
+            remedy="Spell the field in one way in the source",
+        )
     for found in inferred:
         key = found.name.lower()
         if found.name == corrupt:
@@ -167,6 +178,20 @@ def _inferred(
             )
         fields.setdefault(key, T.StructField(found.name, known.get(key, found.dataType)))
     return T.StructType(list(fields.values()))
+
+
+def _repeats(type_: DataType) -> bool:
+    """Whether a struct at some level has a field twice, in any case."""
+    from pyspark.sql import types as T  # noqa: N812 - Spark's own convention
+
+    match type_:
+        case T.StructType():
+            names = [f.name.lower() for f in type_.fields]
+            return len(set(names)) < len(names) or any(_repeats(f.dataType) for f in type_.fields)
+        case T.ArrayType():
+            return _repeats(type_.elementType)
+        case _:
+            return False
 
 
 def _require_one_of_each(
