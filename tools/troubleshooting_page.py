@@ -67,6 +67,7 @@ LOOK: Final = {
     Reason.JOB_VANISHED: _SPARK,
     Reason.STATEMENT_FAILED: _MESSAGE + " has Spark's condition",
     Reason.SOURCE_CHANGED: _MESSAGE + " names the file, as it was and as it is",
+    Reason.SOURCE_UNREADABLE: _MESSAGE + " names the file",
     Reason.MANIFEST_INVALID: _LOG,
     Reason.OUTPUT_MISSING: "who cleans below the table: a vacuum, a life-cycle rule of the bucket",
     Reason.CONFLICT: "`tandem history LOCATION`: the other commit",

@@ -64,6 +64,7 @@ class Reason(StrEnum):
     JOB_VANISHED = "JobVanished"
     STATEMENT_FAILED = "StatementFailed"
     SOURCE_CHANGED = "SourceChanged"
+    SOURCE_UNREADABLE = "SourceUnreadable"
     MANIFEST_INVALID = "ManifestInvalid"
     OUTPUT_MISSING = "OutputMissing"
     # The end of a race.
@@ -297,6 +298,13 @@ class SourceChanged(TandemError):
     """The source of a merge is not what it was when the operation first read it."""
 
     reason = Reason.SOURCE_CHANGED
+
+
+class SourceUnreadable(TandemError):
+    """A file of a source is damaged, cut off, or of another format: it stays so however often it
+    is read."""
+
+    reason = Reason.SOURCE_UNREADABLE
 
 
 class ManifestInvalid(TandemError):

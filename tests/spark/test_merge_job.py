@@ -401,3 +401,70 @@ def test_an_operation_reads_one_source(table: Path, tmp_path: Path, spark: Spark
     path.unlink()
     last = job_for(table, path, operation=first.spec.operation_id)
     assert refused(last, spark).startswith(Reason.SOURCE_CHANGED)
+
+
+LEFT = (matched("Update", x="s.id"), left("Delete"))
+SET_A = (matched("Update", a="s.a"),)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "clauses", "said"),
+    [
+        # Rows of the table that a source names must not be deleted as if it did not.
+        ("s.json", '{"id": 1}{"id": 2}\n', LEFT, "s.json, line 1: a line holds more than one"),
+        ("s.json", '{"id": 1} {"id": 2}\n', LEFT, "s.json, line 1: a line holds more than one"),
+        ("s.json", '{"id": 1, "ID": 2}\n', LEFT, "s.json, line 1, column ID: an object has"),
+        ("s.json", '{"id": 1, "more": {"k": 1, "k": 2}}\n', LEFT, "column more.k: an object has"),
+        ("s.json", '{"id": 1}\n{"id": 2.9}\n', LEFT, "s.json, line 2, column id: a value does"),
+        ("s.csv", 'id,x\n1,"a"b\n', LEFT, "s.csv, line 2, column x: text follows a closing quote"),
+        ("s.csv", 'id,x\n1,"a\n', LEFT, "s.csv, line 2: a quoted value is not closed"),
+        ("s.csv", "id,a\n1,2.9\n", SET_A, "line 2, column a"),
+        ("s.json", '{"id": 1, "a": 2.9}\n', SET_A, "s.json, line 1, column a: a value does"),
+        ("s.parquet", pa.table({"id": [1], "a": [2.9]}), SET_A, "DOUBLE cannot be stored"),
+        ("s.csv.gz", "id\n1\n", LEFT, "SourceUnreadable: s.csv.gz: a compressed file"),
+        ("s.parquet", "PAR1", LEFT, "SourceUnreadable: s.parquet: a file of the source is damaged"),
+    ],
+)
+def test_a_source_without_one_meaning_changes_nothing(
+    table: Path,
+    tmp_path: Path,
+    spark: SparkSession,
+    name: str,
+    content: str | pa.Table,
+    clauses: tuple[MergeClause, ...],
+    said: str,
+) -> None:
+    if isinstance(content, str):
+        (tmp_path / name).write_text(content)
+    else:
+        pq.write_table(content, tmp_path / name)
+    form = {"json": "Json", "parquet": "Parquet"}.get(name.rpartition(".")[2], "Csv")
+    options = {"header": "true"} if form == "Csv" else {}
+    job = job_for(table, tmp_path / name, clauses, format_=form, source_options=options)
+    assert said in refused(job, spark)
+
+
+def test_values_over_lines_and_names_in_any_case_are_read(
+    table: Path, tmp_path: Path, spark: SparkSession
+) -> None:
+    clauses = (matched("Update", x="s.x"), left("Delete"))
+    (tmp_path / "s.csv").write_text('id,x\n1,"two\n2,lines"\n3,"say ""it"""\n')
+    (tmp_path / "s.json").write_text(
+        '{"id": 1, "x": "two\\n2,lines"}\n[{"ID": 3, "X": "say \\"it\\""}]\n'
+    )
+    for name, form in (("s.csv", "Csv"), ("s.json", "Json")):
+        options = {"header": "true"} if form == "Csv" else {}
+        job = job_for(table, tmp_path / name, clauses, format_=form, source_options=options)
+        assert run(job, spark) == 0, jobs.failure(job)
+        assert {row[0]: row[3] for row in merged(job)} == {1: "two\n2,lines", 3: 'say "it"'}
+
+
+def test_columns_of_bounded_length_are_not_set_by_a_merge(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    fields = "id BIGINT, s STRUCT<x: CHAR(3)>, v VARCHAR(2)"
+    spark.sql(f"CREATE TABLE delta.`{tmp_path / 't'}` ({fields}) USING delta")
+    (tmp_path / "s.json").write_text('{"id": 1, "v": "abc", "s": {"x": "abcd"}}\n')
+    for clause in (missing(id="s.id", v="s.v"), missing(id="s.id", s="s.s"), missing()):
+        job = job_for(tmp_path / "t", tmp_path / "s.json", (clause,), format_="Json")
+        assert "columns with a maximal length cannot be set" in refused(job, spark)

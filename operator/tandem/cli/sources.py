@@ -98,7 +98,7 @@ def _version(location: str, options: Mapping[str, str], wanted: int | None) -> s
 
 
 def _files(location: str, options: Mapping[str, str], field: str) -> str:
-    from tandem.spark.sources import listed
+    from tandem.spark.listing import listed
 
     files = listed(location, options, field=field).files
     size = human_bytes(sum(file.size for file in files))

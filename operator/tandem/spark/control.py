@@ -276,6 +276,10 @@ def translate(error: BaseException) -> TandemError:
         if state[:2] in ("22", "42", "P0"):
             plain = re.sub(r"\s+", " ", message.split("== SQL")[0])
             plain = _ADVICE.sub("", plain).strip().rstrip(".")
+            if condition == "USER_RAISED_EXCEPTION":  # by an expression of ours, in whole
+                return errors.StatementFailed(
+                    plain, remedy="Correct the statement or the source, or leave such rows out"
+                )
             on_a_row = state[:2] == "22"
             return errors.StatementFailed(
                 plain,

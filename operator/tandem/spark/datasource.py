@@ -36,7 +36,13 @@ from tandem.delta.parquet import DataFileReader
 from tandem.delta.parquet_write import ParquetDataWriter, WrittenFile
 from tandem.delta.partition_text import to_scalar
 from tandem.delta.values import partition_texts
-from tandem.errors import CountMismatch, ManifestInvalid, StatementFailed
+from tandem.errors import (
+    CountMismatch,
+    ManifestInvalid,
+    SourceUnreadable,
+    StatementFailed,
+    StorageError,
+)
 from tandem.spark.control import Control, encode, output_file, table_format
 from tandem.spark.counters import Counter
 from tandem.spark.ipc import to_file as to_file
@@ -89,6 +95,8 @@ class Work(Format):
     """Where the control store holds the readers' progress, "" for nowhere."""
     spellings: tuple[Spelling, ...] = ()
     """For a write of rows that were in the table."""
+    source: bool = False
+    """The inputs are no files of the table, but those of a source."""
 
 
 class Answer(Format):
@@ -202,7 +210,10 @@ class RowsReader(DataSourceReader):
         )
         counter = Counter(self._control, self._work.counters, partition.number)
         for stripe in partition.stripes:
-            yield from self._stripe(store, stripe)
+            try:
+                yield from self._stripe(store, stripe)
+            except StorageError as error:
+                raise (broken(error) if self._work.source else None) or error from error
             if self._work.counters:
                 counter.add()
         counter.show()
@@ -231,6 +242,20 @@ class RowsReader(DataSourceReader):
                 batch_rows=65_536,
             ):
                 yield _with_input(batch, stripe.input, self._names) if hidden else batch
+
+
+def broken(error: StorageError) -> SourceUnreadable | None:
+    """The error of a source's file that cannot be decoded; None if the store failed, which may
+    do better the next time."""
+    if not isinstance(error.__cause__, pa.ArrowInvalid | pa.ArrowNotImplementedError | OSError):
+        return None
+    return SourceUnreadable(
+        "a file of the source is damaged, cut off, or no Parquet file",
+        resource=error.resource,
+        found=error.found,
+        expected="a whole Parquet file",
+        remedy="Write the file again",
+    )
 
 
 def _with_input(batch: pa.RecordBatch, input_: int, names: Sequence[str]) -> pa.RecordBatch:

@@ -9,61 +9,57 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from tandem.delta.protocol import is_hidden
 from tandem.errors import InvalidSpec, StatementFailed
-from tandem.spark.statement import quoted
+from tandem.spark.char_types import fitting
+from tandem.spark.names import quoted
+from tandem.spark.typed import or_refuse
+from tandem.statements.coercion import assignment_loss
+from tandem.statements.types import NULL, STRING, decimal
+from tandem.statements.types import DataType as StatementType
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import DataType, StructType
 
-_TIME_FORMATS = {
-    "date": "dateFormat",
-    "timestamp": "timestampFormat",
-    "timestamp_ntz": "timestampNTZFormat",
-}
-
 
 def fitted(
-    source: DataFrame, schema: StructType, location: str, *, texts: Mapping[str, str] | None = None
+    source: DataFrame,
+    schema: StructType,
+    location: str,
+    bounded: Mapping[str, DataType],
+    where: Column | None = None,
 ) -> DataFrame:
     """`source` with exactly the table's columns.
 
     Args:
-        texts: given if all columns are texts to be cast; may say formats of times.
+        bounded: declared types as of `tandem.spark.char_types`.
+        where: the place of a row, for errors.
     Raises:
         InvalidSpec: a column that the table lacks. StatementFailed: a type that does not fit.
     """
     from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
-    check_columns(source.schema, schema, location)
-    present = {f.name.lower(): f for f in source.schema.fields}
+    shown = [f for f in source.schema.fields if not is_hidden(f.name)]
+    check_columns(type(schema)(shown), schema, location)
+    present = {f.name.lower(): f for f in shown}
     columns = []
     for field in schema.fields:
         found = present.get(field.name.lower())
         if found is None:
             column = F.lit(None).cast(field.dataType)
-        elif texts is not None:
-            column = cast_text(F.col(quoted(found.name)), field.dataType, texts)
         else:
             column = by_name(
-                F.col(quoted(found.name)), found.dataType, field.dataType, location, field.name
+                F.col(quoted(found.name)),
+                found.dataType,
+                field.dataType,
+                location,
+                field.name,
+                where,
             )
+            column = fitting(column, bounded.get(field.name.lower()), field.name, where)
         columns.append(column.alias(field.name))
     return source.select(*columns)
-
-
-def cast_text(column: Column, type_: DataType, formats: Mapping[str, str]) -> Column:
-    """A text as a value of a type; `formats` may say how dates and times are written."""
-    from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
-
-    wanted = formats.get(_TIME_FORMATS.get(type_.typeName(), ""))
-    if wanted is None:
-        return column.cast(type_)
-    if type_.typeName() == "date":
-        return F.to_date(column, wanted)
-    if type_.typeName() == "timestamp":
-        return F.to_timestamp(column, wanted)
-    return F.to_timestamp_ntz(column, F.lit(wanted))
 
 
 def check_columns(
@@ -104,51 +100,25 @@ def check_columns(
             pass
 
 
-def spelled(found: StructType, wanted: StructType) -> StructType:
-    """The fields of `found`, as spelled there, with the types of `wanted`; found ⊆ wanted."""
-    from pyspark.sql import types as T  # noqa: N812 - Spark's own convention
-
-    def typed(there: DataType, here: DataType) -> DataType:
-        match there, here:
-            case T.StructType(), T.StructType():
-                return spelled(there, here)
-            case T.ArrayType(), T.ArrayType():
-                return T.ArrayType(typed(there.elementType, here.elementType), True)
-            case _:
-                return here
-
-    known = {f.name.lower(): f.dataType for f in wanted.fields}
-    return T.StructType(
-        [T.StructField(f.name, typed(f.dataType, known[f.name.lower()])) for f in found.fields]
-    )
-
-
-def typed_where_known(
-    found: StructType, wanted: StructType, location: str, field: str
-) -> StructType:
-    """The fields of `found`, those that `wanted` has with its types; others as they are.
-
-    Raises: InvalidSpec for a field inside a struct of `wanted` that it lacks.
-    """
-    from pyspark.sql import types as T  # noqa: N812 - Spark's own convention
-
-    known = {f.name.lower() for f in wanted.fields}
-    common = T.StructType([f for f in found.fields if f.name.lower() in known])
-    check_columns(common, wanted, location, field=field)
-    typed = {f.name: f for f in spelled(common, wanted).fields}
-    return T.StructType([typed.get(f.name, f) for f in found.fields])
-
-
-def by_name(column: Column, found: DataType, wanted: DataType, location: str, path: str) -> Column:
+def by_name(
+    column: Column,
+    found: DataType,
+    wanted: DataType,
+    location: str,
+    path: str,
+    where: Column | None = None,
+) -> Column:
     """Spark casts structs by position; a source's fields may come in another order.
 
-    Raises: StatementFailed for a type that does not fit.
+    Args:
+        where: the place of a row, for errors.
+    Raises: StatementFailed for a type that does not fit, by the rule of `update`.
     """
     from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
     from pyspark.sql import types as T  # noqa: N812 - Spark's own convention
 
     def inner(part: Column, there: DataType, here: DataType, name: str) -> Column:
-        return by_name(part, there, here, location, f"{path}.{name}")
+        return by_name(part, there, here, location, f"{path}.{name}", where)
 
     match found, wanted:
         case T.StructType(), T.StructType():
@@ -176,27 +146,55 @@ def by_name(column: Column, found: DataType, wanted: DataType, location: str, pa
                 keys, lambda _, v: inner(v, found.valueType, wanted.valueType, "value")
             )
         case _:
-            if not _assignable(found, wanted):
-                raise StatementFailed(
-                    "a column of the source has another type than the table's",
-                    resource=location,
-                    field=path,
-                    found=found.simpleString(),
-                    expected=wanted.simpleString(),
-                )
-            return column.cast(wanted)
+            return _assigned(column, found, wanted, location, path, where)
 
 
-def _assignable(found: DataType, wanted: DataType) -> bool:
-    """ANSI store assignment between atomic types: numbers to numbers, anything to text, a date
-    to a timestamp."""
+def _assigned(
+    column: Column,
+    found: DataType,
+    wanted: DataType,
+    location: str,
+    path: str,
+    where: Column | None,
+) -> Column:
+    """A value that is no container as one of another type, or an error: of the types, at once; of
+    a value out of range, when Spark meets it."""
+    from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
     from pyspark.sql import types as T  # noqa: N812 - Spark's own convention
 
-    if found == wanted or isinstance(found, T.NullType):
-        return True
-    if isinstance(found, T.NumericType) and isinstance(wanted, T.NumericType):
-        return True
-    if isinstance(wanted, T.StringType):
-        return isinstance(found, T.AtomicType) and not isinstance(found, T.BinaryType)
-    times = (T.DateType, T.TimestampType, T.TimestampNTZType)
-    return isinstance(found, times) and isinstance(wanted, times)
+    if found == wanted:
+        return column
+    loss = _loss(found, wanted)
+    if loss:
+        raise StatementFailed(
+            f"a column of the source has another type than the table's: {loss}",
+            resource=location,
+            field=path,
+            found=found.simpleString(),
+            expected=wanted.simpleString(),
+            remedy="Convert the column in the source",
+        )
+    if not isinstance(found, T.NumericType) or isinstance(wanted, T.StringType | T.DoubleType):
+        return column.cast(wanted)
+    value = column.try_cast(wanted)
+    if isinstance(wanted, T.FloatType):
+        infinite = F.abs(value) == F.lit(float("inf"))
+        value = F.when(~(infinite & (F.abs(column) != F.lit(float("inf")))), value)
+    return or_refuse(column, value, wanted, path, where)
+
+
+def _loss(found: DataType, wanted: DataType) -> str:
+    """Why such values are not stored in such a column; "" if they are."""
+    from pyspark.sql import types as T  # noqa: N812 - Spark's own convention
+
+    def plain(type_: DataType) -> StatementType:
+        if isinstance(type_, T.NullType):
+            return NULL
+        if isinstance(type_, T.DecimalType):
+            return decimal(type_.precision, type_.scale)
+        if isinstance(type_, T.StringType):
+            return STRING
+        atomic = isinstance(type_, T.AtomicType)
+        return StatementType(type_.typeName() if atomic else "other")
+
+    return assignment_loss(plain(found), plain(wanted))

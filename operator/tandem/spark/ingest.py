@@ -10,7 +10,8 @@ from __future__ import annotations
 from functools import reduce
 from typing import TYPE_CHECKING
 
-from tandem.spark import sources
+from tandem.spark import pin, sources
+from tandem.spark.char_types import declared
 from tandem.spark.control import Control
 from tandem.spark.fit import fitted
 from tandem.spark.job import IngestJob, JobProgress, JobResult
@@ -30,6 +31,7 @@ def run(control: Control, spark: SparkSession) -> None:
     Raises:
         InvalidSpec: the source's columns or options do not fit.
         StatementFailed: a value does not fit its column, or is null where none may be.
+        SourceUnreadable: a file is damaged. SourceChanged: files changed while they were read.
     """
     job = control.spec.job
     assert isinstance(job, IngestJob)
@@ -41,14 +43,17 @@ def _ingest(control: Control, spark: SparkSession, job: IngestJob) -> None:
     spec = control.spec
     _report(control, 0, "Reading")
     schema = table_schema(spec.table)
-    options = checked(job.source_format, job.source_options)
-    texts = options if job.source_format == "Csv" else None
+    checked(job.source_format, job.source_options)
+    bounded = declared(spec.table.schema_string)
+    source = None if job.source_format == "Delta" else sources.open_source(control)
     found = [
-        fitted(frame, schema, job.source_location, texts=texts)
-        for frame in sources.read(control, spark, schema)
+        fitted(rows.frame, schema, job.source_location, bounded, rows.where)
+        for rows in sources.read(control, spark, schema, source=source, places=True)
     ]
     rows = reduce(lambda a, b: a.unionAll(b), found) if found else spark.createDataFrame([], schema)
     answer = write_rows(control, _few(rows), job.target_file_size, 0)
+    if source is not None:
+        pin.unchanged(control, source)
     control.publish(
         JobResult(
             operation_id=spec.operation_id,

@@ -1,8 +1,7 @@
-"""A Spark data source that gives the lines of text files, read through our store.
+"""The text of a source's files in whole lines, read through our store.
 
-Spark's own parsers for CSV and JSON then work on a DataFrame of lines, so that their meaning is
-Spark's while its tasks need no Hadoop file system. Large files are cut at line ends into stripes
-that are read side by side; compressed ones cannot be cut.
+Large files are cut at line ends into stripes that are read side by side; compressed ones cannot
+be cut. A Spark data source gives the lines as rows, for Spark to infer types from.
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ from tandem.errors import ObjectNotFound, StatementFailed
 from tandem.spark.datasource import get_work
 from tandem.spark.job import Format
 from tandem.spark.stripes import Stripes, stripes
+from tandem.spark.unpack import Unpacked, codec_of, require_text
 from tandem.storage import Store, open_store
 
 if TYPE_CHECKING:
@@ -28,16 +28,25 @@ VALUE = "value"
 STRIPE_BYTES = 32 << 20
 """About what one task reads. Text is several times the size of the same rows in Parquet."""
 BLOCK_BYTES = 4 << 20
-_COMPRESSED = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd"}
 _BOM = b"\xef\xbb\xbf"
 
 
+class Begin(Format):
+    """Where a part of a file begins: at which of its lines, from 1, and whether inside a quoted
+    value."""
+
+    line: int
+    inside: bool = False
+
+
 class TextFile(Format):
-    """`path` as the source's store wants it; the first `skip` lines are a header."""
+    """`path` as the source's store wants it; the first `skip` lines are a header. `begins` are
+    those of the parts into which it is cut, if it is."""
 
     path: str
     size: int
     skip: int = 0
+    begins: tuple[Begin, ...] = ()
 
 
 class LinesWork(Format):
@@ -77,45 +86,83 @@ class LinesReader(DataSourceReader):
         for stripe in partition.stripes:
             file = self._work.files[stripe.input]
             span = stripe.of(file.size)
-            skip = file.skip if stripe.part == 0 else 0
             for lines in read_lines(store, file.path, self._work.encoding, span.start, span.stop):
-                kept = lines[skip:]
-                skip = max(0, skip - len(lines))
-                if kept:
-                    yield pa.RecordBatch.from_arrays([pa.array(kept, pa.string())], names=[VALUE])
+                yield pa.RecordBatch.from_arrays([pa.array(lines, pa.string())], names=[VALUE])
 
 
 def plan(files: Sequence[TextFile], size: int = STRIPE_BYTES) -> list[Stripes]:
     """What each task reads; parts are of bytes, and compressed files are not cut."""
-    whole = {index for index, file in enumerate(files) if _codec(file.path)}
+    whole = {index for index, file in enumerate(files) if codec_of(file.path)}
     return stripes([file.size for file in files], size, whole)
 
 
 def read_lines(
     store: Store, path: str, encoding: str, start: int = 0, end: int | None = None
 ) -> Iterator[list[str]]:
-    """Lines without their ends, in lists of some megabytes. Every line of a file belongs to
-    exactly one of adjoining stripes: the one in which its first byte lies.
+    """Lines without their ends, in lists of some megabytes. Raises: as `read_text`."""
+    for text in read_text(store, path, encoding, start, end):
+        yield split(text)
 
-    Raises: DataFileMissing; StatementFailed for bytes that are no text of that encoding.
+
+def split(text: str) -> list[str]:
+    """The lines of a text, without their ends."""
+    if "\r" in text:
+        text = text.replace("\r\n", "\n").replace("\r", "\n")
+    # Not `splitlines`, which also cuts at characters that may stand in a value.
+    lines = text.split("\n")
+    if not lines[-1]:
+        lines.pop()
+    return lines
+
+
+def read_text(
+    store: Store, path: str, encoding: str, start: int = 0, end: int | None = None
+) -> Iterator[str]:
+    """Whole lines, some megabytes at once. Every line (up to LF) of a file belongs to exactly one
+    of adjoining stripes: the one in which its first byte lies.
+
+    Raises: DataFileMissing; SourceUnreadable; StatementFailed for bytes that are no text of that
+        encoding.
     """
     try:
         source: Any = store.open_input(path)
     except ObjectNotFound as error:
         raise missing(path) from error
     with source:
-        codec = _codec(path)
+        codec = codec_of(path)
         if codec:
             # The whole file is one stripe; its size says nothing of the text's.
-            source, end = pa.CompressedInputStream(pa.PythonFile(source, mode="r"), codec), None
+            unpacked = Unpacked(source, codec, path)
+            blocks = _blocks(unpacked, start, None)
+        else:
+            blocks = _blocks(source, start, end)
         first = start == 0
-        for block in _blocks(source, start, end):
-            yield _split(block.removeprefix(_BOM) if first else block, path, encoding)
+        before = 0
+        for block in blocks:
+            if first:
+                require_text(path, block[:16])
+                block = block.removeprefix(_BOM)
             first = False
+            try:
+                yield block.decode(encoding)
+            except UnicodeDecodeError as error:
+                raise _no_text(path, encoding, error, before if start == 0 else None) from error
+            before += block.count(b"\n")
 
 
-def _codec(path: str) -> str:
-    return next((name for suffix, name in _COMPRESSED.items() if path.endswith(suffix)), "")
+def _no_text(
+    path: str, encoding: str, error: UnicodeDecodeError, before: int | None
+) -> StatementFailed:
+    """`before`: lines before the block, if they are known."""
+    line = error.object.count(b"\n", 0, error.start) + 1
+    begun = error.object.rfind(b"\n", 0, error.start) + 1
+    place = f", line {before + line}, byte {error.start - begun + 1}" if before is not None else ""
+    return StatementFailed(
+        "a source is not text of the expected encoding",
+        resource=f"{path}{place}",
+        found=f"byte 0x{error.object[error.start]:02x}",
+        expected=f"{encoding}, or another one that options.encoding of the source names",
+    )
 
 
 def _blocks(source: Any, start: int, end: int | None) -> Iterator[bytes]:
@@ -157,21 +204,3 @@ def _blocks(source: Any, start: int, end: int | None) -> Iterator[bytes]:
             return
         rest += block
         read += len(block)
-
-
-def _split(block: bytes, path: str, encoding: str) -> list[str]:
-    try:
-        text = block.decode(encoding)
-    except UnicodeDecodeError as error:
-        raise StatementFailed(
-            "a source is not text of the expected encoding",
-            resource=path,
-            field="spec.source.options.encoding",
-            found=f"byte 0x{error.object[error.start]:02x}",
-            expected=encoding,
-        ) from error
-    # Not `splitlines`, which also cuts at characters that may stand in a value.
-    lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
-    if not lines[-1]:
-        lines.pop()
-    return lines

@@ -24,9 +24,9 @@ from tandem.spark import merge_source, pin
 from tandem.spark.control import Control
 from tandem.spark.fit import by_name, check_columns
 from tandem.spark.job import InputFile, JobResult, MergeJob, SidecarRef
+from tandem.spark.listing import Source
 from tandem.spark.source_options import place
 from tandem.spark.source_rows import SOURCE_IDS, with_identity
-from tandem.spark.sources import Source
 from tandem.spark.statement import (
     cardinality,
     isolated,

@@ -11,14 +11,15 @@ from collections.abc import Sequence
 from functools import reduce
 from typing import TYPE_CHECKING
 
-from tandem.delta.protocol import HIDDEN_PREFIX, is_hidden
 from tandem.errors import InvalidSpec
 from tandem.spark import sources
 from tandem.spark.control import Control
-from tandem.spark.fit import by_name, cast_text
+from tandem.spark.fit import by_name
+from tandem.spark.listing import Source, check_spelling
+from tandem.spark.names import quoted
 from tandem.spark.pin import SourcePin
-from tandem.spark.source_options import SourceJob, checked, place, source_job
-from tandem.spark.statement import quoted
+from tandem.spark.source_options import SourceJob, place, source_job
+from tandem.spark.source_options import check_names as check_names
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -30,17 +31,15 @@ def read(
     spark: SparkSession,
     schema: StructType,
     pin: SourcePin,
-    source: sources.Source | None,
+    source: Source | None,
 ) -> DataFrame:
     """The pinned source. `schema` is the table's.
 
     Raises: InvalidSpec, StatementFailed, StorageError; and what Spark raises.
     """
     job = source_job(control.spec)
-    frames = sources.read(control, spark, schema, source=source, version=pin.version)
-    if job.source_format == "Csv":
-        options = checked(job.source_format, job.source_options, place(job))
-        frames = [_typed(frame, schema, options) for frame in frames]
+    found = sources.read(control, spark, schema, source=source, version=pin.version)
+    frames = [rows.frame for rows in found]
     if not frames:
         raise InvalidSpec(
             "the source has no columns",
@@ -50,36 +49,9 @@ def read(
             expected="a header, at least",
         )
     for frame in frames:
-        sources.check_spelling(frame.schema.names, job.source_location)
+        check_spelling(frame.schema.names, job.source_location)
         check_names(frame.schema.names, job)
     return frames[0] if len(frames) == 1 else _together(frames, schema, job)
-
-
-def check_names(names: Sequence[str], job: SourceJob) -> None:
-    """That no column of the source has a name that the join needs for itself. Raises:
-    InvalidSpec."""
-    hidden = sorted(filter(is_hidden, names))
-    if hidden:
-        raise InvalidSpec(
-            "the source has a column with a name that jobs keep for themselves",
-            resource=job.source_location,
-            field=place(job),
-            found=", ".join(hidden),
-            expected=f"names that do not begin with {HIDDEN_PREFIX}",
-            remedy="Rename the column in the source",
-        )
-
-
-def _typed(frame: DataFrame, schema: StructType, options: dict[str, str]) -> DataFrame:
-    from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
-
-    known = {f.name.lower(): f.dataType for f in schema.fields}
-    columns = []
-    for name in frame.schema.names:
-        column = F.col(quoted(name))
-        type_ = known.get(name.lower())
-        columns.append((column if type_ is None else cast_text(column, type_, options)).alias(name))
-    return frame.select(*columns)
 
 
 def _together(frames: Sequence[DataFrame], schema: StructType, job: SourceJob) -> DataFrame:

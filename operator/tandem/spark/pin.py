@@ -21,8 +21,9 @@ from tandem.errors import (
 )
 from tandem.spark.control import Control, encode
 from tandem.spark.job import Format
+from tandem.spark.listing import Source
 from tandem.spark.source_options import place, source_job, storage_options
-from tandem.spark.sources import Source, open_source
+from tandem.spark.sources import open_source
 from tandem.storage import ObjectMeta, open_store
 
 
@@ -64,6 +65,12 @@ def check(control: Control, pin: SourcePin) -> None:
     _compare(control, pin, _look(control, pin)[0])
 
 
+def unchanged(control: Control, source: Source) -> None:
+    """That the files are still those that were listed. Raises: SourceChanged, StorageError."""
+    before = _of(control, source)
+    _compare(control, before, _look(control, before)[0])
+
+
 def path(control: Control) -> str:
     """Where the pin lies: beside the attempts, since all of them share it."""
     return control.spec.control_prefix.rpartition("/attempts/")[0] + "/source.json"
@@ -94,8 +101,15 @@ def _look(control: Control, pin: SourcePin | None) -> tuple[SourcePin, Source | 
         if pin is None:
             raise
         raise _changed(control, "nothing", f"{len(pin.files)} files") from error
-    files = tuple(_file(meta) for meta in source.files)
-    return SourcePin(operation_id=operation, location=job.source_location, files=files), source
+    return _of(control, source), source
+
+
+def _of(control: Control, source: Source) -> SourcePin:
+    return SourcePin(
+        operation_id=control.spec.operation_id,
+        location=source_job(control.spec).source_location,
+        files=tuple(_file(meta) for meta in source.files),
+    )
 
 
 def _file(meta: ObjectMeta) -> SourceFile:
@@ -122,7 +136,7 @@ def _told(name: str, file: SourceFile | None) -> str:
 def _changed(control: Control, found: str, expected: str) -> SourceChanged:
     job = source_job(control.spec)
     return SourceChanged(
-        "the source is not what it was when the merge first read it",
+        "the source is not what it was when it was first read",
         resource=job.source_location,
         field=f"{place(job)}.location",
         found=found,

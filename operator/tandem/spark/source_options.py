@@ -1,14 +1,17 @@
 """Which options a source may have, and how its store is opened. Pure.
 
 Reader options are an allow-list: an option that we would not honour changes what is read without
-a word, and some of Spark's (`pathGlobFilter`, `mode`, `columnNameOfCorruptRecord`) drop rows.
+a word, and some of Spark's (`pathGlobFilter`, `mode`, `columnNameOfCorruptRecord`) drop rows, or
+take text that has no one meaning (`unescapedQuoteHandling`).
 """
 
 from __future__ import annotations
 
 import codecs
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 
+from tandem.delta.protocol import HIDDEN_PREFIX, is_hidden
 from tandem.errors import InvalidSpec
 from tandem.spark.job import IngestJob, JobSpec, MergeJob
 from tandem.storage.paths import canonical_location, split_location
@@ -20,7 +23,6 @@ _TIMES = ("dateFormat", "timestampFormat", "timestampNTZFormat")
 _ALLOWED: Mapping[str, tuple[str, ...]] = {
     "Csv": (
         *_TIMES,
-        "charToEscapeQuoteEscaping",
         "charset",
         "comment",
         "delimiter",
@@ -35,7 +37,6 @@ _ALLOWED: Mapping[str, tuple[str, ...]] = {
         "nullValue",
         "quote",
         "sep",
-        "unescapedQuoteHandling",
     ),
     "Json": (
         *_TIMES,
@@ -54,6 +55,19 @@ _ALLOWED: Mapping[str, tuple[str, ...]] = {
 }
 
 
+_SWITCHES = ("header", "ignoreLeadingWhiteSpace", "ignoreTrailingWhiteSpace")
+_SIGNS = ("quote", "escape", "comment")
+_COUNTS = {"maxColumns": r"[1-9]\d{0,8}", "maxCharsPerColumn": r"-1|\d{1,9}"}
+_ESCAPES = {
+    "t": "\t",
+    "b": "\b",
+    "f": "\f",
+    '"': '"',
+    "'": "'",
+    "\\": "\\",
+    "u0000": "\0",
+}
+
 SourceJob = IngestJob | MergeJob
 
 
@@ -68,6 +82,21 @@ def place(job: SourceJob) -> str:
     return "spec.merge.source" if isinstance(job, MergeJob) else "spec.source"
 
 
+def check_names(names: Sequence[str], job: SourceJob) -> None:
+    """That no column of the source has a name that jobs need for themselves. Raises:
+    InvalidSpec."""
+    hidden = sorted(filter(is_hidden, names))
+    if hidden:
+        raise InvalidSpec(
+            "the source has a column with a name that jobs keep for themselves",
+            resource=job.source_location,
+            field=place(job),
+            found=", ".join(hidden),
+            expected=f"names that do not begin with {HIDDEN_PREFIX}",
+            remedy="Rename the column in the source",
+        )
+
+
 def checked(
     source_format: str, options: Mapping[str, str], place: str = "spec.source"
 ) -> dict[str, str]:
@@ -76,7 +105,7 @@ def checked(
 
     Raises:
         InvalidSpec: an unknown format or option, an option given twice, an encoding whose lines
-            cannot be told apart.
+            cannot be told apart, a value that the option does not have.
     """
     if source_format not in _ALLOWED:
         raise InvalidSpec(
@@ -103,9 +132,34 @@ def checked(
         found[name] = value
     if "encoding" in found:
         found["encoding"] = _encoding(place, found["encoding"])
-    if found.get("header", "false").lower() not in ("true", "false"):
-        raise _bad(place, "header", "an option is neither true nor false", "true or false")
+    _check_values(place, found)
     return found
+
+
+def _check_values(place: str, found: dict[str, str]) -> None:
+    for name, value in found.items():
+        if name in _SWITCHES or name.startswith("allow"):
+            if value.lower() not in ("true", "false"):
+                raise _bad(
+                    place, name, "an option is neither true nor false", "true or false", value
+                )
+        elif name in _SIGNS:
+            if len(value) > 1 or value in ("\n", "\r"):
+                raise _bad(place, name, "an option is no single character", "one, or none", value)
+        elif name in _COUNTS and not re.fullmatch(_COUNTS[name], value):
+            raise _bad(place, name, "an option is no such number", "an integer", value)
+    if "sep" in found:
+        found["sep"] = _separator(place, found)
+
+
+def _separator(place: str, found: Mapping[str, str]) -> str:
+    """The separator; Spark takes `\\t` and the like for the characters that they stand for."""
+    text = re.sub(r"\\([tbf\"'\\]|u0000)", lambda m: _ESCAPES[m[1]], found["sep"])
+    signs = {found.get("quote", '"'), found.get("escape", '"'), "\n", "\r"} - {""}
+    if not text or any(sign in text for sign in signs):
+        expected = "one or more characters, without the quote, the escape and line ends"
+        raise _bad(place, "sep", "the separator separates nothing", expected, found["sep"])
+    return text
 
 
 def storage_options(location: str, table: str, options: Mapping[str, str]) -> dict[str, str]:

@@ -22,6 +22,7 @@ from tandem.spark.control import Control, translate
 from tandem.spark.counters import prefix_of, reported
 from tandem.spark.job import InputFile, JobResult, SidecarRef, StatementJob
 from tandem.spark.job import Table as JobTable
+from tandem.spark.names import quoted as quoted
 from tandem.spark.session import session_conf
 
 if TYPE_CHECKING:
@@ -182,10 +183,6 @@ def _statement(rows: DataFrame, job: StatementJob, schema: StructType) -> DataFr
     return found.select(*columns, *hidden)
 
 
-def quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
-
-
 def _columns_read(job: StatementJob, schema: StructType) -> tuple[str, ...]:
     """A delete reads the columns whose names occur in its text (too many do no harm)."""
     if job.set:
@@ -241,7 +238,8 @@ def read_rows(
         inputs=tuple(inputs),
         columns=tuple(columns),
         round=round_,
-        counters=prefix_of(control.spec.control_prefix, round_) if hidden else "",
+        counters=prefix_of(control.spec.control_prefix, round_) if hidden and not table else "",
+        source=table is not None,
     )
     options = put_work(control, work, round_)
     return spark.read.format(NAME).schema(StructType(fields)).options(**options).load()

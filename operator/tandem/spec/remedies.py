@@ -60,8 +60,8 @@ MEANING: Final[Mapping[Reason, str]] = {
     Reason.DRIVER_EVICTED: "The driver's pod was evicted, or its node went away.",
     Reason.JOB_VANISHED: "The job or its driver is gone, and left no result.",
     Reason.STATEMENT_FAILED: "The statement raised on some row.",
-    Reason.SOURCE_CHANGED: "The source of a merge changed while the merge went on; nothing was "
-    "committed.",
+    Reason.SOURCE_CHANGED: "The source changed while it was read; nothing was committed.",
+    Reason.SOURCE_UNREADABLE: "A file of the source is damaged, cut off, or of another format.",
     Reason.MANIFEST_INVALID: "A job's result is missing, cut off or of another attempt.",
     Reason.OUTPUT_MISSING: "A file that a job wrote is gone before the commit.",
     Reason.CONFLICT: "Another commit made this one impossible.",
@@ -137,6 +137,7 @@ REMEDY: Final[Mapping[Reason, str]] = {
     Reason.STATEMENT_FAILED: "Guard the statement with CASE WHEN, in another operation.",
     Reason.SOURCE_CHANGED: "Create another operation, with a source that nobody writes to or the "
     "`version` of a Delta table.",
+    Reason.SOURCE_UNREADABLE: "Write the file again, " + _AGAIN + ".",
     Reason.MANIFEST_INVALID: "`kubectl tandem retry`; if it comes again, report it.",
     Reason.OUTPUT_MISSING: "Find out who deletes files below the table, " + _AGAIN + ".",
     Reason.CONFLICT: "`kubectl tandem retry`: it begins anew with the latest version.",
@@ -181,6 +182,7 @@ HERE: Final[Mapping[Reason, str]] = {
     Reason.ACCESS_DENIED: "Check the credentials in the environment, and their rights.",
     Reason.SOURCE_CHANGED: "Let nobody write to the source meanwhile, or name the `version` of a "
     "Delta table, then `{again}`.",
+    Reason.SOURCE_UNREADABLE: "Write the file that the message names again, then `{again}`.",
     Reason.OUTPUT_MISSING: "Find out who deletes files below the table, then `{again}`.",
     Reason.TABLE_REPLACED: "`{again}` works on the table as it is now.",
     Reason.BACKOFF_LIMIT_EXCEEDED: "Cure what the message says, then `{again}`.",

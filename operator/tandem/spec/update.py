@@ -48,8 +48,8 @@ class Source(Model):
     location: Location
     """A file or folder: a `file`, `s3`, `gs` or `abfss` URL."""
     options: Options = Field(default_factory=dict)
-    """Spark's options for reading the format (`header`, `sep`, …), as text. CSV whose quotes are
-    doubled inside quoted text, as most programs write it, needs `escape: '"'`."""
+    """Spark's options for reading the format (`header`, `sep`, …), as text. Quotes inside quoted
+    CSV values are doubled, as RFC 4180 has it; for another sign before them set `escape`."""
     version: Annotated[StrictInt, Field(ge=0)] | None = None
     """Which version of a `Delta` source; the latest at the first attempt by default."""
 

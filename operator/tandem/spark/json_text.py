@@ -1,0 +1,313 @@
+"""JSON text as values, one line at a time. Pure; knows no store and no Spark.
+
+Strict JSON takes a fast path. What Spark's reader takes beyond it (by default or by an option) is
+parsed here: single quotes, comments, names without quotes and so on. Numbers stay the text that
+was written, so that no digit is lost. A name that an object has twice is an error: readers differ
+in which one they keep.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+Value = Any
+"""None, bool, str, a list, or a dict. Numbers are `Number` from the thorough parser, which is
+asked for what the fast one cannot tell, and plain text from the fast one."""
+
+
+class Number(str):
+    """A number as written."""
+
+    __slots__ = ()
+
+
+class JsonProblem(Exception):
+    """Text that is no value. `at` counts characters from 1 within the line; `path` names the
+    field, where one is concerned."""
+
+    def __init__(
+        self, message: str, *, at: int = 0, path: str = "", found: str = "", expected: str = ""
+    ) -> None:
+        super().__init__(message)
+        self.message, self.at, self.path = message, at, path
+        self.found, self.expected = found, expected
+
+
+@dataclass(frozen=True)
+class Leniency:
+    """What is taken beyond strict JSON; named and set by default as Spark's options."""
+
+    single_quotes: bool = True
+    non_numeric: bool = True
+    comments: bool = False
+    bare_names: bool = False
+    leading_zeros: bool = False
+    control_characters: bool = False
+    any_escape: bool = False
+
+    @classmethod
+    def of(cls, options: Mapping[str, str]) -> Leniency:
+        """From options under their canonical names."""
+
+        def yes(name: str, default: str = "false") -> bool:
+            return options.get(name, default).lower() == "true"
+
+        return cls(
+            single_quotes=yes("allowSingleQuotes", "true"),
+            non_numeric=yes("allowNonNumericNumbers", "true"),
+            comments=yes("allowComments"),
+            bare_names=yes("allowUnquotedFieldNames"),
+            leading_zeros=yes("allowNumericLeadingZeros"),
+            control_characters=yes("allowUnquotedControlChars"),
+            any_escape=yes("allowBackslashEscapingAnyCharacter"),
+        )
+
+
+class _Repeated(Exception):
+    """A name occurs twice in an object: the thorough parser says where."""
+
+
+def _object(pairs: list[tuple[str, Value]]) -> dict[str, Value]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise _Repeated
+    return found
+
+
+def _no_constant(text: str) -> str:
+    raise ValueError(text)
+
+
+_FAST = json.JSONDecoder(
+    object_pairs_hook=_object, parse_int=str, parse_float=str, parse_constant=str
+)
+_STRICT = json.JSONDecoder(
+    object_pairs_hook=_object, parse_int=str, parse_float=str, parse_constant=_no_constant
+)
+
+
+def parse(line: str, lenient: Leniency) -> Value:
+    """The one value of a line. Raises: JsonProblem."""
+    try:
+        return (_FAST if lenient.non_numeric else _STRICT).decode(line)
+    except (_Repeated, ValueError):
+        return parse_thoroughly(line, lenient)
+    except RecursionError:
+        raise JsonProblem("objects are nested too deeply", found=line[:60]) from None
+
+
+def parse_thoroughly(line: str, lenient: Leniency) -> Value:
+    """As `parse`, with numbers as `Number`. Raises: JsonProblem."""
+    try:
+        return _Parser(line, lenient).line()
+    except RecursionError:
+        raise JsonProblem("objects are nested too deeply", found=line[:60]) from None
+
+
+def compact(value: Value) -> str:
+    """A value as JSON text without spaces, its numbers as written; for `parse_thoroughly`."""
+    if isinstance(value, dict):
+        return "{" + ",".join(f"{_quoted(k)}:{compact(v)}" for k, v in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ",".join(map(compact, value)) + "]"
+    if isinstance(value, Number):
+        return str(value)
+    return _quoted(value) if isinstance(value, str) else json.dumps(value)
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)
+
+
+_NUMBER = re.compile(r"-?(\d+)(\.\d+)?([eE][+-]?\d+)?")
+_NAME = re.compile(r"[^\W\d][\w$]*|[$][\w$]*")
+_WORD = re.compile(r"[+-]?[A-Za-z]+")
+_BLANK = re.compile(r"[ \t\r\n]*")
+_COMMENT = re.compile(r"/\*(?s:.*?)\*/|//[^\r\n]*")
+_CONSTANTS: dict[str, Value] = {"true": True, "false": False, "null": None}
+_NON_NUMERIC = {
+    "NaN": "NaN",
+    "Infinity": "Infinity",
+    "+Infinity": "Infinity",
+    "-Infinity": "-Infinity",
+    "INF": "Infinity",
+    "+INF": "Infinity",
+    "-INF": "-Infinity",
+}
+_ESCAPES = {'"': '"', "\\": "\\", "/": "/", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
+
+
+class _Parser:
+    def __init__(self, text: str, lenient: Leniency) -> None:
+        self._text = text
+        self._lenient = lenient
+        self._at = 0
+
+    def line(self) -> Value:
+        value = self._value("")
+        self._blank()
+        if self._at < len(self._text):
+            another = self._peek() in "{["
+            raise self._problem(
+                "a line holds more than one value" if another else "text follows the value",
+                expected="one JSON object on each line",
+            )
+        return value
+
+    def _peek(self) -> str:
+        return self._text[self._at : self._at + 1]
+
+    def _problem(self, message: str, path: str = "", expected: str = "") -> JsonProblem:
+        found = self._text[self._at : self._at + 60] or "the end of the line"
+        return JsonProblem(message, at=self._at + 1, path=path, found=found, expected=expected)
+
+    def _blank(self) -> None:
+        while True:
+            found = _BLANK.match(self._text, self._at)
+            assert found is not None
+            self._at = found.end()
+            comment = _COMMENT.match(self._text, self._at) if self._lenient.comments else None
+            if comment is None:
+                return
+            self._at = comment.end()
+
+    def _value(self, path: str) -> Value:
+        self._blank()
+        sign = self._peek()
+        if sign == "{":
+            return self._members(path)
+        if sign == "[":
+            return self._elements(path)
+        if sign == '"' or (sign == "'" and self._lenient.single_quotes):
+            return self._string(path)
+        number = _NUMBER.match(self._text, self._at)
+        if number is not None:
+            return self._number(number, path)
+        word = _WORD.match(self._text, self._at)
+        if word is not None:
+            text = word[0]
+            if text in _CONSTANTS:
+                self._at = word.end()
+                return _CONSTANTS[text]
+            if text in _NON_NUMERIC and self._lenient.non_numeric:
+                self._at = word.end()
+                # Quoted in `compact`: JSON has no such number.
+                return _NON_NUMERIC[text]
+        raise self._problem("a line is not JSON", path, "a value")
+
+    def _number(self, found: re.Match[str], path: str) -> Number:
+        whole = found[1]
+        if len(whole) > 1 and whole.startswith("0"):
+            if not self._lenient.leading_zeros:
+                raise self._problem("a number begins with zero", path, "a number as JSON has it")
+            sign = "-" if found[0].startswith("-") else ""
+            rest = found[0][len(sign) :].lstrip("0")
+            text = sign + (rest if rest[:1].isdigit() else f"0{rest}")
+        else:
+            text = found[0]
+        self._at = found.end()
+        return Number(text)
+
+    def _members(self, path: str) -> dict[str, Value]:
+        self._at += 1
+        members: dict[str, Value] = {}
+        self._blank()
+        if self._peek() == "}":
+            self._at += 1
+            return members
+        while True:
+            self._blank()
+            begun = self._at
+            name = self._name(path)
+            inner = f"{path}.{name}" if path else name
+            if name in members:
+                self._at = begun
+                raise self._problem("an object has a field twice", inner, "each field once")
+            self._blank()
+            if self._peek() != ":":
+                raise self._problem("a line is not JSON", inner, "a colon")
+            self._at += 1
+            members[name] = self._value(inner)
+            if not self._more("}", path):
+                return members
+
+    def _elements(self, path: str) -> list[Value]:
+        self._at += 1
+        elements: list[Value] = []
+        self._blank()
+        if self._peek() == "]":
+            self._at += 1
+            return elements
+        while True:
+            elements.append(self._value(path))
+            if not self._more("]", path):
+                return elements
+
+    def _more(self, end: str, path: str) -> bool:
+        self._blank()
+        sign = self._peek()
+        if sign not in (",", end):
+            raise self._problem("a line is not JSON", path, f"a comma or {end}")
+        self._at += 1
+        return sign == ","
+
+    def _name(self, path: str) -> str:
+        sign = self._peek()
+        if sign == '"' or (sign == "'" and self._lenient.single_quotes):
+            return self._string(path)
+        bare = _NAME.match(self._text, self._at) if self._lenient.bare_names else None
+        if bare is None:
+            raise self._problem("a line is not JSON", path, "a name in quotes")
+        self._at = bare.end()
+        return bare[0]
+
+    def _string(self, path: str) -> str:
+        mark = self._peek()
+        self._at += 1
+        out: list[str] = []
+        while True:
+            sign = self._peek()
+            if not sign:
+                raise self._problem("a text is not closed", path, mark)
+            if sign == mark:
+                self._at += 1
+                return "".join(out)
+            if sign == "\\":
+                out.append(self._escape(path))
+                continue
+            if sign < " " and not self._lenient.control_characters:
+                raise self._problem(
+                    "a text holds a control character", path, "an escape, such as \\n"
+                )
+            out.append(sign)
+            self._at += 1
+
+    def _escape(self, path: str) -> str:
+        sign = self._text[self._at + 1 : self._at + 2]
+        if sign == "u":
+            return self._unicode(path)
+        known = _ESCAPES.get(sign)
+        if known is None:
+            if not sign or not (
+                self._lenient.any_escape or (sign == "'" and self._lenient.single_quotes)
+            ):
+                raise self._problem("a text holds an unknown escape", path, 'such as \\" or \\n')
+            known = sign
+        self._at += 2
+        return known
+
+    def _unicode(self, path: str) -> str:
+        found = re.compile(r"\\u([0-9A-Fa-f]{4})").match(self._text, self._at)
+        if found is None:
+            raise self._problem("a text holds an unknown escape", path, "\\u and four hex digits")
+        self._at = found.end()
+        code = int(found[1], 16)
+        low = re.compile(r"\\u([dD][c-fC-F][0-9A-Fa-f]{2})").match(self._text, self._at)
+        if 0xD800 <= code < 0xDC00 and low is not None:
+            self._at = low.end()
+            return chr(0x10000 + ((code - 0xD800) << 10) + int(low[1], 16) - 0xDC00)
+        return chr(code)

@@ -1,0 +1,92 @@
+"""What lies at a source's location: its files, as they are listed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from tandem.errors import InvalidSpec, ObjectNotFound, SourceUnreadable
+from tandem.storage import ObjectMeta, Store, open_store
+from tandem.storage.paths import canonical_location, split_location
+
+_NEVER_EMPTY = (".parquet", ".gz", ".bz2", ".zst")
+
+
+@dataclass(frozen=True)
+class Source:
+    """An opened source: its files as seen now, in order of path."""
+
+    store: Store
+    options: Mapping[str, str]
+    files: tuple[ObjectMeta, ...]
+
+
+def listed(location: str, options: Mapping[str, str], *, field: str) -> Source:
+    """List what lies at a location: a file or a folder. Names that begin with `_` or `.` are left
+    out, as Spark does.
+
+    Args:
+        options: of its store.
+        field: where the location stands in its resource.
+    Raises: InvalidSpec if there is nothing, or a folder of partitions; SourceUnreadable;
+        StorageError.
+    """
+    root = canonical_location(location, field=field)
+    parent, _, name = root.rpartition("/")
+    if name and urlsplit(root).path.strip("/"):
+        # The root of a local disk is no URL that ends in a slash.
+        store = open_store(parent if not parent.endswith("//") else f"{parent}/", options)
+        decoded = split_location(root)[2].rpartition("/")[2]
+        try:
+            return Source(store, options, (store.head(decoded),))
+        except ObjectNotFound:
+            pass  # a folder, then
+    store = open_store(root, options)
+    shown = [
+        meta
+        for meta in store.list("")
+        if not any(part.startswith(("_", ".")) for part in meta.path.split("/"))
+    ]
+    for meta in shown:
+        if not meta.size and meta.path.endswith(_NEVER_EMPTY):
+            raise SourceUnreadable(
+                "a file of the source is empty, which no file of its kind is",
+                resource=meta.path,
+                found="0 bytes",
+                expected="a whole file",
+                remedy="Write the file again, or remove it",
+            )
+    files = tuple(meta for meta in shown if meta.size)
+    partitioned = next((m.path for m in files if "=" in m.path.rpartition("/")[0]), "")
+    if partitioned:
+        raise InvalidSpec(
+            "a source's folders must not hold values",
+            field=field,
+            found=f"{partitioned} in {location}",
+            expected="files that hold all of their columns",
+            remedy="Ingest each of the folders by itself, or make the source a Delta table",
+        )
+    if not files:
+        raise InvalidSpec(
+            "the source is not there, or is empty",
+            field=field,
+            found=f"no files at {location}",
+            expected="a file, or a folder of files",
+            remedy="Correct the location",
+        )
+    return Source(store, options, files)
+
+
+def check_spelling(names: Sequence[str], location: str) -> None:
+    """That no two columns differ in nothing but their case. Raises: InvalidSpec."""
+    lowered = [name.lower() for name in names]
+    twice = sorted({name for name in lowered if lowered.count(name) > 1})
+    if twice:
+        raise InvalidSpec(
+            "a column occurs twice in the source",
+            resource=location,
+            field="spec.source",
+            found=", ".join(twice),
+            expected="names that differ in more than their case",
+        )

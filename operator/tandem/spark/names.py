@@ -1,0 +1,8 @@
+"""Names of columns in Spark SQL."""
+
+from __future__ import annotations
+
+
+def quoted(name: str) -> str:
+    """A name in backquotes, whatever it holds."""
+    return "`" + name.replace("`", "``") + "`"

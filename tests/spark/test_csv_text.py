@@ -1,0 +1,138 @@
+"""CSV text as rows: as Python's own reader has it where there is one meaning, an error elsewhere;
+the same rows however a file is cut."""
+
+from __future__ import annotations
+
+import csv
+import io
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tandem.spark import lines
+from tandem.spark.csv_text import CsvParser, CsvProblem, Dialect, Row, survey
+from tandem.spark.lines import Begin, TextFile, read_text
+from tandem.storage.memory import MemoryStore
+
+RFC = Dialect()
+BACKSLASH = Dialect(escape="\\")
+BARE = Dialect(trim_left=True, trim_right=True)
+NA = Dialect(null_value="NA")
+
+
+def rows_of(text: str, dialect: Dialect = RFC, names: str = "ab") -> list[Row]:
+    parser = CsvParser(dialect, tuple(names))
+    found, _ = parser.rows(text)
+    parser.close()
+    return found
+
+
+@pytest.mark.parametrize(
+    ("text", "dialect", "expected"),
+    [
+        ('1,"a\nb"\n2,c\n', Dialect(), [["1", "a\nb"], ["2", "c"]]),
+        ('1,"a\r\nb"\r\n2,c\r', Dialect(), [["1", "a\r\nb"], ["2", "c"]]),
+        ('1,"x, ""y"""\n', Dialect(), [["1", 'x, "y"']]),
+        ('1,5" pipe\n', Dialect(), [["1", '5" pipe']]),
+        ('"a\n1,b",c\n', Dialect(), [["a\n1,b", "c"]]),
+        ('1,""\n,\n', Dialect(), [["1", None], [None, None]]),
+        ('"",\nNA,"NA"\n', NA, [["", None], [None, None]]),
+        ('1,"a\\"b\\\\c\\d"\n', BACKSLASH, [["1", 'a"b\\c\\d']]),
+        ('1 , "x y" \n', BARE, [["1", "x y"]]),
+        ("1,b\r2,c\r", Dialect(), [["1", "b"], ["2", "c"]]),
+        ("1,b\n\n  \n2,c", Dialect(), [["1", "b"], ["2", "c"]]),
+        ('#"\n1,b\n', Dialect(comment="#"), [["1", "b"]]),
+        ("1||b|c\n", Dialect(sep="||"), [["1", "b|c"]]),
+        ("\t\n1\tb\n", Dialect(sep="\t"), [[None, None], ["1", "b"]]),
+        ('"1,"b"\n', Dialect(quote=""), [['"1', '"b"']]),
+        ("1,a\u2028b\x85\n", Dialect(), [["1", "a\u2028b\x85"]]),
+    ],
+)
+def test_a_text_with_one_meaning_is_read(text: str, dialect: Dialect, expected: list[Row]) -> None:
+    assert rows_of(text, dialect) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "dialect", "line", "column", "said"),
+    [
+        ('1,a\n2,"b\nc\n', Dialect(), 2, "", "not closed"),
+        ('1,a\n2,"b"c\n', Dialect(), 2, "b", "follows a closing quote"),
+        ('1,"b" \n', Dialect(), 1, "b", "follows a closing quote"),
+        ('1,"a\\"b"\n', Dialect(), 1, "b", "follows a closing quote"),
+        ('1,"a""b"\n', BACKSLASH, 1, "b", "follows a closing quote"),
+        ('"x\ny",b\n1\n', Dialect(), 3, "b", "another number of values"),
+        ("1,b,c\n", Dialect(), 1, "3", "another number of values"),
+        ("1,bcd\n", Dialect(max_chars=2), 1, "b", "maxCharsPerColumn"),
+        ('1,"bcd"\n', Dialect(max_chars=2), 1, "b", "maxCharsPerColumn"),
+        ("1,b\n", Dialect(max_columns=1), 1, "2", "maxColumns"),
+    ],
+)
+def test_a_text_without_one_meaning_is_an_error_with_its_place(
+    text: str, dialect: Dialect, line: int, column: str, said: str
+) -> None:
+    with pytest.raises(CsvProblem, match=said) as found:
+        rows_of(text, dialect)
+    assert (found.value.line, found.value.column) == (line, column)
+
+
+CELL = st.text('ab",\n\r\u00e9 ', max_size=5)
+TABLE = st.lists(st.tuples(CELL, CELL), max_size=8)
+
+
+@given(TABLE, st.sampled_from([csv.QUOTE_ALL, csv.QUOTE_MINIMAL]), st.sampled_from(["\n", "\r\n"]))
+def test_what_other_writers_write_is_read_as_they_wrote_it(
+    table: list[tuple[str, str]], quoting: int, end: str
+) -> None:
+    if quoting == csv.QUOTE_MINIMAL:  # Python writes a lone CR without quotes
+        table = [(a.replace("\r", ""), b.replace("\r", "")) for a, b in table]
+    out = io.StringIO()
+    csv.writer(out, quoting=quoting, lineterminator=end).writerows(table)  # type: ignore[arg-type]
+    expected: list[Row] = [[value or None for value in row] for row in table]
+    assert rows_of(out.getvalue()) == expected
+
+
+@settings(max_examples=60)
+@given(TABLE, st.integers(3, 40), st.integers(2, 9))
+def test_however_a_file_is_cut_its_rows_are_the_same(
+    table: list[tuple[str, str]], size: int, block: int
+) -> None:
+    out = io.StringIO()
+    csv.writer(out, quoting=csv.QUOTE_NONNUMERIC, lineterminator="\n").writerows(table)
+    data = out.getvalue().encode()
+    store = MemoryStore()
+    store.put("f", data)
+    dialect = Dialect()
+    before, lines.BLOCK_BYTES = lines.BLOCK_BYTES, block
+    try:
+        found = _in_parts(store, len(data), size, dialect)
+    finally:
+        lines.BLOCK_BYTES = before
+    whole = CsvParser(dialect, ("a", "b"))
+    rows, numbers = whole.rows(out.getvalue())
+    assert found == list(zip(rows, numbers, strict=True))
+
+
+def _in_parts(
+    store: MemoryStore, length: int, size: int, dialect: Dialect
+) -> list[tuple[Row, int]]:
+    found: list[tuple[Row, int]] = []
+    begin = Begin(line=1)
+    for task in lines.plan([TextFile(path="f", size=length)], size):
+        for stripe in task.stripes:
+            span = stripe.of(length)
+            texts = list(read_text(store, "f", "utf-8", span.start, span.stop))
+            parser = CsvParser(dialect, ("a", "b"), begin.line, inside=begin.inside)
+            for text in texts:
+                found += zip(*parser.rows(text), strict=True)
+            if parser.pending:
+                for text in read_text(store, "f", "utf-8", span.stop):
+                    row = parser.complete(text)
+                    if row is not None:
+                        found.append((row, parser.begun))
+                    if not parser.pending:
+                        break
+            parser.close()
+            ends, outside, inside = survey(iter(texts), dialect)
+            begin = Begin(line=begin.line + ends, inside=inside if begin.inside else outside)
+    return found

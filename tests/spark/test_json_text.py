@@ -1,0 +1,134 @@
+"""JSON lines: read as they stand, or refused with line, column and character."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tandem.errors import InvalidSpec, StatementFailed
+from tandem.spark.json_rows import JsonRows, shape_of
+from tandem.spark.json_text import JsonProblem, Leniency, compact, parse, parse_thoroughly
+from tandem.spark.source_options import checked
+
+USUAL = Leniency()
+STRICT = Leniency(single_quotes=False, non_numeric=False)
+LENIENT = Leniency(True, True, True, True, True, True, True)
+
+
+def schema(**types: Any) -> str:
+    fields = [{"name": n, "type": t, "nullable": True, "metadata": {}} for n, t in types.items()]
+    return json.dumps({"type": "struct", "fields": fields})
+
+
+INNER = json.loads(schema(x="string", Y="long"))
+WANTED = schema(
+    id="long",
+    flag="boolean",
+    name="string",
+    s=INNER,
+    a={"type": "array", "elementType": INNER, "containsNull": True},
+    m={"type": "map", "keyType": "string", "valueType": "long", "valueContainsNull": True},
+)
+
+
+def read(text: str, lenient: Leniency = USUAL) -> list[dict[str, Any]]:
+    shape = shape_of(WANTED)
+    arrays, lines = JsonRows(shape, lenient, "f.json").batch(text, 1)
+    assert len(lines) == len(arrays[0])
+    batch = pa.RecordBatch.from_arrays(arrays, names=[name for name, _ in shape.fields])
+    return [{k: v for k, v in row.items() if v is not None} for row in batch.to_pylist()]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('{"id": 1}\n\n  \n{"ID": 2}\n', [{"id": "1"}, {"id": "2"}]),
+        ('{"id": 12345678901234567890123, "name": 1.50}', None),
+        ('{"name": {"x": 1.50, "y": [true, null, "q"]}}', None),
+        ('[{"id": 1}, {"id": 2}]\n[]\n', [{"id": "1"}, {"id": "2"}]),
+        ('{"flag": true, "name": false}', [{"flag": "true", "name": "false"}]),
+        ('{"s": {"X": 1, "y": 2}}', [{"s": {"x": "1", "Y": "2"}}]),
+        ('{"a": [{"y": 1}, null]}', [{"a": [{"x": None, "Y": "1"}, None]}]),
+        ('{"m": {"k": 1, "K": null}}', [{"m": [("k", "1"), ("K", None)]}]),
+        ("{'id': 1, 'name': 'it\\'s'}", [{"id": "1", "name": "it's"}]),
+        ('{"name": "\\ud83d\\ude00\\u00e9"}', [{"name": "\U0001f600\u00e9"}]),
+    ],
+)
+def test_values_are_the_texts_of_the_file(text: str, expected: list[dict[str, Any]] | None) -> None:
+    if expected is None:
+        name = "1.50" if "123" in text else '{"x":1.50,"y":[true,null,"q"]}'
+        id_ = {"id": "12345678901234567890123"} if "123" in text else {}
+        expected = [{**id_, "name": name}]
+    assert read(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "place", "said"),
+    [
+        ('{"id": 1}{"id": 2}', "line 2", "more than one value"),
+        ('{"id": 1} {"id": 2}', "line 2", "more than one value"),
+        ('{"id": 1}, {"id": 2}', "line 2", "text follows"),
+        ('{"id": 1} garbage', "line 2", "text follows"),
+        ('{"id": 1, "id": 2}', "line 2, column id", "a field twice"),
+        ('{"id": 1, "Id": 2}', "line 2, column id", "twice, in different case"),
+        ('{"s": {"x": 1, "X": 2}}', "line 2, column s.x", "twice, in different case"),
+        ('{"s": {"x": 1, "x": 2}}', "line 2, column s.x", "a field twice"),
+        ('{"name": {"k": 1, "k": 2}}', "line 2, column name.k", "a field twice"),
+        ('{"id": 1', "line 2", "not JSON"),
+        ('{"id": {"x": 1}}', "line 2, column id", "another kind"),
+        ('{"s": 5}', "line 2, column s", "another kind"),
+        ('{"a": {"x": 1}}', "line 2, column a", "another kind"),
+        ("5", "line 2", "no object"),
+        ("null", "line 2", "no object"),
+        ("[1]", "line 2", "no object"),
+        ("{", "line 2", "not JSON"),
+        ('{"name": "\\ud800"}', "line 2, column name", "half a character"),
+        ('{"name": "a\tb"}', "line 2, column name", "control character"),
+        ('{"name": "\\q"}', "line 2, column name", "unknown escape"),
+        ('{"id": 01}', "line 2, column id", "begins with zero"),
+        ("{id: 1}", "line 2", "not JSON"),
+        ('{"id": 1} // why', "line 2", "text follows"),
+        ("[" * 5000, "line 2", "nested too deeply"),
+    ],
+)
+def test_what_has_no_one_meaning_is_refused_with_its_place(
+    text: str, place: str, said: str
+) -> None:
+    with pytest.raises(StatementFailed, match=said) as found:
+        read('{"id": 0}\n' + text + "\n")
+    assert found.value.resource == f"f.json, {place}"
+
+
+@pytest.mark.parametrize("text", ['{"z": 1}', '{"s": {"z": 1}}', '{"a": [{"z": 1}]}'])
+def test_fields_that_the_table_lacks_are_named(text: str) -> None:
+    with pytest.raises(InvalidSpec, match=r"f\.json, line 1, column .*z.*lacks"):
+        read(text)
+
+
+def test_options_say_what_else_is_taken() -> None:
+    text = "/* a */ {id: 007, 'name': 'a\\q\tb'} // b"
+    assert read(text, LENIENT) == [{"id": "7", "name": "aq\tb"}]
+    assert parse('{"d": NaN}', Leniency()) == {"d": "NaN"}
+    for bad in ('{"d": NaN}', "{'d': 1}"):
+        with pytest.raises(JsonProblem):
+            parse(bad, STRICT)
+    assert Leniency.of(checked("Json", {"allowcomments": "TRUE"})).comments
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.text(max_size=4) | st.integers().map(float),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner),
+    max_leaves=8,
+)
+
+
+@given(VALUES)
+def test_both_parsers_say_the_same(value: Any) -> None:
+    text = json.dumps(value)
+    assert parse(text, STRICT) == parse_thoroughly(text, STRICT)
+    assert json.loads(compact(parse_thoroughly(text, STRICT))) == value
