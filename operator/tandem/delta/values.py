@@ -33,6 +33,9 @@ def to_partition_text(value: Any) -> str | None:
             return value.decode("latin-1")
         case Decimal():
             return format(value, "f")
+        case float() if not math.isfinite(value):
+            # As Java spells them, and reads them back: `nan` and `inf` fail in Trino.
+            return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
         case _:
             return str(value)
 
