@@ -67,7 +67,7 @@ def from_footer(
             continue
         names = [f.physical_name for f in path]
         if type_.name in _FLOATS:
-            found = _of_floats(floats.columns.get(index, Seen()))
+            found = _of_floats(floats.column(index))
         else:
             found = _of_columns([group.column(index) for group in groups], type_)
         if found is None:
@@ -90,9 +90,7 @@ def from_footer(
 
 
 def _of_floats(seen: Seen) -> tuple[int, Any, Any]:
-    """(nulls, lower bound, upper bound); JSON has no word for a NaN, which Spark sorts last."""
-    if seen.nan:
-        return seen.nulls, None, None
+    """(nulls, lower bound, upper bound)."""
     return seen.nulls, to_json_value(seen.low), to_json_value(seen.high)
 
 

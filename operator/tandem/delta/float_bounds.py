@@ -1,17 +1,17 @@
-"""What a data file tells of its floats: nothing in Parquet's footer, true bounds in Delta's log.
+"""What a data file tells of its floats: bounds that every reader may skip by, or none.
 
-Arrow's Parquet writer leaves NaN out of the bounds of a column and keeps -0.0 and 0.0 apart in
-its dictionaries. Spark sorts NaN above all numbers and holds both zeros equal, but asks bounds
-and dictionaries in Java's order, and so skips rows that it should find. What a column will hold
-is not known when its file is begun. So float columns have neither statistics nor dictionaries in
-the files that we write, and `FloatBounds` takes Delta's from the values (decision 0090). No I/O.
+Arrow's Parquet writer leaves NaN out of the bounds of a column, and Spark, which sorts NaN above
+all numbers, skips rows by them that it should find. Whether a column will hold NaN is not known
+when its file is begun. So Arrow writes no statistics of floats here; `FloatBounds` looks at the
+values, for Delta's statistics and for those of each row group, which `parquet_footer` adds when
+the file is finished (decision 0090). No I/O.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import reduce
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -33,44 +33,57 @@ def paths_without_floats(schema: pa.Schema) -> list[str]:
     return [c.path for c in columns if c.path not in floats]
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Seen:
-    """The values of one float column so far. `low` and `high` are without NaN, None if there is
-    no other value; a zero bounds both zeros."""
+    """The values of a float column. `low` and `high` are None where no bounds can be told: there
+    is NaN, which Parquet and JSON have no bound for, or no value. A zero bounds both zeros."""
 
     nulls: int = 0
     low: float | None = None
     high: float | None = None
     nan: bool = False
 
-    def add(self, values: pa.ChunkedArray) -> None:
-        self.nulls += values.null_count
-        if not self.nan and pc.any(pc.is_nan(values)).as_py():
-            self.nan = True
+    @staticmethod
+    def of(values: pa.ChunkedArray) -> Seen:
+        nulls = values.null_count
+        if pc.any(pc.is_nan(values)).as_py():
+            return Seen(nulls, nan=True)
         found = pc.min_max(values).as_py()
-        low, high = found["min"], found["max"]
-        if low is None or math.isnan(low) or math.isnan(high):
-            return
+        if found["min"] is None:
+            return Seen(nulls)
         # Whoever takes -0.0 for less than 0.0 must find both by either.
-        low, high = (low or -0.0), (high or 0.0)
-        self.low = low if self.low is None else min(self.low, low)
-        self.high = high if self.high is None else max(self.high, high)
+        return Seen(nulls, found["min"] or -0.0, found["max"] or 0.0)
+
+    def joined(self, other: Seen) -> Seen:
+        """Of the values of both."""
+        nulls = self.nulls + other.nulls
+        if self.nan or other.nan:
+            return Seen(nulls, nan=True)
+        lows = [low for low in (self.low, other.low) if low is not None]
+        highs = [high for high in (self.high, other.high) if high is not None]
+        return Seen(nulls, min(lows, default=None), max(highs, default=None))
 
 
 @dataclass(slots=True)
 class FloatBounds:
-    """What was seen of a file's float columns outside of lists and maps; the keys are the
-    indexes of their Parquet columns."""
+    """What was seen of a file's float columns outside of lists and maps, by row group; the keys
+    are the indexes of their Parquet columns."""
 
-    columns: dict[int, Seen] = field(default_factory=dict)
+    groups: list[dict[int, Seen]] = field(default_factory=list)
 
     def add(self, rows: pa.Table) -> None:
-        """Look at rows that are written to the file."""
+        """Look at the rows of the next row group."""
+        group: dict[int, Seen] = {}
         index = 0
         for column in rows.columns:
             for offset, values in _floats(column):
-                self.columns.setdefault(index + offset, Seen()).add(values)
+                group[index + offset] = Seen.of(values)
             index += _width(column.type)
+        self.groups.append(group)
+
+    def column(self, index: int) -> Seen:
+        """Of all row groups."""
+        return reduce(Seen.joined, (g[index] for g in self.groups if index in g), Seen())
 
 
 def _floats(column: pa.ChunkedArray) -> Iterator[tuple[int, pa.ChunkedArray]]:

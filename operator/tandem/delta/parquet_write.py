@@ -28,6 +28,7 @@ from tandem.delta.conform import all_nullable, relabel
 from tandem.delta.file_stats import from_footer
 from tandem.delta.float_bounds import FloatBounds, paths_without_floats
 from tandem.delta.parquet import TableFormat
+from tandem.delta.parquet_footer import HeldTail, with_floats
 from tandem.delta.schema import Field, to_arrow_field
 from tandem.errors import UnsupportedFeature
 from tandem.storage.store import Store
@@ -263,14 +264,15 @@ class _OpenFile:
         self._metadata: list[Any] = []
         bounded = paths_without_floats(schema)
         self._sink: Any = store.open_output(path)
+        self._tail = HeldTail(self._sink)
         self._writer = pq.ParquetWriter(
-            self._sink,
+            self._tail,
             schema,
             compression=compression.codec,
             compression_level=compression.level,
-            # Of floats neither: readers would skip NaN, or one of the zeros, by them.
+            use_dictionary=True if dictionary is None else list(dictionary),
+            # Those of floats come with the footer: Arrow's would hide NaN (`float_bounds`).
             write_statistics=bounded,
-            use_dictionary=[p for p in bounded if dictionary is None or p in dictionary],
             # Ours is the logical schema in the log; Arrow's own would bring types that other
             # readers do not expect back (dictionaries, large strings).
             store_schema=False,
@@ -285,12 +287,16 @@ class _OpenFile:
         return int(self._sink.tell())
 
     def write(self, table: pa.Table) -> None:
-        self.floats.add(table)
-        self._writer.write_table(table, row_group_size=max(table.num_rows, 1))
+        for start in range(0, table.num_rows, GROUP_ROWS):
+            group = table.slice(start, GROUP_ROWS)
+            self.floats.add(group)
+            self._writer.write_table(group, row_group_size=group.num_rows)
 
     def close(self) -> tuple[Any, int]:
         """(footer, size in bytes); the file is visible afterwards."""
+        self._tail.hold()
         self._writer.close()
+        self._tail.release(lambda footer: with_floats(footer, self.floats))
         size = self.size
         self._sink.close()
         return self._metadata[0], size
