@@ -50,7 +50,7 @@ def test_no_filter_of_spark_loses_a_row(
     delta_spark: SparkSession, written: Path, kind: Kind
 ) -> None:
     asked = list(filters(kind, ("=", "<=", ">=")))
-    reader = Spark(delta_spark)
+    reader = Spark.quick(delta_spark)
     truth = reader.told(written, asked)
     assert differences(reader, truth, reader.found(written, asked), asked) == []
 

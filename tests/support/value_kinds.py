@@ -199,7 +199,7 @@ def for_duckdb(type_: pa.DataType, value: Value) -> str:
 
 def for_datafusion(type_: pa.DataType, value: Value) -> str:
     if pa.types.is_string(type_):
-        return "'" + value.replace("'", "''") + "'"
+        return "'" + str(value).replace("'", "''") + "'"
     if pa.types.is_date(type_):
         return f"arrow_cast(CAST({value} AS INT), 'Date32')"
     if pa.types.is_timestamp(type_):

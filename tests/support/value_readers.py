@@ -76,6 +76,16 @@ class Spark:
     session: SparkSession
     name: str = "Spark"
 
+    @staticmethod
+    def quick(session: SparkSession) -> Spark:
+        """Compiles no code, which takes longer than all that is read here. What is skipped by,
+        and how, is as it is by default."""
+        quick = session.newSession()
+        quick.conf.set("spark.sql.codegen.wholeStage", "false")
+        quick.conf.set("spark.sql.codegen.factoryMode", "NO_CODEGEN")
+        quick.conf.set("spark.sql.adaptive.enabled", "false")
+        return Spark(quick)
+
     def told(self, root: Path, filters: Sequence[Filter]) -> list[Ids]:
         texts = [_sql(f, for_spark, "nested.f") for f in filters]
         rows = self.session.sql(f"SELECT {_projection(texts)} FROM delta.`{root}`").toArrow()

@@ -32,7 +32,7 @@ def test_a_compaction_and_an_update_change_no_answer(
     compacted = rewritten(delta_spark, foreign, "bin-pack")
     updated = rewritten(delta_spark, compacted, "update")
     asked = [f for kind in KINDS.values() for f in filters(kind, ("=", ">="))]
-    readers: list[Reader] = [Spark(delta_spark), DuckDB(), Deltalake(), Polars()]
+    readers: list[Reader] = [Spark.quick(delta_spark), DuckDB(), Deltalake(), Polars()]
     wrong = []
     for reader in readers:
         truth = reader.told(foreign, asked)
@@ -43,7 +43,7 @@ def test_a_compaction_and_an_update_change_no_answer(
     # What Spark deletes is what it finds.
     beyond = Filter(DOUBLE, ">", 100.0)
     everything = Filter(DOUBLE, "IS NOT NULL")
-    spark = Spark(delta_spark)
+    spark = Spark.quick(delta_spark)
     [deleted, there] = spark.told(foreign, [beyond, everything])
     lake_at(delta_spark, updated).sql("DELETE FROM TABLE WHERE f64 > 100")
     [left] = spark.told(updated, [everything])

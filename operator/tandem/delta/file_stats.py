@@ -66,10 +66,11 @@ def from_footer(
         if not isinstance(type_, PrimitiveType):
             continue
         names = [f.physical_name for f in path]
-        if type_.name in _FLOATS:
-            found = _of_floats(floats.column(index))
-        else:
-            found = _of_columns([group.column(index) for group in groups], type_)
+        found = (
+            _of_floats(floats.column(index))
+            if type_.name in _FLOATS
+            else _of_columns([group.column(index) for group in groups], type_)
+        )
         if found is None:
             continue
         nulls, low, high = found
