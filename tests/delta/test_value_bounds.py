@@ -18,7 +18,15 @@ import pytest
 from pyspark.sql import SparkSession
 
 from support.value_kinds import KINDS, OPERATORS, Kind, filters, tables
-from support.value_readers import Deltalake, DuckDB, Polars, Reader, Spark, differences, live_files
+from support.value_readers import (
+    Deltalake,
+    DuckDB,
+    Polars,
+    Reader,
+    SparkOnFiles,
+    differences,
+    live_files,
+)
 from support.value_tables import by_our_writer
 from tandem.delta import parquet_write
 from tandem.delta.float_bounds import FloatBounds
@@ -50,7 +58,7 @@ def test_no_filter_of_spark_loses_a_row(
     delta_spark: SparkSession, written: Path, kind: Kind
 ) -> None:
     asked = list(filters(kind, ("=", "<=", ">=")))
-    reader = Spark.quick(delta_spark)
+    reader = SparkOnFiles.quick(delta_spark)
     truth = reader.told(written, asked)
     assert differences(reader, truth, reader.found(written, asked), asked) == []
 

@@ -41,8 +41,10 @@ def test_no_operation_changes_an_answer(
     readers: list[Reader] = [Spark.quick(delta_spark), DuckDB(), Deltalake(), Polars()]
     wrong = []
     for kind in FOREIGN[writer]:
-        asked = list(filters(kind, OPERATORS))
         for reader in readers:
+            # Delta runs a job of Spark for each filter.
+            few = isinstance(reader, Spark)
+            asked = list(filters(kind, ("=", "<=", ">=") if few else OPERATORS))
             truth = reader.told(before, asked)
             wrong += differences(reader, truth, reader.found(after, asked), asked)
     assert wrong == []

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import unquote
 
 import duckdb
@@ -23,7 +23,7 @@ from tandem.delta.log import DeltaLog
 from tandem.storage import open_store
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 Ids = frozenset[int]
 Spelling = Callable[[pa.DataType, Any], str]
@@ -76,25 +76,38 @@ class Spark:
     session: SparkSession
     name: str = "Spark"
 
-    @staticmethod
-    def quick(session: SparkSession) -> Spark:
+    @classmethod
+    def quick(cls, session: SparkSession) -> Self:
         """Compiles no code, which takes longer than all that is read here. What is skipped by,
         and how, is as it is by default."""
         quick = session.newSession()
         quick.conf.set("spark.sql.codegen.wholeStage", "false")
         quick.conf.set("spark.sql.codegen.factoryMode", "NO_CODEGEN")
         quick.conf.set("spark.sql.adaptive.enabled", "false")
-        return Spark(quick)
+        return cls(quick)
+
+    def _source(self, root: Path) -> DataFrame:
+        return self.session.read.format("delta").load(str(root))
 
     def told(self, root: Path, filters: Sequence[Filter]) -> list[Ids]:
         texts = [_sql(f, for_spark, "nested.f") for f in filters]
-        rows = self.session.sql(f"SELECT {_projection(texts)} FROM delta.`{root}`").toArrow()
-        return _sets(rows, len(texts))
+        self._source(root).createOrReplaceTempView("t")
+        return _sets(self.session.sql(f"SELECT {_projection(texts)} FROM t").toArrow(), len(texts))
 
     def found(self, root: Path, filters: Sequence[Filter]) -> list[Ids]:
         texts = [_sql(f, for_spark, "nested.f") for f in filters]
-        rows = self.session.sql(_branches(texts, f"delta.`{root}`")).toArrow()
-        return _by_branch(rows, len(texts))
+        self._source(root).createOrReplaceTempView("t")
+        return _by_branch(self.session.sql(_branches(texts, "t")).toArrow(), len(texts))
+
+
+@dataclass(frozen=True)
+class SparkOnFiles(Spark):
+    """The live files alone: without Delta, which runs a job for each filter."""
+
+    name: str = "Spark on files"
+
+    def _source(self, root: Path) -> DataFrame:
+        return self.session.read.parquet(*live_files(root))
 
 
 @dataclass(frozen=True)
