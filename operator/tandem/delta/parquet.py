@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 from pyroaring import BitMap64
 
 from tandem.delta.conform import conform, find, nulls
+from tandem.delta.legacy_calendar import is_legacy, refuse_shifted
 from tandem.delta.missing import missing
 from tandem.delta.partition_text import to_scalar
 from tandem.delta.schema import StructType, column_mapping_mode, to_arrow_field
@@ -108,6 +109,7 @@ class DataFileReader:
             if f.name not in self._constants
         }
         self._candidates = candidates
+        self._legacy = is_legacy(self._file.metadata)
 
     def _open(self) -> Any:
         parquet = pq.ParquetFile(
@@ -160,6 +162,7 @@ class DataFileReader:
         Raises:
             CorruptDeletionVector: `dead` names a position beyond the last row.
             StorageError: the content cannot be decoded or does not fit the table's schema.
+            UnsupportedFeature: it has old dates in a calendar of Spark's own (`legacy_calendar`).
         """
         if dead and dead.max() >= self.num_rows:
             raise CorruptDeletionVector(
@@ -222,6 +225,8 @@ class DataFileReader:
                         dictionaries=self._dictionaries,
                     )
                 )
+            if self._legacy and constant is None:
+                refuse_shifted(array, path=self.path, column=wanted.name)
             arrays.append(array)
             # Nullable whatever the schema says: other writers do not always keep to it, and
             # readers answer what is there.
