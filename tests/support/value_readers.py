@@ -163,6 +163,9 @@ class Polars:
 
     def told(self, root: Path, filters: Sequence[Filter]) -> list[Ids]:
         rows = self._scan(root).collect()
+        # INT96 is nanoseconds without a zone here.
+        instant = pl.selectors.datetime("ns").cast(pl.Datetime("us")).dt.replace_time_zone("UTC")
+        rows = rows.with_columns(instant)
         named = [_polars(f).alias(f"c{n}") for n, f in enumerate(filters)]
         return _sets(rows.select("id", *named).to_arrow(), len(filters))
 
