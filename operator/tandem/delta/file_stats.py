@@ -1,7 +1,7 @@
 """Delta's statistics of a file that we wrote, from the Parquet footer that we just made.
 
-The footer has what is needed, so no value is looked at twice; only NaN must be counted by the
-writer, because Parquet leaves it out of its bounds while Spark sorts it above all numbers.
+The footer has what is needed, so no value is looked at twice; only of floats it says nothing
+(`float_bounds` has why, and what is known of them).
 Source: protocol, "Per-file Statistics". No I/O.
 """
 
@@ -10,9 +10,10 @@ from __future__ import annotations
 import datetime as dt
 import json
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
+from tandem.delta.float_bounds import FloatBounds, Seen
 from tandem.delta.schema import (
     ArrayType,
     DataType,
@@ -33,7 +34,8 @@ _NUMBER = re.compile(r"[+-]?[0-9]{1,9}")
 _PIECE = re.compile(r"\s*(?:`((?:[^`]|``)+)`|([^`.,\s](?:[^`.,]*[^`.,\s])?))\s*([.,]|$)")
 """A part of a name, in backquotes or not, and what follows it."""
 
-_BOUNDED = {"byte", "short", "integer", "long", "float", "double", "string", "date"}
+_FLOATS = {"float", "double"}
+_BOUNDED = {"byte", "short", "integer", "long", "string", "date"}
 _INSTANTS = {"timestamp", "timestamp_ntz"}
 _HIGHEST = "\U0010ffff"
 
@@ -42,14 +44,14 @@ def from_footer(
     metadata: Any,
     schema: StructType,
     configuration: Mapping[str, str],
-    with_nan: Collection[str] = (),
+    floats: FloatBounds,
 ) -> str:
     """The JSON text of `add.stats`; bounds are tight except for cut strings and times.
 
     Args:
         metadata: the footer of a file that holds the columns of `schema` in their order.
         schema: the columns in the file, logical names.
-        with_nan: Parquet paths of columns that hold a NaN.
+        floats: what the file's float columns hold.
     """
     minimum: dict[str, Any] = {}
     maximum: dict[str, Any] = {}
@@ -69,25 +71,15 @@ def from_footer(
         if not isinstance(type_, PrimitiveType):
             continue
         names = [f.physical_name for f in path]
-        columns = [group.column(index) for group in groups]
-        footers = [c.statistics for c in columns]
-        if any(f is None or not f.has_null_count for f in footers):
-            continue
-        nulls = sum(f.null_count for f in footers)
-        _set(null_count, names, nulls)
-        bounded = [f for f in footers if f.has_min_max]
-        # A row group without bounds has only nulls, or something Parquet could not bound.
-        whole = all(
-            f.has_min_max or f.null_count == c.num_values
-            for f, c in zip(footers, columns, strict=True)
+        found = (
+            _of_floats(floats.column(index))
+            if type_.name in _FLOATS
+            else _of_columns([group.column(index) for group in groups], type_)
         )
-        if not bounded or not whole or (columns and columns[0].path_in_schema in with_nan):
+        if found is None:
             continue
-        try:
-            low = _lower(min(f.min for f in bounded), type_)
-            high = _upper(max(f.max for f in bounded), type_)
-        except (OverflowError, ValueError):
-            continue  # a time beyond Python's calendar, which ends with the year 9999
+        nulls, low, high = found
+        _set(null_count, names, nulls)
         if low is not None and high is not None:
             _set(minimum, names, low)
             _set(maximum, names, high)
@@ -109,6 +101,32 @@ def _limit(configuration: Mapping[str, str]) -> int:
     text = configuration.get(INDEXED_COLUMNS, "").strip()
     number = int(text) if _NUMBER.fullmatch(text) else DEFAULT_INDEXED
     return number if number >= -1 else DEFAULT_INDEXED
+
+
+def _of_floats(seen: Seen) -> tuple[int, Any, Any]:
+    """(nulls, lower bound, upper bound)."""
+    return seen.nulls, to_json_value(seen.low), to_json_value(seen.high)
+
+
+def _of_columns(columns: list[Any], type_: PrimitiveType) -> tuple[int, Any, Any] | None:
+    """The same of the chunks of a column that has statistics; None if they have no counts."""
+    footers = [c.statistics for c in columns]
+    if any(f is None or not f.has_null_count for f in footers):
+        return None
+    nulls = sum(f.null_count for f in footers)
+    bounded = [f for f in footers if f.has_min_max]
+    # A row group without bounds has only nulls, or something Parquet could not bound.
+    whole = all(
+        f.has_min_max or f.null_count == c.num_values for f, c in zip(footers, columns, strict=True)
+    )
+    if not bounded or not whole:
+        return nulls, None, None
+    try:
+        low = _lower(min(f.min for f in bounded), type_)
+        high = _upper(max(f.max for f in bounded), type_)
+    except (OverflowError, ValueError):
+        return nulls, None, None  # a time beyond Python calendar, which ends with the year 9999
+    return nulls, low, high
 
 
 def _chosen(configuration: Mapping[str, str]) -> list[tuple[str, ...]] | None:

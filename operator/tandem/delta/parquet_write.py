@@ -22,12 +22,13 @@ from types import TracebackType
 from typing import Any, Self
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tandem.delta.conform import all_nullable, relabel
 from tandem.delta.file_stats import from_footer
+from tandem.delta.float_bounds import FloatBounds, paths_without_floats
 from tandem.delta.parquet import TableFormat
+from tandem.delta.parquet_footer import HeldTail, with_floats
 from tandem.delta.schema import Field, to_arrow_field
 from tandem.errors import UnsupportedFeature
 from tandem.storage.store import Store
@@ -220,7 +221,7 @@ class ParquetDataWriter:
                     metadata,
                     self._table.data_schema,
                     self._table.configuration,
-                    file.with_nan,
+                    file.floats,
                 ),
                 partition_values=self._values,
             )
@@ -259,15 +260,19 @@ class _OpenFile:
         dictionary: Sequence[str] | None,
     ) -> None:
         self.path = path
-        self.with_nan: set[str] = set()
+        self.floats = FloatBounds()
         self._metadata: list[Any] = []
+        bounded = paths_without_floats(schema)
         self._sink: Any = store.open_output(path)
+        self._tail = HeldTail(self._sink)
         self._writer = pq.ParquetWriter(
-            self._sink,
+            self._tail,
             schema,
             compression=compression.codec,
             compression_level=compression.level,
             use_dictionary=True if dictionary is None else list(dictionary),
+            # Those of floats come with the footer: Arrow's would hide NaN (`float_bounds`).
+            write_statistics=bounded,
             # Ours is the logical schema in the log; Arrow's own would bring types that other
             # readers do not expect back (dictionaries, large strings).
             store_schema=False,
@@ -282,25 +287,16 @@ class _OpenFile:
         return int(self._sink.tell())
 
     def write(self, table: pa.Table) -> None:
-        for name, column in zip(table.schema.names, table.columns, strict=True):
-            self._note_nan(name, column)
-        self._writer.write_table(table, row_group_size=max(table.num_rows, 1))
-
-    def _note_nan(self, path: str, column: Any) -> None:
-        if path in self.with_nan:
-            return
-        if pa.types.is_floating(column.type):
-            if pc.any(pc.is_nan(column)).as_py():
-                self.with_nan.add(path)
-        elif pa.types.is_struct(column.type):
-            for index in range(column.type.num_fields):
-                child = column.type.field(index)
-                if pa.types.is_floating(child.type) or pa.types.is_struct(child.type):
-                    self._note_nan(f"{path}.{child.name}", pc.struct_field(column, [index]))
+        for start in range(0, table.num_rows, GROUP_ROWS):
+            group = table.slice(start, GROUP_ROWS)
+            self.floats.add(group)
+            self._writer.write_table(group, row_group_size=group.num_rows)
 
     def close(self) -> tuple[Any, int]:
         """(footer, size in bytes); the file is visible afterwards."""
+        self._tail.hold()
         self._writer.close()
+        self._tail.release(lambda footer: with_floats(footer, self.floats))
         size = self.size
         self._sink.close()
         return self._metadata[0], size

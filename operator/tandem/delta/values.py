@@ -57,6 +57,9 @@ def _text(value: Any) -> str | None:
             return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
         case Decimal():
             return format(value, "f")
+        case float() if not math.isfinite(value):
+            # As Java spells them, and reads them back: `nan` and `inf` fail in Trino.
+            return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
         case _:
             return str(value)
 

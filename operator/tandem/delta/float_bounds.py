@@ -1,0 +1,106 @@
+"""What a data file tells of its floats: bounds that every reader may skip by, or none.
+
+Arrow's Parquet writer leaves NaN out of the bounds of a column, and Spark, which sorts NaN above
+all numbers, skips rows by them that it should find. Whether a column will hold NaN is not known
+when its file is begun. So Arrow writes no statistics of floats here; `FloatBounds` looks at the
+values, for Delta's statistics and for those of each row group, which `parquet_footer` adds when
+the file is finished (decision 0090). No I/O.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import reduce
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+_FLOATS = frozenset({"FLOAT", "DOUBLE"})
+
+
+def paths_without_floats(schema: pa.Schema) -> list[str]:
+    """Parquet paths of the leaves, at any depth, that are no floats in a file of this schema.
+
+    A path that a float shares is left out: a name may contain the dot that separates names.
+    """
+    sink = pa.BufferOutputStream()
+    pq.write_metadata(schema, sink, store_schema=False)
+    leaves = pq.read_metadata(pa.BufferReader(sink.getvalue())).schema
+    columns = [leaves.column(index) for index in range(len(leaves))]
+    floats = {c.path for c in columns if c.physical_type in _FLOATS}
+    return [c.path for c in columns if c.path not in floats]
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """The values of a float column. `low` and `high` are None where no bounds can be told: there
+    is NaN, which Parquet and JSON have no bound for, or no value. A zero bounds both zeros."""
+
+    nulls: int = 0
+    low: float | None = None
+    high: float | None = None
+    nan: bool = False
+
+    @staticmethod
+    def of(values: pa.ChunkedArray) -> Seen:
+        nulls = values.null_count
+        if pc.any(pc.is_nan(values)).as_py():
+            return Seen(nulls, nan=True)
+        found = pc.min_max(values).as_py()
+        if found["min"] is None:
+            return Seen(nulls)
+        # Whoever takes -0.0 for less than 0.0 must find both by either.
+        return Seen(nulls, found["min"] or -0.0, found["max"] or 0.0)
+
+    def joined(self, other: Seen) -> Seen:
+        """Of the values of both."""
+        nulls = self.nulls + other.nulls
+        if self.nan or other.nan:
+            return Seen(nulls, nan=True)
+        lows = [low for low in (self.low, other.low) if low is not None]
+        highs = [high for high in (self.high, other.high) if high is not None]
+        return Seen(nulls, min(lows, default=None), max(highs, default=None))
+
+
+@dataclass(slots=True)
+class FloatBounds:
+    """What was seen of a file's float columns outside of lists and maps, by row group; the keys
+    are the indexes of their Parquet columns."""
+
+    groups: list[dict[int, Seen]] = field(default_factory=list)
+
+    def add(self, rows: pa.Table) -> None:
+        """Look at the rows of the next row group."""
+        group: dict[int, Seen] = {}
+        index = 0
+        for column in rows.columns:
+            for offset, values in _floats(column):
+                group[index + offset] = Seen.of(values)
+            index += _width(column.type)
+        self.groups.append(group)
+
+    def column(self, index: int) -> Seen:
+        """Of all row groups."""
+        return reduce(Seen.joined, (g[index] for g in self.groups if index in g), Seen())
+
+
+def _floats(column: pa.ChunkedArray) -> Iterator[tuple[int, pa.ChunkedArray]]:
+    """(leaves before it, values) of every float in a column; null where its parent is."""
+    if pa.types.is_floating(column.type):
+        yield 0, column
+    elif pa.types.is_struct(column.type):
+        before = 0
+        for position, child in enumerate(column.type):
+            if pa.types.is_floating(child.type) or pa.types.is_struct(child.type):
+                for offset, values in _floats(pc.struct_field(column, [position])):
+                    yield before + offset, values
+            before += _width(child.type)
+
+
+def _width(type_: pa.DataType) -> int:
+    """The Parquet columns of a type."""
+    if pa.types.is_dictionary(type_) or not pa.types.is_nested(type_):
+        return 1
+    return sum(_width(type_.field(index).type) for index in range(type_.num_fields))

@@ -1,0 +1,50 @@
+"""Type × extreme value × filter × operation × reader: a rewrite of ours changes no answer.
+
+Truth is what each engine says of the foreign table when it cannot skip. Foreign writers are Spark
+with default settings (instants are INT96) and deltalake. `tests/delta/test_value_bounds.py` is
+the part of it that `make test` runs.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from support.value_kinds import KINDS, OPERATORS, filters, tables
+from support.value_operations import KINDS_OF_SPARK, OPERATIONS, ingested, rewritten
+from support.value_readers import Deltalake, DuckDB, Polars, Reader, Spark, differences
+from support.value_tables import by_deltalake, by_spark
+
+FOREIGN = {"deltalake": KINDS, "spark": KINDS_OF_SPARK}
+
+
+@pytest.fixture(scope="module")
+def foreign(delta_spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    root = tmp_path_factory.mktemp("values")
+    by_deltalake(root / "deltalake", tables(KINDS))
+    by_spark(delta_spark, root / "spark", tables(KINDS_OF_SPARK))
+    return {"deltalake": root / "deltalake", "spark": root / "spark"}
+
+
+@pytest.mark.parametrize("operation", [*OPERATIONS, "ingest"])
+@pytest.mark.parametrize("writer", FOREIGN)
+def test_no_operation_changes_an_answer(
+    delta_spark: SparkSession, foreign: dict[str, Path], writer: str, operation: str
+) -> None:
+    before = foreign[writer]
+    if operation == "ingest":
+        after = ingested(delta_spark, before)
+    else:
+        after = rewritten(delta_spark, before, operation)
+    readers: list[Reader] = [Spark.quick(delta_spark), DuckDB(), Deltalake(), Polars()]
+    wrong = []
+    for kind in FOREIGN[writer]:
+        for reader in readers:
+            # Delta runs a job of Spark for each filter.
+            few = isinstance(reader, Spark)
+            asked = list(filters(kind, ("=", "<=", ">=") if few else OPERATORS))
+            truth = reader.told(before, asked)
+            wrong += differences(reader, truth, reader.found(after, asked), asked)
+    assert wrong == []
