@@ -112,7 +112,8 @@ def evaluate(
     round_: int,
 ) -> None:
     """Evaluate the statement on the live rows of `inputs` and publish the round's result."""
-    from tandem.spark.datasource import MATCHES, to_file
+    from tandem.spark.ipc import to_file
+    from tandem.spark.row_files import MATCHES
 
     spec = control.spec
     live = sum(i.rows - cardinality(i) for i in inputs)
@@ -159,7 +160,7 @@ def evaluate(
 def _statement(rows: DataFrame, job: StatementJob, schema: StructType) -> DataFrame:
     from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
-    from tandem.spark.datasource import HIDDEN
+    from tandem.spark.row_files import HIDDEN
 
     found = rows.filter(F.expr(job.where))
     hidden = [F.col(name) for name in HIDDEN]
@@ -221,7 +222,8 @@ def read_rows(
     """The live rows of `inputs` (of this table, or of another) as a DataFrame."""
     from pyspark.sql.types import IntegerType, LongType, StructField, StructType
 
-    from tandem.spark.datasource import INPUT, NAME, POSITION, Work, put_work
+    from tandem.spark.datasource import NAME, put_work
+    from tandem.spark.row_files import INPUT, POSITION, Work
 
     of = table or control.spec.table
     schema = table_schema(of)
@@ -243,7 +245,8 @@ def read_rows(
 
 def write_rows(control: Control, rows: DataFrame, target_file_size: int, round_: int) -> Answer:
     """Write rows as data files of the table; hidden columns become matches."""
-    from tandem.spark.datasource import NAME, Answer, Work, put_work
+    from tandem.spark.datasource import NAME, Answer, put_work
+    from tandem.spark.row_files import Work
 
     work = Work(
         table=control.spec.table,
