@@ -4,8 +4,11 @@
 arithmetic raises. `tame` has values with which arithmetic comes to a result.
 """
 
+# ruff: noqa: E501  -- the pools are easier to read in wide rows.
+
 from __future__ import annotations
 
+import itertools
 import random
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -87,7 +90,8 @@ def _column(
     if pa.types.is_list(kind):
         return pa.array([chance.choice([None, [], [1, 2]]) for _ in range(rows)], kind)
     pool = pools[str(kind)]
-    values = [*pool, None, *(chance.choice([*pool, None]) for _ in range(rows - len(pool) - 1))]
+    more = range(rows - len(pool) - 1)
+    values = [*pool, None, *(chance.choice([*pool, None]) for _ in more)][:rows]
     chance.shuffle(values)
     storage = pa.int32() if pa.types.is_date(kind) else pa.int64()
     if pa.types.is_temporal(kind):
@@ -148,3 +152,67 @@ def _text(chance: random.Random, kind: str, depth: int) -> str:
         return f"({_text(chance, kind if name == 'same' else name, depth - 1)})"
 
     return _PLACE.sub(fill, template)
+
+
+OF_A_TYPE = {
+    "boolean": ["b", "TRUE", "NULL"],
+    "integer": ["i8", "i64", "st.x", "0", "-1", "7S", "9223372036854775807"],
+    "float": ["f32", "g64", "1.1F", "1e308", "0.0D"],
+    "decimal": ["dec", "wide", "1.5", "99999999999999999999", "12345678901234567890.5"],
+    "string": ["s", "st.y.z", "''", "'10'", "'2013-03-31'"],
+    "binary": ["bin", "X'00FF'"],
+    "date": ["d", "DATE '2013-03-31'"],
+    "time": ["ts", "ntz", "TIMESTAMP '2013-03-31 01:00:00'", "TIMESTAMP_NTZ '1969-12-31 23:59:59.999999'"],
+}  # fmt: skip
+"""Operands by kind: columns, and constants of the kind and at its ends."""
+NUMBERS = [*OF_A_TYPE["integer"], *OF_A_TYPE["float"], *OF_A_TYPE["decimal"]]
+MOMENTS = [*OF_A_TYPE["date"], *OF_A_TYPE["time"], "'2013-03-31'", "'2013-03-31 01:00:00'"]
+TARGETS = ["boolean", "tinyint", "smallint", "int", "bigint", "float", "double", "string", "date",
+           "timestamp", "timestamp_ntz", "decimal(7, 3)", "decimal(38, 0)", "decimal(38, 30)", "decimal(3, 0)"]  # fmt: skip
+PATTERNS = ["'a%'", "'%b'", "'%b%'", "'a_c'", "'_'", "'__'", "'%'", "''", "'%%'", "'a%c'", "'a\\\\%b\\\\_c'", "'%\n%'",
+            "'a!%b!_c' ESCAPE '!'", "'_\n_'", "'%😀%'", "'%\\'%'", "'it%s'", "'.*'", "'%\\\\%%'", "'%__%'", "'%\\0%'",
+            "'/_%' ESCAPE '/'", "'x_%'", "'e_'", "'[a]%'"]  # fmt: skip
+LISTS = {
+    "i32": "1, 7, 16777217", "i64": "0, -1, 9007199254740993", "i8": "1000, 7", "dec": "1.5, 7, 0.01, 99999999.99",
+    "wide": "1.5, 0.000000000000000001", "s": "'', 'abc', 'ß', '😀', 'x'", "bin": "X'', X'00FF', X'80'", "b": "TRUE",
+    "d": "DATE '2013-03-31', DATE '1970-01-01'", "f64": "0.0D, 1.1D", "f32": "1.1F, 7", "st.x": "7, 3",
+    "ts": "TIMESTAMP '2013-03-31 01:00:00', TIMESTAMP '1970-01-01'",
+    "ntz": "TIMESTAMP_NTZ '2013-03-31 02:30:00', TIMESTAMP_NTZ '1970-01-01'",
+}  # fmt: skip
+
+
+def combinations() -> list[str]:
+    """Every operator that is evaluated here, with operands of every type that it takes."""
+    kinds = [NUMBERS, MOMENTS, *(OF_A_TYPE[kind] for kind in ("boolean", "string", "binary"))]
+    pairs = [pair for kind in kinds for pair in itertools.product(kind, kind) if len(set(pair)) > 1]
+    comparisons = itertools.cycle(["=", "!=", "<", "<=", ">", ">=", "<=>"])
+    made = [f"{a} {next(comparisons)} {b}" for _ in range(3) for a, b in pairs]
+    made += [f"{a} {op} {a}" for kind in kinds for a in kind for op in ("=", "<", "<=", "<=>")]
+    numbers = list(itertools.product(NUMBERS, NUMBERS))
+    operators = itertools.cycle(["+", "*", "-", "/", "DIV", "%"])
+    made += [f"{a} {next(operators)} {b}" for _ in range(2) for a, b in numbers]
+    others = itertools.cycle([
+        "CASE WHEN b THEN {a} ELSE {b} END", "coalesce({a}, {b})", "nullif({a}, {b})", "{a} IN ({b}, NULL)",
+        "{a} NOT IN ({b}, {b})", "{a} BETWEEN {b} AND {a}", "{a} NOT BETWEEN {b} AND {b}", "if(b2, {b}, {a})",
+    ])  # fmt: skip
+    made += [next(others).format(a=a, b=b) for a, b in pairs]
+    operands = [item for items in OF_A_TYPE.values() for item in items]
+    made += [f"CAST({a} AS {target})" for a in operands for target in TARGETS]
+    tests = ("{} IS NULL", "NOT {}", "-({})", "+({})", "abs({})", "isnan({})", "length({})", "{} IS NOT TRUE",
+             "{} IS UNKNOWN", "{} IS NOT FALSE", "{} || 'x'", "concat({}, s)")  # fmt: skip
+    made += [test.format(a) for a in operands for test in tests]
+    made += ["arr IS NULL", "st IS NOT NULL", "st.y IS NULL"]
+    made += [f"{a} {no}LIKE {p}" for p in PATTERNS for a, no in (("s", ""), ("u", "NOT "))]
+    parts = ("''", "'a'", "'😀'", "'%'", "'\\0'", "'bc'", "NULL")
+    made += [f"{f}(s, {p})" for f in ("startswith", "endswith", "contains") for p in parts]
+    for column, items in LISTS.items():
+        made += [
+            f"{column} {no}IN ({items}{null})" for no in ("", "NOT ") for null in ("", ", NULL")
+        ]
+        # Spark looks up more than ten constants in a set.
+        made.append(f"{column} IN ({', '.join([items] * 6)})")
+        different = ", ".join(
+            f"CAST({n} AS STRING)" if column == "s" else str(n) for n in range(12)
+        )
+        made.append(f"{column} IN ({different})")
+    return list(dict.fromkeys(made))

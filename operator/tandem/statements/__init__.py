@@ -1,7 +1,8 @@
 """`where` and `set`: a user's text becomes a typed tree, and the tree canonical Spark SQL.
 
-No text of a user reaches Spark as it came. Pure: no I/O, no Spark; only Spark ever evaluates a
-statement, so that there is one answer. The accepted language is in docs/statements.md.
+No text of a user reaches Spark as it came. Pure: no I/O, no Spark. Spark says what a statement
+means; `local` evaluates the part for which tests prove that its answer is the same. The accepted
+language is in docs/statements.md.
 """
 
 from tandem.statements.dialect import SPARK_SESSION_CONF

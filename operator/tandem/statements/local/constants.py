@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from decimal import Decimal
 from typing import Any
@@ -22,6 +23,9 @@ def constant(node: tree.Literal) -> Any:
     value: Any = node.value
     if value is None:
         return pa.scalar(None, arrow_type(node.type))
+    if node.type.name in ("float", "double") and _is_negative_zero(value):
+        # Spark takes -0.0 and 0.0 for one constant when it shares equal expressions.
+        return None
     if node.type.name == "float":
         value = _nearest_float(value)
     elif node.type.name == "decimal":
@@ -45,6 +49,10 @@ def constant_as(node: tree.Literal, target: DataType) -> Any:
     elif target.name in ("timestamp", "timestamp_ntz"):
         found = parse_timestamp(value, zoned=target.name == "timestamp")
     return None if found is None else pa.scalar(found, arrow_type(target))
+
+
+def _is_negative_zero(value: float | Decimal) -> bool:
+    return value == 0 and math.copysign(1, value) < 0
 
 
 def _nearest_float(value: Decimal) -> np.float32 | None:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from decimal import Decimal
+from typing import Any, Final, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -25,10 +26,12 @@ from tandem.statements.types import BOOLEAN, NULL, STRING, DataType, as_decimal
 Step = Callable[[Rows], Value]
 
 _COMPARISONS: Final = frozenset({"=", "!=", "<", "<=", ">", ">=", "<=>"})
+_EQUALITIES: Final = frozenset({"=", "!=", "<=>"})
 _MAX_CHAIN: Final = 50
 """Items of an IN list that are compared one after the other. Of floats, Spark looks up more
 than ten (`spark.sql.optimizer.inSetConversionThreshold`) in a set of its own."""
 _MAX_FLOATS: Final = 10
+_NEGATED_DIGITS: Final = 34
 
 
 @dataclass(frozen=True)
@@ -57,10 +60,13 @@ class LocalExpression:
 
         Raises: NeedsSpark.
         """
-        return pc.indices_nonzero(kernels.is_true(self.evaluate(rows))).cast(pa.int64())
+        found = self.evaluate(rows)
+        if self.type == NULL:
+            return pa.array([], pa.int64())
+        return pc.indices_nonzero(kernels.is_true(found)).cast(pa.int64())
 
 
-class Outside(Exception):  # noqa: N818 - no failure: compile_expression answers None
+class Outside(Exception):
     """A node that is not in the proven subset."""
 
 
@@ -149,6 +155,8 @@ class _Compiler:
         step, data_type = self.step(node.operand), node.type
         if node.op == "+":
             return step
+        # Spark rounds a negated decimal to 34 digits.
+        need(data_type.precision <= _NEGATED_DIGITS)
         return lambda rows: kernels.negate(step(rows), data_type)
 
     def binary(self, node: tree.Binary) -> Step:
@@ -188,6 +196,7 @@ class _Compiler:
         return step
 
     def comparison(self, op: str, left: Expr, right: Expr) -> Step:
+        need(op in _EQUALITIES or not _beyond_integers(left, right))
         (one, other), met = self.together((left, right))
         if met == NULL:
             known = pa.scalar(True if op == "<=>" else None, pa.bool_())
@@ -232,8 +241,9 @@ class _Compiler:
 
     def is_test(self, node: tree.IsTest) -> Step:
         if node.what == "NULL":
-            opaque = isinstance(node.value, tree.ColumnRef)
-            value = self.column(node.value) if opaque else self.step(node.value)
+            # Columns of any type may be NULL, those with which nothing is computed as well.
+            whole = node.value
+            value = self.column(whole) if isinstance(whole, tree.ColumnRef) else self.step(whole)
             return _negated(lambda rows: pc.is_null(value(rows)), node.negated)
         tested = self.converted(node.value, BOOLEAN)
         tests: dict[str, Callable[[Value], Value]] = {
@@ -313,7 +323,7 @@ class _Compiler:
             case "startswith" | "endswith" | "contains":
                 need(args[0].type == STRING and isinstance(args[1], tree.Literal))
                 need(args[1].type == STRING)
-                value, part = self.step(args[0]), str(args[1].value)
+                value, part = self.step(args[0]), str(cast(tree.Literal, args[1]).value)
                 kernel = _PARTS[node.function]
                 return lambda rows: kernel(value(rows), part)
             case _:
@@ -345,6 +355,17 @@ def _is_cut(met: DataType, nodes: Iterable[Expr]) -> bool:
                for e in exact)  # fmt: skip
 
 
+def _beyond_integers(left: Expr, right: Expr) -> bool:
+    """Whether an integer is compared with a decimal constant that no BIGINT reaches. Spark knows
+    the answer then, and gives it for NULL, too (DecimalPrecision.integralAndDecimalLiteral)."""
+    for node, other in ((left, right), (right, left)):
+        if isinstance(node, tree.Literal) and node.type.name == "decimal":
+            value = Decimal(str(node.value or 0))
+            if other.type.is_integral and not -(2**63) <= value < 2**63:
+                return True
+    return False
+
+
 def _integral(*nodes: Expr) -> bool:
     return all(node.type.is_integral for node in nodes)
 
@@ -360,11 +381,8 @@ def _in_set(value: Step, items: Sequence[Step], met: DataType) -> Step:
         constants = [item(nothing) for item in items]
     except pa.ArrowException as error:
         raise Outside("a constant does not fit the type of the list") from error
-    known = [c.as_py() for c in constants if c.is_valid]
-    if met.name.startswith("timestamp"):
-        listed = pa.concat_arrays([pa.repeat(c, 1) for c in constants if c.is_valid])
-    else:
-        listed = pa.array(known, arrow_type(met))
+    known = [pa.repeat(item, 1) for item in constants if item.is_valid]
+    listed = pa.concat_arrays([pa.array([], arrow_type(met)), *known])
     missing = pa.scalar(None, pa.bool_())
     has_null = len(known) < len(items)
 

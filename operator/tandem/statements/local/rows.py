@@ -16,7 +16,7 @@ from tandem.delta.schema import PrimitiveType, to_arrow_type
 from tandem.statements.types import DataType
 
 
-class NeedsSpark(Exception):  # noqa: N818 - no failure: the caller lets Spark evaluate instead
+class NeedsSpark(Exception):
     """These rows cannot be evaluated here.
 
     Either Spark would raise on one of them (an overflow, a division by zero, a value that does

@@ -50,9 +50,7 @@ class LocalStatement:
         return Found(matched, rewritten(table.take(matched), self.assignments, chosen))
 
 
-def rewritten(
-    before: pa.Table, assignments: Mapping[str, LocalExpression], rows: Rows
-) -> pa.Table:
+def rewritten(before: pa.Table, assignments: Mapping[str, LocalExpression], rows: Rows) -> pa.Table:
     """The rows with the columns set. Raises: NeedsSpark; KeyError for a column that is not
     there."""
     after = before

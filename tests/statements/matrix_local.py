@@ -1,0 +1,38 @@
+"""`make matrix`: all combinations of operators and types, and many random expressions, evaluated
+without Spark and by Spark. `test_local.py` has a part of them."""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING
+
+import pytest
+
+from support.local_judge import Judge, compiled
+from support.statement_tables import combinations, expressions, extreme, tame
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+PARTS = 8
+
+
+@pytest.fixture(scope="module")
+def judges(spark: SparkSession) -> tuple[Judge, Judge]:
+    return Judge(spark, extreme()), Judge(spark, tame())
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_combinations_have_the_values_of_spark(judges: tuple[Judge, Judge], part: int) -> None:
+    found = compiled(combinations()[part::PARTS])
+    assert len(found) > 150
+    assert [line for judge in judges for line in judge.differences(found)] == []
+
+
+@pytest.mark.parametrize("seed", range(100, 100 + PARTS))
+def test_random_expressions_have_the_values_of_spark(
+    judges: tuple[Judge, Judge], seed: int
+) -> None:
+    found = compiled(list(itertools.islice(expressions(seed), 2_000)))
+    assert len(found) > 800
+    assert [line for judge in judges for line in judge.differences(found)] == []
