@@ -40,10 +40,11 @@ from tandem.statements.local import (
 )
 from tandem.statements.statement import Statement, parse_statement
 
-MAX_ROWS = 100_000
-"""Rows of a round: about a tenth of a second of work."""
-MAX_BYTES = 64 << 20
-"""Size of the files of a round: whole columns of them are in memory."""
+MAX_ROWS = 1_000_000
+"""Rows of a round: about a second of work, a tenth of what a job needs for them."""
+PART_ROWS = 100_000
+PART_BYTES = 32 << 20
+"""Rows and size of the files that are in memory at a time."""
 
 _HIDDEN = (INPUT, POSITION)
 _RECORD = [pa.field("source_1", pa.int64()), pa.field("source_2", pa.int64())]
@@ -63,10 +64,11 @@ class ArrowRounds:
 
     def rows(self, work: Work, inputs: Sequence[InputFile]) -> SmallAnswer | None:
         evaluator = self._current(work)
-        if evaluator is None or not _is_small(inputs):
+        parts = _parts(inputs)
+        if evaluator is None or parts is None:
             return None
         try:
-            return evaluator.rows(inputs)
+            return _joined([(first, evaluator.rows(part)) for first, part in parts])
         except (NeedsSpark, StatementFailed):
             return None
 
@@ -88,10 +90,40 @@ class ArrowRounds:
         return self._evaluator
 
 
-def _is_small(inputs: Sequence[InputFile]) -> bool:
-    live = sum(i.rows - (len(from_base64(i.dv)) if i.dv else 0) for i in inputs)
-    inside = not any("://" in i.logged_path or i.logged_path.startswith("/") for i in inputs)
-    return inside and live <= MAX_ROWS and sum(i.size for i in inputs) <= MAX_BYTES
+def _parts(inputs: Sequence[InputFile]) -> list[tuple[int, Sequence[InputFile]]] | None:
+    """What is evaluated at a time: the number of the first input, and the inputs. None if a round
+    of them is not small, or they are not the table's own files."""
+    rows = [i.rows - (len(from_base64(i.dv)) if i.dv else 0) for i in inputs]
+    large = any(r > PART_ROWS or i.size > PART_BYTES for r, i in zip(rows, inputs, strict=True))
+    outside = any("://" in i.logged_path or i.logged_path.startswith("/") for i in inputs)
+    if large or outside or sum(rows) > MAX_ROWS:
+        return None
+    parts: list[tuple[int, Sequence[InputFile]]] = []
+    first = in_rows = in_bytes = 0
+    for number, (live, input_) in enumerate(zip(rows, inputs, strict=True)):
+        if in_rows + live > PART_ROWS or in_bytes + input_.size > PART_BYTES:
+            parts.append((first, inputs[first:number]))
+            first, in_rows, in_bytes = number, 0, 0
+        in_rows, in_bytes = in_rows + live, in_bytes + input_.size
+    return [*parts, (first, inputs[first:])]
+
+
+def _joined(answers: Sequence[tuple[int, SmallAnswer]]) -> SmallAnswer:
+    """Answers about parts of the inputs as one about all. In each, `input` and `output` count its
+    own files; there are no fresh ones."""
+    if len(answers) == 1:
+        return answers[0][1]
+    outputs: list[OutputFile] = []
+    tables = []
+    for first, answer in answers:
+        found = answer.matches
+        which = pc.add(found["input"], pa.scalar(first, pa.int32()))
+        there = pc.greater_equal(found["output"], 0)
+        shifted = pc.add(found["output"], pa.scalar(len(outputs), pa.int32()))
+        moved = pc.if_else(there, shifted, found["output"])
+        tables.append(found.set_column(0, "input", which).set_column(2, "output", moved))
+        outputs += answer.outputs
+    return SmallAnswer(pa.concat_tables(tables), tuple(outputs))
 
 
 def _evaluator(work: Work, spec: JobSpec, copy: SourceCopy | None) -> _Statement | _Merge | None:
