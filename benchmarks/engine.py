@@ -37,6 +37,19 @@ class Engine:
     def update(self, where: str, table: Path | None = None, **set_: str) -> str:
         return self._perform("TableUpdate", {"update": {"where": where, "set": set_}}, table)
 
+    def remove(self, where: str, table: Path | None = None) -> str:
+        return self._perform("TableUpdate", {"delete": {"where": where}}, table)
+
+    def merge(self, source: Path, table: Path | None = None) -> str:
+        """An upsert by `id`: `v` grows where there is a row, all columns are inserted else."""
+        merge = {
+            "source": {"format": "Parquet", "location": source.as_uri()},
+            "on": "t.id = s.id",
+            "whenMatched": [{"update": {"set": {"v": "t.v + 1"}}}],
+            "whenNotMatched": [{"insertAll": {}}],
+        }
+        return self._perform("TableUpdate", {"merge": merge}, table)
+
     def _perform(self, kind: str, spec: dict[str, Any], table: Path | None) -> str:
         """`ok`, `superseded`, `nothing` (there was nothing to do), or `aborted: why`."""
         from tandem.errors import Reason

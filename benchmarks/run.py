@@ -32,6 +32,7 @@ NAMES = (
     "goodput",
     "crowd",
     "busy",
+    "converge",
     "longevity",
     "locks",
     "resources",

@@ -11,9 +11,9 @@ from support.quick_lake import make
 from support.rows import SCHEMA
 from tandem.errors import InvalidSpec, Reason
 from tandem.spark import merge_source
-from tandem.spark.datasource import INPUT, POSITION
 from tandem.spark.job import MergeJob
 from tandem.spark.merge_writer import FATE
+from tandem.spark.row_files import INPUT, POSITION
 from tandem.spec.status import OperationStatus, Phase
 
 

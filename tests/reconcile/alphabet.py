@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from reconcile.ours import (
     Layout,
@@ -83,6 +83,11 @@ MIXED_WITHOUT_INSERTS = Merge(
 SERIALIZABLE_MERGE = Merge(
     "serializable merge", UPSERT.matches, UPSERT.change, Isolation.SERIALIZABLE, keys=UPSERT.keys
 )
+# Rounds and inserts that are evaluated without a job.
+SMALL_UPSERT = replace(UPSERT, name="small upsert", small=True)
+SMALL_KEEPING_MERGE = replace(KEEPING_MERGE, name="small merge that keeps rows", small=True)
+SMALL_INSERT_ONLY = replace(INSERT_ONLY, name="small insert-only merge", small=True)
+SMALL_SERIALIZABLE_MERGE = replace(SERIALIZABLE_MERGE, name="small serializable merge", small=True)
 
 # --- Layouts: none of them keeps the order of rows ----------------------------------------------
 
@@ -218,6 +223,10 @@ OURS: Sequence[Operation] = (
     statement_of_ours(MIXED_WITHOUT_INSERTS, rounds=1),
     statement_of_ours(INSERT_ONLY),
     statement_of_ours(SERIALIZABLE_MERGE),
+    statement_of_ours(SMALL_UPSERT, rounds=1),
+    statement_of_ours(SMALL_KEEPING_MERGE, rounds=1),
+    statement_of_ours(SMALL_INSERT_ONLY, rounds=1),
+    statement_of_ours(SMALL_SERIALIZABLE_MERGE),
 )
 
 ALPHABET: tuple[Operation, ...] = (*THEIRS, *OURS)

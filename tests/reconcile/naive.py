@@ -177,3 +177,15 @@ def merges_look_once(
         return statement.decide(progress, commits, **more)
     told = tuple(replace(commit, kind=ChangeKind.BLIND_APPEND) for commit in commits)
     return statement.decide(progress, told, **more)
+
+
+def inserts_stay_as_they_are(
+    progress: statement.StatementProgress, commits: Sequence[CommitSummary], **more: Any
+) -> statement.Outcome:
+    """Take other matches for a reason to go on, not to determine the inserts again."""
+    outcome = statement.decide(progress, commits, **more)
+    while isinstance(outcome, statement.Reinsert):
+        progress = statement.inserted(outcome.progress, progress.fresh)
+        commits = [c for c in commits if c.version > progress.evaluated_at]
+        outcome = statement.decide(progress, commits, **more)
+    return outcome

@@ -20,6 +20,7 @@ from tandem.reconcile.matches import KEPT, FileMatches, InsertFile, RoundResult
 from tandem.reconcile.model import ChangeKind, RowMaps
 from tandem.reconcile.rowmap import MapOutput, RowMap, RowMapBuilder, RowMapIdentity
 from tandem.reconcile.rules import Isolation
+from tandem.reconcile.sources import matched_sources
 
 # --- Rewrites: compaction in any layout, segment rewrite ----------------------------------------
 
@@ -172,11 +173,13 @@ class Merge(Statement):
     """Source rows are told by their `keys`, and match rows whose x is one; what is done with a
     match, and with rows of no key, is what `matches` and `change` say. A key that no row has
     is inserted, if it `inserts`. The token numbers the inserted rows, whoever executes it.
-    `records`: its jobs tell which key each row matched."""
+    `records`: its jobs tell which key each row matched. `small`: rounds are evaluated without a
+    job, and so is what it inserts, if other keys match than before."""
 
     keys: tuple[int, ...] = ()
     inserts: bool = True
     records: bool = True
+    small: bool = False
 
     def missing(self, known: set[int], token: int) -> Rows:
         """What it inserts where rows have these values."""
@@ -275,6 +278,7 @@ def decide(world: World, running: Running) -> statements.Outcome:
             max_attempts=99,
             inserts=isinstance(running.statement, Merge) and running.statement.inserts,
         ),
+        small=isinstance(running.statement, Merge) and running.statement.small,
     )
     return outcome
 
@@ -287,6 +291,12 @@ def step_statement(world: World, running: Running) -> Running | statements.Commi
         # Another round is another execution: a random statement draws other numbers.
         result = run_round(world, running.statement, rows, len(world.files), part=True)
         progress = statements.absorb(outcome, result)
+        return replace(running, progress=progress, rounds=running.rounds + 1)
+    if isinstance(outcome, statements.Reinsert):
+        assert isinstance(running.statement, Merge)
+        known = {int(key) for key, _ in matched_sources(outcome.progress.matches)}
+        missing = _write(world, running.statement.missing(known, running.token))
+        progress = statements.inserted(outcome.progress, missing)
         return replace(running, progress=progress, rounds=running.rounds + 1)
     if isinstance(outcome, statements.Reexecute):
         fresh = start_statement(world, running.statement, outcome.at)

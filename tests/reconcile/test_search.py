@@ -43,6 +43,7 @@ def test_longer_histories_at_random_are_serial_ones() -> None:
         lambda: Rules(decide=naive.appends_by_actions),
         lambda: Rules(decide=naive.non_deterministic_in_part),
         lambda: Rules(decide=naive.merges_look_once),
+        lambda: Rules(decide=naive.inserts_stay_as_they_are),
     ],
     ids=[
         "masks accumulate",
@@ -55,6 +56,7 @@ def test_longer_histories_at_random_are_serial_ones() -> None:
         "appends told by their actions",
         "random statements evaluated in part",
         "merges not executed again",
+        "inserts not determined again",
     ],
 )
 def test_the_search_catches_naive_rules(rules: Callable[[], Rules]) -> None:

@@ -8,8 +8,10 @@ the process that started it has died. It reads and writes through the store alon
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+
+import pyarrow as pa
 
 from simulator import rows
 from simulator.evaluate import Evaluator
@@ -26,6 +28,7 @@ from simulator.job_rows import (
 )
 from simulator.statements import Merge
 from tandem.errors import AlreadyExists, ObjectNotFound
+from tandem.operations.small_rounds import SmallAnswer
 from tandem.reconcile import rowmap_format
 from tandem.reconcile.rowmap import RowMapBuilder, RowMapIdentity
 from tandem.spark.job import (
@@ -41,9 +44,20 @@ from tandem.spark.job import (
     StatementJob,
 )
 from tandem.spark.port import JobPhase, JobRequest, JobStatus
+from tandem.spark.row_files import MATCHES
 from tandem.storage.memory import MemoryStore
 
 INGEST_ROWS = 6
+
+
+@dataclass
+class Found:
+    """What an evaluation came to: rows that were read, how many matched, files and matches."""
+
+    seen: list[rows.Row] = field(default_factory=list)
+    rows: int = 0
+    outputs: list[OutputFile] = field(default_factory=list)
+    columns: dict[str, list[int | None]] = field(default_factory=dict)
 
 
 @dataclass
@@ -259,37 +273,13 @@ class SimulatedJobs:
         *,
         part: bool,
     ) -> Iterator[None]:
-        found: list[tuple[int, int, rows.Row | None]] = []
-        matched: list[Matched] = []
-        seen: list[rows.Row] = []
-        for index, file in enumerate(inputs):
-            yield
-            dead = dead_rows(file)
-            for position, row in enumerate(rows.read(self.store, file.logged_path)):
-                if position in dead:
-                    continue
-                seen.append(row)
-                if merge is not None and (row.k in merge.keys or matches(row)):
-                    key = row.k if row.k in merge.keys else None
-                    matched.append(Matched(index, position, key, stays=not matches(row)))
-                if matches(row):
-                    found.append((index, position, change(row)))
-        outputs = self._outputs(
-            spec, [new for _, _, new in found if new is not None], round_=round_
-        )
-        places = placed([new for _, _, new in found], spec.table.partition_columns)
-        columns: dict[str, list[int | None]] = {
-            "input": [index for index, _, _ in found],
-            "position": [position for _, position, _ in found],
-            "output": [output for output, _ in places],
-            "output_position": [place for _, place in places],
-        }
-        if merge is not None and merge.inserts:
-            columns = recorded(columns, matched)
+        found = Found()
+        yield from self._evaluate(spec, matches, change, inputs, merge, found)
+        outputs = found.outputs
         if merge is not None and not part:
-            fresh = self._outputs(spec, merge.missing(seen), round_=round_)
+            fresh = self._outputs(spec, merge.missing(found.seen), round_=round_)
             outputs += [file.model_copy(update={"fresh": True}) for file in fresh]
-        data = matches_file(columns)
+        data = matches_file(found.columns)
         matches_path = f"{spec.control_prefix}/rounds/{round_}/{self._name()}.arrow"
         self.store.put(matches_path, data)
         yield
@@ -301,11 +291,72 @@ class SimulatedJobs:
                 round=round_,
                 outputs=tuple(outputs),
                 matches=sidecar(matches_path, data),
-                rows_read=len(seen),
+                rows_read=len(found.seen),
                 rows_written=sum(output.rows for output in outputs),
-                rows_matched=len(found),
+                rows_matched=found.rows,
             ),
         )
+
+    def _evaluate(
+        self,
+        spec: JobSpec,
+        matches: Callable[[rows.Row], bool],
+        change: Callable[[rows.Row], rows.Row | None],
+        inputs: Sequence[InputFile],
+        merge: Merge | None,
+        answer: Found,
+    ) -> Iterator[None]:
+        found: list[tuple[int, int, rows.Row | None]] = []
+        matched: list[Matched] = []
+        for index, file in enumerate(inputs):
+            yield
+            dead = dead_rows(file)
+            for position, row in enumerate(rows.read(self.store, file.logged_path)):
+                if position in dead:
+                    continue
+                answer.seen.append(row)
+                if merge is not None and (row.k in merge.keys or matches(row)):
+                    key = row.k if row.k in merge.keys else None
+                    matched.append(Matched(index, position, key, stays=not matches(row)))
+                if matches(row):
+                    found.append((index, position, change(row)))
+        answer.rows = len(found)
+        answer.outputs = self._outputs(spec, [new for _, _, new in found if new is not None])
+        places = placed([new for _, _, new in found], spec.table.partition_columns)
+        answer.columns = {
+            "input": [index for index, _, _ in found],
+            "position": [position for _, position, _ in found],
+            "output": [output for output, _ in places],
+            "output_position": [place for _, place in places],
+        }
+        if merge is not None and merge.inserts:
+            answer.columns = recorded(answer.columns, matched)
+
+    # Small rounds: what the engine evaluates by itself, at once
+
+    def small_rows(self, spec: JobSpec, inputs: Sequence[InputFile]) -> SmallAnswer | None:
+        """What a round comes to; None where the job is to be asked."""
+        job = spec.job
+        found = Found()
+        if isinstance(job, MergeJob):
+            merge = self.merges[job.source_location]
+            steps = self._evaluate(spec, merge.matches, merge.apply, inputs, merge, found)
+        else:
+            assert isinstance(job, StatementJob)
+            evaluator = Evaluator(job.where, job.set, self.rng)
+            steps = self._evaluate(spec, evaluator.matches, evaluator.changed, inputs, None, found)
+        for _ in steps:
+            pass
+        with pa.ipc.open_file(pa.BufferReader(matches_file(found.columns))) as reader:
+            return SmallAnswer(reader.read_all(), tuple(found.outputs))
+
+    def small_inserts(self, spec: JobSpec, matched: set[int]) -> SmallAnswer:
+        """What a merge inserts for the keys that match no row."""
+        assert isinstance(spec.job, MergeJob)
+        merge = self.merges[spec.job.source_location]
+        fresh = self._outputs(spec, merge.missing_but(matched))
+        outputs = tuple(file.model_copy(update={"fresh": True}) for file in fresh)
+        return SmallAnswer(MATCHES.empty_table(), outputs)
 
     # Small things
 

@@ -88,7 +88,10 @@ class Merge(Statement):
 
     def missing(self, rows: Iterable[Row]) -> list[Row]:
         """What it inserts into these."""
-        known = {row.k for row in rows}
+        return self.missing_but({row.k for row in rows})
+
+    def missing_but(self, known: set[int]) -> list[Row]:
+        """What it inserts where these keys match some row."""
         return [row for row in self.source if row.k not in known] if self.inserts else []
 
     def apply(self, row: Row) -> Row | None:

@@ -13,6 +13,7 @@ from typing import Any
 
 from simulator import rows
 from simulator.jobs import SimulatedJobs
+from simulator.small_rounds import SimulatedRounds
 from tandem.delta import dv
 from tandem.delta.actions import AddFile, CommitInfo, Metadata, Protocol
 from tandem.delta.log import DeltaLog
@@ -139,6 +140,7 @@ class World:
             processes=SimulatedProcesses(ProcessId("here", pid, "0"), self.living),
             nonces=CountingNonces(f"{pid}-"),
             hands=self.hands,
+            small_rounds=lambda: SimulatedRounds(self.jobs),
         )
 
     def commit(

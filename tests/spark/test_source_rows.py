@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pyspark.sql import SparkSession
 
-from tandem.spark.source_rows import SOURCE_IDS, with_identity
+from tandem.spark.job import SOURCE_IDS
+from tandem.spark.source_rows import with_identity
 
 TEXT = "a STRING, b STRING, x DOUBLE, n INT, d DECIMAL(30, 2), y BINARY, f BOOLEAN"
 DIFFERENT = (

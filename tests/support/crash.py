@@ -37,6 +37,7 @@ from tandem.operations.effects import Effect, Point
 from tandem.operations.events import Event
 from tandem.operations.ports import Ports
 from tandem.operations.retention import clean
+from tandem.operations.small_rounds import NoSmallRounds
 from tandem.operations.work import Table
 from tandem.planning.cleaning import Rules
 from tandem.spec.resources import Operation
@@ -274,7 +275,8 @@ def _operate(order: Order, foreign: _Foreign | None) -> dict[str, Any]:
 
     jobs = QuickJobs(hook=lambda where: striker.at(f"job:{where}", after=False))
     table = Table(store=store, log=DeltaLog(store), display="LakeTable/lake")
-    ports = Ports(jobs=jobs, locks=locks)
+    # Every round is the job's, so that operations come by all points.
+    ports = Ports(jobs=jobs, locks=locks, small_rounds=NoSmallRounds)
     drive = driver.Drive(poll_ms=2, lock_wait_s=0.01, around=around)
     session = driver.open_session(resource, table, ports, drive)
     status = driver.finish(session, resource, ports)

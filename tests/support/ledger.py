@@ -47,7 +47,9 @@ class Ledger:
                 operation = self.lake.compaction("Major", **spec)
                 effect: Effect = lambda before: before  # noqa: E731
             case "update":
-                body = {"update": {"where": "id < 40 AND k = 1", "set": {"v": "v + 15"}}}
+                # `greatest` is the job's to evaluate: so there are rounds of the job.
+                set_ = {"v": "greatest(v, v) + 15"}
+                body = {"update": {"where": "id < 40 AND k = 1", "set": set_}}
                 operation = self.lake.resource("TableUpdate", {**body, **spec})
                 effect = _plus
             case "delete":

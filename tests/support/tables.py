@@ -40,6 +40,7 @@ from tandem.operations.driver import Drive, finish, open_session
 from tandem.operations.effects import Point
 from tandem.operations.performer import Around, plainly
 from tandem.operations.ports import Ports, ProcessId, SystemClock, SystemProcesses
+from tandem.operations.small_rounds import NoSmallRounds
 from tandem.operations.times import time_column
 from tandem.operations.work import Table
 from tandem.spec.resources import LakeTable, Operation
@@ -61,7 +62,8 @@ INSERT_ALL: dict[str, Any] = {"whenNotMatched": [{"insertAll": {}}]}
 
 @dataclass
 class Lake:
-    """One table. `environ` and `options` are for S3, `spark_reads` whether Spark can."""
+    """One table. `environ` and `options` are for S3, `spark_reads` whether Spark can. `small`:
+    the engine evaluates small rounds, else the job all of them."""
 
     location: str
     spark: SparkSession
@@ -74,6 +76,7 @@ class Lake:
     locks: InProcessLocks = field(default_factory=InProcessLocks)
     first_version: int = 0
     backoff_limit: int = 0
+    small: bool = True
     count: int = 0
 
     def __post_init__(self) -> None:
@@ -129,7 +132,10 @@ class Lake:
     # Running
 
     def ports(self, **changes: Any) -> Ports:
-        return Ports(**{"jobs": self.jobs, "locks": self.locks, "clock": QuickClock(), **changes})
+        given = {"jobs": self.jobs, "locks": self.locks, "clock": QuickClock()}
+        if not self.small:
+            given["small_rounds"] = NoSmallRounds
+        return Ports(**{**given, **changes})
 
     def table(self) -> Table:
         resource = spec.parse(

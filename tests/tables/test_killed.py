@@ -218,6 +218,7 @@ def test_C6_compaction_killed_half_way_through_its_replay(lakes: Lakes, kill: Ki
 )
 def test_C6_update_killed_between_its_rounds(lakes: Lakes, kill: Kill, driver: str) -> None:
     lake = _patient(lakes)
+    lake.small = False
     update = lake.update("k = 1", v="v * 2")
     held = lake.hold(update, Point.RECONCILE)
     lake.foreign().update(updates={"v": "v + 1000"}, predicate="id < 15")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 import pyarrow as pa
@@ -28,11 +28,13 @@ from tandem.operations.inputs import input_file
 from tandem.operations.numbering import new_segment, numbers_at
 from tandem.operations.outputs import output_add
 from tandem.operations.selection import Selects, require_inside
+from tandem.operations.small_rounds import SmallAnswer
 from tandem.operations.views import SnapshotView, VectorCache
 from tandem.operations.work import ChangeSet, Decision, OutputFileChange, Planned, Work
 from tandem.reconcile import statement as rule
 from tandem.reconcile.matches import InsertFile, RoundResult, round_result
 from tandem.reconcile.rules import Isolation
+from tandem.reconcile.sources import matched_sources
 from tandem.spark.job import InputFile, MergeJob, OutputFile, RoundRequest, StatementJob
 from tandem.spec.status import Plan, Reconciled, RowsAffected
 from tandem.spec.update import TableUpdate
@@ -42,6 +44,7 @@ MAX_SEGMENT_LOCKS = 1_000
 """A statement that concerns more segments locks the table: one entry stays small."""
 
 Asked = rule.Evaluate | rule.Reexecute
+_OfJob = rule.Commit | rule.Evaluate | rule.Reexecute | rule.Conflict
 
 
 class Spoken(Protocol):
@@ -68,14 +71,26 @@ class Said:
 
 @dataclass(slots=True)
 class _Course(Generic[S]):
-    """How far the statement has come in this attempt; rebuilt from its rounds after a restart."""
+    """How far the statement has come in this attempt; rebuilt from its rounds after a restart.
+
+    `settled` is what the rounds of the job came to. `progress` is ahead of it by small rounds,
+    which are not recorded: `outputs` has the files that they wrote. Whoever needs another round
+    of the job goes back to `settled`, so that a process that takes over asks the same question.
+    """
 
     statement: S
     history: History
+    settled: rule.StatementProgress | None = None
     progress: rule.StatementProgress | None = None
+    outputs: dict[str, OutputFile] = field(default_factory=dict)
     asked: Asked | None = None
     request: RoundRequest | None = None
     commit: rule.Commit | None = None
+
+    def settle(self, progress: rule.StatementProgress) -> None:
+        """A round of the job has been taken in."""
+        self.settled = self.progress = progress
+        self.outputs.clear()
 
 
 class ByRow(ABC, Generic[S]):
@@ -198,7 +213,7 @@ class ByRow(ABC, Generic[S]):
             course = self._begin(work)
         result = self._round(work, round_)
         if round_ == 0:
-            course.progress = rule.start(plan.read_version, result)
+            course.settle(rule.start(plan.read_version, result))
             return
         request = work.requests[round_]
         if course.asked is None:
@@ -208,7 +223,7 @@ class ByRow(ABC, Generic[S]):
                 "the round was asked for on other grounds than those that hold now",
                 resource=layout.round_file(plan.operation_id, plan.attempt, round_, "request.json"),
             )
-        course.progress = _absorbed(course.asked, result)
+        course.settle(_absorbed(course.asked, result))
         course.asked = course.request = None
 
     def _round(self, work: Work, round_: int) -> RoundResult:
@@ -238,7 +253,7 @@ class ByRow(ABC, Generic[S]):
         """What an earlier process must have asked at a version: the rule gives the same answer
         to the same question."""
         view = course.history.view(at)
-        outcome = None if view is None else self._decide(course, view)
+        outcome = None if view is None else self._next_of_job(course, view)
         if isinstance(outcome, rule.Evaluate | rule.Reexecute):
             course.asked = outcome
             course.request = self._request(course, work, outcome, round_)
@@ -257,43 +272,107 @@ class ByRow(ABC, Generic[S]):
         course = self._course
         assert course is not None
         latest = course.history.remember(snapshot)
-        outcome = self._decide(course, latest)
+        outcome = self._ahead(work, course, latest) or self._next_of_job(course, latest)
         if isinstance(outcome, rule.Conflict):
             return Decision(Verdict.CONFLICT, outcome.why, outcome.reason, payload=outcome)
         if isinstance(outcome, rule.Commit):
             # If the put is lost, what has been settled need not be settled again.
             course.commit, course.progress = outcome, outcome.progress
-            course.history.forget({outcome.progress.evaluated_at, outcome.at})
+            assert course.settled is not None
+            course.history.forget(
+                {course.settled.evaluated_at, outcome.progress.evaluated_at, outcome.at}
+            )
             return Decision(Verdict.COMMIT, payload=outcome)
         course.asked = outcome
         course.request = self._request(course, work, outcome, max(work.results) + 1)
         return Decision(Verdict.EVALUATE, outcome.why, evaluate=course.request)
 
-    def _decide(self, course: _Course[S], latest: SnapshotView) -> rule.Outcome:
-        """Ask the rule; answer ourselves what needs no job."""
-        spec = self._resource.spec
-        policy = rule.Policy(
-            Isolation(spec.isolation.value),
-            course.statement.deterministic,
-            spec.conflict.max_attempts,
-            inserts=self.inserts(course.statement),
-        )
-        while True:
+    def _ahead(self, work: Work, course: _Course[S], latest: SnapshotView) -> rule.Commit | None:
+        """The commit, if nothing is left to evaluate but what takes no job: rows of files whose
+        statistics rule out a match, and small rounds. None if the job is needed."""
+        while work.small_rounds.understands(work):
             progress = course.progress
             assert progress is not None
-            outcome = rule.decide(
-                progress,
-                course.history.since(progress.evaluated_at, latest.snapshot),
-                view=course.history.view,
-                row_maps=course.history.row_maps,
-                policy=policy,
-                concerned=lambda at, rows: self._concerned(course, at, rows),
-            )
+            outcome = self._rule(course, latest, progress, small=True)
+            if isinstance(outcome, rule.Commit):
+                return outcome
+            if isinstance(outcome, rule.Evaluate):
+                asked = self._questions(course, outcome)
+                if not self.needs_job(course.statement, len(asked)):
+                    course.progress = _absorbed(outcome, RoundResult(merged=self.merges))
+                    continue
+                view = course.history.view(outcome.at)
+                assert view is not None
+                view.prefetch(asked)
+                inputs = tuple(input_file(view, path, asked[path]) for path in sorted(asked))
+                answer = work.small_rounds.rows(work, inputs)
+                if answer is None:
+                    return None
+                course.progress = rule.absorb(outcome, self._taken(course, inputs, answer))
+            elif isinstance(outcome, rule.Reinsert):
+                answer = work.small_rounds.inserts(work, matched_sources(outcome.progress.matches))
+                if answer is None:
+                    return None
+                fresh = self._taken(course, (), answer).fresh
+                course.progress = rule.inserted(outcome.progress, fresh)
+            else:
+                return None
+        return None
+
+    def _taken(
+        self, course: _Course[S], inputs: Sequence[InputFile], answer: SmallAnswer
+    ) -> RoundResult:
+        """Raises: CountMismatch."""
+        course.outputs |= {output.path: output for output in answer.outputs}
+        return round_result(
+            answer.matches,
+            [file.logged_path for file in inputs],
+            _files(answer.outputs, fresh=False),
+            fresh=_files(answer.outputs, fresh=True),
+            merged=self.merges,
+        )
+
+    def _next_of_job(self, course: _Course[S], latest: SnapshotView) -> _OfJob:
+        """What to do with the rounds of the job alone; answer ourselves what needs none."""
+        progress, settled = course.progress, course.settled
+        assert progress is not None
+        assert settled is not None
+        # Small rounds that led nowhere have been tried all the same.
+        progress = replace(settled, attempts=progress.attempts)
+        while True:
+            outcome = self._rule(course, latest, progress)
             if not isinstance(outcome, rule.Evaluate | rule.Reexecute):
+                assert not isinstance(outcome, rule.Reinsert)
+                course.progress = progress
                 return outcome
             if self.needs_job(course.statement, len(self._questions(course, outcome))):
+                course.progress = progress
                 return outcome
-            course.progress = _absorbed(outcome, RoundResult(merged=self.merges))
+            progress = _absorbed(outcome, RoundResult(merged=self.merges))
+
+    def _rule(
+        self,
+        course: _Course[S],
+        latest: SnapshotView,
+        progress: rule.StatementProgress,
+        *,
+        small: bool = False,
+    ) -> rule.Outcome:
+        spec = self._resource.spec
+        return rule.decide(
+            progress,
+            course.history.since(progress.evaluated_at, latest.snapshot),
+            view=course.history.view,
+            row_maps=course.history.row_maps,
+            policy=rule.Policy(
+                Isolation(spec.isolation.value),
+                course.statement.deterministic,
+                spec.conflict.max_attempts,
+                inserts=self.inserts(course.statement),
+            ),
+            concerned=lambda at, rows: self._concerned(course, at, rows),
+            small=small,
+        )
 
     def _concerned(
         self, course: _Course[S], at: int, rows: Mapping[str, BitMap64]
@@ -354,6 +433,7 @@ class ByRow(ABC, Generic[S]):
             name = segment_name(add)
             by_segment[name] = by_segment.get(name, 0) + found.deleted
         written = {o.path: o for result in work.results.values() for o in result.outputs}
+        written |= course.outputs
         added = (*agreed.inserts, *agreed.fresh)
         segment_ = new_segment(work.snapshot, work.now_ms) if added else None
         outputs = []

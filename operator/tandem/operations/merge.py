@@ -12,6 +12,7 @@ from tandem.delta.actions import Metadata
 from tandem.delta.snapshot import Snapshot
 from tandem.operations.by_row import ByRow, Said
 from tandem.operations.selection import Selects, files_of
+from tandem.operations.source_copy import SourceCopy, copied
 from tandem.operations.work import Work
 from tandem.reconcile import statement as rule
 from tandem.spark.job import InputFile, MergeClause, MergeJob
@@ -19,6 +20,7 @@ from tandem.spark.source_options import checked
 from tandem.spec import update as spec
 from tandem.spec.status import RowsAffected
 from tandem.statements import merge as statements
+from tandem.statements.prune import Keys
 from tandem.statements.types import Schema
 from tandem.storage import allowed
 
@@ -30,6 +32,8 @@ class Merge(ByRow[statements.Merge]):
 
     app = "merge"
     merges = True
+    _keys: tuple[Keys, ...] = ()
+    """What `on` requires columns of the table to equal, once a round has copied the source."""
 
     @property
     def protocol_kind(self) -> protocol.OperationKind:
@@ -66,7 +70,13 @@ class Merge(ByRow[statements.Merge]):
             return lambda _add: True
         # A file in which nothing can match decides nothing: neither that a source row has a
         # match, nor what becomes of one of its own.
-        return files_of(statement.on, snapshot, relation=statements.TABLE)
+        return files_of(statement.on, snapshot, relation=statements.TABLE, keys=self._keys)
+
+    def load(self, work: Work, round_: int) -> None:
+        # What this round was asked was selected by the keys that were known then.
+        self._keys = _keys_of(copied(work, before=round_))
+        super().load(work, round_)
+        self._keys = _keys_of(copied(work))
 
     def needs_job(self, statement: statements.Merge, files: int) -> bool:
         return files > 0 or self.inserts(statement)
@@ -94,6 +104,10 @@ class Merge(ByRow[statements.Merge]):
             statement.predicates(),
             RowsAffected(updated=updated, deleted=agreed.rows_matched - updated, inserted=inserted),
         )
+
+
+def _keys_of(copy: SourceCopy | None) -> tuple[Keys, ...]:
+    return copy.keys if copy is not None else ()
 
 
 def clauses(merge: spec.Merge) -> tuple[MergeClause, ...]:

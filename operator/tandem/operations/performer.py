@@ -88,7 +88,7 @@ class Performer:
         options: Options | None = None,
         around: Around = plainly,
     ) -> None:
-        self.work = Work(identity, table)
+        self.work = Work(identity, table, ports.small_rounds())
         self._id = identity.operation_id
         self._table = table
         self._store = table.store

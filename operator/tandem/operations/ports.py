@@ -12,6 +12,7 @@ import socket
 import threading
 import time
 import weakref
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -19,6 +20,8 @@ from typing import Protocol
 
 from tandem.locks.memory import InProcessLocks
 from tandem.locks.port import LockStore
+from tandem.operations.arrow_rounds import ArrowRounds
+from tandem.operations.small_rounds import SmallRounds
 from tandem.spark.port import JobRunner
 
 
@@ -171,3 +174,5 @@ class Ports:
     processes: Processes = field(default_factory=SystemProcesses)
     nonces: Nonces = field(default_factory=SystemNonces)
     hands: Hands = THIS_PROCESS
+    small_rounds: Callable[[], SmallRounds] = ArrowRounds
+    """Makes what evaluates the small rounds of one operation."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
@@ -18,7 +18,7 @@ from tandem.delta.schema import Field, PrimitiveType
 from tandem.delta.snapshot import Snapshot
 from tandem.errors import CorruptLog
 from tandem.operations.work import Table
-from tandem.statements.prune import ColumnRange, FileRange, may_match
+from tandem.statements.prune import ColumnRange, FileRange, Keys, may_match
 from tandem.statements.statement import parse_where
 from tandem.statements.tree import Expr
 from tandem.storage import paths
@@ -32,13 +32,16 @@ def files_where(where: str, snapshot: Snapshot, *, resource: str, field: str) ->
     return files_of(parse_where(where, text, resource=resource, field=field), snapshot)
 
 
-def files_of(where: Expr | None, snapshot: Snapshot, *, relation: str = "") -> Selects:
+def files_of(
+    where: Expr | None, snapshot: Snapshot, *, relation: str = "", keys: Sequence[Keys] = ()
+) -> Selects:
     """A test for files: False only if the condition is true on no row of the file. `relation` is
-    the table's name in a condition over several."""
+    the table's name in a condition over several; `keys` are what its columns must equal."""
     columns = [f for f in snapshot.schema.fields if isinstance(f.type, PrimitiveType)]
 
     def selects(add: AddFile) -> bool:
-        return may_match(where, _range(add, columns).named(relation))
+        file = _range(add, columns).named(relation)
+        return may_match(where, file) and all(key.may_occur(file) for key in keys)
 
     return selects if where is not None else lambda _add: True
 

@@ -20,6 +20,8 @@ from tandem.errors import Reason
 from tandem.locks.model import Mode, Resource
 from tandem.operations.events import Verdict
 from tandem.operations.records import PlanRecord
+from tandem.operations.small_rounds import NoSmallRounds, SmallRounds
+from tandem.operations.source_copy import SourceCopy
 from tandem.spark.job import AnyJob, JobResult, JobSpec, RoundRequest
 from tandem.spec.status import Plan, Reconciled, RowsAffected
 from tandem.spec.table import LakeTable
@@ -141,10 +143,11 @@ class Pace:
 @dataclass(slots=True)
 class Work:
     """`latest` is the version last read, `job` and `plan` the attempt's frozen ones, `requests`
-    and `results` those of the rounds so far."""
+    and `results` those of the rounds so far, `sources` copies of a merge's source by path."""
 
     identity: Identity
     table: Table
+    small_rounds: SmallRounds = field(default_factory=NoSmallRounds)
     now_ms: int = 0
     latest: Snapshot | None = None
     planned: Planned | None = None
@@ -152,6 +155,7 @@ class Work:
     job: JobSpec | None = None
     requests: dict[int, RoundRequest] = field(default_factory=dict)
     results: dict[int, JobResult] = field(default_factory=dict)
+    sources: dict[str, SourceCopy] = field(default_factory=dict)
     decision: Decision | None = None
     change: ChangeSet | None = None
     sidecars: Mapping[str, AddFile] = field(default_factory=dict)
@@ -166,6 +170,7 @@ class Work:
         """Another attempt begins: nothing of the last one holds."""
         self.planned = self.plan = self.job = self.decision = self.change = None
         self.requests, self.results, self.sidecars, self.vectors = {}, {}, {}, {}
+        self.sources = {}
         self.row_map_written = False
         self.pace = None
         self.rounds = 0

@@ -17,31 +17,47 @@ of one file a second made unequal. As it is, every sequence of rounds ends: ther
 numbers of rows below the first, and between two of them `maxAttempts` rounds that count, each
 followed by ever smaller ones. A writer that rewrites as many rows in every round shows no end:
 each round may be the last one, and `maxAttempts` is how many are tried.
+
+A *small* round is evaluated by the engine itself, in milliseconds, without a job. Whether another
+commit comes first is then a matter of chance, so many are tried: `SMALL_ROUNDS` of them count as
+one round without progress, which later progress does not take back.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+SMALL_ROUNDS = 100
+"""As many small rounds as count once."""
 
 
 @dataclass(frozen=True, slots=True)
 class Attempts:
     """`counted` are those without progress so far, `lasting` of them those that progress does
     not take back; `rows` had the last round to evaluate and `fewest` the smallest one, None
-    before the first one since the whole statement was executed."""
+    before the first one since the whole statement was executed. `small` counts small rounds."""
 
     counted: int = 0
     lasting: int = 0
     rows: int | None = None
     fewest: int | None = None
+    small: int = 0
 
     def after_round(self, rows: int) -> Attempts:
         """With one more round, of so many rows."""
         if self.rows is None or self.fewest is None or rows < self.fewest:
-            return Attempts(self.lasting, self.lasting, rows, rows)
+            return Attempts(self.lasting, self.lasting, rows, rows, self.small)
         stalled = rows >= self.rows
-        return Attempts(self.counted + stalled, self.lasting, rows, self.fewest)
+        return Attempts(self.counted + stalled, self.lasting, rows, self.fewest, self.small)
+
+    def after_small_round(self) -> Attempts:
+        """With one more round that needed no job."""
+        small = self.small + 1
+        counts = small % SMALL_ROUNDS == 0
+        return replace(
+            self, counted=self.counted + counts, lasting=self.lasting + counts, small=small
+        )
 
     def after_whole(self) -> Attempts:
         """With one more execution from the beginning: nothing that came before it compares."""
-        return Attempts(self.counted + 1, self.counted + 1)
+        return Attempts(self.counted + 1, self.counted + 1, small=self.small)

@@ -130,4 +130,17 @@ class Conflict:
     files: tuple[str, ...] = ()
 
 
-Outcome = Commit | Evaluate | Reexecute | Conflict
+@dataclass(frozen=True, slots=True)
+class Reinsert:
+    """Of a merge, only what it inserts is wrong: other rows of its source match some row than
+    before. Evaluate its inserts for those that match none, then `inserted`.
+
+    `progress` has the result of every row of the table at S; its `matches` tell which rows of the
+    source match. Asked for only of callers that evaluate small rounds.
+    """
+
+    progress: StatementProgress
+    why: str = ""
+
+
+Outcome = Commit | Evaluate | Reexecute | Reinsert | Conflict

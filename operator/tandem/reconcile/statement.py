@@ -6,8 +6,12 @@ live at S keep their result, the others are evaluated once, and S becomes L. Whe
 none, the result is carried over to the latest version: rows that were rewritten are followed,
 rows deleted meanwhile leave our deletes *and* our inserts, later appends stay as they are.
 A merge that inserts decides by rows that it did *not* find, too: its inserts stay right as long
-as the same source rows match some row; else it is executed again as a whole at the latest version
+as the same source rows match some row; else its inserts are determined again (`inserted`), where
+the caller can do so from the source alone, or it is executed again as a whole at the latest version
 (docs/decisions/0081-merge-goes-on-with-its-matches.md).
+
+The caller may evaluate a round itself, without a job (`small`): such rounds take milliseconds and
+count accordingly (`attempts`).
 
 The state is `StatementProgress`; `decide` says what is next, `absorb` takes in what a round
 found. Nothing here mutates its arguments, so asking twice gives the same answer.
@@ -24,6 +28,7 @@ from tandem.errors import CountMismatch
 from tandem.reconcile.attempts import Attempts
 from tandem.reconcile.course import Course, followed
 from tandem.reconcile.matches import (
+    InsertFile,
     RoundResult,
     check_merge,
     check_part,
@@ -41,6 +46,7 @@ from tandem.reconcile.outcomes import (
     Outcome,
     Policy,
     Reexecute,
+    Reinsert,
     StatementProgress,
 )
 from tandem.reconcile.positions import span, to_bitmap
@@ -60,10 +66,12 @@ __all__ = (
     "Outcome",
     "Policy",
     "Reexecute",
+    "Reinsert",
     "StatementProgress",
     "Views",
     "absorb",
     "decide",
+    "inserted",
     "start",
 )
 
@@ -114,12 +122,33 @@ def absorb(asked: Evaluate, result: RoundResult) -> StatementProgress:
 def _checked(
     progress: StatementProgress, cause: CommitSummary | None, *, recorded: bool = True
 ) -> StatementProgress:
-    """A merge that inserts goes astray if other source rows match than those that did."""
+    """A merge that inserts goes astray if other source rows match than those that did. If a round
+    recorded none, which ones do is no longer known."""
     wanted = progress.sources
     if wanted is None or (recorded and same_sources(matched_sources(progress.matches), wanted)):
         return progress
     at = progress.evaluated_at
-    return replace(progress, astray=cause or CommitSummary(at, ChangeKind.CHANGE, frozenset()))
+    return replace(
+        progress,
+        sources=wanted if recorded else None,
+        astray=cause or CommitSummary(at, ChangeKind.CHANGE, frozenset()),
+    )
+
+
+def inserted(progress: StatementProgress, fresh: Sequence[InsertFile]) -> StatementProgress:
+    """A merge that went astray, with what it inserts for the source rows that match no row now.
+
+    `fresh` replaces all that it inserted before. Sound for a deterministic merge that recorded its
+    matches: of the rows of the table each has its result, so that which source rows match some
+    row, hence which match none, is known at S; nothing else decides about inserts.
+
+    Raises ValueError for any other statement.
+    """
+    if not progress.merged or progress.sources is None:
+        raise ValueError("only a merge that recorded its matches can determine its inserts again")
+    return replace(
+        progress, fresh=tuple(fresh), sources=matched_sources(progress.matches), astray=None
+    )
 
 
 def decide(
@@ -131,12 +160,14 @@ def decide(
     policy: Policy,
     table: TableVerdict | None = None,
     concerned: Concerned = lambda _at, rows: rows,
+    small: bool = False,
 ) -> Outcome:
     """What to do next.
 
     `commits` are all since S without a hole (a `GAP` stands for what the log has lost), up to
     the latest version; `table` what became of the table itself. `row_maps` has the maps of the
     files added since S, and of the files that those came from, as far as they are valid.
+    `small`: the caller evaluates what is asked for without a job.
 
     Raises:
         CountMismatch: rows would be lost or doubled; nothing may be published.
@@ -148,7 +179,7 @@ def decide(
     if table is not None and table.response is Response.VALIDATE:
         return _again(progress, latest, table.why, policy, validate=True)
     if progress.astray is not None:
-        return _astray(progress, progress.astray, latest, policy)
+        return _astray(progress, progress.astray, latest, policy, small)
     newest = newest_of(commits, policy.isolation)
     if newest is not None:
         what = _indivisible(progress, policy)
@@ -162,10 +193,10 @@ def decide(
         if not isinstance(asked, Evaluate):
             return _again(progress, latest, asked, policy, cause=newest)
         if asked.rows:
-            return _within(asked, policy)
+            return _within(asked, policy, small)
         progress = _checked(asked.progress, newest)
         if progress.astray is not None:
-            return _astray(progress, newest, latest, policy)
+            return _astray(progress, newest, latest, policy, small)
         commits = [commit for commit in commits if commit.version > at]
     return _commit(progress, commits, latest, view, row_maps, policy)
 
@@ -180,10 +211,15 @@ def _indivisible(progress: StatementProgress, policy: Policy) -> str:
 
 
 def _astray(
-    progress: StatementProgress, cause: CommitSummary, latest: int, policy: Policy
-) -> Reexecute | Conflict:
+    progress: StatementProgress, cause: CommitSummary, latest: int, policy: Policy, small: bool
+) -> Reexecute | Reinsert | Conflict:
     why = f"{cause.who}: not the same rows of the source match rows of the table as before"
-    return _again(progress, latest, why, policy, cause=cause)
+    if not small or progress.sources is None:
+        return _again(progress, latest, why, policy, cause=cause)
+    attempts = progress.attempts.after_small_round()
+    if attempts.counted >= policy.max_attempts:
+        return _gave_up(attempts, why, cause, cause.files)
+    return Reinsert(replace(progress, attempts=attempts), why)
 
 
 def _advance(
@@ -291,11 +327,12 @@ def _commit(
     )
 
 
-def _within(asked: Evaluate, policy: Policy) -> Evaluate | Conflict:
+def _within(asked: Evaluate, policy: Policy, small: bool) -> Evaluate | Conflict:
     """Count the round, and stop if there were too many without progress."""
     rows = sum(len(positions) for positions in asked.rows.values())
     before = asked.progress
-    attempts = before.attempts.after_round(rows)
+    attempts = before.attempts
+    attempts = attempts.after_small_round() if small else attempts.after_round(rows)
     if attempts.counted >= policy.max_attempts:
         return _gave_up(attempts, asked.why, asked.cause, asked.rows)
     progress = replace(

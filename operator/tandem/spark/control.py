@@ -116,6 +116,11 @@ class Control:
         self._check_identity(request.operation_id, request.attempt, "request.json")
         return request
 
+    def result(self, round_: int) -> JobResult:
+        """What was published of a round. Raises: ObjectNotFound, ManifestInvalid."""
+        path = self.round_path(round_, "result.json")
+        return _parse(JobResult, self.store.get(path), path)
+
     def is_done(self) -> bool:
         """Did the engine say that no more rounds will come?"""
         try:

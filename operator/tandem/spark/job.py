@@ -25,6 +25,12 @@ from pydantic.alias_generators import to_camel
 
 FORMAT_VERSION = 1
 
+SOURCE_IDS = ("__tandem_source_1", "__tandem_source_2")
+"""Columns of the identity of a source row: two hashes of its content."""
+SOURCE_SCHEMA = b"tandem.source.schema"
+SOURCE_IS_WHOLE = b"tandem.source.whole"
+"""Schema metadata of a copy of a source (`JobResult.source`)."""
+
 
 class Format(BaseModel):
     """Base of all persisted formats: camelCase on disk, closed, frozen."""
@@ -249,7 +255,11 @@ class JobResult(Format):
     have both deletes and updates; with columns `source_1` and `source_2: int64`, two hashes of
     the source row that matched (null for none), it tells of rows that matched and stay, too:
     their `output` is -2. `rows_read` counts live rows read, `rows_written` rows in
-    outputs.
+    outputs. `source` is an Arrow IPC file with the columns of a merge's source that the merge
+    reads: all rows of a small one, with `SOURCE_IDS` where matches are recorded, else one row of
+    least and one of greatest values. Its schema's metadata has the source's schema as Spark's JSON
+    (`SOURCE_SCHEMA`) and whether it is whole (`SOURCE_IS_WHOLE`: `true`). It is written only if
+    there is one: an engine of an earlier version knows no such field.
     """
 
     operation_id: str
@@ -258,9 +268,17 @@ class JobResult(Format):
     outputs: tuple[OutputFile, ...] = ()
     row_map: SidecarRef | None = None
     matches: SidecarRef | None = None
+    source: SidecarRef | None = None
     rows_read: int = 0
     rows_written: int = 0
     rows_matched: int = 0
+
+    @model_serializer(mode="wrap")
+    def _as_before(self, written: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        content: dict[str, Any] = written(self)
+        if self.source is None:
+            del content["source"]
+        return content
 
 
 class JobFailure(Format):

@@ -6,7 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from tandem.errors import InvalidSpec, ObjectNotFound, SourceUnreadable
+import pyarrow as pa
+
+from tandem.errors import InvalidSpec, ObjectNotFound, SourceUnreadable, StorageError
 from tandem.storage import ObjectMeta, Store, open_store
 from tandem.storage.paths import canonical_location, split_location
 
@@ -90,3 +92,17 @@ def check_spelling(names: Sequence[str], location: str) -> None:
             found=", ".join(twice),
             expected="names that differ in more than their case",
         )
+
+
+def broken(error: StorageError) -> SourceUnreadable | None:
+    """The error of a source's file that cannot be decoded; None if the store failed, which may
+    do better the next time."""
+    if not isinstance(error.__cause__, pa.ArrowInvalid | pa.ArrowNotImplementedError | OSError):
+        return None
+    return SourceUnreadable(
+        "a file of the source is damaged, cut off, or no Parquet file",
+        resource=error.resource,
+        found=error.found,
+        expected="a whole Parquet file",
+        remedy="Write the file again",
+    )

@@ -20,13 +20,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tandem.errors import CountMismatch, JobFailed, ObjectNotFound, SourceChanged, StatementFailed
-from tandem.spark import merge_source, pin
+from tandem.spark import merge_source, pin, source_copy
 from tandem.spark.control import Control
 from tandem.spark.fit import by_name, check_columns
-from tandem.spark.job import InputFile, JobResult, MergeJob, SidecarRef
+from tandem.spark.job import SOURCE_IDS, InputFile, JobResult, MergeJob, SidecarRef
 from tandem.spark.listing import Source
 from tandem.spark.source_options import place
-from tandem.spark.source_rows import SOURCE_IDS, with_identity
+from tandem.spark.source_rows import with_identity
 from tandem.spark.statement import (
     cardinality,
     isolated,
@@ -64,13 +64,15 @@ driver no more than so many times what it keeps."""
 @dataclass(frozen=True)
 class _Sides:
     """The two sides of the join, and what is to be done. `part`: the table's side are only some
-    of its rows; `record`: source rows have an identity, which is to be told."""
+    of its rows; `record`: source rows have an identity, which is to be told. `plain` is the
+    source without marks of the join; `size` that of its files in bytes, 0 if unknown."""
 
     statement: Merge
     schema: StructType
     table: DataFrame
     source: DataFrame
-    small: bool
+    plain: DataFrame
+    size: int
     part: bool
     record: bool
 
@@ -109,6 +111,7 @@ def _merge(
     live = sum(i.rows - cardinality(i) for i in inputs)
     with _held(control) as held:
         sides = _sides(control, spark, job, inputs if live else (), round_, held, part)
+        copy = _copy(control, sides, round_)
         with reported_shares(control, "Merging", inputs, round_):
             answer = _write(control, sides, inputs, job.target_file_size, round_)
         if answer.doubled:
@@ -124,11 +127,23 @@ def _merge(
             matches=SidecarRef(
                 path=answer.matches, size=len(data), sha256=hashlib.sha256(data).hexdigest()
             ),
+            source=copy,
             rows_read=live,
             rows_written=answer.updated + answer.inserted,
             rows_matched=answer.updated + answer.deleted,
         )
     )
+
+
+def _copy(control: Control, sides: _Sides, round_: int) -> SidecarRef | None:
+    """The source for the engine: whole with the first round, if it is small; else its bounds
+    with the second one, which most merges do not have."""
+    whole = None
+    if round_ == 0 and sides.size <= BROADCAST_BYTES:
+        whole = source_copy.whole(control, sides.plain, sides.statement, round_)
+    if round_ == 1 and control.result(0).source is None:
+        return source_copy.bounds(control, sides.plain, sides.statement, round_)
+    return whole
 
 
 _Held = tuple[pin.SourcePin, Source | None]
@@ -172,16 +187,17 @@ def _sides(
     if any(clause.every for clause in statement.clauses):
         _check_every(source.schema, schema, job)
     rows = read_rows(control, spark, inputs, _columns_read(statement), round_, hidden=True)
-    size = sum(file.size for file in held[0].files)
     told = None
     if statement.when("NotMatched") and statement.deterministic:
         told = with_identity(source)
+    plain = source if told is None else told
     return _Sides(
         statement,
         schema,
         rows.alias(TABLE),
-        (source if told is None else told).withColumn(_HERE, F.lit(True)).alias(SOURCE),
-        small=0 < size <= BROADCAST_BYTES,
+        plain.withColumn(_HERE, F.lit(True)).alias(SOURCE),
+        plain,
+        size=sum(file.size for file in held[0].files),
         part=part,
         record=told is not None,
     )
@@ -215,8 +231,9 @@ def _write(
     target_file_size: int,
     round_: int,
 ) -> MergeAnswer:
-    from tandem.spark.datasource import put_work, spellings
+    from tandem.spark.datasource import put_work
     from tandem.spark.merge_writer import NAME, MergeAnswer, MergeWork
+    from tandem.spark.row_files import spellings
 
     tasks = int(sides.table.sparkSession.conf.get("spark.sql.shuffle.partitions") or 1)
     record = MAX_RECORDED if sides.record else 0
@@ -244,8 +261,8 @@ def _decided(sides: _Sides) -> DataFrame:
     was, and its fate."""
     from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
-    from tandem.spark.datasource import INPUT, POSITION
     from tandem.spark.merge_writer import FATE, Fate
+    from tandem.spark.row_files import INPUT, POSITION
 
     clauses = sides.statement.clauses
     joined = _joined(sides).withColumn(_CLAUSE, _clause(sides.statement, sides.record))
@@ -289,7 +306,7 @@ def _clause(statement: Merge, record: bool) -> Column:
     matches that are to be told all the same."""
     from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
-    from tandem.spark.datasource import POSITION
+    from tandem.spark.row_files import POSITION
 
     def first(when: str, otherwise: Column) -> Column:
         chosen = otherwise
@@ -322,7 +339,7 @@ def _joined(sides: _Sides) -> DataFrame:
         (False, True): "left",
         (True, True): "full",
     }[bool(inserts), bool(leaves)]
-    if sides.small and how in ("inner", "left"):
+    if 0 < sides.size <= BROADCAST_BYTES and how in ("inner", "left"):
         source = F.broadcast(source)
     return sides.table.join(source, F.expr(statement.on_sql), how)
 
@@ -351,7 +368,7 @@ def _several(
     """The error that shows the key of a row which several source rows matched."""
     from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
-    from tandem.spark.datasource import POSITION
+    from tandem.spark.row_files import POSITION
 
     input_, position = place
     statement = sides.statement

@@ -22,20 +22,10 @@ from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterComm
 from tandem.errors import CountMismatch
 from tandem.reconcile.matches import KEPT
 from tandem.spark.control import output_file
-from tandem.spark.datasource import (
-    INPUT,
-    MATCHES,
-    POSITION,
-    Partitions,
-    RowsWriter,
-    Work,
-    Written,
-    discard,
-    get_work,
-)
+from tandem.spark.datasource import RowsWriter, Written, as_message, get_work
 from tandem.spark.ipc import to_file, to_stream
-from tandem.spark.job import Format, OutputFile
-from tandem.spark.source_rows import SOURCE_IDS
+from tandem.spark.job import SOURCE_IDS, Format, OutputFile
+from tandem.spark.row_files import INPUT, MATCHES, POSITION, Partitions, Work, discard
 from tandem.storage import Store
 
 if TYPE_CHECKING:
@@ -138,8 +128,8 @@ class MergeWriter(DataSourceArrowWriter):
                     if record is not None and fate is not Fate.INSERTED:
                         record.add(rows, stays=fate is Fate.KEPT)
             return Merged(
-                self._updates.written(updated),
-                self._inserts.written(inserted),
+                as_message(self._updates.written(updated), hidden=True),
+                as_message(self._inserts.written(inserted), hidden=False),
                 _places(places[Fate.DELETED]),
                 _places(places[Fate.KEPT]),
                 None if record is None else record.told(),

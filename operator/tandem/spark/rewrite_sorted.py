@@ -24,10 +24,12 @@ from tandem.reconcile.permuted import starts
 from tandem.reconcile.rowmap import MapOutput, RowMap, RowMapBuilder, RowMapIdentity
 from tandem.spark.control import Control
 from tandem.spark.counters import prefix_of
-from tandem.spark.datasource import INPUT, POSITION, Answer, put_work, to_file
+from tandem.spark.datasource import Answer, put_work
+from tandem.spark.ipc import to_file
 from tandem.spark.job import InputFile, JobLayout, OutputFile, RewriteJob, SidecarRef
 from tandem.spark.ordering import Integers, bits_of, cuts, quantiles, z_values
 from tandem.spark.rewrite import dead_rows
+from tandem.spark.row_files import INPUT, POSITION
 from tandem.spark.sorted_rows import BIN, NAME, PART, SortedRowsSource, SortedWork, Z
 from tandem.spark.statement import isolated, quoted, reported_shares, table_schema
 

@@ -20,16 +20,10 @@ from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, DataSource
 
 from tandem.delta.parquet_write import ParquetDataWriter
 from tandem.errors import ManifestInvalid
-from tandem.spark.datasource import (
-    INPUT,
-    POSITION,
-    RowsReader,
-    RowsWriter,
-    Work,
-    get_work,
-)
+from tandem.spark.datasource import RowsReader, RowsWriter, get_work
 from tandem.spark.job import Bin, JobLayout, SidecarRef
 from tandem.spark.ordering import Integers, part_of, z_values
+from tandem.spark.row_files import INPUT, POSITION, Work
 from tandem.spark.stripes import Stripe
 from tandem.storage import Store
 
@@ -170,9 +164,6 @@ class SortedWriter(RowsWriter):
         self._sorted = work
 
     def _open(self, key: tuple[str | None, ...]) -> ParquetDataWriter:
-        from pyspark import TaskContext
-
-        context = TaskContext.get()
         (number,) = key
         assert number is not None
         return ParquetDataWriter(
@@ -181,7 +172,7 @@ class SortedWriter(RowsWriter):
             self._table,
             partition_values=self._sorted.bins[int(number)].partition_values,
             target_size=ROOM * self._work.target_file_size,
-            task=context.partitionId() if context is not None else 0,
+            task=self._task(),
             codec=self._sorted.codec,
             codec_level=self._sorted.codec_level,
         )

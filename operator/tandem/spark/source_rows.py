@@ -10,13 +10,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tandem.spark.job import SOURCE_IDS
 from tandem.spark.statement import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import StructField
-
-SOURCE_IDS = ("__tandem_source_1", "__tandem_source_2")
 
 
 def with_identity(source: DataFrame) -> DataFrame | None:

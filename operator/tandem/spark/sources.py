@@ -24,10 +24,9 @@ from tandem.delta.parquet import DataFileReader, TableFormat
 from tandem.delta.scan import check_rows
 from tandem.errors import InvalidSpec, SourceUnreadable, StorageError
 from tandem.spark.control import Control
-from tandem.spark.datasource import broken
 from tandem.spark.job import InputFile
 from tandem.spark.job import Table as JobTable
-from tandem.spark.listing import Source, check_spelling, listed
+from tandem.spark.listing import Source, broken, check_spelling, listed
 from tandem.spark.source_options import (
     SourceJob,
     check_names,
@@ -150,7 +149,7 @@ def _placed(
 ) -> Rows:
     from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
-    from tandem.spark.datasource import INPUT, POSITION
+    from tandem.spark.row_files import INPUT, POSITION
 
     check_names(names, source_job(control.spec))
     frame = read_rows(control, spark, inputs, names, 0, hidden=places, table=table)

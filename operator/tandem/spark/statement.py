@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-    from tandem.spark.datasource import Answer, Spelling
+    from tandem.spark.datasource import Answer
+    from tandem.spark.row_files import Spelling
 
 IDLE_SECONDS = 1800.0
 """A driver that hears nothing of its engine for so long ends: it holds memory for nobody."""
@@ -113,7 +114,8 @@ def evaluate(
     round_: int,
 ) -> None:
     """Evaluate the statement on the live rows of `inputs` and publish the round's result."""
-    from tandem.spark.datasource import MATCHES, spellings, to_file
+    from tandem.spark.ipc import to_file
+    from tandem.spark.row_files import MATCHES, spellings
 
     spec = control.spec
     live = sum(i.rows - cardinality(i) for i in inputs)
@@ -166,7 +168,7 @@ def evaluate(
 def _statement(rows: DataFrame, job: StatementJob, schema: StructType) -> DataFrame:
     from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
-    from tandem.spark.datasource import HIDDEN
+    from tandem.spark.row_files import HIDDEN
 
     found = rows.filter(F.expr(job.where))
     hidden = [F.col(name) for name in HIDDEN]
@@ -224,7 +226,8 @@ def read_rows(
     """The live rows of `inputs` (of this table, or of another) as a DataFrame."""
     from pyspark.sql.types import IntegerType, LongType, StructField, StructType
 
-    from tandem.spark.datasource import INPUT, NAME, POSITION, Work, put_work
+    from tandem.spark.datasource import NAME, put_work
+    from tandem.spark.row_files import INPUT, POSITION, Work
 
     of = table or control.spec.table
     schema = table_schema(of)
@@ -254,7 +257,8 @@ def write_rows(
 ) -> Answer:
     """Write rows as data files of the table; hidden columns become matches, and say whose
     spellings of partition values a row keeps."""
-    from tandem.spark.datasource import NAME, Answer, Work, put_work
+    from tandem.spark.datasource import NAME, Answer, put_work
+    from tandem.spark.row_files import Work
 
     work = Work(
         table=control.spec.table,

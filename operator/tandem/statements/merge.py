@@ -135,11 +135,11 @@ class Merge:
     @cached_property
     def deterministic(self) -> bool:
         """Whether executing it again on the same rows gives the same answer."""
-        return all(FUNCTIONS[call.function].deterministic for call in _calls(*self._roots()))
+        return all(FUNCTIONS[call.function].deterministic for call in _calls(*self.roots()))
 
     def columns_of_table(self) -> frozenset[str]:
         """Names of the top-level columns of the table that `on`, conditions and values read."""
-        return _named(*self._roots())
+        return _named(*self.roots())
 
     def keys_of_table(self) -> tuple[str, ...]:
         """Columns of the table that `on` reads, in the order of the schema: what tells people
@@ -147,7 +147,8 @@ class Merge:
         named = _named(self.on)
         return tuple(column.name for column in self.table.columns if column.name in named)
 
-    def _roots(self) -> Iterator[Expr]:
+    def roots(self) -> Iterator[Expr]:
+        """`on`, conditions and values."""
         yield self.on
         for clause in self.clauses:
             yield from clause.roots()

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import datetime as dt
 import math
+from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -94,6 +95,35 @@ def selects(where: Expr | None, file: FileRange) -> bool:
     do not rule out that it holds a matching row. On a partition column this is exact.
     """
     return may_match(where, file)
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """The values of a column for which rows can match at all: it must equal one of them.
+
+    `values` are ascending, in the form of bounds (text as bytes of UTF-8); all that there are if
+    `complete`, else the least and the greatest. `column` is a path as in `FileRange`.
+    """
+
+    column: tuple[str, ...]
+    type: DataType
+    values: tuple[Any, ...]
+    complete: bool
+
+    def may_occur(self, file: FileRange) -> bool:
+        """False only if no row of the file has one of the values."""
+        if not self.values:
+            return False
+        known = file.columns.get(self.column)
+        if known is None:
+            return True
+        if known.null_count is not None and known.null_count == file.num_records:
+            return False
+        low, high = _bounds(known, self.type)
+        first = 0 if low is None else bisect_left(self.values, low)
+        if first == len(self.values):
+            return False
+        return high is None or (self.values[first] if self.complete else self.values[0]) <= high
 
 
 # What a condition can be on the rows of a file: a set of these, as bits.

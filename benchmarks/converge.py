@@ -1,0 +1,306 @@
+"""Whether statements end beside a writer that commits many times a second, and how long it takes.
+
+A table of 120,000 rows in twelve files and four partitions. One `deltalake` process commits at a
+rate: small commits (ten rows appended, then one of them deleted), or an update that rewrites a
+file of 10,000 rows. Beside it an update, a delete and a merge that inserts run, one after the
+other, each on a table of its own, with the default `maxAttempts`. Half of the rows that the other
+one appends match the statement's condition, and their keys lie between those of the merge's
+source, so that statistics rule out nothing.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from benchmarks.engine import Engine
+from benchmarks.goodput import Arena
+from benchmarks.harness import (
+    Figure,
+    Report,
+    Samples,
+    Table,
+    await_child,
+    in_child,
+    progress,
+    start_child,
+    timed,
+)
+
+FILES, PARTITIONS = 12, 4
+NEW, NEW_FROM = 1_000, 1_000_000
+"""Rows that the merge inserts: even ids. The other one appends odd ids from the same range."""
+STATEMENTS = ("update", "delete", "merge")
+SHAPES = ("small commits", "copy-on-write")
+FACTOR, EXTRA_S = 2.0, 5.0
+
+
+@dataclass(frozen=True)
+class Setting:
+    """`rates` are commits a second."""
+
+    rows_per_file: int
+    rates: tuple[int, ...]
+    times: int
+
+
+SETTINGS = {
+    "toy": Setting(100, (10,), 1),
+    "small": Setting(10_000, (10,), 1),
+    "full": Setting(10_000, (1, 10, 50), 3),
+}
+
+
+def rows(ids: Any) -> pa.Table:
+    """`k` is what conditions look at, `v` what we change, `w` what the other one changes."""
+    ids = np.asarray(ids, dtype=np.int64)
+    zeros = np.zeros_like(ids)
+    part = pa.array(ids // 10 % PARTITIONS)
+    names = ["id", "k", "v", "w", "part"]
+    columns = [pa.array(a) for a in (ids, ids % 10, zeros, zeros)]
+    return pa.table([*columns, part], names=names)
+
+
+def source(setting: Setting) -> pa.Table:
+    """Every tenth row of the table, and the new ones."""
+    old = np.arange(0, FILES * setting.rows_per_file, 10)
+    return rows([*old, *range(NEW_FROM, NEW_FROM + 2 * NEW, 2)])
+
+
+def write_table(root: Path, setting: Setting) -> None:
+    from deltalake import write_deltalake
+
+    for number in range(FILES):
+        # A file lies in one partition.
+        ids = np.arange(setting.rows_per_file) + number * setting.rows_per_file
+        part = pa.array(np.full(len(ids), number % PARTITIONS))
+        content = rows(ids).set_column(4, "part", part)
+        write_deltalake(
+            root,
+            content,
+            mode="append",
+            partition_by=["part"],
+            configuration={"delta.enableDeletionVectors": "true"},
+        )
+
+
+def write_beside(folder: str, rows_per_file: int, shape: str, rate: int) -> dict[str, Any]:
+    """In a process of its own, until `stop`: when it committed, and what it lost to us."""
+    from deltalake import DeltaTable, write_deltalake
+    from deltalake.exceptions import DeltaError
+
+    arena = Arena(Path(folder), rows_per_file)
+    made: list[float] = []
+    lost = 0
+    appended = count(NEW_FROM + 1, 20)
+    fresh: list[int] = []
+    table = DeltaTable(arena.table.as_uri())
+    begun = time.monotonic()
+    for number in count():
+        if arena.stopped:
+            break
+        try:
+            table.update_incremental()
+            if shape == "copy-on-write":
+                file = number % FILES
+                one = file * rows_per_file + number % rows_per_file
+                here = f"part = {file % PARTITIONS} and id = {one}"
+                table.update(updates={"w": "w + 1"}, predicate=here)
+            elif fresh:
+                victim = fresh.pop()
+                table.delete(f"part = {victim // 10 % PARTITIONS} and id = {victim}")
+            else:
+                first = next(appended)
+                fresh.append(first)
+                ten = rows(range(first, first + 20, 2))
+                part = pa.array(np.full(10, first // 10 % PARTITIONS))
+                write_deltalake(table, ten.set_column(4, "part", part), mode="append")
+        except DeltaError:
+            lost += 1
+        else:
+            made.append(time.monotonic() - begun)
+        if len(made) == 3:
+            arena.ready("beside")
+        time.sleep(max(0.0, (number + 1) / rate - (time.monotonic() - begun)))
+    return {"commits": len(made), "lost": lost, "seconds": time.monotonic() - begun}
+
+
+def statement_of(engine: Engine, name: str, table: Path, source_: Path) -> Callable[[], str]:
+    if name == "update":
+        return lambda: engine.update("k = 1", table, v="v + 1")
+    if name == "delete":
+        return lambda: engine.remove("k = 1", table)
+    return lambda: engine.merge(source_, table)
+
+
+def wrong(name: str, root: Path, setting: Setting, ended: bool) -> int:
+    """Rows that are not as the statement leaves them, if it ended well, or at all: read by
+    deltalake. Rows that were appended beside may or may not have been there when it committed."""
+    from deltalake import DeltaTable
+
+    found = pa.table(DeltaTable(root.as_uri()).scan())
+    ids, k, v = (found[c].to_numpy() for c in ("id", "k", "v"))
+    old = FILES * setting.rows_per_file
+    seen = np.bincount(ids[ids < old], minlength=old)
+    of_old = np.arange(old)
+    doubled = len(ids) - len(np.unique(ids))
+    beside = ids % 2 == 1
+    inserted = (ids >= NEW_FROM) & ~beside
+    if name == "delete":
+        kept = (of_old % 10 != 1) | (not ended)
+        return int(doubled + (seen != kept).sum() + inserted.sum())
+    touched = (ids % 10 == 0) if name == "merge" else (k == 1)
+    added = touched & ended & (ids < old)
+    bad = ((v != added) & (ids < old)).sum() + ((v > 1) & (ids >= old)).sum()
+    news = NEW if name == "merge" and ended else 0
+    return int(doubled + (seen != 1).sum() + bad + abs(int(inserted.sum()) - news))
+
+
+def measure(folder: str, size: str) -> list[dict[str, Any]]:
+    """In a process of its own: each statement alone, and beside each writer."""
+    setting = SETTINGS[size]
+    base = Path(folder)
+    write_table(base / "master", setting)
+    pq.write_table(source(setting), base / "source.parquet")
+    engine = Engine(base / "master")
+    found: list[dict[str, Any]] = []
+    for turn in range(-1, setting.times):  # the first one warms up
+        for name in STATEMENTS:
+            cases = [("", 0), *((s, r) for s in SHAPES for r in setting.rates)]
+            for shape, rate in cases if turn >= 0 else cases[:1]:
+                progress(f"{name} beside {rate} {shape} a second")
+                result = contest(engine, base / "arena", base, setting, name, shape, rate)
+                if turn >= 0:
+                    found.append(result)
+    engine.close()
+    return found
+
+
+def contest(
+    engine: Engine, folder: Path, base: Path, setting: Setting, name: str, shape: str, rate: int
+) -> dict[str, Any]:
+    """One statement on a new table. Raises: ChildFailed."""
+    folder.mkdir()
+    arena = Arena(folder, setting.rows_per_file)
+    shutil.copytree(base / "master", arena.table)
+    work = statement_of(engine, name, arena.table, base / "source.parquet")
+    met: dict[str, Any] = {"commits": 0, "lost": 0, "seconds": 1.0}
+    if not rate:
+        seconds, outcome = timed(work)
+    else:
+        answer = folder / "answer.json"
+        process = start_child(
+            write_beside,
+            answer,
+            folder=str(folder),
+            rows_per_file=setting.rows_per_file,
+            shape=shape,
+            rate=rate,
+        )
+        try:
+            while not arena.is_ready("beside"):
+                if process.poll() is not None:
+                    await_child(process, answer, 1)
+                time.sleep(0.01)
+            seconds, outcome = timed(work)
+        finally:
+            arena.stop()
+        met = await_child(process, answer, 60)
+    faults = wrong(name, arena.table, setting, outcome == "ok")
+    shutil.rmtree(folder)
+    return {
+        "statement": name,
+        "shape": shape,
+        "rate": rate,
+        "seconds": seconds,
+        "outcome": outcome[:300],
+        "wrong": faults,
+        "beside": met,
+    }
+
+
+def run(size: str, work: Path) -> Report:
+    """Raises: ChildFailed."""
+    setting = SETTINGS[size]
+    folder = work / "converge"
+    folder.mkdir()
+    found = in_child(measure, folder=str(folder), size=size, timeout=3600)
+    shutil.rmtree(folder)
+    lines, late, ended = [], 0, 0
+    for name in STATEMENTS:
+        alone = _seconds(found, name, "", 0)
+        lines.append((name, "alone", "", alone.text(), "1.00", "", ""))
+        for shape in SHAPES:
+            for rate in setting.rates:
+                of = [f for f in found if (f["statement"], f["shape"], f["rate"]) == (name, shape, rate)]
+                took = _seconds(found, name, shape, rate)
+                committed = sum(f["outcome"] == "ok" for f in of)
+                ended += committed
+                late += sum(f["seconds"] > FACTOR * alone.median + EXTRA_S for f in of)
+                made = [f["beside"]["commits"] / f["beside"]["seconds"] for f in of]
+                lost = sum(f["beside"]["lost"] for f in of)
+                lines.append(
+                    (
+                        name,
+                        f"{shape}, {rate}/s wanted",
+                        Samples.of(made).text(1),
+                        took.text(),
+                        f"{took.median / alone.median:.2f}",
+                        f"{committed} of {len(of)}",
+                        f"{lost}",
+                    )
+                )
+    beside = [f for f in found if f["rate"]]
+    faults = sum(f["wrong"] for f in found)
+    return Report(
+        name="converge",
+        title="Statements beside a busy writer",
+        setting=(
+            f"A table of {FILES} files of {setting.rows_per_file:,} rows, partitioned; one "
+            "`deltalake` process commits beside each statement of ours, with the default "
+            f"`maxAttempts`; {setting.times} turns. Rows wrong: {faults}."
+        ),
+        tables=(
+            Table(
+                f"Seconds to the commit (aim: {FACTOR:g} × alone + {EXTRA_S:g} s)",
+                ("statement", "beside", "commits/s", "seconds", "times", "committed", "it lost"),
+                tuple(lines),
+            ),
+        ),
+        checks=(
+            "Each row of the table is there once, changed once where the statement says so, and "
+            "each new row of the source once; read by deltalake.",
+        ),
+        figures=(
+            Figure(
+                "Statements that committed beside a busy writer",
+                f"{ended} of {len(beside)}",
+                "all",
+                ended == len(beside),
+            ),
+            Figure(
+                f"… that took longer than {FACTOR:g} × alone + {EXTRA_S:g} s",
+                f"{late} of {len(beside)}",
+                "0",
+                not late,
+            ),
+        ),
+        raw={"runs": found},
+    )
+
+
+def _seconds(found: list[dict[str, Any]], name: str, shape: str, rate: int) -> Samples:
+    return Samples.of(
+        f["seconds"]
+        for f in found
+        if (f["statement"], f["shape"], f["rate"]) == (name, shape, rate)
+    )

@@ -1,0 +1,39 @@
+"""Small rounds of the simulation: sometimes the engine evaluates, sometimes the job must."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from simulator.evaluate import Evaluator
+from simulator.jobs import SimulatedJobs
+from tandem.operations.small_rounds import SmallAnswer
+from tandem.operations.work import Work
+from tandem.reconcile.sources import Sources
+from tandem.spark.job import InputFile, StatementJob
+
+
+@dataclass
+class SimulatedRounds:
+    """`SmallRounds` by the code that plays the job. `share` of them are too large by chance."""
+
+    jobs: SimulatedJobs
+    share: float = 0.3
+
+    def understands(self, work: Work) -> bool:
+        _, spec = work.frozen
+        job = spec.job
+        return not (
+            isinstance(job, StatementJob) and Evaluator(job.where, job.set, self.jobs.rng).is_random
+        )
+
+    def rows(self, work: Work, inputs: Sequence[InputFile]) -> SmallAnswer | None:
+        if self.jobs.rng.random() < self.share:
+            return None
+        return self.jobs.small_rows(work.frozen[1], inputs)
+
+    def inserts(self, work: Work, matched: Sources) -> SmallAnswer | None:
+        if self.jobs.rng.random() < self.share:
+            return None
+        keys = {int(first) - 1 for first, _ in matched}
+        return self.jobs.small_inserts(work.frozen[1], keys)
