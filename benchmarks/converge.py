@@ -241,7 +241,7 @@ def run(size: str, work: Path) -> Report:
         lines.append((name, "alone", "", alone.text(), "1.00", "", ""))
         for shape in SHAPES:
             for rate in setting.rates:
-                of = [f for f in found if (f["statement"], f["shape"], f["rate"]) == (name, shape, rate)]
+                of = _runs(found, name, shape, rate)
                 took = _seconds(found, name, shape, rate)
                 committed = sum(f["outcome"] == "ok" for f in of)
                 ended += committed
@@ -298,9 +298,10 @@ def run(size: str, work: Path) -> Report:
     )
 
 
+def _runs(found: list[dict[str, Any]], name: str, shape: str, rate: int) -> list[dict[str, Any]]:
+    wanted = (name, shape, rate)
+    return [f for f in found if (f["statement"], f["shape"], f["rate"]) == wanted]
+
+
 def _seconds(found: list[dict[str, Any]], name: str, shape: str, rate: int) -> Samples:
-    return Samples.of(
-        f["seconds"]
-        for f in found
-        if (f["statement"], f["shape"], f["rate"]) == (name, shape, rate)
-    )
+    return Samples.of(f["seconds"] for f in _runs(found, name, shape, rate))

@@ -18,6 +18,7 @@ from tandem.delta import protocol
 from tandem.delta.calendar import date_text, days_of, moment_text, python_values
 from tandem.delta.conform import conform
 from tandem.delta.file_stats import INDEXED_COLUMNS, STATS_COLUMNS, from_footer
+from tandem.delta.float_bounds import FloatBounds
 from tandem.delta.log import DeltaLog
 from tandem.delta.partition_text import to_scalar
 from tandem.delta.scan import scan
@@ -207,7 +208,7 @@ def stats_of(properties: dict[str, str], tmp_path: Path) -> set[str]:
     pq.write_table(pa.table([ids, ids, nested, ids], names=names), tmp_path / "x.parquet")
     fields = [column("a"), column("x.y"), column("s", struct(column("t"), column("u")))]
     schema = parse(json.dumps(struct(*fields, column("a,b"))))
-    text = from_footer(pq.read_metadata(tmp_path / "x.parquet"), schema, properties)
+    text = from_footer(pq.read_metadata(tmp_path / "x.parquet"), schema, properties, FloatBounds())
     found = json.loads(text)["minValues"]
     inner = found.pop("s", {})
     return {*found, *(f"s.{name}" for name in inner)}
