@@ -28,7 +28,9 @@ class CsvProblem(Exception):
     ) -> None:
         super().__init__(message)
         self.message, self.line, self.column = message, line, column
-        self.found, self.expected = found, expected
+        # On one line, as errors of Spark's workers are read.
+        self.found = found.replace("\r", "\\r").replace("\n", "\\n")
+        self.expected = expected
 
 
 @dataclass(frozen=True)
