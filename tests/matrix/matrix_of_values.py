@@ -17,6 +17,8 @@ from support.value_operations import KINDS_OF_SPARK, OPERATIONS, ingested, rewri
 from support.value_readers import Deltalake, DuckDB, Polars, Reader, Spark, differences
 from support.value_tables import by_deltalake, by_spark
 
+pytestmark = pytest.mark.timeout(1800)
+
 FOREIGN = {"deltalake": KINDS, "spark": KINDS_OF_SPARK}
 
 
