@@ -15,6 +15,7 @@ from deltalake import DeltaTable
 
 from support.tables import DELETION_VECTORS, Lake
 from support.value_kinds import KINDS, Kind
+from tandem.delta.scan import scan
 from tandem.spec.resources import Operation
 from tandem.storage import open_store
 
@@ -36,7 +37,7 @@ KINDS_OF_SPARK = tuple(map(within_nanoseconds, KINDS))
 
 
 def _merge(lake: Lake) -> Operation:
-    ids = lake.foreign().to_pyarrow_table(columns=["id"])["id"]
+    ids = pa.table(scan(lake.log.snapshot(), lake.store))["id"]
     source = pa.table({"id": ids, "v": pa.repeat(pa.scalar(1), len(ids))})
     return lake.merge(source, whenMatched=[{"update": {"set": {"v": "s.v"}}}])
 
@@ -80,7 +81,8 @@ def rewritten(spark: SparkSession, before: Path, operation: str) -> Path:
 def ingested(spark: SparkSession, before: Path) -> Path:
     """An empty table that has ingested the rows of the table at `before`, a group at a time."""
     root = before.with_name(f"{before.name}-ingested")
-    rows = DeltaTable(str(before)).to_pyarrow_table()
+    there = lake_at(spark, before)
+    rows = pa.table(scan(there.log.snapshot(), there.store))
     DeltaTable.create(
         str(root), rows.schema, partition_by=["g"], configuration=dict(DELETION_VECTORS)
     )
