@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tandem.reconcile.attempts import Attempts
+from tandem.reconcile.attempts import SMALL_ROUNDS, Attempts
 
 MOST = 5
 """`conflict.maxAttempts`, as it is by default."""
@@ -77,3 +77,26 @@ def test_whatever_others_do_again_and_again_a_statement_ends(others: list[int]) 
 @given(st.lists(st.integers(1, 10**9), min_size=1, max_size=40, unique=True))
 def test_a_statement_that_has_ever_less_to_do_is_never_given_up(rows: list[int]) -> None:
     assert set(counted(sorted(rows, reverse=True))) == {0}
+
+
+def test_small_rounds_count_in_hundreds_and_progress_does_not_take_them_back() -> None:
+    attempts = Attempts().after_round(8).after_round(8)
+    for number in range(1, 2 * SMALL_ROUNDS + 1):
+        attempts = attempts.after_small_round()
+        assert attempts.counted == 1 + number // SMALL_ROUNDS
+    assert attempts.after_round(3).counted == 2
+    assert attempts.after_round(9).counted == 4
+    assert attempts.after_whole().counted == 4
+    # What is evaluated in between does not begin their count again.
+    between = attempts.after_round(3).after_whole()
+    assert between.small == 2 * SMALL_ROUNDS
+
+
+@given(st.lists(st.booleans(), max_size=12), st.integers(1, 6))
+def test_small_rounds_end_whatever_comes_between(jobs: list[bool], rows: int) -> None:
+    attempts = Attempts()
+    for number in range(MOST * SMALL_ROUNDS):
+        if jobs and jobs[number % len(jobs)]:
+            attempts = attempts.after_round(max(1, rows - number))
+        attempts = attempts.after_small_round()
+    assert attempts.counted >= MOST

@@ -13,18 +13,22 @@ from hypothesis import strategies as st
 from pyroaring import BitMap64
 
 from tandem.errors import CountMismatch
-from tandem.reconcile.attempts import Attempts
+from tandem.reconcile.attempts import SMALL_ROUNDS, Attempts
 from tandem.reconcile.matches import KEPT, FileMatches, InsertFile, RoundResult, round_result
 from tandem.reconcile.model import ChangeKind, CommitSummary, FileState, FileView
+from tandem.reconcile.sources import matched_sources
 from tandem.reconcile.statement import (
     Commit,
+    Conflict,
     Evaluate,
     Outcome,
     Policy,
     Reexecute,
+    Reinsert,
     StatementProgress,
     absorb,
     decide,
+    inserted,
     start,
 )
 
@@ -64,14 +68,16 @@ def change(version: int, *files: str) -> CommitSummary:
     return CommitSummary(version, ChangeKind.CHANGE, frozenset(files), f"commit {version}")
 
 
-def ask(progress: StatementProgress, versions: Mapping[int, Files], *files: str) -> Outcome:
+def ask(
+    progress: StatementProgress, versions: Mapping[int, Files], *files: str, small: bool = False
+) -> Outcome:
     """What is next after one change to these files, at each of the later versions."""
 
     def view(version: int) -> FileView | None:
         return View(versions[version]) if version in versions else None
 
     since = [change(v, *files) for v in sorted(versions) if v > progress.evaluated_at]
-    return decide(progress, since, view=view, row_maps={}, policy=Policy())
+    return decide(progress, since, view=view, row_maps={}, policy=Policy(), small=small)
 
 
 # Row 0 was deleted (key 7), row 1 stays (key 8), row 2 too (key 8), row 3 has no key.
@@ -212,3 +218,36 @@ def test_the_record_of_a_job_is_read() -> None:
     wrong = table.set_column(3, "output_position", pa.array([None, 0, None], pa.int64()))
     with pytest.raises(CountMismatch, match="not there"):
         round_result(wrong, ["a", "b"], [], merged=True)
+
+
+@pytest.mark.parametrize("gone", [[0], [1, 2]])
+def test_whoever_evaluates_small_rounds_determines_the_inserts_again(gone: list[int]) -> None:
+    after: Files = {"a": (4, gone)}
+    outcome = ask(start(3, WHOLE), {3: BEFORE, 4: after}, "a", small=True)
+    assert isinstance(outcome, Reinsert)
+    assert outcome.progress.evaluated_at == 4
+    left = {7, 8} - ({7} if gone == [0] else {8})
+    assert {int(key) for key, _ in matched_sources(outcome.progress.matches)} == left
+    done = inserted(outcome.progress, [InsertFile("g", 4)])
+    commit = ask(done, {4: after})
+    assert isinstance(commit, Commit)
+    assert commit.fresh == ("g",)
+    # Nothing is out of place any more: a later change is compared with what matches now.
+    assert isinstance(ask(done, {4: after, 5: after}, small=True), Commit)
+
+
+def test_inserts_are_not_determined_again_where_matches_are_not_known() -> None:
+    after: Files = {"a": (4, []), "b": (3, [])}
+    asked = ask(start(3, WHOLE), {3: BEFORE, 4: after}, "b", small=True)
+    assert isinstance(asked, Evaluate)
+    lost = absorb(asked, keys({}, recorded=False))
+    assert isinstance(ask(lost, {4: after}, small=True), Reexecute)
+    with pytest.raises(ValueError, match="recorded its matches"):
+        inserted(lost, ())
+
+
+def test_inserts_are_not_determined_again_for_ever() -> None:
+    progress = start(3, WHOLE, attempts=Attempts(4, 4, small=SMALL_ROUNDS - 1))
+    outcome = ask(progress, {3: BEFORE, 4: {"a": (4, [0])}}, "a", small=True)
+    assert isinstance(outcome, Conflict)
+    assert "5 rounds made no progress" in outcome.why
