@@ -138,12 +138,19 @@ def _merge(
 def _copy(control: Control, sides: _Sides, round_: int) -> SidecarRef | None:
     """The source for the engine: whole with the first round, if it is small; else its bounds
     with the second one, which most merges do not have."""
-    whole = None
-    if round_ == 0 and sides.size <= BROADCAST_BYTES:
-        whole = source_copy.whole(control, sides.plain, sides.statement, round_)
+    if round_ == 0 and _is_small(sides):
+        return source_copy.whole(control, sides.plain, sides.statement, round_)
     if round_ == 1 and control.result(0).source is None:
         return source_copy.bounds(control, sides.plain, sides.statement, round_)
-    return whole
+    return None
+
+
+def _is_small(sides: _Sides) -> bool:
+    """Whether the source may be read once more without much ado."""
+    if sides.size:
+        return sides.size <= BROADCAST_BYTES
+    # Of a Delta table the pin has no sizes; what one task reads is bounded.
+    return sides.plain.rdd.getNumPartitions() <= 1
 
 
 _Held = tuple[pin.SourcePin, Source | None]
