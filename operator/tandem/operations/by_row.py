@@ -73,15 +73,17 @@ class Said:
 class _Course(Generic[S]):
     """How far the statement has come in this attempt; rebuilt from its rounds after a restart.
 
-    `settled` is what the rounds of the job came to. `progress` is ahead of it by small rounds,
-    which are not recorded: `outputs` has the files that they wrote. Whoever needs another round
-    of the job goes back to `settled`, so that a process that takes over asks the same question.
+    `settled` is what the rounds of the job came to. `progress` is ahead of it by rows that need
+    no evaluation and, if `has_small`, by small rounds, which are not recorded: `outputs` has the
+    files that they wrote. Another round of the job then begins at `settled` again, so that a
+    process that takes over asks the same question.
     """
 
     statement: S
     history: History
     settled: rule.StatementProgress | None = None
     progress: rule.StatementProgress | None = None
+    has_small: bool = False
     outputs: dict[str, OutputFile] = field(default_factory=dict)
     asked: Asked | None = None
     request: RoundRequest | None = None
@@ -90,6 +92,7 @@ class _Course(Generic[S]):
     def settle(self, progress: rule.StatementProgress) -> None:
         """A round of the job has been taken in."""
         self.settled = self.progress = progress
+        self.has_small = False
         self.outputs.clear()
 
 
@@ -323,6 +326,7 @@ class ByRow(ABC, Generic[S]):
         self, course: _Course[S], inputs: Sequence[InputFile], answer: SmallAnswer
     ) -> RoundResult:
         """Raises: CountMismatch."""
+        course.has_small = True
         course.outputs |= {output.path: output for output in answer.outputs}
         return round_result(
             answer.matches,
@@ -337,8 +341,11 @@ class ByRow(ABC, Generic[S]):
         progress, settled = course.progress, course.settled
         assert progress is not None
         assert settled is not None
-        # Small rounds that led nowhere have been tried all the same.
-        progress = replace(settled, attempts=progress.attempts)
+        if course.has_small:
+            # They led nowhere, and have been tried all the same.
+            progress = replace(settled, attempts=progress.attempts)
+            course.has_small = False
+            course.outputs.clear()
         while True:
             outcome = self._rule(course, latest, progress)
             if not isinstance(outcome, rule.Evaluate | rule.Reexecute):
