@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from simulator.actor import operation
@@ -17,6 +18,7 @@ from tandem.operations.effects import Effect, Point
 from tandem.operations.events import Ending
 from tandem.operations.performer import Around, plainly
 from tandem.operations.session import Session
+from tandem.operations.small_rounds import NoSmallRounds
 from tandem.operations.work import Table
 from tandem.spec.identity import spec_hash
 from tandem.spec.resources import Operation
@@ -68,7 +70,8 @@ class Single:
     ) -> Session:
         """A new process for the operation."""
         drive = Drive(poll_ms=1, lock_wait_s=0, around=around, again=again)
-        ports = self.world.ports()
+        # Every round is the job's, so that operations come by all points.
+        ports = replace(self.world.ports(), small_rounds=NoSmallRounds)
         return open_session(self.resource, self.table, ports, drive, started_ms=started_ms)
 
     def run(

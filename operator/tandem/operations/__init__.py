@@ -10,6 +10,8 @@
     compaction, segment_rewrite, update, merge, ingest
                                    what is special about each kind: plan, job, change set
     by_row                         what updates, deletes and merges share
+    small_rounds, arrow_rounds     rests that the engine evaluates itself; source_copy is what it
+                                   knows of a merge's source
     table                          adopt or create a table
 
 Whoever drives it (command line, operator, simulator) performs the effects; each is a named
