@@ -138,8 +138,8 @@ def _parquet(
             storage_options=dict(source.options),
         )
         names = [field["name"] for field in json.loads(text)["fields"]]
-        rows = _placed(control, spark, inputs, names, table, places=places)
-        yield replace(rows, path=unquote(inputs[0].logged_path))
+        placed = _placed(control, spark, inputs, names, table, places=places)
+        yield replace(placed, path=unquote(inputs[0].logged_path))
 
 
 def _placed(
