@@ -194,8 +194,37 @@ def test_char_and_varchar_are_stored_as_spark_stores_them(
     for attempt, (column, text) in enumerate(bad.items(), start=2):
         source.write_text(f"{good}\n{text}\n")
         failure = outcome(job_for(tmp_path / "t", "Json", source, attempt), spark)
-        assert f"column {column}: a text is too long for its column" in failure.message
+        place = f"s.json, line 2, column {column}"
+        assert f"{place}: a text is too long for its column" in failure.message
         assert failure.reason == Reason.STATEMENT_FAILED
+
+
+def test_a_source_that_does_not_fit_is_named_as_a_reader_would_look_for_it(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    fields = "id INT, v VARCHAR(2)"
+    spark.sql(f"CREATE TABLE delta.`{tmp_path / 't'}` ({fields}) USING delta")
+    cases = [
+        (
+            "s.csv",
+            "id;v\n1;a\n",
+            "spec.source: s.csv: the source has columns that",
+            "options header",
+        ),
+        ("s.csv", "id,v\n1,a\n2,abc\n", "s.csv, line 3, column v: a text is too long", "abc"),
+        ("s.csv", "id,v,ID\n1,a,2\n", "/s.csv: a column occurs twice in the source", "id"),
+        ("s.json", '{"id":\n1}\n', "s.json, line 1, column id: ", "each object is on one line"),
+        ("s.parquet", "", "s.parquet, column id: a column of the source has another", "double"),
+    ]
+    for attempt, (name, text, place, hint) in enumerate(cases, start=1):
+        source = tmp_path / name
+        source.write_text(text)
+        if not text:
+            pq.write_table(pa.table({"id": [1.5]}), source)
+        form = {"csv": "Csv", "json": "Json", "parquet": "Parquet"}[name.rpartition(".")[2]]
+        failure = outcome(job_for(tmp_path / "t", form, source, attempt), spark)
+        assert place in failure.message
+        assert hint in failure.message
 
 
 def parquet(path: Path) -> bytes:

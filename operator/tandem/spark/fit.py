@@ -29,19 +29,22 @@ def fitted(
     location: str,
     bounded: Mapping[str, DataType],
     where: Column | None = None,
+    *,
+    csv: bool = False,
 ) -> DataFrame:
     """`source` with exactly the table's columns.
 
     Args:
         bounded: declared types as of `tandem.spark.char_types`.
         where: the place of a row, for errors.
+        csv: whether names come from the first line of a CSV file, which an option may misread.
     Raises:
         InvalidSpec: a column that the table lacks. StatementFailed: a type that does not fit.
     """
     from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
     shown = [f for f in source.schema.fields if not is_hidden(f.name)]
-    check_columns(type(schema)(shown), schema, location)
+    check_columns(type(schema)(shown), schema, location, csv=csv)
     present = {f.name.lower(): f for f in shown}
     columns = []
     for field in schema.fields:
@@ -69,6 +72,7 @@ def check_columns(
     above: str = "",
     *,
     field: str = "spec.source",
+    csv: bool = False,
 ) -> None:
     """That the table has every column of the source, nested ones too; `field` is where the
     source stands in its resource. Raises: InvalidSpec."""
@@ -81,11 +85,13 @@ def check_columns(
             if extra:
                 raise InvalidSpec(
                     "the source has columns that the table lacks",
-                    resource=location,
-                    field=field,
+                    resource=f"{field}: {location}",
                     found=", ".join(extra),
                     expected=", ".join(above + name for name in wanted.names),
-                    remedy="Add the columns to the table, or leave them out of the source",
+                    remedy="Add the columns to the table, or leave them out of the source; "
+                    "if they are no names, correct the options header and sep"
+                    if csv
+                    else "Add the columns to the table, or leave them out of the source",
                 )
             for part in found.fields:
                 inner = known[part.name.lower()].dataType
@@ -168,8 +174,7 @@ def _assigned(
     if loss:
         raise StatementFailed(
             f"a column of the source has another type than the table's: {loss}",
-            resource=location,
-            field=path,
+            resource=f"{location}, column {path}",
             found=found.simpleString(),
             expected=wanted.simpleString(),
             remedy="Convert the column in the source",

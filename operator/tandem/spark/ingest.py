@@ -47,7 +47,14 @@ def _ingest(control: Control, spark: SparkSession, job: IngestJob) -> None:
     bounded = declared(spec.table.schema_string)
     source = None if job.source_format == "Delta" else sources.open_source(control)
     found = [
-        fitted(rows.frame, schema, job.source_location, bounded, rows.where)
+        fitted(
+            rows.frame,
+            schema,
+            rows.path or job.source_location,
+            bounded,
+            rows.where,
+            csv=job.source_format == "Csv",
+        )
         for rows in sources.read(control, spark, schema, source=source, places=True)
     ]
     rows = reduce(lambda a, b: a.unionAll(b), found) if found else spark.createDataFrame([], schema)

@@ -162,7 +162,9 @@ class _Parser:
         return self._text[self._at : self._at + 1]
 
     def _problem(self, message: str, path: str = "", expected: str = "") -> JsonProblem:
-        found = self._text[self._at : self._at + 60] or "the end of the line"
+        found = self._text[self._at : self._at + 60]
+        if not found:
+            found, expected = "the end of the line", f"{expected}: each object is on one line"
         return JsonProblem(message, at=self._at + 1, path=path, found=found, expected=expected)
 
     def _blank(self) -> None:

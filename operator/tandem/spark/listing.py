@@ -88,7 +88,6 @@ def check_spelling(names: Sequence[str], location: str) -> None:
         raise InvalidSpec(
             "a column occurs twice in the source",
             resource=location,
-            field="spec.source",
             found=", ".join(twice),
             expected="names that differ in more than their case",
         )
@@ -102,7 +101,7 @@ def broken(error: StorageError) -> SourceUnreadable | None:
     return SourceUnreadable(
         "a file of the source is damaged, cut off, or no Parquet file",
         resource=error.resource,
-        found=error.found,
+        found=" ".join(error.found.split()),
         expected="a whole Parquet file",
         remedy="Write the file again",
     )

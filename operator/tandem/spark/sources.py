@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote
 
@@ -59,10 +59,12 @@ def open_source(control: Control) -> Source:
 @dataclass(frozen=True)
 class Rows:
     """Rows as the source has them. `where` is the place of a row, as a text, where columns beyond
-    the source's own tell it: those have hidden names."""
+    the source's own tell it: those have hidden names. `path` is a file whose columns these are; ""
+    where the source has no files of its own kind."""
 
     frame: DataFrame
     where: Column | None = None
+    path: str = ""
 
 
 def read(
@@ -79,7 +81,7 @@ def read(
     Args:
         schema: the table's. Columns of CSV and JSON that it has are read with its types.
         source, version: what to read, if not what is there now.
-        places: whether rows of Parquet and Delta say where they are from.
+        places: whether rows say where they are from.
     Raises: InvalidSpec, StatementFailed, SourceUnreadable, StorageError; and what Spark raises.
     """
     job = source_job(control.spec)
@@ -92,9 +94,10 @@ def read(
         case "Parquet":
             return list(_parquet(control, spark, source, places=places))
         case "Csv":
-            return [Rows(f) for f in read_csv(control, spark, source, options, schema)]
+            found = read_csv(control, spark, source, options, schema, places=places)
+            return [Rows(*group) for group in found]
         case _:
-            return [Rows(read_json(control, spark, source, options, schema))]
+            return [Rows(*read_json(control, spark, source, options, schema, places=places))]
 
 
 def _parquet(
@@ -113,7 +116,7 @@ def _parquet(
             raise SourceUnreadable(
                 "a file of the source is damaged, cut off, or no Parquet file",
                 resource=meta.path,
-                found=str(error)[:300],
+                found=" ".join(str(error).split())[:300],
                 expected="a whole Parquet file",
                 remedy="Write the file again",
             ) from error
@@ -135,7 +138,8 @@ def _parquet(
             storage_options=dict(source.options),
         )
         names = [field["name"] for field in json.loads(text)["fields"]]
-        yield _placed(control, spark, inputs, names, table, places=places)
+        placed = _placed(control, spark, inputs, names, table, places=places)
+        yield replace(placed, path=unquote(inputs[0].logged_path))
 
 
 def _placed(

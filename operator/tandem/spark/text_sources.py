@@ -19,7 +19,7 @@ from tandem.spark.source_options import place as field_of
 from tandem.spark.typed import typed
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import DataType, StructType
 
 
@@ -29,9 +29,11 @@ def read_csv(
     source: Source,
     options: Mapping[str, str],
     schema: StructType,
-) -> Iterator[DataFrame]:
-    """One DataFrame for each group of files with the same header. Columns that the table lacks
-    are texts."""
+    *,
+    places: bool = False,
+) -> Iterator[tuple[DataFrame, Column | None, str]]:
+    """For each group of files with the same header its rows, the place of a row if `places`, and
+    the path of the first file. Columns that the table lacks are texts."""
     job = source_job(control.spec)
     dialect = Dialect.of(options)
     header = options.get("header", "false").lower() == "true"
@@ -56,7 +58,8 @@ def read_csv(
         alike.setdefault(names, []).append(TextFile(path=meta.path, size=meta.size, skip=skip))
     for names, files in alike.items():
         wanted = _with_types(names, schema)
-        yield _records(control, spark, source, files, "Csv", options, wanted)
+        rows = _records(control, spark, source, files, "Csv", options, wanted, places=places)
+        yield *rows, files[0].path
 
 
 def read_json(
@@ -65,14 +68,16 @@ def read_json(
     source: Source,
     options: Mapping[str, str],
     schema: StructType,
-) -> DataFrame:
+    *,
+    places: bool = False,
+) -> tuple[DataFrame, Column | None]:
     """The table's columns for an ingest; for a merge those of the source, with the table's types
-    where it has them, and else with what Spark infers."""
+    where it has them, and else with what Spark infers. Also the place of a row if `places`."""
     files = [TextFile(path=meta.path, size=meta.size) for meta in source.files]
     wanted = schema
     if isinstance(source_job(control.spec), MergeJob):
         wanted = _inferred(control, spark, source, files, options, schema)
-    return _records(control, spark, source, files, "Json", options, wanted)
+    return _records(control, spark, source, files, "Json", options, wanted, places=places)
 
 
 def _first_row(
@@ -214,7 +219,9 @@ def _records(
     form: Literal["Csv", "Json"],
     options: Mapping[str, str],
     wanted: StructType,
-) -> DataFrame:
+    *,
+    places: bool,
+) -> tuple[DataFrame, Column | None]:
     from pyspark.sql import types as T  # noqa: N812 - Spark's own convention
 
     from tandem.spark.datasource import put_work
@@ -239,7 +246,7 @@ def _records(
     )
     reader = spark.read.format(NAME).schema(texts).options(**put_work(control, work, 0))
     paths = [file.path for file in files]
-    return typed(reader.load(), wanted, paths, options, json=form == "Json")
+    return typed(reader.load(), wanted, paths, options, json=form == "Json", places=places)
 
 
 def _texts(type_: DataType) -> DataType:

@@ -47,14 +47,17 @@ def typed(
     options: Mapping[str, str],
     *,
     json: bool,
-) -> DataFrame:
-    """Records (`tandem.spark.records`) as values of a schema.
+    places: bool = False,
+) -> tuple[DataFrame, Column | None]:
+    """Records (`tandem.spark.records`) as values of a schema, and the place of each as a text.
 
     Args:
         paths: of the records' files, by number.
         options: may say formats of times.
         json: whether the texts are JSON's: true and false are its only words for booleans, and
             binaries are Base64.
+        places: whether the rows keep the hidden columns that the place is made of; without them it
+            is None.
     """
     from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
@@ -67,12 +70,14 @@ def typed(
     def leaf(text: Column, type_: DataType, path: str) -> Column:
         return exactly(text, type_, path, where, options, json=json)
 
-    return texts.select(
+    rows = texts.select(
         *(
             each_leaf(F.col(quoted(f.name)), f.dataType, f.name, leaf).alias(f.name)
             for f in schema.fields
-        )
+        ),
+        *((F.col(FILE), F.col(LINE)) if places else ()),
     )
+    return rows, where if places else None
 
 
 def require_zoneless(options: Mapping[str, str]) -> None:

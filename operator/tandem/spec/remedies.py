@@ -153,7 +153,7 @@ REMEDY: Final[Mapping[Reason, str]] = {
 }
 """Reasons that need nothing have none."""
 
-_OR_THE_TABLE: Final = "Correct the resource; or the table, then `{again}`."
+_OR_THE_TABLE: Final = "Correct the resource; or the table or the source, then `{again}`."
 _MENDED: Final = "Once that is mended, `{again}`."
 _RESTORE: Final = "Restore the file or the table, then `{again}`."
 
