@@ -22,7 +22,6 @@ from tandem.statements import (
     selects,
     to_spark_sql,
 )
-
 from tandem.statements.prune import Keys
 from tandem.statements.types import STRING
 

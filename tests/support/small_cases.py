@@ -171,7 +171,7 @@ def case(folder: Path, seed: int) -> Case:
 
     jobs = QuickJobs(copies=True)
     while True:
-        rounds._of = None  # noqa: SLF001 - a process of its own knows nothing yet
+        rounds._of = None
         try:
             ports = lake.ports(jobs=jobs, small_rounds=lambda: rounds)
             status = lake.run(operation, around=around, ports=ports)
@@ -210,12 +210,12 @@ def _statement(lake: QuickLake, chance: random.Random) -> Operation:
     if height and chance.random() < 0.3:
         source = pa.concat_tables([source, source.slice(0, 1)])
     clauses: dict[str, Any] = {}
-    for name, make in (
+    for name, clause in (
         ("whenMatched", _matched),
         ("whenNotMatched", _new),
         ("whenNotMatchedBySource", _left),
     ):
-        listed = [make(chance) for _ in range(chance.randint(0, 2))]
+        listed = [clause(chance) for _ in range(chance.randint(0, 2))]
         # Only the last one may be without a condition.
         clauses[name] = [c for c in listed[:-1] if "where" in c] + listed[-1:]
     clauses = {name: listed for name, listed in clauses.items() if listed}

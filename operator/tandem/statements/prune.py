@@ -328,7 +328,7 @@ def _usable(value: Any, data_type: DataType) -> Any:
 
 
 def _bytes(text: str) -> bytes | None:
-    """None for half a surrogate pair: a writer in between cut the text there, and JSON allows it."""
+    """None for half a surrogate pair: some writer cut the text there, and JSON allows it."""
     try:
         return text.encode()
     except UnicodeEncodeError:
