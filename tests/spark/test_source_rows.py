@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, cast
+
+import pytest
 from pyspark.sql import SparkSession
 
-from tandem.spark.job import SOURCE_IDS
+from tandem.spark import source_copy
+from tandem.spark.job import SOURCE_IDS, MergeClause
 from tandem.spark.source_rows import with_identity
+from tandem.statements.merge import parse_merge
+from tandem.statements.types import Schema
+
+if TYPE_CHECKING:
+    from tandem.spark.control import Control
 
 TEXT = "a STRING, b STRING, x DOUBLE, n INT, d DECIMAL(30, 2), y BINARY, f BOOLEAN"
 DIFFERENT = (
@@ -49,3 +58,20 @@ def test_equal_rows_are_one_whatever_the_order_of_rows_and_columns(spark: SparkS
 def test_values_that_cannot_be_told_apart_for_sure_are_not_told(spark: SparkSession) -> None:
     for type_ in ("STRUCT<a: INT, b: INT>", "MAP<INT, INT>", "ARRAY<INT>"):
         assert with_identity(spark.createDataFrame([], f"k INT, v {type_}")) is None
+
+
+def test_a_source_of_much_memory_is_not_collected(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file of 360 kB with gigabytes of one text took the driver's memory."""
+    source = spark.range(3).selectExpr("id", "repeat('x', 12582912) AS w", "array(id) AS a")
+    columns = Schema.from_json(source.schema.json())
+    clause = MergeClause(when="Matched", action="Update", all=True, field="spec.merge")
+    merge = parse_merge("t.id = s.id AND s.w = t.w", (clause,), columns, columns)
+
+    def collected(_frame: object) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr(type(source), "toArrow", collected)
+    nowhere = cast("Control", None)
+    assert source_copy.whole(nowhere, source, merge, 0) is None

@@ -22,6 +22,8 @@ from tandem.statements import (
     selects,
     to_spark_sql,
 )
+from tandem.statements.prune import Keys
+from tandem.statements.types import STRING
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -117,6 +119,14 @@ MARCH = dt.datetime(2013, 3, 1, tzinfo=UTC)
 )  # fmt: skip
 def test_what_statistics_rule_out(text: str, file: FileRange, expected: bool) -> None:
     assert match(text, file) is expected
+
+
+@pytest.mark.parametrize("bounds", [("\ud83d", "b"), ("a", "\ud83d")])
+def test_half_a_surrogate_pair_bounds_nothing(bounds: tuple[str, str]) -> None:
+    """Of a writer that cut a text by UTF-16; JSON allows it."""
+    file = FileRange({("s",): ColumnRange(*bounds, 0)}, 10)
+    assert match("s = 'a'", file)
+    assert Keys(("s",), STRING, (b"a",), complete=True).may_occur(file)
 
 
 def test_partition_values_are_exact() -> None:

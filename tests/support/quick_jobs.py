@@ -48,13 +48,15 @@ def unwatched(_where: str) -> None:
 
 @dataclass
 class QuickJobs:
-    """`started` names all jobs that were asked for, in order."""
+    """`started` names all jobs that were asked for, in order. `copies`: a merge copies its source,
+    as the job on Spark does, so that the engine can evaluate small rounds of it."""
 
     hook: Hook = unwatched
     started: list[JobRequest] = field(default_factory=list)
     _open: dict[str, Control] = field(default_factory=dict)
     _codes: dict[str, int] = field(default_factory=dict)
     _rounds: dict[str, int] = field(default_factory=dict)
+    copies: bool = False
 
     def start(self, request: JobRequest) -> None:
         if request.name in self._codes:
@@ -179,6 +181,7 @@ class QuickJobs:
         acted = pc.sum(pc.not_equal(matched.column(FATE), STAYS)).as_py() or 0
         told = _matches(matched, pc.equal(matched.column(FATE), "Update"))
         answer = to_file(quick_merge.with_record(told, matched))
+        copy = quick_merge.copied(opened, job) if self.copies and round_ == 0 else None
         opened.publish(
             JobResult(
                 operation_id=spec.operation_id,
@@ -186,6 +189,7 @@ class QuickJobs:
                 round=round_,
                 outputs=tuple(files),
                 matches=opened.sidecar(round_, "matches", answer),
+                source=copy,
                 rows_read=rows.num_rows,
                 rows_written=sum(file.rows for file in files),
                 rows_matched=acted,

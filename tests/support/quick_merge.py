@@ -20,7 +20,8 @@ from tandem.errors import StatementFailed
 from tandem.reconcile.matches import KEPT
 from tandem.spark import pin
 from tandem.spark.control import Control
-from tandem.spark.job import MergeJob
+from tandem.spark.ipc import to_file
+from tandem.spark.job import SOURCE_IDS, SOURCE_IS_WHOLE, SOURCE_SCHEMA, MergeJob, SidecarRef
 from tandem.statements.merge import Clause, Merge, parse_merge
 from tandem.statements.types import Schema
 
@@ -59,6 +60,15 @@ def merged(opened: Control, job: MergeJob, rows: pa.Table, *, part: bool) -> pa.
         found = engine.sql(text).to_arrow_table()
     pin.check(opened, held)
     return _once(statement, found.cast(pa.schema([*rows.schema, *hidden])))
+
+
+def copied(opened: Control, job: MergeJob) -> SidecarRef:
+    """The whole source for the engine, with its identities where matches are recorded."""
+    source = pq.read_table(unquote(urlsplit(job.source_location).path))
+    if not any(pa.types.is_nested(field.type) for field in source.schema):
+        source = _with_identity(source).rename_columns([*source.schema.names, *SOURCE_IDS])
+    told = {SOURCE_SCHEMA: opened.spec.table.schema_string, SOURCE_IS_WHOLE: "true"}
+    return opened.sidecar(0, "source.arrow", to_file(source.replace_schema_metadata(told)))
 
 
 def with_record(matches: pa.Table, matched: pa.Table) -> pa.Table:
@@ -151,4 +161,4 @@ def _becomes(clauses: list[tuple[int, Clause]], name: str) -> str:
 
 def sql(canonical: str) -> str:
     """Spark's quotes → DuckDB's; the statements of these tests mean the same in both."""
-    return canonical.replace("`", '"')
+    return canonical.replace("`", '"').replace("<=>", "IS NOT DISTINCT FROM")

@@ -45,9 +45,15 @@ MAX_ROWS = 1_000_000
 PART_ROWS = 100_000
 PART_BYTES = 32 << 20
 """Rows and size of the files that are in memory at a time."""
+READ_ROWS = 4_096
+READ_BYTES = 256 << 20
+"""A part that takes more memory is the job's. A file of few bytes may hold gigabytes of one text,
+so it is read in batches of so many rows, and given up in time."""
 
 _HIDDEN = (INPUT, POSITION)
 _RECORD = [pa.field("source_1", pa.int64()), pa.field("source_2", pa.int64())]
+_NOT_HERE = (NeedsSpark, StatementFailed, pa.ArrowException)
+"""Whatever Arrow cannot do with some value (texts of more than 2 GiB in one array), the job can."""
 _NOT_OURS = ("__CHAR_VARCHAR_TYPE_STRING", "__COLLATIONS")
 """Metadata of columns whose comparisons or checks are Spark's alone."""
 
@@ -69,7 +75,7 @@ class ArrowRounds:
             return None
         try:
             return _joined([(first, evaluator.rows(part)) for first, part in parts])
-        except (NeedsSpark, StatementFailed):
+        except _NOT_HERE:
             return None
 
     def inserts(self, work: Work, matched: Sources) -> SmallAnswer | None:
@@ -78,7 +84,7 @@ class ArrowRounds:
             return None
         try:
             return evaluator.inserts(matched)
-        except (NeedsSpark, StatementFailed):
+        except _NOT_HERE:
             return None
 
     def _current(self, work: Work) -> _Statement | _Merge | None:
@@ -161,8 +167,16 @@ class _Files:
         return replace(table, schema=all_nullable(table.schema))
 
     def read(self, inputs: Sequence[InputFile], columns: Sequence[str]) -> pa.Table:
-        """Live rows, with where they are. Raises: DataFileMissing, StorageError, CountMismatch."""
-        batches = [b for n, i in enumerate(inputs) for b in self._batches(n, i, columns)]
+        """Live rows, with where they are. Raises: NeedsSpark if they take too much memory;
+        DataFileMissing, StorageError, CountMismatch."""
+        batches: list[pa.RecordBatch] = []
+        size = 0
+        for number, input_ in enumerate(inputs):
+            for batch in self._batches(number, input_, columns):
+                batches.append(batch)
+                size += batch.nbytes
+                if size > READ_BYTES:
+                    raise NeedsSpark(f"{input_.logged_path}: more than {READ_BYTES} bytes of rows")
         hidden = [pa.field(INPUT, pa.int32()), pa.field(POSITION, pa.int64())]
         empty = pa.schema([*arrow_schema(self.format, columns), *hidden]).empty_table()
         return pa.Table.from_batches(batches) if batches else empty
@@ -185,7 +199,9 @@ class _Files:
                     expected=str(input_.rows),
                 )
             for batch in reader.batches(
-                dead=from_base64(input_.dv) if input_.dv else None, positions=POSITION
+                dead=from_base64(input_.dv) if input_.dv else None,
+                positions=POSITION,
+                batch_rows=READ_ROWS,
             ):
                 which = pa.repeat(pa.scalar(number, pa.int32()), batch.num_rows)
                 arrays = [*(batch.column(n) for n in columns), which, batch.column(POSITION)]

@@ -32,7 +32,10 @@ def whole(control: Control, source: DataFrame, merge: Merge, round_: int) -> Sid
     if not names:
         return None
     # One row more than may be copied tells that there are too many.
-    rows = source.select(*map(quoted, names)).limit(MAX_ROWS + 1).toArrow()
+    some = source.select(*map(quoted, names)).limit(MAX_ROWS + 1)
+    if _size(some) > MAX_BYTES:
+        return None
+    rows = some.toArrow()
     if rows.num_rows > MAX_ROWS or rows.nbytes > MAX_BYTES:
         return None
     return _put(control, rows, source, round_, complete=True)
@@ -60,6 +63,25 @@ def bounds(control: Control, source: DataFrame, merge: Merge, round_: int) -> Si
     import pyarrow as pa
 
     return _put(control, pa.concat_tables(rows), source, round_, complete=False)
+
+
+def _size(rows: DataFrame) -> int:
+    """About how many bytes the values of varying length take, measured where they are: a file of
+    few bytes may hold gigabytes of one text, which the driver has no room for."""
+    from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
+    from pyspark.sql import types as T  # noqa: N812 - as above
+
+    sizes = []
+    for field in rows.schema.fields:
+        column = F.col(quoted(field.name))
+        if isinstance(field.dataType, T.StringType | T.BinaryType):
+            sizes.append(F.octet_length(column))
+        elif not isinstance(field.dataType, T.AtomicType | T.NullType):
+            sizes.append(F.octet_length(column.cast("string")))
+    if not sizes:
+        return 0
+    found = rows.agg(*(F.sum(size.cast("long")) for size in sizes)).collect()[0]
+    return sum(size or 0 for size in found)
 
 
 def _put(

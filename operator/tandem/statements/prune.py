@@ -314,7 +314,7 @@ def _usable(value: Any, data_type: DataType) -> Any:
         case "boolean":
             return value if isinstance(value, bool) else None
         case "string":
-            return value.encode() if isinstance(value, str) else None
+            return _bytes(value) if isinstance(value, str) else None
         case "date":
             is_date = isinstance(value, dt.date) and not isinstance(value, dt.datetime)
             return value if is_date else None
@@ -325,6 +325,14 @@ def _usable(value: Any, data_type: DataType) -> Any:
             return None
         case _:
             return None
+
+
+def _bytes(text: str) -> bytes | None:
+    """None for half a surrogate pair: some writer cut the text there, and JSON allows it."""
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        return None
 
 
 def _comparable(literal: tree.Literal, target: DataType) -> Any:

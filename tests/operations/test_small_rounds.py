@@ -1,0 +1,96 @@
+"""Small rounds on real tables without Spark: they end as the job does, whatever others do
+meanwhile, and leave to the job what would take too much memory. With Spark:
+`tests/tables/test_merge_tables.py`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from support import quick_lake
+from support.quick_jobs import QuickJobs
+from support.quick_lake import just_before
+from support.rows import plus
+from support.small_cases import case
+from support.tables import loads
+from tandem.operations import arrow_rounds
+from tandem.operations.arrow_rounds import ArrowRounds
+from tandem.operations.effects import Point
+from tandem.spec.status import Phase
+
+
+def test_small_rounds_end_as_the_job_does(tmp_path: Path) -> None:
+    """Half of the statements or more have a small round, some a process that is killed."""
+    answered = 0
+    for seed in range(8):
+        found = case(tmp_path / f"{seed}", seed)
+        assert found.here == found.serial, seed
+        answered += found.answered
+    assert answered > 4
+
+
+def test_the_copy_of_a_source_goes_with_its_merge(tmp_path: Path) -> None:
+    """Whoever reads the table's store could read it."""
+    lake = quick_lake.make(tmp_path, 1)
+    seen: list[str] = []
+
+    def look() -> None:
+        seen.extend(m.path for m in lake.store.list("_tandem") if "source.arrow" in m.path)
+
+    merge = lake.merge(((1, 1, 7), (30, 0, 7)))
+    lake.do(
+        merge,
+        around=just_before(Point.PUT_COMMIT, look),
+        ports=lake.ports(jobs=QuickJobs(copies=True)),
+    )
+    assert len(seen) == 1
+    seen.clear()
+    look()
+    assert seen == []
+
+
+@pytest.mark.parametrize("limit", [1, arrow_rounds.READ_BYTES])
+def test_rows_of_much_memory_are_left_to_the_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: int
+) -> None:
+    """A file of some kilobytes may hold gigabytes of one text."""
+    monkeypatch.setattr(arrow_rounds, "READ_BYTES", limit)
+    lake = quick_lake.make(tmp_path, 2)
+    around = just_before(
+        Point.RECONCILE, lambda: lake.foreign().update({"v": "v + 1"}, predicate="id < 20")
+    )
+    points: list[Point] = []
+
+    def watched(effect: Any, call: Any) -> Any:
+        points.append(effect.point)
+        return around(effect, call)
+
+    status = lake.run(lake.update("k = 1", v="v + 15"), around=watched)
+    assert status.phase is Phase.SUCCEEDED
+    assert points.count(Point.REQUEST_ROUND) == (1 if limit == 1 else 0)
+    expected = plus(plus(loads(range(2)), lambda _row: True, 1), lambda row: row[1] == 1, 15)
+    lake.assert_rows_so_far(expected)
+    lake.assert_clean()
+
+
+def test_what_arrow_cannot_do_is_left_to_the_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The operation must not end with an error that the job would not have."""
+
+    def fails(*_args: Any, **_more: Any) -> None:
+        raise pa.ArrowCapacityError("array cannot contain more than 2147483646 bytes")
+
+    monkeypatch.setattr(arrow_rounds._Files, "write", fails)
+    assert issubclass(pa.ArrowCapacityError, pa.ArrowException)
+    lake = quick_lake.make(tmp_path, 2)
+    around = just_before(
+        Point.RECONCILE, lambda: lake.foreign().update({"v": "v + 1"}, predicate="id < 20")
+    )
+    ports = lake.ports(small_rounds=ArrowRounds)
+    lake.do(lake.update("k = 1", v="v + 15"), around=around, ports=ports)
+    expected = plus(plus(loads(range(2)), lambda _row: True, 1), lambda row: row[1] == 1, 15)
+    lake.assert_rows_so_far(expected)
