@@ -160,7 +160,11 @@ def test_two_checkpoints_of_one_version_either_will_do() -> None:
 def test_checkpoint_columns_of_other_writers() -> None:
     """Statistics and partition values only as structs, columns missing, other integer widths."""
     store = _table()
-    stats = pa.struct([("numRecords", pa.int64()), ("minValues", pa.struct([("id", pa.int64())]))])
+    most = pa.struct([("x", pa.float64()), ("y", pa.float64()), ("t", pa.timestamp("us"))])
+    stats = pa.struct(
+        [("numRecords", pa.int64()), ("minValues", pa.struct([("id", pa.int64())])),
+         ("maxValues", most)]
+    )  # fmt: skip
     add = pa.struct(
         [("path", pa.string()), ("size", pa.int32()), ("modificationTime", pa.int64()),
          ("partitionValues_parsed", pa.struct([("p", pa.date32()), ("q", pa.bool_())])),
@@ -175,18 +179,27 @@ def test_checkpoint_columns_of_other_writers() -> None:
         "size": 3,
         "modificationTime": 5,
         "partitionValues_parsed": {"p": dt.date(2013, 2, 1), "q": None},
-        "stats_parsed": {"numRecords": 8, "minValues": {"id": 2}},
+        "stats_parsed": {
+            "numRecords": 8,
+            "minValues": {"id": 2},
+            # JSON has no NaN, and INT96 is a moment in UTC whatever the reader's zone.
+            "maxValues": {"x": float("nan"), "y": 1.5, "t": -14_831_769_600_000_000},
+        },
     }
     table = pa.concat_tables(
         [small, pa.table({"add": pa.array([row], add)})], promote_options="default"
     )
     sink = pa.BufferOutputStream()
-    pq.write_table(table, sink)
+    pq.write_table(table, sink, use_deprecated_int96_timestamps=True)
     store.put(f"{PREFIX}.parquet", sink.getvalue().to_pybytes())
     snapshot = DeltaLog(_cut(store), parallel_reads=1).snapshot(AT)
     (found,) = snapshot.adds()
     assert found.partition_values == {"p": "2013-02-01", "q": None}
-    assert json.loads(found.stats or "") == {"numRecords": 8, "minValues": {"id": 2}}
+    assert json.loads(found.stats or "") == {
+        "numRecords": 8,
+        "minValues": {"id": 2},
+        "maxValues": {"y": 1.5, "t": "1500-01-01T00:00:00.000Z"},
+    }
     assert snapshot.num_records.to_pylist() == [8]
 
 

@@ -6,8 +6,9 @@ that cannot be read raises `CorruptLog`: `tandem.delta.log` then looks for an ol
 
 from __future__ import annotations
 
+import datetime as dt
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
@@ -127,6 +128,10 @@ class _Parquet:
             self._source.close()
             raise _unreadable(self._path, error) from error
         self.schema: pa.Schema = self._file.schema
+        columns = self._file.metadata.schema
+        leaves = [columns.column(index) for index in range(len(columns))]
+        # Spark writes moments so, and times without a zone never.
+        self.moments = frozenset(c.path for c in leaves if c.physical_type == "INT96")
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -177,17 +182,20 @@ def _read_adds(store: Store, path: str) -> list[pa.Table]:
         plain = {"stats_parsed": "stats", "partitionValues_parsed": "partitionValues"}
         absent = [n for n in parsed if plain[n] not in present]
         try:
-            tables = [_to_table(v) for v in parquet.column("add", leaves + absent)]
+            tables = [_to_table(v, parquet.moments) for v in parquet.column("add", leaves + absent)]
             lacking = sum(t["stats"].null_count for t in tables)
             if lacking and "stats_parsed" in present and "stats_parsed" not in absent:
                 absent.append("stats_parsed")
-                tables = [_to_table(v) for v in parquet.column("add", leaves + absent)]
+                tables = [
+                    _to_table(v, parquet.moments) for v in parquet.column("add", leaves + absent)
+                ]
         except (pa.ArrowException, KeyError) as error:
             raise _unreadable(path, error) from error
         return tables
 
 
-def _to_table(adds: pa.StructArray) -> pa.Table:
+def _to_table(adds: pa.StructArray, moments: Set[str] = frozenset()) -> pa.Table:
+    """`moments` are the paths of columns that hold INT96."""
     present = {f.name for f in adds.type}
     columns: dict[str, pa.Array] = {}
     for field in files.SCHEMA:
@@ -197,7 +205,8 @@ def _to_table(adds: pa.StructArray) -> pa.Table:
         else:
             columns[field.name] = pa.nulls(len(adds), field.type)
     if "stats_parsed" in present:
-        columns["stats"] = _stats_text(columns["stats"], pc.struct_field(adds, "stats_parsed"))
+        parsed = pc.struct_field(adds, "stats_parsed")
+        columns["stats"] = _stats_text(columns["stats"], parsed, moments)
     if "partitionValues_parsed" in present:
         columns["partition_values"] = _partition_texts(
             pc.struct_field(adds, "partitionValues_parsed")
@@ -239,20 +248,28 @@ def _map_offsets(values: pa.MapArray) -> pa.Array:
     return pc.if_else(nulls, pa.scalar(None, pa.int32()), offsets)
 
 
-def _stats_text(stats: pa.Array, parsed: pa.StructArray) -> pa.Array:
+def _stats_text(stats: pa.Array, parsed: pa.StructArray, moments: Set[str]) -> pa.Array:
     """`stats`, with the rows that lack it made from `stats_parsed`."""
     text: list[str | None] = []
     for have, row in zip(stats.to_pylist(), python_values(parsed), strict=True):
         if have is None and row is not None:
-            have = json.dumps(_drop_nulls(row), default=to_json_value, separators=(",", ":"))
+            told = _plain(row, "add.stats_parsed", moments)
+            have = json.dumps(told, default=to_json_value, separators=(",", ":"))
         text.append(have)
     return pa.array(text, pa.string())
 
 
-def _drop_nulls(value: Any) -> Any:
+def _plain(value: Any, path: str, moments: Set[str]) -> Any:
+    """Without what JSON has no value for (null, NaN, infinities), moments with their zone: a
+    reader takes one without a zone for a time in its own."""
     if isinstance(value, dict):
-        return {k: _drop_nulls(v) for k, v in value.items() if v is not None}
-    return value
+        found = {k: _plain(v, f"{path}.{k}", moments) for k, v in value.items()}
+        return {k: v for k, v in found.items() if v is not None}
+    if path in moments:
+        if isinstance(value, dt.datetime):
+            return value.replace(tzinfo=dt.UTC)
+        return f"{value}Z" if isinstance(value, str) else value
+    return to_json_value(value) if isinstance(value, float) else value
 
 
 def _partition_texts(parsed: pa.StructArray) -> pa.Array:

@@ -26,28 +26,41 @@ from tandem.delta.schema import (
 FIELD_ID = b"PARQUET:field_id"
 
 
-def find(field: Field, candidates: Sequence[pa.Field], *, by_id: bool) -> int | None:
-    """Index of the file's field that holds `field`, None if the file was written without it.
+class Candidates:
+    """The fields of a file or of a struct in it, to be found by id or name: each at once, since
+    tables have thousands of columns."""
 
-    By field id where the table maps by id and the file has ids at all, else by physical name
-    (exact, then the only one that differs in case, as Spark does).
+    def __init__(self, fields: Sequence[pa.Field]) -> None:
+        self._fields = fields
+        self._exact: dict[str, int] = {}
+        self._folded: dict[str, list[int]] = {}
+        self._ids: dict[bytes, int] = {}
+        for index, field in enumerate(fields):
+            self._exact.setdefault(field.name, index)
+            self._folded.setdefault(field.name.lower(), []).append(index)
+            id_ = (field.metadata or {}).get(FIELD_ID)
+            if id_ is not None:
+                self._ids.setdefault(id_, index)
 
-    Raises: pa.ArrowInvalid if several differ in case only, and none is spelled as the table is.
-    """
-    if by_id and field.field_id is not None:
-        wanted = str(field.field_id).encode()
-        ids = [(c.metadata or {}).get(FIELD_ID) for c in candidates]
-        if any(i is not None for i in ids):
-            return ids.index(wanted) if wanted in ids else None
-    name = field.physical_name
-    for index, candidate in enumerate(candidates):
-        if candidate.name == name:
-            return index
-    same = [i for i, c in enumerate(candidates) if c.name.lower() == name.lower()]
-    if len(same) > 1:
-        names = ", ".join(candidates[i].name for i in same)
-        raise pa.ArrowInvalid(f"column {name} may be any of {names}")
-    return same[0] if same else None
+    def find(self, field: Field, *, by_id: bool) -> int | None:
+        """Index of the field that holds `field`, None if the file was written without it.
+
+        By field id where the table maps by id and the file has ids at all, else by physical name
+        (exact, then the only one that differs in case, as Spark does).
+
+        Raises: pa.ArrowInvalid if several differ in case only, and none is spelled as the table
+            is.
+        """
+        if by_id and field.field_id is not None and self._ids:
+            return self._ids.get(str(field.field_id).encode())
+        name = field.physical_name
+        if name in self._exact:
+            return self._exact[name]
+        same = self._folded.get(name.lower(), [])
+        if len(same) > 1:
+            names = ", ".join(self._fields[i].name for i in same)
+            raise pa.ArrowInvalid(f"column {name} may be any of {names}")
+        return same[0] if same else None
 
 
 def conform(array: Any, type_: DataType, *, by_id: bool = False, dictionaries: bool = False) -> Any:
@@ -103,10 +116,10 @@ def _mask(array: Any) -> Any:
 
 def _struct(array: Any, type_: StructType, target: Any, by_id: bool) -> Any:
     array = _whole(array)
-    candidates = [array.type.field(i) for i in range(array.type.num_fields)]
+    candidates = Candidates([array.type.field(i) for i in range(array.type.num_fields)])
     children = []
     for field in type_.fields:
-        index = find(field, candidates, by_id=by_id)
+        index = candidates.find(field, by_id=by_id)
         children.append(
             nulls(len(array), field.type)
             if index is None

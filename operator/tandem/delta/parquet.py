@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 from pyroaring import BitMap64
 
-from tandem.delta.conform import conform, find, nulls
+from tandem.delta.conform import Candidates, conform, nulls
 from tandem.delta.missing import missing
 from tandem.delta.parquet_times import ExactParquetFile
 from tandem.delta.partition_text import to_scalar
@@ -100,10 +100,10 @@ class DataFileReader:
         except (pa.ArrowInvalid, OSError) as error:
             self._source.close()
             raise _unreadable(path, error) from error
-        candidates = list(self._file.schema)
+        candidates = Candidates(list(self._file.schema))
         try:
             self._found = {
-                f.name: find(f, candidates, by_id=self._by_id)
+                f.name: candidates.find(f, by_id=self._by_id)
                 for f in self.fields
                 if f.name not in self._constants
             }
