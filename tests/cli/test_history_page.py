@@ -234,5 +234,6 @@ def test_the_command_writes_the_page(tandem: Tandem, tmp_path: Path) -> None:
     for wrong, why in ((tmp_path, "Is a directory"), (tmp_path / "no" / "x", "No such file")):
         refused = tandem("history", table, "--html", wrong)
         assert refused.exit_code == 2
-        assert f"--html: the page cannot be written\n    found:    {wrong}: {why}" in refused.stderr
+        assert "--html: the page cannot be written" in refused.stderr
+        assert f"found:    {wrong}: {why}" in refused.stderr
     assert "versions 12 to 13" in tandem("history", table, "--html", "-", "--limit", "2").stdout
