@@ -35,7 +35,7 @@ def paths_without_floats(schema: pa.Schema) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """The values of a float column. `low` and `high` are None where no bounds can be told: there
+    """The values of a float column. `low` and `high` are None where there are no bounds: there
     is NaN, which Parquet and JSON have no bound for, or no value. A zero bounds both zeros."""
 
     nulls: int = 0
@@ -51,7 +51,7 @@ class Seen:
         found = pc.min_max(values).as_py()
         if found["min"] is None:
             return Seen(nulls)
-        # Whoever takes -0.0 for less than 0.0 must find both by either.
+        # Some readers order -0.0 before 0.0: a bound must include both.
         return Seen(nulls, found["min"] or -0.0, found["max"] or 0.0)
 
     def joined(self, other: Seen) -> Seen:

@@ -11,7 +11,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
-from urllib.parse import unquote
 
 import numpy as np
 import pyarrow as pa
@@ -19,8 +18,8 @@ import pyarrow.compute as pc
 
 from tandem.delta.conform import all_nullable
 from tandem.delta.dv import from_base64
-from tandem.delta.parquet import DataFileReader, TableFormat, arrow_schema
-from tandem.errors import CountMismatch, StatementFailed
+from tandem.delta.parquet import TableFormat, arrow_schema
+from tandem.errors import StatementFailed
 from tandem.operations.small_rounds import SmallAnswer
 from tandem.operations.source_copy import SourceCopy, copied
 from tandem.operations.work import Work
@@ -28,7 +27,7 @@ from tandem.reconcile.matches import KEPT
 from tandem.reconcile.sources import Sources
 from tandem.spark.control import output_file, table_format
 from tandem.spark.job import InputFile, JobSpec, MergeJob, OutputFile, StatementJob
-from tandem.spark.row_files import INPUT, MATCHES, POSITION, RowFiles, spellings
+from tandem.spark.row_files import HIDDEN, INPUT, MATCHES, POSITION, RowFiles, open_input, spellings
 from tandem.spark.row_files import Work as WriteWork
 from tandem.statements import tree
 from tandem.statements.local import (
@@ -50,7 +49,6 @@ READ_BYTES = 256 << 20
 """A part that takes more memory is the job's. A file of few bytes may hold gigabytes of one text,
 so it is read in batches of so many rows, and given up in time."""
 
-_HIDDEN = (INPUT, POSITION)
 _RECORD = [pa.field("source_1", pa.int64()), pa.field("source_2", pa.int64())]
 _NOT_HERE = (NeedsSpark, StatementFailed, pa.ArrowException)
 """Whatever Arrow cannot do with some value (texts of more than 2 GiB in one array), the job can."""
@@ -184,20 +182,7 @@ class _Files:
     def _batches(
         self, number: int, input_: InputFile, columns: Sequence[str]
     ) -> Iterator[pa.RecordBatch]:
-        with DataFileReader(
-            self.work.table.store,
-            unquote(input_.logged_path),
-            self.format,
-            partition_values=input_.partition_values,
-            columns=columns,
-        ) as reader:
-            if reader.num_rows != input_.rows:
-                raise CountMismatch(
-                    "a data file has another number of rows than the log says",
-                    resource=input_.logged_path,
-                    found=reader.num_rows,
-                    expected=str(input_.rows),
-                )
+        with open_input(self.work.table.store, self.format, input_, columns) as reader:
             for batch in reader.batches(
                 dead=from_base64(input_.dv) if input_.dv else None,
                 positions=POSITION,
@@ -205,7 +190,7 @@ class _Files:
             ):
                 which = pa.repeat(pa.scalar(number, pa.int32()), batch.num_rows)
                 arrays = [*(batch.column(n) for n in columns), which, batch.column(POSITION)]
-                yield pa.RecordBatch.from_arrays(arrays, names=[*columns, *_HIDDEN])
+                yield pa.RecordBatch.from_arrays(arrays, names=[*columns, *HIDDEN])
 
     def write(
         self, rows: pa.Table, inputs: Sequence[InputFile] = (), *, fresh: bool = False
@@ -243,13 +228,13 @@ class _Statement:
     def rows(self, inputs: Sequence[InputFile]) -> SmallAnswer:
         """Raises: NeedsSpark, StatementFailed; DataFileMissing, StorageError."""
         table = self.files.read(inputs, self._columns)
-        data = table.drop_columns(list(_HIDDEN))
+        data = table.drop_columns(list(HIDDEN))
         found = self.local.evaluate(data)
-        places = table.select(list(_HIDDEN)).take(found.matched)
+        places = table.select(list(HIDDEN)).take(found.matched)
         if found.written is None:
             return SmallAnswer(_sorted(_deleted(places)))
         rows = found.written
-        for name in _HIDDEN:
+        for name in HIDDEN:
             rows = rows.append_column(name, places[name])
         outputs, matches = self.files.write(rows, inputs)
         return SmallAnswer(_sorted(matches), tuple(outputs))
@@ -271,14 +256,9 @@ class _Merge:
     copy: SourceCopy
     local: LocalMerge
 
-    @property
-    def _records(self) -> bool:
-        statement = self.copy.statement
-        return bool(statement.when("NotMatched")) and statement.deterministic
-
     def rows(self, inputs: Sequence[InputFile]) -> SmallAnswer:
         """Raises: NeedsSpark, StatementFailed; DataFileMissing, StorageError."""
-        if self._records and not self.copy.identified:
+        if self.copy.statement.records_matches and not self.copy.identified:
             raise NeedsSpark("source rows have no identity")
         names = list(self.files.format.schema.names)
         table = self.files.read(inputs, names)
@@ -309,19 +289,19 @@ class _Merge:
             else:
                 rows = self.local.alone(target, places, clause.when)
             written = clause.written(rows, target, places)
-            for name in _HIDDEN:
+            for name in HIDDEN:
                 written = written.append_column(name, table[name].take(pa.array(places)))
             updated.append(written)
         after = pa.concat_tables(updated) if updated else table.slice(0, 0)
         outputs, matches = self.files.write(after, inputs)
         parts = [matches]
-        hidden = table.select(list(_HIDDEN))
+        hidden = table.select(list(HIDDEN))
         parts += [_deleted(hidden.take(pa.array(places))) for places in deleted]
-        if self._records:
+        if self.copy.statement.records_matches:
             stays = np.flatnonzero((clauses < 0) & (sources >= 0))
             parts.append(_deleted(hidden.take(pa.array(stays)), output=KEPT))
         answer = _sorted(pa.concat_tables(parts))
-        if self._records:
+        if self.copy.statement.records_matches:
             answer = self._recorded(answer, hidden, sources)
         return SmallAnswer(answer, tuple(outputs))
 
@@ -339,7 +319,7 @@ class _Merge:
 
     def inserts(self, matched: Sources) -> SmallAnswer:
         """Raises: NeedsSpark, StatementFailed; StorageError."""
-        if not (self._records and self.copy.identified):
+        if not (self.copy.statement.records_matches and self.copy.identified):
             raise NeedsSpark("source rows have no identity")
         known = set(map(tuple, matched.tolist()))
         ids = self.copy.identities.tolist()

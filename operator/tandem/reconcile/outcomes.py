@@ -38,7 +38,7 @@ class StatementProgress:
     matched, by files of S, and `inserts` the files with what they became. A merge (`merged`)
     may delete some and update others; its `fresh` files hold rows that it found nowhere: right
     as long as `sources`, if recorded, are the source rows that match some row. They are not any
-    more since `astray`."""
+    more since `sources_diverged`."""
 
     evaluated_at: int
     matches: Matches
@@ -50,7 +50,7 @@ class StatementProgress:
     fresh: tuple[InsertFile, ...] = ()
     merged: bool = False
     sources: Sources | None = field(default=None, compare=False)
-    astray: CommitSummary | None = None
+    sources_diverged: CommitSummary | None = None
     course: Course = ()  # how it came here, for people
 
 

@@ -122,8 +122,8 @@ def absorb(asked: Evaluate, result: RoundResult) -> StatementProgress:
 def _checked(
     progress: StatementProgress, cause: CommitSummary | None, *, recorded: bool = True
 ) -> StatementProgress:
-    """A merge that inserts goes astray if other source rows match than those that did. If a round
-    recorded none, which ones do is no longer known."""
+    """Note if other source rows match than before, so that the inserts of a merge are wrong. If a
+    round recorded none, which ones match is no longer known."""
     wanted = progress.sources
     if wanted is None or (recorded and same_sources(matched_sources(progress.matches), wanted)):
         return progress
@@ -131,12 +131,12 @@ def _checked(
     return replace(
         progress,
         sources=wanted if recorded else None,
-        astray=cause or CommitSummary(at, ChangeKind.CHANGE, frozenset()),
+        sources_diverged=cause or CommitSummary(at, ChangeKind.CHANGE, frozenset()),
     )
 
 
 def inserted(progress: StatementProgress, fresh: Sequence[InsertFile]) -> StatementProgress:
-    """A merge that went astray, with what it inserts for the source rows that match no row now.
+    """A merge whose inserts were wrong, with those for the source rows that match no row now.
 
     `fresh` replaces all that it inserted before. Sound for a deterministic merge that recorded its
     matches: of the rows of the table each has its result, so that which source rows match some
@@ -147,7 +147,10 @@ def inserted(progress: StatementProgress, fresh: Sequence[InsertFile]) -> Statem
     if not progress.merged or progress.sources is None:
         raise ValueError("only a merge that recorded its matches can determine its inserts again")
     return replace(
-        progress, fresh=tuple(fresh), sources=matched_sources(progress.matches), astray=None
+        progress,
+        fresh=tuple(fresh),
+        sources=matched_sources(progress.matches),
+        sources_diverged=None,
     )
 
 
@@ -178,8 +181,8 @@ def decide(
         return Conflict(table.why, table.reason)
     if table is not None and table.response is Response.VALIDATE:
         return _again(progress, latest, table.why, policy, validate=True)
-    if progress.astray is not None:
-        return _astray(progress, progress.astray, latest, policy, small)
+    if progress.sources_diverged is not None:
+        return _diverged(progress, progress.sources_diverged, latest, policy, small)
     newest = newest_of(commits, policy.isolation)
     if newest is not None:
         what = _indivisible(progress, policy)
@@ -195,8 +198,8 @@ def decide(
         if asked.rows:
             return _within(asked, policy, small)
         progress = _checked(asked.progress, newest)
-        if progress.astray is not None:
-            return _astray(progress, newest, latest, policy, small)
+        if progress.sources_diverged is not None:
+            return _diverged(progress, newest, latest, policy, small)
         commits = [commit for commit in commits if commit.version > at]
     return _commit(progress, commits, latest, view, row_maps, policy)
 
@@ -210,7 +213,7 @@ def _indivisible(progress: StatementProgress, policy: Policy) -> str:
     return ""
 
 
-def _astray(
+def _diverged(
     progress: StatementProgress, cause: CommitSummary, latest: int, policy: Policy, small: bool
 ) -> Reexecute | Reinsert | Conflict:
     why = f"{cause.who}: not the same rows of the source match rows of the table as before"

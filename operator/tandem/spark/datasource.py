@@ -17,7 +17,6 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
-from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -31,9 +30,8 @@ from pyspark.sql.datasource import (
 
 from tandem.delta.conform import all_nullable
 from tandem.delta.dv import from_base64
-from tandem.delta.parquet import DataFileReader
 from tandem.delta.parquet_write import WrittenFile
-from tandem.errors import CountMismatch, ManifestInvalid, StorageError
+from tandem.errors import ManifestInvalid, StorageError
 from tandem.spark.control import Control, encode, output_file, table_format
 from tandem.spark.counters import Counter
 from tandem.spark.ipc import to_file, to_stream
@@ -47,6 +45,7 @@ from tandem.spark.row_files import (
     RowFiles,
     RowsWritten,
     Work,
+    open_input,
 )
 from tandem.spark.stripes import Stripe, Stripes, stripes
 from tandem.storage import Store, open_store
@@ -153,20 +152,8 @@ class RowsReader(DataSourceReader):
     def _stripe(self, store: Store, stripe: Stripe) -> Iterator[pa.RecordBatch]:
         input_ = self._work.inputs[stripe.input]
         hidden = INPUT in self._names
-        with DataFileReader(
-            store,
-            unquote(input_.logged_path),
-            self._table,
-            partition_values=input_.partition_values,
-            columns=[n for n in self._names if n not in HIDDEN],
-        ) as reader:
-            if reader.num_rows != input_.rows:
-                raise CountMismatch(
-                    "a data file has another number of rows than the log says",
-                    resource=input_.logged_path,
-                    found=reader.num_rows,
-                    expected=str(input_.rows),
-                )
+        columns = [n for n in self._names if n not in HIDDEN]
+        with open_input(store, self._table, input_, columns) as reader:
             for batch in reader.batches(
                 dead=from_base64(input_.dv) if input_.dv else None,
                 positions=POSITION if hidden else None,

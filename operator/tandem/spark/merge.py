@@ -146,7 +146,7 @@ def _copy(control: Control, sides: _Sides, round_: int) -> SidecarRef | None:
 
 
 def _is_small(sides: _Sides) -> bool:
-    """Whether the source may be read once more without much ado."""
+    """Whether the source may be read once more at little cost."""
     if sides.size:
         return sides.size <= BROADCAST_BYTES
     # Of a Delta table the pin has no sizes; what one task reads is bounded.
@@ -195,7 +195,7 @@ def _sides(
         _check_every(source.schema, schema, job)
     rows = read_rows(control, spark, inputs, _columns_read(statement), round_, hidden=True)
     told = None
-    if statement.when("NotMatched") and statement.deterministic:
+    if statement.records_matches:
         told = with_identity(source)
     plain = source if told is None else told
     return _Sides(

@@ -9,15 +9,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import unquote
 
 import numpy as np
 import pyarrow as pa
 
 from tandem.delta.conform import conform, forbidden_null
+from tandem.delta.parquet import DataFileReader, TableFormat
 from tandem.delta.parquet_write import ParquetDataWriter, WrittenFile
 from tandem.delta.partition_text import to_scalar
 from tandem.delta.values import partition_texts
-from tandem.errors import StatementFailed
+from tandem.errors import CountMismatch, StatementFailed
 from tandem.spark.control import table_format
 from tandem.spark.job import Format, InputFile, Table
 from tandem.storage import Store
@@ -62,6 +64,30 @@ class Work(Format):
     """For a write of rows that were in the table."""
     source: bool = False
     """The inputs are no files of the table, but those of a source."""
+
+
+def open_input(
+    store: Store, table: TableFormat, input_: InputFile, columns: Sequence[str]
+) -> DataFileReader:
+    """An input's reader, to be closed by the caller. Raises: CountMismatch if the file has another
+    number of rows than the log says; as `DataFileReader`."""
+    reader = DataFileReader(
+        store,
+        unquote(input_.logged_path),
+        table,
+        partition_values=input_.partition_values,
+        columns=columns,
+    )
+    if reader.num_rows != input_.rows:
+        found = reader.num_rows
+        reader.close()
+        raise CountMismatch(
+            "a data file has another number of rows than the log says",
+            resource=input_.logged_path,
+            found=found,
+            expected=str(input_.rows),
+        )
+    return reader
 
 
 def spellings(

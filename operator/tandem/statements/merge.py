@@ -137,6 +137,12 @@ class Merge:
         """Whether executing it again on the same rows gives the same answer."""
         return all(FUNCTIONS[call.function].deterministic for call in _calls(*self.roots()))
 
+    @property
+    def records_matches(self) -> bool:
+        """Whether its jobs record which source row each row matched: it inserts the others, and
+        would do so again."""
+        return bool(self.when("NotMatched")) and self.deterministic
+
     def columns_of_table(self) -> frozenset[str]:
         """Names of the top-level columns of the table that `on`, conditions and values read."""
         return _named(*self.roots())
