@@ -146,12 +146,8 @@ def inserted(progress: StatementProgress, fresh: Sequence[InsertFile]) -> Statem
     """
     if not progress.merged or progress.sources is None:
         raise ValueError("only a merge that recorded its matches can determine its inserts again")
-    return replace(
-        progress,
-        fresh=tuple(fresh),
-        sources=matched_sources(progress.matches),
-        sources_diverged=None,
-    )
+    matched = matched_sources(progress.matches)
+    return replace(progress, fresh=tuple(fresh), sources=matched, sources_diverged=None)
 
 
 def decide(
