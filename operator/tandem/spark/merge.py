@@ -16,7 +16,7 @@ import threading
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from tandem.errors import CountMismatch, JobFailed, ObjectNotFound, SourceChanged, StatementFailed
@@ -25,6 +25,7 @@ from tandem.spark.control import Control
 from tandem.spark.fit import by_name, check_columns
 from tandem.spark.job import SOURCE_IDS, InputFile, JobResult, MergeJob, SidecarRef
 from tandem.spark.listing import Source
+from tandem.spark.source_copy import Size
 from tandem.spark.source_options import place
 from tandem.spark.source_rows import with_identity
 from tandem.spark.statement import (
@@ -50,8 +51,11 @@ _HERE = "__tandem_here"
 _CLAUSE = "__tandem_clause"
 _NONE = -1
 """The clause of rows that matched, and to which none applies."""
-BROADCAST_BYTES = 16 << 20
-"""A source of at most so many bytes is sent to all tasks, where the kind of join allows it."""
+MEASURED_BYTES = 16 << 20
+"""A source whose files are larger is not read once more to measure it."""
+BROADCAST_BYTES = 64 << 20
+"""A source that takes at most so many bytes of memory is sent to all tasks, where the kind of join
+allows it. Of a source that was not measured Spark decides while it runs."""
 
 MAX_RECORDED = 2_000_000
 """A merge that matched more rows is executed again as a whole instead: the record of a row is 16
@@ -65,7 +69,8 @@ driver no more than so many times what it keeps."""
 class _Sides:
     """The two sides of the join, and what is to be done. `part`: the table's side are only some
     of its rows; `record`: source rows have an identity, which is to be told. `plain` is the
-    source without marks of the join; `size` that of its files in bytes, 0 if unknown."""
+    source without marks of the join; `size` that of its files in bytes, 0 if unknown;
+    `broadcast`: it takes little memory."""
 
     statement: Merge
     schema: StructType
@@ -75,6 +80,7 @@ class _Sides:
     size: int
     part: bool
     record: bool
+    broadcast: bool = False
 
 
 def run(control: Control, spark: SparkSession, stop: threading.Event | None = None) -> None:
@@ -88,11 +94,13 @@ def run(control: Control, spark: SparkSession, stop: threading.Event | None = No
     assert isinstance(job, MergeJob)
     with isolated(spark) as own:
         own.dataSource.register(MergeSink)
+        size: Size | None = None
 
         def round_(inputs: Sequence[InputFile], number: int) -> None:
+            nonlocal size
             asked = control.request(number) if number else None
             part = asked is not None and asked.part
-            _merge(control, own, job, inputs, number, part=part)
+            size = _merge(control, own, job, inputs, number, size, part=part)
 
         round_(job.inputs, 0)
         serve(control, round_, stop or threading.Event())
@@ -104,14 +112,20 @@ def _merge(
     job: MergeJob,
     inputs: Sequence[InputFile],
     round_: int,
+    size: Size | None,
     *,
     part: bool,
-) -> None:
+) -> Size | None:
+    """Execute a round, and return what the source takes in memory, which stays as it is."""
     spec = control.spec
     live = sum(i.rows - cardinality(i) for i in inputs)
     with _held(control) as held:
         sides = _sides(control, spark, job, inputs if live else (), round_, held, part)
-        copy = _copy(control, sides, round_)
+        if round_ == 0 and _is_small(sides):
+            size = source_copy.measure(sides.plain, sides.statement)
+        if size is not None and size.bytes <= BROADCAST_BYTES:
+            sides = replace(sides, broadcast=True)
+        copy = _copy(control, sides, size, round_)
         with reported_shares(control, "Merging", inputs, round_):
             answer = _write(control, sides, inputs, job.target_file_size, round_)
         if answer.doubled:
@@ -133,13 +147,14 @@ def _merge(
             rows_matched=answer.updated + answer.deleted,
         )
     )
+    return size
 
 
-def _copy(control: Control, sides: _Sides, round_: int) -> SidecarRef | None:
+def _copy(control: Control, sides: _Sides, size: Size | None, round_: int) -> SidecarRef | None:
     """The source for the engine: whole with the first round, if it is small; else its bounds
     with the second one, which most merges do not have."""
-    if round_ == 0 and _is_small(sides):
-        return source_copy.whole(control, sides.plain, sides.statement, round_)
+    if round_ == 0 and size is not None:
+        return source_copy.whole(control, sides.plain, sides.statement, size, round_)
     if round_ == 1 and control.result(0).source is None:
         return source_copy.bounds(control, sides.plain, sides.statement, round_)
     return None
@@ -148,7 +163,7 @@ def _copy(control: Control, sides: _Sides, round_: int) -> SidecarRef | None:
 def _is_small(sides: _Sides) -> bool:
     """Whether the source may be read once more at little cost."""
     if sides.size:
-        return sides.size <= BROADCAST_BYTES
+        return sides.size <= MEASURED_BYTES
     # Of a Delta table the pin has no sizes; what one task reads is bounded.
     return sides.plain.rdd.getNumPartitions() <= 1
 
@@ -346,7 +361,7 @@ def _joined(sides: _Sides) -> DataFrame:
         (False, True): "left",
         (True, True): "full",
     }[bool(inserts), bool(leaves)]
-    if 0 < sides.size <= BROADCAST_BYTES and how in ("inner", "left"):
+    if sides.broadcast and how in ("inner", "left"):
         source = F.broadcast(source)
     return sides.table.join(source, F.expr(statement.on_sql), how)
 

@@ -7,6 +7,7 @@ least and the greatest value of each column that `on` compares.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tandem.spark.control import Control
@@ -26,18 +27,46 @@ MAX_BYTES = 32 << 20
 """Neither is one that takes more memory: the engine holds it while the merge lives."""
 
 
-def whole(control: Control, source: DataFrame, merge: Merge, round_: int) -> SidecarRef | None:
+ROW_BYTES = 48
+"""What a row takes beside its values, about: its header, and its entry in a hashed relation."""
+
+
+@dataclass(frozen=True)
+class Size:
+    """What a source takes in memory: its rows, and about how many bytes of what is read of it."""
+
+    rows: int
+    bytes: int
+
+
+def measure(source: DataFrame, merge: Merge) -> Size:
+    """Measure the columns that the merge reads, where they are: a file of few bytes may hold
+    gigabytes of one text, which the driver has no room for."""
+    from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
+    from pyspark.sql import types as T  # noqa: N812 - as above
+
+    rows = source.select(*map(quoted, _copied(source, merge)))
+    sizes = [F.lit(0)]
+    for field in rows.schema.fields:
+        column = F.col(quoted(field.name))
+        if isinstance(field.dataType, T.StringType | T.BinaryType):
+            sizes.append(F.octet_length(column))
+        elif not isinstance(field.dataType, T.AtomicType | T.NullType):
+            sizes.append(F.octet_length(column.cast("string")))
+    found = rows.agg(F.count(F.lit(1)), *(F.sum(size.cast("long")) for size in sizes)).collect()[0]
+    count = found[0]
+    fixed = count * (ROW_BYTES + 8 * len(rows.columns))
+    return Size(count, fixed + sum(size or 0 for size in found[1:]))
+
+
+def whole(
+    control: Control, source: DataFrame, merge: Merge, size: Size, round_: int
+) -> SidecarRef | None:
     """Copy all rows of the columns that the merge reads; None if they are too many."""
-    names = [name for name in source.columns if name in _read(merge) or name in SOURCE_IDS]
-    if not names:
+    names = _copied(source, merge)
+    if not names or size.rows > MAX_ROWS or size.bytes > MAX_BYTES:
         return None
-    # One row more than may be copied tells that there are too many.
-    some = source.select(*map(quoted, names)).limit(MAX_ROWS + 1)
-    if _size(some) > MAX_BYTES:
-        return None
-    rows = some.toArrow()
-    if rows.num_rows > MAX_ROWS or rows.nbytes > MAX_BYTES:
-        return None
+    rows = source.select(*map(quoted, names)).toArrow()
     return _put(control, rows, source, round_, complete=True)
 
 
@@ -65,23 +94,9 @@ def bounds(control: Control, source: DataFrame, merge: Merge, round_: int) -> Si
     return _put(control, pa.concat_tables(rows), source, round_, complete=False)
 
 
-def _size(rows: DataFrame) -> int:
-    """About how many bytes the values of varying length take, measured where they are: a file of
-    few bytes may hold gigabytes of one text, which the driver has no room for."""
-    from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
-    from pyspark.sql import types as T  # noqa: N812 - as above
-
-    sizes = []
-    for field in rows.schema.fields:
-        column = F.col(quoted(field.name))
-        if isinstance(field.dataType, T.StringType | T.BinaryType):
-            sizes.append(F.octet_length(column))
-        elif not isinstance(field.dataType, T.AtomicType | T.NullType):
-            sizes.append(F.octet_length(column.cast("string")))
-    if not sizes:
-        return 0
-    found = rows.agg(*(F.sum(size.cast("long")) for size in sizes)).collect()[0]
-    return sum(size or 0 for size in found)
+def _copied(source: DataFrame, merge: Merge) -> list[str]:
+    read = frozenset().union(*(_columns(root) for root in merge.roots()))
+    return [name for name in source.columns if name in read or name in SOURCE_IDS]
 
 
 def _put(
@@ -89,10 +104,6 @@ def _put(
 ) -> SidecarRef:
     told = {SOURCE_SCHEMA: source.schema.json(), SOURCE_IS_WHOLE: "true" if complete else "false"}
     return control.sidecar(round_, "source.arrow", to_file(rows.replace_schema_metadata(told)))
-
-
-def _read(merge: Merge) -> frozenset[str]:
-    return frozenset().union(*(_columns(root) for root in merge.roots()))
 
 
 def _columns(root: tree.Expr) -> frozenset[str]:
