@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -27,19 +26,6 @@ def spark() -> Iterator[SparkSession]:
     session = start_session()
     yield session
     session.stop()
-
-
-@pytest.fixture(autouse=True)
-def _spark_comes_from_the_fixture() -> Iterator[None]:
-    """A test that starts Spark without the fixture leaves a session without Delta to all tests
-    that its process runs afterwards; fail that one, not those."""
-    yield
-    if "pyspark" in sys.modules:
-        from pyspark import SparkContext
-
-        context = SparkContext._active_spark_context
-        if context is not None and context.appName != "tandem-tests":
-            pytest.fail("This test starts Spark: it has to use the fixture `spark`")
 
 
 @pytest.fixture(scope="session")

@@ -122,5 +122,11 @@ def test_pins_have_no_other_names(spark: SparkSession) -> None:
 
 
 def test_what_a_caller_asks_for_does_not_replace_a_pin(spark: SparkSession) -> None:
-    made = session.session("pins", {"spark.sql.ansi.enabled": "false"})
-    assert made.conf.get("spark.sql.ansi.enabled") == "true"
+    before = {key: str(spark.conf.get(key)) for key in session.session_conf()}
+    try:
+        made = session.session("pins", {"spark.sql.ansi.enabled": "false"})
+        assert made.conf.get("spark.sql.ansi.enabled") == "true"
+    finally:
+        # `made` is the session of all tests, which read delta.`/path` with it.
+        for key, value in before.items():
+            spark.conf.set(key, value)

@@ -29,7 +29,6 @@ SPARK_SESSION_CONF: Final[dict[str, str]] = {
     "spark.sql.legacy.exponentLiteralAsDecimal.enabled": "false",
     "spark.sql.legacy.literal.pickMinimumPrecision": "true",
     "spark.sql.decimalOperations.allowPrecisionLoss": "true",
-    "spark.sql.legacy.negativeIndexInArray": "false",
     "spark.sql.parser.quotedRegexColumnNames": "false",
     # Otherwise `${env:HOME}` inside a string literal is replaced before parsing.
     "spark.sql.variable.substitute": "false",
