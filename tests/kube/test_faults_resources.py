@@ -251,9 +251,16 @@ def _application(stage: Stage) -> str:
 
 
 def _say(stage: Stage, state: str) -> None:
-    """What a Spark operator might write."""
+    """What a Spark operator might write, after `tandem dev` wrote that the job runs."""
+    path = ("SparkApplication", _application(stage))
+
+    def runs() -> bool:
+        found = stage.world.space.status(*path).get("applicationState", {})
+        return bool(found.get("state") in ("RUNNING", "COMPLETED", "FAILED"))
+
+    await_that(runs, lambda: stage.world.space.status(*path))
     said = {"applicationState": {"state": state, "errorMessage": "said by a test"}}
-    stage.world.space.patch_status("SparkApplication", _application(stage), said)
+    stage.world.space.patch_status(*path, said)
 
 
 def test_a_job_ends_twice_after_its_result_is_there(stage: Stage) -> None:
