@@ -255,10 +255,11 @@ def _say(stage: Stage, state: str) -> None:
     path = ("SparkApplication", _application(stage))
 
     def runs() -> bool:
-        found = stage.world.space.status(*path).get("applicationState", {})
-        return bool(found.get("state") in ("RUNNING", "COMPLETED", "FAILED"))
+        found = stage.world.space.get(*path) or {}
+        begun = found.get("status", {}).get("applicationState", {}).get("state")
+        return begun in ("RUNNING", "COMPLETED", "FAILED")
 
-    await_that(runs, lambda: stage.world.space.status(*path))
+    await_that(runs, lambda: stage.world.space.get(*path))
     said = {"applicationState": {"state": state, "errorMessage": "said by a test"}}
     stage.world.space.patch_status(*path, said)
 
