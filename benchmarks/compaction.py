@@ -65,7 +65,7 @@ def tandem_warm(source: str, work: str, times: int) -> dict[str, Any]:
     import yaml
 
     from benchmarks.warm import WarmRunner, start_ours
-    from tandem.operations import run as engine
+    from tandem.operations import runner as engine
     from tandem.operations.ports import Ports
     from tandem.spec import load
     from tandem.spec.status import Phase

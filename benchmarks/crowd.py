@@ -136,7 +136,7 @@ def verdict(root: Path, written: int, updated: dict[int, int], deleted: set[int]
     from deltalake import DeltaTable
 
     from tandem.delta import scan
-    from tandem.delta.log import DeltaLog
+    from tandem.delta.log.delta_log import DeltaLog
     from tandem.storage import open_store
 
     log = DeltaLog(open_store(root.as_uri()))

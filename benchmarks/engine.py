@@ -13,7 +13,7 @@ class Engine:
     def __init__(self, table: Path) -> None:
         from benchmarks.warm import WarmRunner, start_ours
         from tandem.locks.memory import InProcessLocks
-        from tandem.operations import run as engine
+        from tandem.operations import runner as engine
         from tandem.operations.ports import Ports
 
         self._table = table

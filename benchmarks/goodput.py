@@ -444,7 +444,7 @@ def _verdict(root: Path, expected: npt.NDArray[np.int64]) -> dict[str, Any]:
     from deltalake import DeltaTable
 
     from tandem.delta import scan
-    from tandem.delta.log import DeltaLog
+    from tandem.delta.log.delta_log import DeltaLog
     from tandem.storage import open_store
 
     log = DeltaLog(open_store(root.as_uri()))

@@ -61,8 +61,8 @@ def asked(client: int, number: int, tables: int, segments: int) -> LockRequest:
 
 def with_tandem(endpoint: str, tables: int, segments: int, seconds: float) -> tuple[int, float]:
     """(locks taken and released, requests sent to etcd for each)."""
-    from tandem.locks.etcd import EtcdLocks, EtcdSettings
-    from tandem.locks.etcd_client import EtcdClient
+    from tandem.locks.etcd.client import EtcdClient
+    from tandem.locks.etcd.store import EtcdLocks, EtcdSettings
 
     sent = [0]
     call = EtcdClient._call
@@ -194,7 +194,7 @@ def contend(
     endpoint: str, prefix: str, process: int, begin: float, seconds: float
 ) -> list[tuple[int, float, float]]:
     """(client, granted at, released at) of a quarter of the clients, by the system's clock."""
-    from tandem.locks.etcd import EtcdLocks, EtcdSettings
+    from tandem.locks.etcd.store import EtcdLocks, EtcdSettings
 
     locks = EtcdLocks(EtcdSettings((endpoint,), prefix))
     found: list[tuple[int, float, float]] = []

@@ -14,7 +14,7 @@ PACKAGES = ("pyspark", "delta-spark", "deltalake", "duckdb", "polars", "pyarrow"
 def describe() -> dict[str, str]:
     """Cores, memory, versions of everything that is measured."""
     from tandem import __version__
-    from tandem.spark.session import find_java, java_version
+    from tandem.spark.runtime.session import find_java, java_version
 
     found = {
         "cores": str(os.cpu_count()),

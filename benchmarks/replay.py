@@ -80,10 +80,10 @@ def _grouped(
 def compacted(root: Path, target: int, dead: Positions) -> tuple[Any, list[str]]:
     """Rewrite the table's files as a task of the rewrite job does; (row map, inputs)."""
     from tandem.delta.dv import to_base64
-    from tandem.delta.log import DeltaLog
-    from tandem.spark.job import Bin, InputFile, JobSpec, RewriteJob
-    from tandem.spark.job import Table as JobTable
-    from tandem.spark.rewrite import bin_row_map, rewrite_bin
+    from tandem.delta.log.delta_log import DeltaLog
+    from tandem.jobs.formats import Bin, InputFile, JobSpec, RewriteJob
+    from tandem.jobs.formats import Table as JobTable
+    from tandem.spark.jobs.rewrite import bin_row_map, rewrite_bin
     from tandem.storage import open_store
 
     store = open_store(root.as_uri())
@@ -125,7 +125,7 @@ def compacted(root: Path, target: int, dead: Positions) -> tuple[Any, list[str]]
 def sorted_anew(root: Path, paths: list[str]) -> tuple[Any, list[str]]:
     """The rows sorted by two columns, as a sorting rewrite maps them; (row map, inputs). Only the
     columns that the deletes and the order need are written."""
-    from tandem.reconcile.rowmap import MapOutput, RowMapBuilder, RowMapIdentity
+    from tandem.rowmap.rowmap import MapOutput, RowMapBuilder, RowMapIdentity
 
     names = {str(root / path): path for path in paths}
     listed = ", ".join(f"'{name}'" for name in names)
@@ -175,7 +175,7 @@ def rerun_in_spark(
 ) -> dict[str, Any]:
     """In a process of its own: a warm session with the product's settings evaluates the delete
     and brings the positions to the driver, as the statement job must; for each set of outputs."""
-    from tandem.spark.session import build_conf, launch_environment, session
+    from tandem.spark.runtime.session import build_conf, launch_environment, session
 
     os.environ.update(launch_environment())
     spark = session("tandem-bench", build_conf(short=False))
@@ -202,6 +202,8 @@ def rerun_in_spark(
 
 def run(size: str, work: Path) -> Report:
     """Raises: WrongResult if remap and rerun disagree about a single row."""
+    from tandem.rowmap.binary_format import from_bytes, to_bytes
+
     root = work / "replay"
     data.write_lineitem(root, files=FILES, rows=ROWS[size])
     total = FILES * ROWS[size]
@@ -228,10 +230,10 @@ def run(size: str, work: Path) -> Report:
         if remap(row_map, deleted) != truth:
             raise WrongResult(f"remap and rerun disagree ({title})")
         counts[title] = {path: len(rows) for path, rows in truth.items()}
-        stored = row_map.to_bytes()
+        stored = to_bytes(row_map)
         samples[title] = {
             REMAP: repeat(TIMES[size], partial(remap, row_map, deleted)),
-            READ: repeat(TIMES[size], partial(type(row_map).from_bytes, stored)),
+            READ: repeat(TIMES[size], partial(from_bytes, stored)),
             IN_DUCKDB: repeat(TIMES[size], partial(duckdb_positions, root, outputs, DELETED)),
         }
         sizes.append(

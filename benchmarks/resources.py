@@ -67,8 +67,8 @@ def with_tandem(kubeconfig: str, namespace: str, endpoint: str, prefix: str, fla
     _as_installed()
     from support.nothing_jobs import NothingJobs
     from tandem.kube.operator import run_operator
-    from tandem.kube.settings import OperatorSettings
-    from tandem.locks.etcd import EtcdSettings
+    from tandem.kube.runtime.settings import OperatorSettings
+    from tandem.locks.etcd.store import EtcdSettings
 
     jobs = NothingJobs()
     settings = OperatorSettings(
@@ -93,9 +93,9 @@ def with_kopf(kubeconfig: str, namespace: str, statuses: int, events: int, flag:
     """A daemon for each resource that writes so many statuses and events."""
     import kopf
 
-    from tandem.kube import credentials
-    from tandem.kube.api import Api
-    from tandem.kube.kinds import GROUP, VERSION, path, plural
+    from tandem.kube.client import credentials
+    from tandem.kube.client.api import Api
+    from tandem.kube.client.kinds import GROUP, VERSION, path, plural
 
     registry = kopf.OperatorRegistry()
     settings = kopf.OperatorSettings()
@@ -148,8 +148,8 @@ def at_rest(kubeconfig: str, namespace: str, count: int) -> dict[str, float]:
     _as_installed()
     started = time.perf_counter()
     from tandem.kube import operator
-    from tandem.kube.registry import Registry
-    from tandem.kube.settings import OperatorSettings
+    from tandem.kube.client.resource_cache import Registry
+    from tandem.kube.runtime.settings import OperatorSettings
 
     imported = resident_bytes()
     made: list[Registry] = []
@@ -203,8 +203,8 @@ async def _until(flag: Path, stop: asyncio.Event, ready: asyncio.Event) -> float
 
 async def apply_and_wait(kubeconfig: Path, namespace: str, count: int, tables: int) -> float:
     """Seconds from the first apply until all have succeeded."""
-    from tandem.kube.api import Api
-    from tandem.kube.kinds import path
+    from tandem.kube.client.api import Api
+    from tandem.kube.client.kinds import path
 
     async with Api.from_kubeconfig(kubeconfig) as api:
         room = asyncio.Semaphore(AT_ONCE)
@@ -326,8 +326,8 @@ def _ms(seconds: float) -> float:
 
 async def _fill(kubeconfig: Path, namespace: str, count: int) -> None:
     """Resources that have ended long ago."""
-    from tandem.kube.api import Api
-    from tandem.kube.kinds import path
+    from tandem.kube.client.api import Api
+    from tandem.kube.client.kinds import path
 
     status = json.loads(Path(__file__).with_name("ended_status.json").read_text())
     async with Api.from_kubeconfig(kubeconfig) as api:

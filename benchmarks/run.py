@@ -61,7 +61,7 @@ def main() -> None:
     for name in arguments.names:
         if name not in NAMES:
             parser.error(f"no benchmark {name}: there are {', '.join(NAMES)}")
-    from tandem.spark.session import cache_dir
+    from tandem.spark.runtime.session import cache_dir
 
     work = arguments.work or cache_dir() / "bench"
     work.mkdir(parents=True, exist_ok=True)

@@ -45,7 +45,7 @@ class Opened:
 def open_with_tandem(root: Path) -> Opened:
     import pyarrow.compute as pc
 
-    from tandem.delta.log import DeltaLog
+    from tandem.delta.log.delta_log import DeltaLog
     from tandem.storage import open_store
 
     snapshot = DeltaLog(open_store(root.as_uri())).snapshot()
@@ -80,7 +80,7 @@ def measure(engine: str, step: str, root: str) -> dict[str, Any]:
     import deltalake  # noqa: F401 - both processes begin with the same imports
     import pyarrow.compute  # noqa: F401
 
-    import tandem.delta.log
+    import tandem.delta.log.delta_log
     import tandem.storage  # noqa: F401
 
     before = resident_bytes()

@@ -15,10 +15,10 @@ import warnings
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from tandem.spark import control
-from tandem.spark.control import Control
-from tandem.spark.port import JobPhase, JobRequest, JobStatus
-from tandem.spark.session import build_conf, launch_environment, session
+from tandem.jobs.runner import JobPhase, JobRequest, JobStatus
+from tandem.spark.runtime import control
+from tandem.spark.runtime.control import Control
+from tandem.spark.runtime.session import build_conf, launch_environment, session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -80,7 +80,7 @@ class WarmRunner:
     def _body(self, request: JobRequest) -> None:
         started = time.perf_counter()
         stop = self._stops[request.name]
-        module = importlib.import_module(f"tandem.spark.{request.app}")
+        module = importlib.import_module(f"tandem.spark.jobs.{request.app}")
 
         def work(opened: Control) -> None:
             match request.app:

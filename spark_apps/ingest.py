@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sys
 
-from tandem.spark import ingest
-from tandem.spark.control import Control, main
-from tandem.spark.session import session
+from tandem.spark.jobs import ingest
+from tandem.spark.runtime.control import Control, main
+from tandem.spark.runtime.session import session
 
 
 def run(control: Control) -> None:

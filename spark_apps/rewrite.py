@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sys
 
-from tandem.spark import rewrite
-from tandem.spark.control import Control, main
-from tandem.spark.session import context
+from tandem.spark.jobs import rewrite
+from tandem.spark.runtime.control import Control, main
+from tandem.spark.runtime.session import context
 
 
 def run(control: Control) -> None:

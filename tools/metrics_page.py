@@ -1,5 +1,5 @@
 """`docs/metrics.md`: every family of metrics with its labels and its bound, from
-`tandem.kube.metrics_families`; and every alert with its runbook. Used by `generate_docs.py`."""
+`tandem.kube.metrics.families`; and every alert with its runbook. Used by `generate_docs.py`."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from pathlib import Path
 
 import yaml
 
-from tandem.kube import metrics_families as families
-from tandem.kube.metrics_families import FAMILIES, Family, Label
+from tandem.kube.metrics import families as families
+from tandem.kube.metrics.families import FAMILIES, Family, Label
 
 ROOT = Path(__file__).resolve().parent.parent
 ALERTS = ROOT / "charts" / "tandem" / "files" / "alerts.yaml"

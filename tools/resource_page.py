@@ -12,9 +12,10 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from tandem.spec import KINDS, crds
+from tandem.spec import KINDS
 from tandem.spec.common import OperationSpec
-from tandem.spec.crd_schema import RULES, object_schema
+from tandem.spec.crd import definitions
+from tandem.spec.crd.schema import RULES, object_schema
 from tandem.spec.fields import format_duration, format_quantity
 from tandem.spec.status import OperationStatus, TableStatus
 
@@ -80,7 +81,7 @@ def resources(note: str) -> str:
 
 
 def _spec_schema(kind: str) -> Schema:
-    (version,) = crds.definition(kind)["spec"]["versions"]
+    (version,) = definitions.definition(kind)["spec"]["versions"]
     found: Schema = version["schema"]["openAPIV3Schema"]["properties"]["spec"]
     return found
 

@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "operator"), str(ROOT / "tests")]
 
 from tandem.errors import SparkMissing  # noqa: E402
-from tandem.spark import session  # noqa: E402
+from tandem.spark.runtime import session  # noqa: E402
 
 
 def say(text: str) -> None:

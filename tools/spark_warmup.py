@@ -1,7 +1,7 @@
 """What `tools/spark_setup.py` runs so that the JVM loads the classes our jobs need.
 
-Exercises each shape of job once on a few rows (`tandem.spark.warm`), and with `--tests` Delta as
-the tests use it. The archive's name holds a digest of both files.
+Exercises each shape of job once on a few rows (`tandem.spark.jobs.warm`), and with `--tests` Delta
+as the tests use it. The archive's name holds a digest of both files.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def exercise_delta(spark: SparkSession, folder: Path) -> None:
 
 
 def main() -> None:
-    from tandem.spark.warm import exercise_jobs
+    from tandem.spark.jobs.warm import exercise_jobs
 
     with tempfile.TemporaryDirectory(prefix="tandem-warm-") as name:
         folder = Path(name)
@@ -44,7 +44,7 @@ def main() -> None:
             exercise_jobs(spark, folder)
             exercise_delta(spark, folder)
         else:
-            from tandem.spark.session import session
+            from tandem.spark.runtime.session import session
 
             spark = session("tandem-warm")
             exercise_jobs(spark, folder)

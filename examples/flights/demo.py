@@ -39,12 +39,12 @@ from showing import (
 
 from tandem.cli.engine import Outcome
 from tandem.cli.progress import ProgressDisplay
-from tandem.operations import run as engine
-from tandem.operations.driver import Drive
-from tandem.operations.effects import Effect, Point
-from tandem.operations.events import Event
+from tandem.operations import runner as engine
+from tandem.operations.execute import Drive
+from tandem.operations.machine.effects import Effect, Point
+from tandem.operations.machine.events import Event
 from tandem.operations.ports import Ports
-from tandem.spark.local import LocalRunner
+from tandem.spark.launch.local import LocalRunner
 from tandem.spec import AnyResource, load
 from tandem.spec.status import Phase
 

@@ -17,7 +17,7 @@ from tandem.cli.engine import Outcome
 from tandem.cli.output import human_bytes, table_of
 from tandem.cli.report import message_of
 from tandem.delta import scan
-from tandem.delta.log import DeltaLog
+from tandem.delta.log.delta_log import DeltaLog
 from tandem.spec import AnyResource, LakeTable, OperationStatus
 from tandem.storage import open_store
 from tandem.timeline.segments import segments

@@ -8,6 +8,8 @@ it). This module must not import anything else of Tandem.
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Sequence
 from enum import StrEnum
 
 
@@ -351,3 +353,14 @@ class AlreadyRunning(TandemError):
 
 class Interrupted(TandemError):
     reason = Reason.INTERRUPTED
+
+
+def nearest(name: str, known: Sequence[str]) -> str:
+    """The known name that was probably meant, or "": for remedies."""
+    lowered = {candidate.lower().replace("_", ""): candidate for candidate in known}
+    # Same letters in another case or with underscores is the commonest slip of all.
+    same = lowered.get(name.lower().replace("_", "").replace("-", ""))
+    if same:
+        return same
+    close = difflib.get_close_matches(name.lower(), list(lowered), n=1, cutoff=0.6)
+    return lowered[close[0]] if close else ""

@@ -14,7 +14,7 @@ from deltalake import write_deltalake
 
 from support import quick_lake
 from support.quick_lake import QuickLake
-from tandem.operations.selection import files_of
+from tandem.operations.kinds.selection import files_of
 from tandem.statements.statement import parse_statement
 from tandem.timeline.segments import segment_file
 

@@ -10,10 +10,10 @@ import pytest
 from support.quick_lake import make
 from support.rows import SCHEMA
 from tandem.errors import InvalidSpec, Reason
-from tandem.spark import merge_source
-from tandem.spark.job import MergeJob
-from tandem.spark.merge_writer import FATE
-from tandem.spark.row_files import INPUT, POSITION
+from tandem.jobs.formats import MergeJob
+from tandem.spark.jobs import merge_source
+from tandem.spark.jobs.merge_writer import FATE
+from tandem.spark.runtime.row_files import INPUT, POSITION
 from tandem.spec.status import OperationStatus, Phase
 
 

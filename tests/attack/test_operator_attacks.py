@@ -25,21 +25,21 @@ from support.operator_thread import (
     quick_settings,
 )
 from support.quick_lake import QuickLake
-from tandem.cli.operator_command import LogFormat
+from tandem.cli.commands.operator import LogFormat
 from tandem.errors import InvalidSpec, LocksUnavailable
-from tandem.kube import deep
-from tandem.kube.api import ResourcePath
-from tandem.kube.kinds import RETRY
+from tandem.jobs.runner import JobRequest
+from tandem.kube.client import json_depth
+from tandem.kube.client.api import ResourcePath
+from tandem.kube.client.kinds import RETRY
 from tandem.locks import codec
 from tandem.locks.model import Entry, EntryState, LockRequest, Mode, Resource
-from tandem.operations import layout, records
-from tandem.operations.effects import Effect, Point
-from tandem.operations.events import Event
-from tandem.operations.identity import identify
-from tandem.operations.records import AttemptRecord
-from tandem.spark import application_template as templates
-from tandem.spark.application import ApplicationSettings, Owner, build
-from tandem.spark.port import JobRequest
+from tandem.operations.attempt import paths, records
+from tandem.operations.attempt.records import AttemptRecord
+from tandem.operations.machine.effects import Effect, Point
+from tandem.operations.machine.events import Event
+from tandem.operations.session.identity import identify
+from tandem.spark.application import template as templates
+from tandem.spark.application.manifest import ApplicationSettings, Owner, build
 from tandem.spec.status import Phase
 
 if TYPE_CHECKING:
@@ -130,19 +130,19 @@ def test_a_template_of_two_thousand_levels_stops_nobody(stage: Stage) -> None:
 
 @pytest.mark.parametrize("levels", [1, 149, 150, 151, 990, 10_500])
 def test_json_is_read_however_deep(levels: int) -> None:
-    found: Any = deep.loads('{"b":[1],"a":' + nested(levels - 1) + "}")
+    found: Any = json_depth.loads('{"b":[1],"a":' + nested(levels - 1) + "}")
     assert found["b"] == [1]
     seen = 0
     while isinstance(found, dict):
         found, seen = found["a"], seen + 1
-    assert (seen, found) == ((levels, 1) if levels <= 151 else (151, deep.CUT))
+    assert (seen, found) == ((levels, 1) if levels <= 151 else (151, json_depth.CUT))
 
 
 def test_a_template_that_is_too_deep_is_refused_before_it_is_walked() -> None:
     with pytest.raises(InvalidSpec, match="nested too deeply"):
         templates.check(json.loads(nested(65)), field="spec.sparkTemplate")
     with pytest.raises(InvalidSpec, match="nested too deeply"):
-        templates.check({"spec": {"volumes": deep.loads("[" * 2000 + "]" * 2000)}})
+        templates.check({"spec": {"volumes": json_depth.loads("[" * 2000 + "]" * 2000)}})
     templates.check({"spec": {"driver": {"template": json.loads(nested(60))}}})
 
 
@@ -176,7 +176,7 @@ def test_an_attempt_that_nobody_made_neither_hangs_nor_spoils_the_log(
 ) -> None:
     operation = lake.compaction()
     identity = identify(operation, lake.table(), lake.log.snapshot(), again=False)
-    claim = lake.path / layout.attempts(identity.operation_id) / number / "attempt.json"
+    claim = lake.path / paths.attempts(identity.operation_id) / number / "attempt.json"
     claim.parent.mkdir(parents=True)
     claim.write_bytes(
         records.encode(
@@ -200,7 +200,7 @@ def test_an_attempt_that_nobody_made_neither_hangs_nor_spoils_the_log(
 def test_abandonments_that_nobody_made_end_the_operation(lake: QuickLake, attempts: int) -> None:
     operation = lake.compaction()
     identity = identify(operation, lake.table(), lake.log.snapshot(), again=False)
-    app = layout.abandoned_app(identity.operation_id)
+    app = paths.abandoned_app(identity.operation_id)
     lake.log_raw({"txn": {"appId": app, "version": attempts}})
     before = lake.version
     status = lake.run(operation)
@@ -272,7 +272,7 @@ def test_a_lock_that_is_none_of_ours_is_told_of(field: str, value: object) -> No
 def test_a_bug_of_ours_is_told_and_costs_nobody_anything(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("tandem.kube.daemon._AFTER_BUG_S", 0.7)
+    monkeypatch.setattr("tandem.kube.controllers.operation.controller._AFTER_BUG_S", 0.7)
     table, lake = stage.lake()
     stage.bugs = 1
     stage.space.compaction("buggy", table)
@@ -298,7 +298,7 @@ def test_a_bug_of_ours_is_told_and_costs_nobody_anything(
 def test_logs_show_no_variables(form: LogFormat) -> None:
     code = f"""
 import logging, structlog
-from tandem.cli.operator_command import LogFormat, configure_logging
+from tandem.cli.commands.operator import LogFormat, configure_logging
 configure_logging(LogFormat({form.value!r}), verbose=True)
 def connect(token):
     raise ZeroDivisionError

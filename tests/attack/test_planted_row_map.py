@@ -10,7 +10,7 @@ from pathlib import Path
 from support.quick_lake import just_before, make
 from support.rows import k_is, plus
 from support.tables import loads
-from tandem.operations.effects import Point
+from tandem.operations.machine.effects import Point
 
 
 def _claim_billions(path: Path) -> None:

@@ -12,7 +12,7 @@ from support import rows as model
 from support.faults import Fault, ProcessDied, StrikeOnce
 from support.quick_lake import QuickLake, make
 from support.tables import DELETION_VECTORS, batch, loads
-from tandem.operations.effects import Point
+from tandem.operations.machine.effects import Point
 from tandem.operations.ports import Hands
 from tandem.spec.resources import Operation
 from tandem.spec.status import Phase

@@ -8,7 +8,7 @@ import pytest
 
 from support.bad_input import BadLake
 from support.quick_jobs import QuickJobs
-from tandem.operations import run as engine
+from tandem.operations import runner as engine
 from tandem.operations.ports import Ports
 
 

@@ -13,9 +13,9 @@ from deltalake import DeltaTable
 
 from support.bad_input import BadLake, assert_tells, compaction, update
 from support.quick_jobs import QuickJobs
-from tandem.operations import run as engine
+from tandem.jobs.runner import JobPhase, JobRequest, JobStatus
+from tandem.operations import runner as engine
 from tandem.operations.ports import Ports
-from tandem.spark.port import JobPhase, JobRequest, JobStatus
 
 Act = Callable[[Path], None]
 OPERATIONS = {"compaction": compaction(backoffLimit=0), "update": update()}

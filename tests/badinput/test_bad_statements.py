@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from support.bad_input import BadLake, assert_tells, delete, ingest, update
 from support.inline_runner import InlineRunner
 from support.quick_jobs import QuickJobs
-from tandem.operations import run as engine
+from tandem.operations import runner as engine
 from tandem.operations.ports import Ports
 
 BAD: dict[str, tuple[dict[str, Any], list[str]]] = {

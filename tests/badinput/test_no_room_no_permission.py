@@ -18,7 +18,7 @@ from support import rows as model
 from support.bad_input import BadLake, assert_tells, compaction, document, tandem, update
 from support.quick_jobs import QuickJobs
 from support.s3 import S3Server
-from tandem.operations import run as engine
+from tandem.operations import runner as engine
 from tandem.operations.ports import Ports
 from tandem.storage.local import LocalWriter
 
@@ -26,7 +26,7 @@ QUICK = """
 import sys
 from support.bad_input import tandem
 from support.quick_jobs import QuickJobs
-from tandem.operations import run as engine
+from tandem.operations import runner as engine
 from tandem.operations.ports import Ports
 engine.local_ports = lambda: Ports(jobs=QuickJobs())
 {before}

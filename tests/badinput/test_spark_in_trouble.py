@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from support.bad_input import BadLake, Ended, assert_tells, compaction, update
-from tandem.spark.orphan import alive
+from tandem.spark.runtime.orphan import alive
 
 LIMIT_S = 120.0
 

@@ -18,9 +18,9 @@ import dashboard
 from support.chart_values import EXTERNAL
 from support.helm import of_kind, template
 from support.promtool import promtool
-from tandem.kube.metrics_families import FAMILIES
+from tandem.kube.metrics.families import FAMILIES
 from tandem.spec import KINDS
-from tandem.spec.crds import plural
+from tandem.spec.crd.definitions import plural
 
 ROOT = Path(__file__).resolve().parents[2]
 FILES = ROOT / "charts" / "tandem" / "files"

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from support.cli import Tandem
-from tandem.cli import asked
+from tandem.cli import spec_summary
 
 CSV: dict[str, Any] = {"format": "Csv", "options": {"header": "true"}}
 MERGE: dict[str, Any] = {
@@ -170,4 +170,4 @@ def test_what_would_fail_is_said_to_and_its_source_is_not_looked_for(
 def test_words_in_texts_and_names_are_no_clauses() -> None:
     text = "MERGE ON (`a WHEN MATCHED` = ' WHEN NOT MATCHED \\' WHEN MATCHED') WHEN MATCHED THEN X"
     head, _, tail = text.rpartition(" WHEN")
-    assert asked.clause_by_clause(text) == f"{head}\nWHEN{tail}"
+    assert spec_summary.clause_by_clause(text) == f"{head}\nWHEN{tail}"

@@ -16,8 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from support.cli import Tandem
+from tandem.cli.commands.scan import first_rows
 from tandem.cli.output import json_value
-from tandem.cli.scan_command import first_rows
 
 
 def rows_of(table: Path, version: int | None = None) -> list[dict[str, object]]:

@@ -13,18 +13,18 @@ import yaml
 from typer.testing import CliRunner
 
 from support.kubectl_objects import Json, body, said, shown
-from tandem.cli.kubectl import change, names
+from tandem.cli.kubectl import names, write_commands
 from tandem.cli.kubectl.access import Access, files_of, in_words, log_in, merged
 from tandem.cli.kubectl.complete import candidates
+from tandem.cli.kubectl.dry_run import expected, twin
 from tandem.cli.kubectl.flags import Flags
-from tandem.cli.kubectl.gather import operator
 from tandem.cli.kubectl.main import app
 from tandem.cli.kubectl.plan import Wish, blocks
-from tandem.cli.kubectl.twins import expected, twin
+from tandem.cli.kubectl.queries import operator
 from tandem.errors import AccessDenied, InvalidSpec, Reason
-from tandem.kube.api import ApiError, Forbidden, NotFound, ResourcePath, Unavailable
-from tandem.kube.kinds import path
-from tandem.kube.table_status import remembered_since, table_locks
+from tandem.kube.client.api import ApiError, Forbidden, NotFound, ResourcePath, Unavailable
+from tandem.kube.client.kinds import path
+from tandem.kube.tables.status import remembered_since, table_locks
 from tandem.locks.model import Entry, EntryState, LockRequest, Mode, segment
 from tandem.spec.remedies import MEANING, REMEDY, remedy
 from tandem.spec.status import PLANNED_ONLY
@@ -76,7 +76,7 @@ def test_options_may_stand_before_the_command_and_after_it(monkeypatch: pytest.M
         seen.append(flags)
         return int(not wanted)
 
-    monkeypatch.setattr(change, "suspend", suspend)
+    monkeypatch.setattr(write_commands, "suspend", suspend)
     words = ["-n", "before", "--context", "c", "suspend", "tcomp/x", "-n", "after"]
     assert CliRunner().invoke(app, words).exit_code == 0
     assert seen == [Flags(namespace="after", context="c")]

@@ -13,9 +13,9 @@ import pytest
 
 from support.kubectl_objects import Json, body, said
 from tandem.cli.kubectl.access import Access
-from tandem.cli.kubectl.redact import REMOVED, Redactor, harmless
+from tandem.cli.kubectl.output.redact import REMOVED, Redactor, harmless
 from tandem.cli.kubectl.report import Bundle, _logs
-from tandem.kube.api import Forbidden, ResourcePath
+from tandem.kube.client.api import Forbidden, ResourcePath
 
 
 @pytest.mark.parametrize("text", ["12", "1Gi", "2g", "true", "0.5", "90s", "1h30m", "2027-01-15"])

@@ -22,7 +22,7 @@ from support.killed import (
     side_by_side,
 )
 from support.zombies import ROUNDS
-from tandem.operations.effects import Point
+from tandem.operations.machine.effects import Point
 
 IN_A_JOB = ("job:written", "job:published")
 IN_A_ROUND = (Point.READ_RESULT, *COMMIT_LOOP, *IN_A_JOB)

@@ -11,7 +11,7 @@ import pytest
 from support.crash import Strike
 from support.crash_table import FIRST, CrashTable, after_foreign, expected
 from support.killed import Nurseries, Tables
-from tandem.operations.effects import Point
+from tandem.operations.machine.effects import Point
 
 
 def data_files(table: CrashTable) -> dict[str, int]:

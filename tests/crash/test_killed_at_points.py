@@ -23,7 +23,7 @@ from support.killed import (
     circumstances,
     side_by_side,
 )
-from tandem.operations.effects import Point
+from tandem.operations.machine.effects import Point
 
 
 def test_every_point_is_covered() -> None:

@@ -11,7 +11,7 @@ import pytest
 from support.crash import Nursery, Strike
 from support.crash_table import FIRST, STAGED, CrashTable, expected
 from support.killed import Nurseries, Tables, cleaning
-from tandem.operations.effects import Point
+from tandem.operations.machine.effects import Point
 
 UPDATED = expected("update", FIRST)
 

@@ -21,16 +21,17 @@ from support.wrong_resources import (
     manifest,
 )
 from tandem.errors import InvalidSpec
-from tandem.spec import KINDS, crds, load_text, parse
+from tandem.spec import KINDS, load_text, parse
+from tandem.spec.crd import definitions
 from tandem.spec.problems import InvalidSpecs
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-OURS = f"apiVersion: {crds.GROUP}/"
+OURS = f"apiVersion: {definitions.GROUP}/"
 
 
 def schema_of(kind: str) -> dict[str, Any]:
-    (version,) = crds.definition(kind)["spec"]["versions"]
+    (version,) = definitions.definition(kind)["spec"]["versions"]
     schema: dict[str, Any] = version["schema"]["openAPIV3Schema"]
     return schema
 
@@ -152,7 +153,8 @@ def fields_refused(broken: Broken) -> list[str]:
 
 
 def created(cluster: Cluster, space: str, resource: dict[str, Any]) -> dict[str, Any]:
-    path = f"/apis/{crds.GROUP}/{crds.VERSION}/namespaces/{space}/{crds.plural(resource['kind'])}"
+    plural = definitions.plural(resource["kind"])
+    path = f"/apis/{definitions.GROUP}/{definitions.VERSION}/namespaces/{space}/{plural}"
     made: dict[str, Any] = cluster.request("POST", path, resource)
     return made
 
@@ -267,7 +269,7 @@ def test_kubectl_lists_explains_and_selects(cluster: Cluster, space: str) -> Non
     resource = created(cluster, space, manifest("TableCompaction", {}, "shown"))
     cluster.request(
         "PATCH",
-        f"/apis/{crds.GROUP}/{crds.VERSION}/namespaces/{space}/tablecompactions/shown/status",
+        f"/apis/{definitions.GROUP}/{definitions.VERSION}/namespaces/{space}/tablecompactions/shown/status",
         {
             "status": {
                 "observedGeneration": resource["metadata"]["generation"],
@@ -304,11 +306,11 @@ def test_kubectl_lists_explains_and_selects(cluster: Cluster, space: str) -> Non
 
 def test_short_names_the_category_and_the_columns_of_a_table(cluster: Cluster, space: str) -> None:
     created(cluster, space, manifest("LakeTable", {}, "columns"))
-    listed = cluster.kubectl("api-resources", "--api-group", crds.GROUP, "-o", "wide")
+    listed = cluster.kubectl("api-resources", "--api-group", definitions.GROUP, "-o", "wide")
     rows = {line.split()[0]: line for line in listed.splitlines()[1:]}
     for kind, model in KINDS.items():
-        assert model.short_name in rows[crds.plural(kind)].split()
-        assert rows[crds.plural(kind)].split()[-1] == crds.CATEGORY
+        assert model.short_name in rows[definitions.plural(kind)].split()
+        assert rows[definitions.plural(kind)].split()[-1] == definitions.CATEGORY
     header, *_ = cluster.kubectl("-n", space, "get", "ltbl", "columns").splitlines()
     assert header.split() == [
         *["NAME", "VERSION", "SEGMENTS", "FILES", "BYTES", "READY", "REASON", "AGE"],

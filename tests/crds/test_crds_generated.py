@@ -13,7 +13,8 @@ from pydantic.fields import FieldInfo
 
 from support.wrong_resources import ONLY_THE_VALIDATOR, RIGHT, WRONG, Wrong, manifest
 from tandem.errors import InvalidSpec
-from tandem.spec import KINDS, crds, parse
+from tandem.spec import KINDS, parse
+from tandem.spec.crd import definitions
 from tandem.spec.rules import rules_of
 
 CRDS = Path(__file__).resolve().parents[2] / "crds"
@@ -29,7 +30,7 @@ VALIDATOR_ONLY = {
 
 
 def schema_of(kind: str) -> dict[str, Any]:
-    (version,) = crds.definition(kind)["spec"]["versions"]
+    (version,) = definitions.definition(kind)["spec"]["versions"]
     schema: dict[str, Any] = version["schema"]["openAPIV3Schema"]
     return schema
 
@@ -50,17 +51,21 @@ def nodes(kind: str, part: str = "") -> list[tuple[str, dict[str, Any]]]:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_file_is_what_the_model_says(kind: str) -> None:
-    assert (CRDS / crds.file_name(kind)).read_text() == crds.manifest(kind), "run `make docs`"
-    assert yaml.safe_load(crds.manifest(kind)) == crds.definition(kind)
+    assert (CRDS / definitions.file_name(kind)).read_text() == definitions.manifest(kind), (
+        "run `make docs`"
+    )
+    assert yaml.safe_load(definitions.manifest(kind)) == definitions.definition(kind)
 
 
 def test_there_is_a_file_for_every_kind_and_no_other() -> None:
-    assert {file.name for file in CRDS.glob("*.yaml")} == {crds.file_name(kind) for kind in KINDS}
+    assert {file.name for file in CRDS.glob("*.yaml")} == {
+        definitions.file_name(kind) for kind in KINDS
+    }
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_it_fits_into_the_annotation_that_kubectl_apply_writes(kind: str) -> None:
-    assert (CRDS / crds.file_name(kind)).stat().st_size < 50_000
+    assert (CRDS / definitions.file_name(kind)).stat().st_size < 50_000
 
 
 @pytest.mark.parametrize("kind", KINDS)

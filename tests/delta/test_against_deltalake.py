@@ -13,9 +13,9 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from tandem.delta.actions import Txn
-from tandem.delta.checkpoint_write import write_checkpoint
-from tandem.delta.commit import commit_info
-from tandem.delta.log import DeltaLog
+from tandem.delta.log.checkpoint_write import write_checkpoint
+from tandem.delta.log.commit import commit_info
+from tandem.delta.log.delta_log import DeltaLog
 from tandem.delta.schema import to_arrow
 from tandem.storage import open_store
 

@@ -10,9 +10,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from support import deltalog as dl
-from tandem.delta.checkpoint_write import obstacle, write_checkpoint
-from tandem.delta.log import DeltaLog
-from tandem.delta.maintenance import maintain
+from tandem.delta.log.checkpoint_write import obstacle, write_checkpoint
+from tandem.delta.log.delta_log import DeltaLog
+from tandem.delta.log.maintenance import maintain
 from tandem.errors import CorruptLog, StorageError
 from tandem.storage.memory import Call, MemoryStore
 

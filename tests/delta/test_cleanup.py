@@ -7,10 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from support import deltalog as dl
-from tandem.delta.checkpoint_write import write_checkpoint
-from tandem.delta.cleanup import clean, plan_cleanup
-from tandem.delta.log import DeltaLog
-from tandem.delta.maintenance import maintain
+from tandem.delta.log.checkpoint_write import write_checkpoint
+from tandem.delta.log.cleanup import clean, plan_cleanup
+from tandem.delta.log.delta_log import DeltaLog
+from tandem.delta.log.maintenance import maintain
 from tandem.errors import CorruptLog
 from tandem.storage.memory import MemoryStore
 

@@ -12,11 +12,11 @@ import pyarrow as pa
 import pytest
 
 from tandem.delta.actions import Txn
-from tandem.delta.checkpoint_write import write_checkpoint
-from tandem.delta.commit import commit_info
-from tandem.delta.log import DeltaLog
+from tandem.delta.log.checkpoint_write import write_checkpoint
+from tandem.delta.log.commit import commit_info
+from tandem.delta.log.delta_log import DeltaLog
+from tandem.delta.log.snapshot import Snapshot
 from tandem.delta.protocol import OperationKind, features_in_use, refusals
-from tandem.delta.snapshot import Snapshot
 from tandem.delta.stats import bounds
 from tandem.storage import open_store
 

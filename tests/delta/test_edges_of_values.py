@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from support.foreign_tables import BEYOND, column, dotted, struct, write
 from tandem.delta import protocol
 from tandem.delta.calendar import date_text, days_of, moment_text, python_values
-from tandem.delta.conform import conform
-from tandem.delta.file_stats import INDEXED_COLUMNS, STATS_COLUMNS, from_footer
-from tandem.delta.float_bounds import FloatBounds
-from tandem.delta.log import DeltaLog
+from tandem.delta.datafiles.conform import conform
+from tandem.delta.datafiles.float_bounds import FloatBounds
+from tandem.delta.datafiles.stats import INDEXED_COLUMNS, STATS_COLUMNS, from_footer
+from tandem.delta.log.delta_log import DeltaLog
 from tandem.delta.partition_text import to_scalar
 from tandem.delta.scan import scan
 from tandem.delta.schema import PrimitiveType, parse

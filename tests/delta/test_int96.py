@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tandem.delta.parquet import DataFileReader, TableFormat
-from tandem.delta.parquet_times import ExactParquetFile
+from tandem.delta.datafiles.reader import DataFileReader, TableFormat
+from tandem.delta.datafiles.times import ExactParquetFile
 from tandem.delta.schema import Field, PrimitiveType, StructType
 from tandem.errors import UnsupportedFeature
 from tandem.storage import open_store

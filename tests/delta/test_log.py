@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from support import deltalog as dl
-from tandem.delta.log import DeltaLog
+from tandem.delta.log.delta_log import DeltaLog
 from tandem.errors import (
     CorruptLog,
     LogGap,

@@ -22,8 +22,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tandem.delta import schema as delta_schema
-from tandem.delta.parquet import DataFileReader, TableFormat
-from tandem.delta.parquet_write import ParquetDataWriter, WrittenFile
+from tandem.delta.datafiles.reader import DataFileReader, TableFormat
+from tandem.delta.datafiles.writer import ParquetDataWriter, WrittenFile
 from tandem.errors import UnsupportedFeature
 from tandem.storage import Store, open_store
 from tandem.storage.memory import MemoryStore

@@ -11,10 +11,10 @@ import pytest
 
 from support import deltalog as dl
 from tandem.delta.actions import Action, AddFile
-from tandem.delta.checkpoint_write import write_checkpoint
-from tandem.delta.commit import commit_info, remove_of
-from tandem.delta.log import DeltaLog
-from tandem.delta.snapshot import Snapshot
+from tandem.delta.log.checkpoint_write import write_checkpoint
+from tandem.delta.log.commit import commit_info, remove_of
+from tandem.delta.log.delta_log import DeltaLog
+from tandem.delta.log.snapshot import Snapshot
 from tandem.errors import AlreadyExists, OutcomeUnknown
 from tandem.storage import Store, open_store
 from tandem.storage.memory import Call, MemoryStore

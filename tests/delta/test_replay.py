@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from support import deltalog as dl
-from tandem.delta.checkpoint_write import write_checkpoint
-from tandem.delta.log import DeltaLog
+from tandem.delta.log.checkpoint_write import write_checkpoint
+from tandem.delta.log.delta_log import DeltaLog
 from tandem.storage.memory import MemoryStore
 
 PATHS = ("a.parquet", "p%20x/b.parquet", "c.parquet", "d.parquet")

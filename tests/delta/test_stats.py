@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tandem.delta.file_stats import from_footer
-from tandem.delta.float_bounds import FloatBounds
+from tandem.delta.datafiles.float_bounds import FloatBounds
+from tandem.delta.datafiles.stats import from_footer
 from tandem.delta.schema import Field, PrimitiveType, StructType, to_arrow
 from tandem.delta.stats import bounds, loosen, may_contain, num_records
 

@@ -28,10 +28,10 @@ from support.value_readers import (
     live_files,
 )
 from support.value_tables import by_our_writer
-from tandem.delta import parquet_write
-from tandem.delta.float_bounds import FloatBounds
-from tandem.delta.log import DeltaLog
-from tandem.delta.parquet_footer import with_floats
+from tandem.delta.datafiles import writer
+from tandem.delta.datafiles.float_bounds import FloatBounds
+from tandem.delta.datafiles.footer import with_floats
+from tandem.delta.log.delta_log import DeltaLog
 from tandem.delta.partition_text import to_scalar
 from tandem.delta.schema import PrimitiveType
 from tandem.delta.values import partition_texts
@@ -127,7 +127,7 @@ def test_floats_have_bounds_where_every_reader_may_skip_by_them(tmp_path: Path) 
 def test_a_nan_takes_the_bounds_of_its_row_group_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(parquet_write, "GROUP_ROWS", 2)
+    monkeypatch.setattr(writer, "GROUP_ROWS", 2)
     values = pa.array([1.0, 2.0, math.nan, 3.0, None, 4.0, 5.0])
     by_our_writer(tmp_path / "t", [pa.table({"x": values})])
     root = tmp_path / "t"

@@ -17,7 +17,7 @@ from tandem.cli.main import app
 from tandem.errors import Reason
 from tandem.spec import KINDS, load
 from tandem.spec.common import OperationSpec
-from tandem.spec.crds import plural
+from tandem.spec.crd.definitions import plural
 from tandem.spec.status import ENDED
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -14,8 +14,8 @@ import yaml
 from cluster_processes import REPOSITORY
 from support.gitops import EXAMPLES, HEALTH_LUA, Judges
 from support.situations import OPERATIONS, TABLES, play
-from tandem.kube.api import Api
-from tandem.kube.kinds import OPERATION_KINDS, TABLE_KIND
+from tandem.kube.client.api import Api
+from tandem.kube.client.kinds import OPERATION_KINDS, TABLE_KIND
 
 if TYPE_CHECKING:
     from support.cluster import Cluster

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from image import trim
-from tandem.spark.application import ApplicationSettings
+from tandem.spark.application.manifest import ApplicationSettings
 
 ROOT = Path(__file__).resolve().parents[2]
 SITE = Path(sysconfig.get_path("purelib"))

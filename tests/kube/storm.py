@@ -21,7 +21,7 @@ from support.kube_scenarios import World
 from support.ledger import KINDS, Ledger
 from support.many import many_at_once
 from support.operator_process import Nursery, nursery
-from tandem.operations.effects import Point
+from tandem.operations.machine.effects import Point
 
 if TYPE_CHECKING:
     from support.cluster import Cluster

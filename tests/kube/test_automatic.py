@@ -27,7 +27,7 @@ from support.operator_thread import (
 )
 from support.quick_lake import QuickLake
 from support.tables import batch, loads
-from tandem.locks.etcd import EtcdSettings
+from tandem.locks.etcd.store import EtcdSettings
 from tandem.operations.ports import SystemClock
 
 if TYPE_CHECKING:

@@ -16,13 +16,18 @@ from support import quick_lake
 from support.quick_lake import QuickLake
 from support.tables import batch
 from tandem.errors import TandemError
-from tandem.kube import automatic
-from tandem.kube.api import Api, ApiError, Conflict, Forbidden, NotFound, ResourcePath
-from tandem.kube.automatic import Automatic, child_fact, manifest, remembered
-from tandem.kube.context import Context
-from tandem.kube.registry import Registry, summarize
-from tandem.kube.tables import TableContext
-from tandem.planning.children import Child
+from tandem.kube.client.api import Api, ApiError, Conflict, Forbidden, NotFound, ResourcePath
+from tandem.kube.client.resource_cache import Registry, summarize
+from tandem.kube.controllers.table import auto_compaction
+from tandem.kube.controllers.table.auto_compaction import (
+    Automatic,
+    child_fact,
+    manifest,
+    remembered,
+)
+from tandem.kube.runtime.context import Context
+from tandem.kube.tables.context import TableContext
+from tandem.planning.auto.child_compactions import Child
 from tandem.spec.table import LakeTable
 
 Json = dict[str, Any]
@@ -329,7 +334,7 @@ def test_a_busy_table_is_planned_for_a_tenth_of_the_time(
     async def play() -> None:
         stage.policy = {"minor": {"thresholds": [100]}}
         stage.see()
-        monkeypatch.setattr(automatic, "_CALM_FACTOR", 1e9)
+        monkeypatch.setattr(auto_compaction, "_CALM_FACTOR", 1e9)
         await stage.look()
         stage.lake.append(batch(2))
         stage.see()

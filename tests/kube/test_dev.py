@@ -22,9 +22,9 @@ from support.applications import SETTINGS, Applications, ToldJobs, eventually
 from support.cluster import Cluster
 from support.jobfiles import control, input_files, snapshot_of
 from tandem.errors import AccessDenied, Reason, SparkMissing
-from tandem.spark.application import Owner, build, classify
-from tandem.spark.job import Bin, RewriteJob
-from tandem.spark.port import JobPhase, JobRequest
+from tandem.jobs.formats import Bin, RewriteJob
+from tandem.jobs.runner import JobPhase, JobRequest
+from tandem.spark.application.manifest import Owner, build, classify
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -301,10 +301,12 @@ def test_without_rights(space: Applications, jobs: ToldJobs, tmp_path: Path) -> 
 def test_without_the_spark_operators_crds(
     space: Applications, jobs: ToldJobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tandem.kube import dev
-    from tandem.kube.api import ResourcePath
+    from tandem.kube.client.api import ResourcePath
+    from tandem.kube.dev import controller
 
-    monkeypatch.setattr(dev, "APPLICATIONS", ResourcePath("sparkoperator.k8s.io", "v9", "nothing"))
+    monkeypatch.setattr(
+        controller, "APPLICATIONS", ResourcePath("sparkoperator.k8s.io", "v9", "nothing")
+    )
     with (
         pytest.raises(SparkMissing, match="CRDs"),
         space.dev(jobs, kubeconfig=space.cluster.kubeconfig),

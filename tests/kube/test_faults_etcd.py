@@ -16,7 +16,7 @@ from support.gates import GatedQuickJobs
 from support.kube_scenarios import Applied, Table, World, await_that
 from support.ledger import Ledger
 from support.operator_process import Blow, Nursery, nursery
-from tandem.operations.effects import Point
+from tandem.operations.machine.effects import Point
 
 if TYPE_CHECKING:
     from support.cluster import Cluster

@@ -20,7 +20,7 @@ from support.kill_chain import Chain, Link, links_for
 from support.kube_scenarios import World
 from support.ledger import KINDS, Ledger
 from support.operator_process import Blow, Nursery, nursery
-from tandem.operations.effects import Point
+from tandem.operations.machine.effects import Point
 
 if TYPE_CHECKING:
     from support.cluster import Cluster

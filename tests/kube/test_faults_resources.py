@@ -19,7 +19,7 @@ from support.ledger import Ledger
 from support.many import many_at_once
 from support.operator_process import Blow, Nursery, nursery
 from support.tables import result
-from tandem.operations.effects import Point
+from tandem.operations.machine.effects import Point
 
 if TYPE_CHECKING:
     from support.cluster import Cluster

@@ -25,11 +25,15 @@ from tandem.errors import (
     Reason,
     SparkMissing,
 )
-from tandem.kube.api import Api
-from tandem.kube.jobs import ApplicationCache, ApplicationRunner, trimmed
-from tandem.spark.application import KubeflowApplications, Owner, build
-from tandem.spark.application_sizes import GIB
-from tandem.spark.port import JobPhase, JobRequest
+from tandem.jobs.runner import JobPhase, JobRequest
+from tandem.kube.client.api import Api
+from tandem.kube.controllers.operation.spark_jobs import (
+    ApplicationCache,
+    ApplicationRunner,
+    trimmed,
+)
+from tandem.spark.application.manifest import KubeflowApplications, Owner, build
+from tandem.spark.application.sizes import GIB
 
 Json = dict[str, Any]
 

@@ -10,9 +10,9 @@ from typing import Any, cast
 import pytest
 
 from tandem.kube import operator
-from tandem.kube.api import Api, NotFound
-from tandem.kube.kinds import KINDS, plural
-from tandem.kube.leader import Leadership, LockMembers
+from tandem.kube.client.api import Api, NotFound
+from tandem.kube.client.kinds import KINDS, plural
+from tandem.kube.runtime.leader import Leadership, LockMembers
 from tandem.locks.memory import InProcessLocks
 
 LATE = len(KINDS) + 3

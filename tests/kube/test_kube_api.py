@@ -15,8 +15,8 @@ import yaml
 from aiohttp import web
 
 from tandem.errors import AccessDenied, InvalidSpec
-from tandem.kube import credentials
-from tandem.kube.api import (
+from tandem.kube.client import credentials
+from tandem.kube.client.api import (
     Api,
     ApiError,
     Conflict,
@@ -27,8 +27,8 @@ from tandem.kube.api import (
     ResourcePath,
     Unavailable,
 )
-from tandem.kube.kinds import path
-from tandem.kube.watching import SYNCED, follow
+from tandem.kube.client.kinds import path
+from tandem.kube.client.watch import SYNCED, follow
 
 if TYPE_CHECKING:
     from support.cluster import Cluster

@@ -6,10 +6,10 @@ import asyncio
 from typing import Any
 
 from tandem.errors import Reason
-from tandem.kube.kinds import PLAN, is_active, retry_asked
-from tandem.kube.registry import Registry, summarize
-from tandem.kube.slots import Slots
-from tandem.kube.table_status import compose, held_lock, hindered, ready
+from tandem.kube.client.kinds import PLAN, is_active, retry_asked
+from tandem.kube.client.resource_cache import Registry, summarize
+from tandem.kube.runtime.job_slots import Slots
+from tandem.kube.tables.status import compose, held_lock, hindered, ready
 from tandem.locks.model import (
     WHOLE_TABLE,
     Entry,

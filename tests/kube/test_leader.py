@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
 
-from tandem.kube.leader import Leadership, LockMembers
+from tandem.kube.runtime.leader import Leadership, LockMembers
 from tandem.locks.memory import InProcessLocks
 
 

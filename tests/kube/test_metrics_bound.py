@@ -12,17 +12,17 @@ import pytest
 
 from support.metrics_stage import KINDS, Stage, ended, family_of, of, own
 from tandem.errors import AccessDenied, LocksUnavailable, Reason, StorageError
-from tandem.kube import metrics_families as families
-from tandem.kube.metrics import verb_and_resource
-from tandem.kube.metrics_families import FAMILIES
-from tandem.kube.metrics_locks import MeasuredLocks
-from tandem.kube.metrics_state import LOOKED_UP
-from tandem.kube.observed import Observed
-from tandem.kube.subject import Subject
+from tandem.kube.controllers.operation.instrumentation import Observed
+from tandem.kube.metrics import families as families
+from tandem.kube.metrics.collectors import verb_and_resource
+from tandem.kube.metrics.families import FAMILIES
+from tandem.kube.metrics.locks import MeasuredLocks
+from tandem.kube.runtime.log_context import Subject
+from tandem.kube.scrape import LOOKED_UP
 from tandem.locks.memory import InProcessLocks
 from tandem.locks.model import WHOLE_TABLE, LockRequest, Mode
-from tandem.operations.effects import Effect, Point
-from tandem.operations.events import (
+from tandem.operations.machine.effects import Effect, Point
+from tandem.operations.machine.events import (
     AttemptAdopted,
     CommitLost,
     CommitPut,
@@ -33,7 +33,7 @@ from tandem.operations.events import (
     LocksWaiting,
     RoundDone,
 )
-from tandem.planning.decision import Hold
+from tandem.planning.auto.model import Hold
 from tandem.spec.status import (
     OperationResult,
     Phase,

@@ -23,9 +23,9 @@ from support import quick_lake
 from support.operator_thread import HeldJobs, Resources, operating, quick_settings
 from support.promtool import promtool
 from tandem import __version__
-from tandem.cli.operator_command import LogFormat, configure_logging
-from tandem.kube.metrics_families import FAMILIES, bound
-from tandem.operations.layout import job_name
+from tandem.cli.commands.operator import LogFormat, configure_logging
+from tandem.kube.metrics.families import FAMILIES, bound
+from tandem.operations.attempt.paths import job_name
 
 if TYPE_CHECKING:
     from support.cluster import Cluster

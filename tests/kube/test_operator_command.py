@@ -19,8 +19,8 @@ import pytest
 
 from support import quick_lake
 from support.operator_thread import Resources, await_that
-from tandem.cli import operator_command
-from tandem.cli.operator_command import Locks
+from tandem.cli.commands import operator
+from tandem.cli.commands.operator import Locks
 from tandem.errors import InvalidSpec
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ def test_what_is_wrong_is_said_at_once(tmp_path: Path) -> None:
 def test_a_password_may_come_from_a_file(tmp_path: Path) -> None:
     file = tmp_path / "password"
     file.write_text("secret\n")
-    settings = operator_command.etcd_settings(
+    settings = operator.etcd_settings(
         Locks.ETCD,
         ["a:2379", "b:2379"],
         prefix="/x",
@@ -155,10 +155,10 @@ def test_a_password_may_come_from_a_file(tmp_path: Path) -> None:
 def test_a_template_is_a_mapping(tmp_path: Path) -> None:
     file = tmp_path / "template.yaml"
     file.write_text("spec: {driver: {cores: 1}}")
-    assert operator_command.template(file) == {"spec": {"driver": {"cores": 1}}}
+    assert operator.template(file) == {"spec": {"driver": {"cores": 1}}}
     file.write_text("- a list")
     with pytest.raises(InvalidSpec, match="mapping"):
-        operator_command.template(file)
+        operator.template(file)
     file.write_text("{")
     with pytest.raises(InvalidSpec, match="YAML"):
-        operator_command.template(file)
+        operator.template(file)

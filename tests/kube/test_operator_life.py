@@ -24,7 +24,7 @@ from support.operator_thread import (
     reason_of,
 )
 from support.quick_lake import QuickLake
-from tandem.kube.kinds import FINALIZER
+from tandem.kube.client.kinds import FINALIZER
 
 if TYPE_CHECKING:
     from support.cluster import Cluster

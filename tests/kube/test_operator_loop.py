@@ -12,7 +12,7 @@ import pytest
 
 from support import quick_lake
 from support.operator_thread import HeldJobs, Resources, operating, quick_settings
-from tandem.kube.renewed import RenewedStore
+from tandem.kube.tables.renewable_store import RenewedStore
 from tandem.locks.memory import InProcessLocks
 
 if TYPE_CHECKING:

@@ -21,14 +21,14 @@ from support.operator_thread import (
     quick_settings,
     reason_of,
 )
-from tandem.kube.leader import MEMBERS, election
 from tandem.kube.operator import LeadershipLost
-from tandem.kube.settings import OperatorSettings
-from tandem.locks.etcd import EtcdLocks, EtcdSettings
+from tandem.kube.runtime.leader import MEMBERS, election
+from tandem.kube.runtime.settings import OperatorSettings
+from tandem.locks.etcd.store import EtcdLocks, EtcdSettings
 from tandem.locks.model import WHOLE_TABLE, LockRequest, Mode
-from tandem.operations.effects import Effect, Point
-from tandem.operations.events import Event
-from tandem.operations.performer import plainly
+from tandem.operations.machine.effects import Effect, Point
+from tandem.operations.machine.events import Event
+from tandem.operations.session.performer import plainly
 
 if TYPE_CHECKING:
     from support.cluster import Cluster

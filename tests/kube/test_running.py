@@ -12,15 +12,15 @@ import kopf
 import pytest
 from kopf._cogs.clients.errors import APIClientError
 
-from tandem.kube import running
-from tandem.kube.api import Forbidden
-from tandem.kube.settings import OperatorSettings
+from tandem.kube import kopf_loop
+from tandem.kube.client.api import Forbidden
+from tandem.kube.runtime.settings import OperatorSettings
 
 HANGS = textwrap.dedent("""
     import asyncio
     import kopf
-    from tandem.kube import running
-    from tandem.kube.settings import OperatorSettings
+    from tandem.kube import kopf_loop
+    from tandem.kube.runtime.settings import OperatorSettings
 
     class Idle:
         async def hold(self): await asyncio.Event().wait()
@@ -32,7 +32,7 @@ HANGS = textwrap.dedent("""
 
     async def main():
         stop, ready = asyncio.Event(), asyncio.Event()
-        work = running.work(OperatorSettings(), None, Idle(), Idle(), stop, ready)
+        work = kopf_loop.work(OperatorSettings(), None, Idle(), Idle(), stop, ready)
         task = asyncio.create_task(work)
         await ready.wait()
         print("ready", flush=True)
@@ -40,7 +40,7 @@ HANGS = textwrap.dedent("""
         await task
 
     kopf.operator = hanging
-    running._END_S = 0.1
+    kopf_loop._END_S = 0.1
     asyncio.run(main())
 """)
 
@@ -75,10 +75,12 @@ def test_a_watch_that_dies_at_once_is_begun_anew(
     async def working() -> bool:
         events = asyncio.Event(), asyncio.Event()
         idle: Any = Idle()
-        return await running.work(OperatorSettings(), kopf.OperatorRegistry(), idle, idle, *events)
+        return await kopf_loop.work(
+            OperatorSettings(), kopf.OperatorRegistry(), idle, idle, *events
+        )
 
     monkeypatch.setattr(kopf, "operator", dying)
-    monkeypatch.setattr(running, "_LOOK_S", 0.0)
+    monkeypatch.setattr(kopf_loop, "_LOOK_S", 0.0)
     if goes_on:
         assert asyncio.run(working())
     else:
@@ -101,7 +103,7 @@ def test_a_call_that_is_refused_at_the_end_spoils_no_end(
 
     monkeypatch.setattr(kopf, "operator", refused)
     idle: Any = Idle()
-    working = running.work(OperatorSettings(), kopf.OperatorRegistry(), idle, idle, stop, ready)
+    working = kopf_loop.work(OperatorSettings(), kopf.OperatorRegistry(), idle, idle, stop, ready)
     if is_stopped:
         assert not asyncio.run(working)
     else:

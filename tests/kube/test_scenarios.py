@@ -26,8 +26,8 @@ from support.kube_scenarios import Applied, Refused, Table, World
 from support.operator_process import Blow, Nursery, nursery
 from support.rows import Rows, join, k_is, plus, without
 from support.tables import Lakes, batch, loads, reconciled, result
-from tandem.operations.effects import Point
-from tandem.spark.port import JobRequest, JobStatus
+from tandem.jobs.runner import JobRequest, JobStatus
+from tandem.operations.machine.effects import Point
 
 if TYPE_CHECKING:
     from support.cluster import Cluster

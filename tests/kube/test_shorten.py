@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from tandem.kube.shorten import LONGEST_LIST, shortened
+from tandem.kube.controllers.operation.status_truncation import LONGEST_LIST, shortened
 from tandem.spec.status import OperationResult, OperationStatus, Phase, Plan, Reconciled
 
 

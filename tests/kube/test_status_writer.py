@@ -10,9 +10,13 @@ from typing import Any
 import pytest
 import structlog
 
-from tandem.kube.api import Conflict, Forbidden, Invalid, NotFound, Unavailable
-from tandem.kube.kinds import path
-from tandem.kube.status import StatusWriter, carried_over, changed_fields
+from tandem.kube.client.api import Conflict, Forbidden, Invalid, NotFound, Unavailable
+from tandem.kube.client.kinds import path
+from tandem.kube.controllers.operation.status_writer import (
+    StatusWriter,
+    carried_over,
+    changed_fields,
+)
 
 Json = dict[str, Any]
 PATH = path("TableCompaction", "default", "m")
@@ -164,7 +168,9 @@ def test_an_object_that_is_gone_or_another_ends_the_writing(refusal: Exception, 
 
 
 def test_a_conflict_with_other_writers_passes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tandem.kube.status._CONFLICT_PAUSES_S", (0.0, 0.0))
+    monkeypatch.setattr(
+        "tandem.kube.controllers.operation.status_writer._CONFLICT_PAUSES_S", (0.0, 0.0)
+    )
 
     async def test(server: Server) -> None:
         server.refusals = [Conflict(409, "Conflict", "")] * 2
@@ -174,7 +180,7 @@ def test_a_conflict_with_other_writers_passes(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_the_last_word_gets_through(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tandem.kube.status._RETRY_S", 0.001)
+    monkeypatch.setattr("tandem.kube.controllers.operation.status_writer._RETRY_S", 0.001)
 
     async def test(server: Server) -> None:
         server.refusals = [Unavailable(0, "", "away"), Unavailable(503, "", "busy")]
@@ -184,7 +190,7 @@ def test_the_last_word_gets_through(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_a_schema_refuses_is_cut_to_the_bone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tandem.kube.status._RETRY_S", 0.001)
+    monkeypatch.setattr("tandem.kube.controllers.operation.status_writer._RETRY_S", 0.001)
 
     async def test(server: Server) -> None:
         server.refusals = [Invalid(422, "Invalid", "result.x")]

@@ -20,7 +20,7 @@ from support.operator_thread import (
     quick_settings,
 )
 from support.recorder import recording
-from tandem.kube.tables import TableContext
+from tandem.kube.tables.context import TableContext
 from tandem.spec.table import LakeTable
 
 if TYPE_CHECKING:

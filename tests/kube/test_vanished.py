@@ -20,9 +20,9 @@ from support.operator_thread import (
     operating,
     quick_settings,
 )
-from tandem.kube import table_daemon
-from tandem.kube.kinds import FINALIZER
-from tandem.kube.table_daemon import TableLife
+from tandem.kube.client.kinds import FINALIZER
+from tandem.kube.controllers.table import controller
+from tandem.kube.controllers.table.controller import TableLife
 
 if TYPE_CHECKING:
     from support.cluster import Cluster
@@ -63,7 +63,7 @@ def stage(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         ApiProxy(cluster.operator_kubeconfig) as proxy,
     ):
         patch.setattr(TableLife, "_live", live)
-        patch.setattr(table_daemon, "_STILL_THERE_S", 0.5)
+        patch.setattr(controller, "_STILL_THERE_S", 0.5)
         settings = quick_settings(
             cluster, space.namespace, kubeconfig=proxy.kubeconfig(folder), finalizers=False
         )

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from tandem.locks import codec
-from tandem.locks.etcd_client import Change, KeyValue
-from tandem.locks.etcd_mirror import Mirror, Record
+from tandem.locks.etcd.client import Change, KeyValue
+from tandem.locks.etcd.mirror import Mirror, Record
 from tandem.locks.model import Entry, EntryState, LockRequest, Mode, segment
 
 KEYS = codec.Keys("/p").table("t")

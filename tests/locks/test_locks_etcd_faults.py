@@ -20,7 +20,7 @@ from support.etcd import Etcd, start_etcd
 from support.etcd_gateway import Gateway
 from support.lock_contract import LONG_S, TABLE, get, owner, request
 from tandem.errors import LocksUnavailable
-from tandem.locks.etcd import EtcdLocks, EtcdSettings
+from tandem.locks.etcd.store import EtcdLocks, EtcdSettings
 from tandem.locks.model import CommitLease, Granted, Mode, Waiting
 
 PROMPTLY_S = 5.0

@@ -27,8 +27,8 @@ from support.foreign_calls import Refused
 from support.foreign_process import Process
 from support.tables import INSERT_ALL, Lake, Lakes, reason, reconciled
 from tandem.delta.scan import scan
-from tandem.operations.effects import Effect, Point
-from tandem.operations.events import Event
+from tandem.operations.machine.effects import Effect, Point
+from tandem.operations.machine.events import Event
 from tandem.spec.resources import Operation
 from tandem.spec.status import Phase
 

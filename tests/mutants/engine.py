@@ -12,7 +12,7 @@ ENGINE = (
     Mutant(
         "zombie-goes-on",
         "exactly once: an attempt that was declared dead stops; I-22",
-        "operations/step.py",
+        "operations/machine/step.py",
         "if event.closed or event.abandoned >= state.attempt:",
         "if event.closed:",
         (Check.DRIVERS, Check.CRASHES, Check.ENGINE, Check.SIMULATOR),
@@ -21,7 +21,7 @@ ENGINE = (
     Mutant(
         "zombie-of-the-same-attempt",
         "exactly once: an abandoned attempt publishes nothing; Z1",
-        "operations/commit.py",
+        "operations/session/commit_actions.py",
         "or self.abandoned >= attempt",
         "or self.abandoned > attempt",
         (Check.DRIVERS, Check.SIMULATOR, Check.ENGINE),
@@ -29,7 +29,7 @@ ENGINE = (
     Mutant(
         "told-unclaimed",
         "exactly once: after it was told what a plan came to, no process that slept begins; Z1",
-        "operations/moves.py",
+        "operations/machine/transitions.py",
         "        return claim(state)\n    return close(",
         "        return end(state, ending)\n    return close(",
         (Check.SIMULATOR, Check.DRIVERS),
@@ -37,7 +37,7 @@ ENGINE = (
     Mutant(
         "told-though-taken-for-dead",
         "exactly once: who was taken for dead before it spoke says nothing; Z1",
-        "operations/publisher.py",
+        "operations/session/committer.py",
         "if self._end(ended).token != session:\n            return False",
         "self._end(ended)",
         (Check.DRIVERS,),
@@ -45,15 +45,15 @@ ENGINE = (
     Mutant(
         "told-after-cleaning",
         "exactly once: who was taken for dead says nothing even when no record tells so; Z14",
-        "operations/publisher.py",
-        "return not commit.stops(work.snapshot, self._id).forbid(ending.attempt)",
+        "operations/session/committer.py",
+        "return not commit_actions.stops(work.snapshot, self._id).forbid(ending.attempt)",
         "return True",
         (Check.DRIVERS,),
     ),
     Mutant(
         "told-otherwise",
         "exactly once: all processes of an operation tell one ending; Z1",
-        "operations/performer.py",
+        "operations/session/performer.py",
         "if there is not None and not state.succeeded:",
         "if there is None:",
         (Check.DRIVERS,),
@@ -61,7 +61,7 @@ ENGINE = (
     Mutant(
         "dead-though-told",
         "exactly once: nobody goes on with an operation whose end was told; Z1",
-        "operations/publisher.py",
+        "operations/session/committer.py",
         "if there.phase:\n            return EndedUnbegun()",
         "if there.phase and state.own:\n            return EndedUnbegun()",
         (Check.DRIVERS,),
@@ -69,8 +69,8 @@ ENGINE = (
     Mutant(
         "success-unmarked",
         "exactly once: a commit carries the txn of its operation",
-        "operations/commit.py",
-        "found: list[Action] = [info, Txn(layout.success_app(work.identity.operation_id), "
+        "operations/session/commit_actions.py",
+        "found: list[Action] = [info, Txn(paths.success_app(work.identity.operation_id), "
         "attempt,\n                                     work.now_ms)]  # fmt: skip",
         "found: list[Action] = [info]",
         _CRASH,
@@ -78,7 +78,7 @@ ENGINE = (
     Mutant(
         "put-over-others",
         "put if absent: one writer per version; Z8",
-        "delta/log.py",
+        "delta/log/delta_log.py",
         "self._store.put_if_absent(path, codec.encode_commit([info, *actions[1:]]))",
         "self._store.put(path, codec.encode_commit([info, *actions[1:]]))",
         (Check.LOG, Check.SIMULATOR),
@@ -87,7 +87,7 @@ ENGINE = (
     Mutant(
         "outcome-guessed",
         "Z20: the outcome of a put that timed out is looked up",
-        "operations/step.py",
+        "operations/machine/step.py",
         "return do(state, Point.LOOK_UP_COMMIT, delay_ms=delay, unsure=state.unsure + 1)",
         'return fail(state, Reason.STORAGE_ERROR, "no answer", fresh=delay < 0)',
         _CRASH,
@@ -96,7 +96,7 @@ ENGINE = (
     Mutant(
         "abandons-a-success",
         "Z20: no abandonment once a success is visible",
-        "operations/publisher.py",
+        "operations/session/committer.py",
         "            if stops.succeeded:\n                return AbandonRefused(stops.succeeded)\n",
         "",
         (Check.CRASHES, Check.DRIVERS, Check.ENGINE, Check.SIMULATOR),
@@ -104,7 +104,7 @@ ENGINE = (
     Mutant(
         "cleans-before-abandoning",
         "I-5: files go only after the attempt's death is in the log",
-        "operations/moves.py",
+        "operations/machine/transitions.py",
         "GIVE_UP = (Point.STOP_JOB, Point.ABANDON_ATTEMPT, Point.CLEAN_ATTEMPT)",
         "GIVE_UP = (Point.STOP_JOB, Point.CLEAN_ATTEMPT)",
         (Check.ENGINE, Check.CRASHES, Check.DRIVERS, Check.SIMULATOR),
@@ -112,7 +112,7 @@ ENGINE = (
     Mutant(
         "cleans-what-it-committed",
         "I-5: of a committed attempt only what its commit does not name goes",
-        "operations/cleaning.py",
+        "operations/attempt/garbage.py",
         "store.delete_prefix(folder, keep=used)",
         "store.delete_prefix(folder)",
         _CRASH,
@@ -120,7 +120,7 @@ ENGINE = (
     Mutant(
         "leaves-garbage",
         "I-5: what was not used is removed",
-        "operations/cleaning.py",
+        "operations/attempt/garbage.py",
         "    for folder in folders:\n        store.delete_prefix(folder, keep=used)\n",
         "    store.delete_prefix(folders[-1])\n",
         _CRASH,
@@ -128,7 +128,7 @@ ENGINE = (
     Mutant(
         "vectors-not-written",
         "I-1: output and replayed deletes become visible in one commit",
-        "operations/commit.py",
+        "operations/session/commit_actions.py",
         "    if vector is None:\n        return replace(file.add, deletion_vector=None)",
         "    if vector is None or file.rows > 1:\n"
         "        return replace(file.add, deletion_vector=None)",
@@ -138,7 +138,7 @@ ENGINE = (
     Mutant(
         "removes-without-vector",
         "Delta: a file is known by its path and its deletion vector",
-        "delta/commit.py",
+        "delta/log/commit.py",
         "deletion_vector=add.deletion_vector,",
         "deletion_vector=None,",
         (Check.CRASHES, Check.SIMULATOR),
@@ -146,7 +146,7 @@ ENGINE = (
     Mutant(
         "inputs-kept",
         "I-1: inputs are hidden by the commit that shows the output",
-        "operations/commit.py",
+        "operations/session/commit_actions.py",
         "gone = [*change.removes, *(file.add for file in change.marked)]",
         "gone = [file.add for file in change.marked]",
         (Check.CRASHES, Check.SIMULATOR),
@@ -154,8 +154,8 @@ ENGINE = (
     Mutant(
         "outputs-unchecked",
         "Z5: that our outputs are still there is checked at each put",
-        "operations/publisher.py",
-        "        jobs.check_outputs(self._store, self._id, effect.attempt, work.change)\n",
+        "operations/session/committer.py",
+        "        job_control.check_outputs(self._store, self._id, effect.attempt, work.change)\n",
         "",
         (Check.ENGINE, Check.SIMULATOR),
         "Hudi 19290: the cleaner runs between plan and execution",
@@ -163,7 +163,7 @@ ENGINE = (
     Mutant(
         "gap-without-files",
         "statements: a gap changed whatever differs around it",
-        "operations/history.py",
+        "operations/kinds/commit_history.py",
         "lost = gap(available, self._differing(version, after.snapshot))",
         "lost = gap(available, frozenset())",
         (Check.SIMULATOR, Check.ENGINE),
@@ -171,7 +171,7 @@ ENGINE = (
     Mutant(
         "stale-plan",
         "I-28: locks that came late make the plan anew",
-        "operations/step.py",
+        "operations/machine/step.py",
         "    if state.waited:\n"
         "        # Whoever held them may have changed what we planned on (I-28).\n"
         "        return do(state, Point.READ_TABLE, waited=False)\n",
@@ -181,7 +181,7 @@ ENGINE = (
     Mutant(
         "commits-without-locks",
         "I-25: a revoked holder publishes nothing",
-        "operations/performer.py",
+        "operations/session/performer.py",
         "        return CommitRefused(revoked=lease is CommitLease.REVOKED)",
         "        return Done(effect.point)",
         (Check.ENGINE, Check.DRIVERS, Check.SIMULATOR),
@@ -206,7 +206,7 @@ ENGINE = (
     Mutant(
         "replay-forgets-removes",
         "Delta: a remove hides what a checkpoint still lists",
-        "delta/replay.py",
+        "delta/log/replay.py",
         "files[action.key] = action",
         "files[action.key] = files.get((action.key[0], None), action)",
         (Check.LOG, Check.SIMULATOR),

@@ -139,7 +139,7 @@ RULES = (
     Mutant(
         "statement-oldest-change",
         "statements: L is the newest change",
-        "reconcile/since.py",
+        "reconcile/conflict_window.py",
         "for commit in reversed(commits):",
         "for commit in commits:",
         _ROWS,
@@ -179,7 +179,7 @@ RULES = (
     Mutant(
         "merge-record-without-kept-rows",
         "merges: a row that matched and stays keeps its source row from being inserted",
-        "reconcile/sources.py",
+        "reconcile/merge_sources.py",
         "for f in matches.values() if f.sources is not None",
         "for f in acting(matches).values() if f.sources is not None",
         _RULES,
@@ -187,7 +187,7 @@ RULES = (
     Mutant(
         "merge-sources-by-count",
         "merges: inserts stay right while the same source rows match",
-        "reconcile/sources.py",
+        "reconcile/merge_sources.py",
         "return bool(np.array_equal(a, b))",
         "return len(a) == len(b)",
         _RULES,
@@ -277,7 +277,7 @@ RULES = (
     Mutant(
         "walk-meets-dead-rows",
         "statements: a position that was live at S",
-        "reconcile/walk.py",
+        "reconcile/row_tracing.py",
         "here = positions - state.dead if state is not None else BitMap64()",
         "here = positions if state is not None else BitMap64()",
         _ROWS,
@@ -285,7 +285,7 @@ RULES = (
     Mutant(
         "walk-forgets-mixed-files",
         "statements: files compacted from old and new rows",
-        "reconcile/walk.py",
+        "reconcile/row_tracing.py",
         "unknown |= row_map.forward(source, lost)[path]",
         "unknown |= BitMap64()",
         _ROWS,
@@ -293,7 +293,7 @@ RULES = (
     Mutant(
         "walk-one-generation",
         "I-19: retargeting is transitive",
-        "reconcile/walk.py",
+        "reconcile/row_tracing.py",
         "(*t.steps, step)) for t in below]",
         "(*t.steps, step)) for t in below if not t.steps]",
         _ROWS,
@@ -301,7 +301,7 @@ RULES = (
     Mutant(
         "walk-stays-in-removed-files",
         "I-14: deletes are retargeted to where the rows live",
-        "reconcile/walk.py",
+        "reconcile/row_tracing.py",
         "        if source not in changed:\n            kept.setdefault",
         "        if True:\n            kept.setdefault",
         _ROWS,
@@ -385,7 +385,7 @@ RULES = (
     Mutant(
         "rowmap-checksum",
         "C6b: a corrupt row map is never used",
-        "reconcile/rowmap_format.py",
+        "rowmap/binary_format.py",
         "if hashlib.sha256(data[:-_DIGEST_SIZE]).digest() != data[-_DIGEST_SIZE:]:",
         "if False:",
         (Check.RULES,),
@@ -393,7 +393,7 @@ RULES = (
     Mutant(
         "rowmap-identity",
         "C6b: a row map is of one rewrite",
-        "reconcile/rowmap_format.py",
+        "rowmap/binary_format.py",
         "if expected is not None and identity != expected:",
         "if False:",
         (Check.RULES,),

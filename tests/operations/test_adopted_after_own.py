@@ -12,8 +12,8 @@ import pytest
 from support.quick_lake import QuickLake, make
 from support.rewritten import RECOMPRESS, rewrite
 from support.tables import loads
-from tandem.operations.effects import Effect, Point
-from tandem.operations.events import Event
+from tandem.operations.machine.effects import Effect, Point
+from tandem.operations.machine.events import Event
 from tandem.operations.ports import Hands, ProcessId
 from tandem.spec.resources import Operation
 from tandem.spec.status import Phase

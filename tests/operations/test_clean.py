@@ -15,16 +15,16 @@ from simulator.single import Single
 from support.faults import Fault, ProcessDied, StrikeOnce
 from tandem.delta import dv
 from tandem.delta.actions import Action, AddFile
-from tandem.delta.commit import remove_of
-from tandem.delta.log import DeltaLog
+from tandem.delta.log.commit import remove_of
+from tandem.delta.log.delta_log import DeltaLog
 from tandem.errors import OutcomeUnknown
-from tandem.operations import layout
-from tandem.operations.driver import Drive, open_session
-from tandem.operations.effects import Effect, Point
-from tandem.operations.events import Event
-from tandem.operations.known import Means
-from tandem.operations.retention import MARKER, Cleaned, Options, clean
-from tandem.operations.work import Table
+from tandem.operations.attempt import paths
+from tandem.operations.clean.clean import MARKER, Cleaned, Options, clean
+from tandem.operations.clean.facts import Means
+from tandem.operations.execute import Drive, open_session
+from tandem.operations.machine.effects import Effect, Point
+from tandem.operations.machine.events import Event
+from tandem.operations.model import Table
 from tandem.planning.cleaning import DAY_MS, Rules, Why
 from tandem.reconcile.classify import author_of
 from tandem.storage.memory import Call, MemoryStore
@@ -318,7 +318,7 @@ def test_a_damaged_plan_of_an_unfinished_operation_stops_the_cleaning() -> None:
     single = Single("compaction")
     session = single.session()
     single.until(session, Point.START_JOB)
-    path = layout.plan(single.operation_id, 1)
+    path = paths.plan(single.operation_id, 1)
     single.world.store.put(path, single.world.store.get(path)[:10])
     rewritten(single)
     with pytest.raises(Exception, match="cut off"):

@@ -11,14 +11,14 @@ import pytest
 from support import deltalog as dl
 from tandem.delta import dv
 from tandem.delta.actions import DeletionVector
-from tandem.delta.checkpoint_write import write_checkpoint
-from tandem.delta.cleanup import clean as clean_log
-from tandem.delta.log import DeltaLog
+from tandem.delta.log.checkpoint_write import write_checkpoint
+from tandem.delta.log.cleanup import clean as clean_log
+from tandem.delta.log.delta_log import DeltaLog
 from tandem.errors import UnsupportedFeature
-from tandem.operations.known import Means
-from tandem.operations.past import live_files
-from tandem.operations.retention import MARKER, Options, clean, rules_for
-from tandem.operations.work import Table
+from tandem.operations.clean.clean import MARKER, Options, clean, rules_for
+from tandem.operations.clean.facts import Means
+from tandem.operations.clean.log_history import live_files
+from tandem.operations.model import Table
 from tandem.planning.cleaning import DAY_MS, Rules
 from tandem.spec.table import Retention
 from tandem.storage import open_store

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tandem.operations.sentences import MOST_SENTENCES, sentences
-from tandem.reconcile.words import clean, files_in_words, listed, quoted
+from tandem.operations.report.sentences import MOST_SENTENCES, sentences
+from tandem.reconcile.text import clean, files_in_words, listed, quoted
 from tandem.spec.status import Met, Reconciled
 
 DELTA_RS = "delta-rs:py-1.6.6"

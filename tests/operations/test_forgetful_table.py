@@ -11,8 +11,8 @@ from support.quick_lake import QuickLake, make
 from support.tables import DELETION_VECTORS, Lake, batch, loads
 from tandem.delta.protocol import FORGETFUL
 from tandem.errors import Reason
-from tandem.operations.effects import Effect, Point
-from tandem.operations.events import Event
+from tandem.operations.machine.effects import Effect, Point
+from tandem.operations.machine.events import Event
 from tandem.operations.ports import Hands, ProcessId
 from tandem.spec.resources import Operation
 from tandem.spec.status import OperationStatus, Phase

@@ -12,12 +12,12 @@ from support.faults import Fault, strike
 from support.quick_lake import QuickLake, make
 from support.tables import batch, loads
 from tandem.delta.actions import Action
-from tandem.delta.log import DeltaLog
-from tandem.delta.names import commit_path
+from tandem.delta.log.delta_log import DeltaLog
+from tandem.delta.log.names import commit_path
 from tandem.delta.protocol import FORGETFUL
-from tandem.operations.effects import Effect, Point
-from tandem.operations.events import Event
-from tandem.operations.performer import Around
+from tandem.operations.machine.effects import Effect, Point
+from tandem.operations.machine.events import Event
+from tandem.operations.session.performer import Around
 from tandem.spec.resources import Operation
 from tandem.spec.status import Phase
 

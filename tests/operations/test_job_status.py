@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 
-from tandem.delta.log import DeltaLog
+from tandem.delta.log.delta_log import DeltaLog
 from tandem.errors import Reason
-from tandem.operations import jobs, layout
-from tandem.operations.events import JobLost, JobRunning
-from tandem.operations.work import Identity, Table, Work
-from tandem.spark.job import JobFailure
-from tandem.spark.port import JobPhase, JobRequest, JobStatus
+from tandem.jobs.formats import JobFailure
+from tandem.jobs.runner import JobPhase, JobRequest, JobStatus
+from tandem.operations.attempt import paths
+from tandem.operations.machine.events import JobLost, JobRunning
+from tandem.operations.model import Identity, Table, Work
+from tandem.operations.session import job_control
 from tandem.storage.memory import MemoryStore
 
 LOG = "kubectl logs -n lake x-driver"
@@ -43,7 +44,7 @@ def work() -> Work:
 
 
 def poll(answer: JobStatus, at: Work | None = None) -> Any:
-    return jobs.poll(at or work(), Says(answer), 1, 0, 0)
+    return job_control.poll(at or work(), Says(answer), 1, 0, 0)
 
 
 @pytest.mark.parametrize(
@@ -66,7 +67,7 @@ def test_what_the_job_said_itself_comes_first() -> None:
     failure = JobFailure(
         operation_id="0f", attempt=1, reason="StatementFailed", message="1 / 0", transient=False
     )
-    path = layout.round_file("0f", 1, 0, "failure.json")
+    path = paths.round_file("0f", 1, 0, "failure.json")
     at.table.store.put(path, failure.model_dump_json(by_alias=True).encode())
     lost = poll(JobStatus(JobPhase.FAILED, "exit code 1", reason=Reason.JOB_FAILED), at)
     assert lost == JobLost(Reason.STATEMENT_FAILED, "TableCompaction/nightly: 1 / 0", False)

@@ -14,7 +14,7 @@ from support import rows as model
 from support.quick_lake import QuickLake, just_before
 from support.rows import Rows
 from support.tables import INSERT_ALL
-from tandem.operations.effects import Point
+from tandem.operations.machine.effects import Point
 from tandem.spec.status import OperationStatus
 
 SOURCE: Rows = ((1, 1, 7), (2, 2, -7), (30, 0, 7))

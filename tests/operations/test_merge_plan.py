@@ -10,8 +10,8 @@ import pytest
 from support import quick_lake
 from support.quick_lake import QuickLake
 from support.tables import reason
-from tandem.operations.driver import Drive, finish, open_session
-from tandem.operations.merge import clauses
+from tandem.operations.execute import Drive, finish, open_session
+from tandem.operations.kinds.merge import clauses
 from tandem.spec.resources import TableUpdate
 from tandem.spec.status import OperationStatus, Phase
 

@@ -16,11 +16,11 @@ from support.faults import Fault, StrikeOnce
 from tandem.errors import LocksUnavailable, Reason
 from tandem.locks.memory import InProcessLocks
 from tandem.locks.model import CommitLease, Granted, LockRequest, Mode, Waiting, segment
-from tandem.operations import layout, pins
-from tandem.operations.driver import Drive, open_session
-from tandem.operations.effects import Point
-from tandem.operations.events import Ask
-from tandem.operations.session import Session
+from tandem.operations.attempt import paths, pins
+from tandem.operations.execute import Drive, open_session
+from tandem.operations.machine.effects import Point
+from tandem.operations.machine.events import Ask
+from tandem.operations.session.session import Session
 from tandem.spec.status import Phase
 from tandem.timeline.segments import segments
 
@@ -177,7 +177,7 @@ def test_suspended_and_resumed() -> None:
 
 def _rewrite(single: Single, suffix: str, data: bytes | None) -> None:
     """Damage (or with None remove) the one file of the first attempt with this ending."""
-    prefix = layout.attempt(single.operation_id, 1)
+    prefix = paths.attempt(single.operation_id, 1)
     [path] = [p for p in single.world.store.paths() if p.startswith(prefix) and p.endswith(suffix)]
     if data is None:
         single.world.store.delete([path])
@@ -215,7 +215,7 @@ def test_a_result_of_another_attempt_is_refused() -> None:
     single = Single("ingest")
     session = single.session()
     single.until(session, Point.READ_RESULT)
-    path = layout.round_file(single.operation_id, 1, 0, "result.json")
+    path = paths.round_file(single.operation_id, 1, 0, "result.json")
     body = json.loads(single.world.store.get(path)) | {"attempt": 9}
     single.world.store.put(path, json.dumps(body).encode())
     ending = single.drive(session)

@@ -8,7 +8,7 @@ from support import quick_lake
 from support.tables import loads
 from tandem.locks.memory import InProcessLocks
 from tandem.locks.model import WHOLE_TABLE, Granted, LockRequest, Mode
-from tandem.operations.effects import Point
+from tandem.operations.machine.effects import Point
 from tandem.spec.status import Phase
 
 

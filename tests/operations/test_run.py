@@ -12,13 +12,13 @@ from simulator.jobs import SimulatedJobs
 from simulator.rows import Row
 from simulator.world import START_MS, VirtualClock
 from tandem.delta import protocol
-from tandem.delta.log import DeltaLog
+from tandem.delta.log.delta_log import DeltaLog
 from tandem.errors import InvalidSpec, Reason
+from tandem.jobs.runner import JobStatus
+from tandem.operations.model import Table
 from tandem.operations.ports import Ports
-from tandem.operations.run import Outcome, RunOptions, plan, run
-from tandem.operations.work import Table
-from tandem.spark.port import JobStatus
-from tandem.spec.loader import parse
+from tandem.operations.runner import Outcome, RunOptions, plan, run
+from tandem.spec.loading.loader import parse
 from tandem.spec.resources import AnyResource, LakeTable
 from tandem.spec.status import OperationStatus, Phase, TableStatus
 from tandem.storage.memory import MemoryStore

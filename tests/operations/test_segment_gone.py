@@ -11,7 +11,7 @@ from support.quick_lake import QuickLake, just_before, make
 from support.rows import k_is, without
 from support.tables import loads
 from tandem.errors import Reason
-from tandem.operations.effects import Point
+from tandem.operations.machine.effects import Point
 from tandem.operations.ports import Hands
 from tandem.spec.resources import Operation
 from tandem.spec.status import Phase

@@ -16,9 +16,9 @@ from support.quick_lake import just_before
 from support.rows import plus
 from support.small_cases import case
 from support.tables import loads
-from tandem.operations import arrow_rounds
-from tandem.operations.arrow_rounds import ArrowRounds
-from tandem.operations.effects import Point
+from tandem.operations.machine.effects import Point
+from tandem.operations.rounds import arrow
+from tandem.operations.rounds.arrow import ArrowRounds
 from tandem.spec.status import Phase
 
 
@@ -52,12 +52,12 @@ def test_the_copy_of_a_source_goes_with_its_merge(tmp_path: Path) -> None:
     assert seen == []
 
 
-@pytest.mark.parametrize("limit", [1, arrow_rounds.READ_BYTES])
+@pytest.mark.parametrize("limit", [1, arrow.READ_BYTES])
 def test_rows_of_much_memory_are_left_to_the_job(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: int
 ) -> None:
     """A file of some kilobytes may hold gigabytes of one text."""
-    monkeypatch.setattr(arrow_rounds, "READ_BYTES", limit)
+    monkeypatch.setattr(arrow, "READ_BYTES", limit)
     lake = quick_lake.make(tmp_path, 2)
     around = just_before(
         Point.RECONCILE, lambda: lake.foreign().update({"v": "v + 1"}, predicate="id < 20")
@@ -84,7 +84,7 @@ def test_what_arrow_cannot_do_is_left_to_the_job(
     def fails(*_args: Any, **_more: Any) -> None:
         raise pa.ArrowCapacityError("array cannot contain more than 2147483646 bytes")
 
-    monkeypatch.setattr(arrow_rounds._Files, "write", fails)
+    monkeypatch.setattr(arrow._Files, "write", fails)
     assert issubclass(pa.ArrowCapacityError, pa.ArrowException)
     lake = quick_lake.make(tmp_path, 2)
     around = just_before(

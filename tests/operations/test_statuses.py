@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from tandem.errors import Reason
-from tandem.operations.events import Ending
-from tandem.operations.state import OperationState
-from tandem.operations.statuses import conditions, spoken, status_of
+from tandem.operations.machine.events import Ending
+from tandem.operations.machine.state import OperationState
+from tandem.operations.report.status import conditions, spoken, status_of
 from tandem.spec.status import ENDED, OperationStatus, Phase
 
 

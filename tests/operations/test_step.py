@@ -6,8 +6,8 @@ import pytest
 
 from support.machine import BEGIN, PLAN, PUTTING, RECONCILING, RESULT, RUNNING, play, points
 from tandem.errors import Reason
-from tandem.operations.effects import Effect, Point
-from tandem.operations.events import (
+from tandem.operations.machine.effects import Effect, Point
+from tandem.operations.machine.events import (
     AdoptionRefused,
     AttemptAdopted,
     ClaimLost,
@@ -30,9 +30,9 @@ from tandem.operations.events import (
     TableRead,
     Verdict,
 )
-from tandem.operations.moves import AFTER_SUCCESS
-from tandem.operations.state import Limits, OperationState
-from tandem.operations.step import step
+from tandem.operations.machine.state import Limits, OperationState
+from tandem.operations.machine.step import step
+from tandem.operations.machine.transitions import AFTER_SUCCESS
 from tandem.spec.status import Phase
 
 

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from support.machine import PLAN, RESULT
 from tandem.errors import Reason
-from tandem.operations.effects import Effect, Point
-from tandem.operations.events import (
+from tandem.operations.machine.effects import Effect, Point
+from tandem.operations.machine.events import (
     AbandonedBefore,
     AbandonRefused,
     AdoptionRefused,
@@ -39,8 +39,8 @@ from tandem.operations.events import (
     TableRead,
     Verdict,
 )
-from tandem.operations.state import OperationState
-from tandem.operations.step import step
+from tandem.operations.machine.state import OperationState
+from tandem.operations.machine.step import step
 from tandem.spec.status import Phase
 
 _RANDOM_EVENTS = st.one_of(

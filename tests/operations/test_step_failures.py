@@ -8,8 +8,8 @@ import pytest
 
 from support.machine import BEGIN, PUTTING, RUNNING, play, points
 from tandem.errors import Reason
-from tandem.operations.effects import Effect, Point
-from tandem.operations.events import (
+from tandem.operations.machine.effects import Effect, Point
+from tandem.operations.machine.events import (
     Ask,
     Asked,
     CommitLost,
@@ -27,9 +27,9 @@ from tandem.operations.events import (
     Started,
     TableRead,
 )
-from tandem.operations.state import Limits
-from tandem.operations.statuses import status_of
-from tandem.operations.step import step
+from tandem.operations.machine.state import Limits
+from tandem.operations.machine.step import step
+from tandem.operations.report.status import status_of
 from tandem.spec.status import Phase
 
 

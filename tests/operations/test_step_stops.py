@@ -6,8 +6,8 @@ import pytest
 
 from support.machine import PUTTING, RESULT, RUNNING, play, points
 from tandem.errors import Reason
-from tandem.operations.effects import Effect, Point
-from tandem.operations.events import (
+from tandem.operations.machine.effects import Effect, Point
+from tandem.operations.machine.events import (
     AbandonedBefore,
     AbandonRefused,
     Ask,
@@ -21,8 +21,8 @@ from tandem.operations.events import (
     Started,
     TableRead,
 )
-from tandem.operations.state import Limits
-from tandem.operations.step import step
+from tandem.operations.machine.state import Limits
+from tandem.operations.machine.step import step
 from tandem.spec.status import Phase
 
 

@@ -8,8 +8,8 @@ import pytest
 
 from support.machine import BEGIN, PLAN, play, points
 from tandem.errors import Reason
-from tandem.operations.effects import Effect, Point
-from tandem.operations.events import (
+from tandem.operations.machine.effects import Effect, Point
+from tandem.operations.machine.events import (
     AbandonedBefore,
     Ask,
     Asked,
@@ -26,7 +26,7 @@ from tandem.operations.events import (
     Started,
     TableRead,
 )
-from tandem.operations.state import Limits
+from tandem.operations.machine.state import Limits
 from tandem.spec.status import Phase
 
 NOTHING: Event = PlanMade(PLAN, nothing_to_do="nothing")

@@ -6,14 +6,14 @@ import pytest
 
 from simulator.single import SERIALIZABLE, Single
 from tandem.errors import Reason
-from tandem.operations import layout
-from tandem.operations.effects import Point
-from tandem.operations.jobs import LOOK_EVERY, eta_seconds
-from tandem.operations.session import Session
-from tandem.operations.statuses import status_of
-from tandem.operations.work import Pace
-from tandem.spark.job import JobFailure, JobProgress
-from tandem.spark.port import JobPhase, JobStatus
+from tandem.jobs.formats import JobFailure, JobProgress
+from tandem.jobs.runner import JobPhase, JobStatus
+from tandem.operations.attempt import paths
+from tandem.operations.machine.effects import Point
+from tandem.operations.model import Pace
+from tandem.operations.report.status import status_of
+from tandem.operations.session.job_control import LOOK_EVERY, eta_seconds
+from tandem.operations.session.session import Session
 from tandem.spec.status import OperationStatus, Phase
 
 
@@ -35,7 +35,7 @@ def say(single: Single, files: int, size: int) -> None:
     """The job says how far it is, of 20 files with 2,000 bytes."""
     progress = JobProgress(files_done=files, files_total=20, bytes_done=size, bytes_total=2_000)
     data = progress.model_dump_json(by_alias=True).encode()
-    single.world.store.put(layout.progress(single.operation_id, 1), data)
+    single.world.store.put(paths.progress(single.operation_id, 1), data)
 
 
 def test_progress_shows_files_bytes_percent_and_what_is_left() -> None:
@@ -165,7 +165,7 @@ def test_a_later_round_that_fails_is_not_waited_for() -> None:
         message="division by zero",
         transient=False,
     )
-    path = layout.round_file(single.operation_id, 1, 1, "failure.json")
+    path = paths.round_file(single.operation_id, 1, 1, "failure.json")
     single.world.store.put(path, failure.model_dump_json(by_alias=True).encode())
     assert single.drive(session).reason is Reason.STATEMENT_FAILED
 
@@ -177,9 +177,9 @@ def test_who_was_taken_for_dead_does_not_wait_for_ever(why: str) -> None:
     session = running(single)
     store, operation_id = single.world.store, single.operation_id
     if why == "cleaned":
-        store.delete([layout.plan(operation_id, 1)])
+        store.delete([paths.plan(operation_id, 1)])
     else:
-        told = {"ended": layout.ended(operation_id, 1), "recorded": layout.result(operation_id)}
+        told = {"ended": paths.ended(operation_id, 1), "recorded": paths.result(operation_id)}
         store.put(told[why], b"{}")
     for _ in range(LOOK_EVERY):
         assert session.advance()

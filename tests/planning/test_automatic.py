@@ -27,9 +27,9 @@ from support.automatic import (
     table,
 )
 from support.segments import add_file, loads
-from tandem.planning.automatic import backoff_ms, decide
-from tandem.planning.children import MINOR_LINE, TableId
-from tandem.planning.decision import ChildFact, TableFacts
+from tandem.planning.auto.child_compactions import MINOR_LINE, TableId
+from tandem.planning.auto.decide import backoff_ms, decide
+from tandem.planning.auto.model import ChildFact, TableFacts
 from tandem.spec.compaction import TableCompaction
 from tandem.spec.table import Granularity
 from tandem.timeline.chunks import TimeColumn

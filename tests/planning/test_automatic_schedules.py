@@ -19,9 +19,9 @@ from support.automatic import (
     since,
     table,
 )
-from tandem.planning.automatic import decide
-from tandem.planning.decision import ChildFact
-from tandem.planning.moments import is_open, next_run
+from tandem.planning.auto.decide import decide
+from tandem.planning.auto.model import ChildFact
+from tandem.planning.auto.schedule_times import is_open, next_run
 from tandem.spec.table import AutomaticCompaction
 
 ZONE = "Europe/Berlin"

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from tandem.planning.moments import is_open, latest_run, next_opening, next_run, spelled
+from tandem.planning.auto.schedule_times import is_open, latest_run, next_opening, next_run, spelled
 
 MINUTE = 60_000
 HOUR = 60 * MINUTE

@@ -13,8 +13,8 @@ from pydantic import TypeAdapter, ValidationError
 from support.segments import add_file, loads
 from tandem.delta.actions import AddFile
 from tandem.planning.compaction import plan_compaction
-from tandem.planning.latest import too_young
 from tandem.planning.model import CompactionPlan, CompactionRequest
+from tandem.planning.skip_offset import too_young
 from tandem.spec.compaction import CompactionTemplate, CompactionType, TableCompaction
 from tandem.spec.identity import spec_hash
 from tandem.spec.table import Granularity

@@ -13,7 +13,7 @@ from unittest import mock
 from pyroaring import BitMap64
 
 from tandem.errors import CountMismatch
-from tandem.reconcile import statement, walk
+from tandem.reconcile import row_tracing, statement
 from tandem.reconcile.model import CommitSummary, FileState, FileView, RowMapLike, RowMaps
 from tandem.reconcile.rewrite import RewriteDecision, RewriteInput, rewrite
 
@@ -84,7 +84,7 @@ def no_validation_since_read(
 
 def _with_walk(naive: Any) -> Any:
     def decide(*args: Any, **more: Any) -> statement.Outcome:
-        with mock.patch.object(walk, "walk", naive):
+        with mock.patch.object(row_tracing, "walk", naive):
             return statement.decide(*args, **more)
 
     return decide
@@ -92,17 +92,17 @@ def _with_walk(naive: Any) -> Any:
 
 def _changed_files_only(
     path: str, positions: BitMap64, at_s: FileView, row_maps: RowMaps
-) -> tuple[list[walk.Trail], BitMap64]:
+) -> tuple[list[row_tracing.Trail], BitMap64]:
     """Run the statement again on files that were added; files that were there are done."""
     state = at_s.get(path)
     if state is not None:
-        return [walk.Trail(path, positions - state.dead)], BitMap64()
+        return [row_tracing.Trail(path, positions - state.dead)], BitMap64()
     return _real_walk(path, positions, at_s, row_maps)
 
 
 def _except_mapped_files(
     path: str, positions: BitMap64, at_s: FileView, row_maps: RowMaps
-) -> tuple[list[walk.Trail], BitMap64]:
+) -> tuple[list[row_tracing.Trail], BitMap64]:
     """Evaluate added files, except those of mapped rewrites."""
     trails, unknown = _real_walk(path, positions, at_s, row_maps)
     return trails, BitMap64() if path in row_maps else unknown
@@ -110,14 +110,14 @@ def _except_mapped_files(
 
 def _evaluate_mapped_files(
     path: str, positions: BitMap64, at_s: FileView, row_maps: RowMaps
-) -> tuple[list[walk.Trail], BitMap64]:
+) -> tuple[list[row_tracing.Trail], BitMap64]:
     """A file with any row that S did not know is evaluated as a whole, and the results of S
     for its other rows are kept as well."""
     trails, unknown = _real_walk(path, positions, at_s, row_maps)
     return trails, positions if unknown else unknown
 
 
-_real_walk = walk.walk
+_real_walk = row_tracing.walk
 
 changed_files_only = _with_walk(_changed_files_only)
 except_mapped_files = _with_walk(_except_mapped_files)

@@ -17,10 +17,10 @@ from reconcile.world import Entry, Row, Rows, Serial, World
 from tandem.reconcile import rewrite as rewrites
 from tandem.reconcile import statement as statements
 from tandem.reconcile.matches import KEPT, FileMatches, InsertFile, RoundResult
+from tandem.reconcile.merge_sources import matched_sources
 from tandem.reconcile.model import ChangeKind, RowMaps
-from tandem.reconcile.rowmap import MapOutput, RowMap, RowMapBuilder, RowMapIdentity
 from tandem.reconcile.rules import Isolation
-from tandem.reconcile.sources import matched_sources
+from tandem.rowmap.rowmap import MapOutput, RowMap, RowMapBuilder, RowMapIdentity
 
 # --- Rewrites: compaction in any layout, segment rewrite ----------------------------------------
 

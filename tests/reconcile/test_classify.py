@@ -21,7 +21,7 @@ from tandem.delta.actions import (
 )
 from tandem.reconcile.classify import classify, describe
 from tandem.reconcile.model import ChangeKind
-from tandem.reconcile.rowmap import RowMap, RowMapBuilder, RowMapIdentity
+from tandem.rowmap.rowmap import RowMap, RowMapBuilder, RowMapIdentity
 
 DELTA_RS = {"engineInfo": "delta-rs:py-1.6.6", "clientVersion": "delta-rs.py-1.6.6"}
 SPARK = {"engineInfo": "Apache-Spark/4.2.0 Delta-Lake/4.4.0"}

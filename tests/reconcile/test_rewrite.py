@@ -10,8 +10,8 @@ from pyroaring import BitMap64
 from tandem.errors import CountMismatch, RowMapInvalid
 from tandem.reconcile.model import FileState
 from tandem.reconcile.rewrite import Moved, RewriteInput, fate, rewrite
-from tandem.reconcile.rowmap import RowMap, RowMapBuilder, RowMapIdentity
 from tandem.reconcile.rules import REWRITE, InputFate
+from tandem.rowmap.rowmap import RowMap, RowMapBuilder, RowMapIdentity
 
 
 class View:

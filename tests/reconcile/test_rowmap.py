@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from pyroaring import BitMap64
 
 from tandem.errors import ManifestInvalid, RowMapInvalid
-from tandem.reconcile.rowmap import (
+from tandem.rowmap.binary_format import from_bytes, to_bytes
+from tandem.rowmap.rowmap import (
     MapInput,
     MapOutput,
     RowMap,
@@ -24,7 +25,6 @@ from tandem.reconcile.rowmap import (
     Run,
     merge,
 )
-from tandem.reconcile.rowmap_format import from_bytes, to_bytes
 
 IDENTITY = RowMapIdentity("table-1", "0123456789abcdef", 1, 7)
 

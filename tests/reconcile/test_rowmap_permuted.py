@@ -16,11 +16,12 @@ from hypothesis import strategies as st
 from pyroaring import BitMap64
 
 from tandem.errors import RowMapInvalid
-from tandem.reconcile import ranks_format
 from tandem.reconcile.model import FileState
-from tandem.reconcile.positions import to_bitmap
 from tandem.reconcile.rewrite import RewriteInput, rewrite
-from tandem.reconcile.rowmap import (
+from tandem.rowmap import ranks_format
+from tandem.rowmap.binary_format import from_bytes, to_bytes
+from tandem.rowmap.positions import to_bitmap
+from tandem.rowmap.rowmap import (
     MapInput,
     MapOutput,
     RowMap,
@@ -30,7 +31,6 @@ from tandem.reconcile.rowmap import (
     Shuffle,
     merge,
 )
-from tandem.reconcile.rowmap_format import from_bytes, to_bytes
 
 IDENTITY = RowMapIdentity("table-1", "0123456789abcdef", 1, 7)
 Place = tuple[str, int]

@@ -16,7 +16,7 @@ from reconcile.search import search, search_at_random
 from reconcile.theirs import append
 from reconcile.world import Rules, initial
 from tandem.reconcile.model import RowMapLike
-from tandem.reconcile.positions import to_array
+from tandem.rowmap.positions import to_array
 
 
 def test_every_small_history_is_a_serial_one() -> None:

@@ -16,10 +16,9 @@ from tandem.delta.actions import CommitInfo
 from tandem.errors import CountMismatch, Reason
 from tandem.reconcile.attempts import Attempts
 from tandem.reconcile.classify import classify
-from tandem.reconcile.course import Course, Followed, followed
 from tandem.reconcile.matches import FileMatches, InsertFile, RoundResult, round_result
 from tandem.reconcile.model import Author, ChangeKind, CommitSummary, FileState, FileView
-from tandem.reconcile.rowmap import RowMapBuilder, RowMapIdentity
+from tandem.reconcile.round_history import Course, Followed, followed
 from tandem.reconcile.rules import Isolation, Response
 from tandem.reconcile.statement import (
     Commit,
@@ -34,6 +33,7 @@ from tandem.reconcile.statement import (
     start,
 )
 from tandem.reconcile.tablechange import TableVerdict
+from tandem.rowmap.rowmap import RowMapBuilder, RowMapIdentity
 
 
 class View:

@@ -25,7 +25,7 @@ from support.canaries import Canaries, command_lines, objects
 from support.locked_etcd import Locked, locked_etcd
 from support.operator_thread import Resources, await_that, condition
 from support.tables import DELETION_VECTORS
-from tandem.spark.session import cache_dir
+from tandem.spark.runtime.session import cache_dir
 
 if TYPE_CHECKING:
     from support.cluster import Cluster

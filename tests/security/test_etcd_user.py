@@ -19,8 +19,8 @@ from aetcd import rpc
 from support.lock_contract import LONG_S, TABLE, get, owner, request
 from support.locked_etcd import PREFIX, Locked, locked_etcd
 from tandem.errors import InvalidSpec, LocksUnavailable
-from tandem.locks.etcd import EtcdLocks
-from tandem.locks.etcd_users import Owner
+from tandem.locks.etcd.store import EtcdLocks
+from tandem.locks.etcd.users import Owner
 from tandem.locks.model import CommitLease, EntryState, Granted, Mode, Waiting
 
 
@@ -48,8 +48,8 @@ def test_two_may_run_it_at_once(etcd: Locked) -> None:
 
 
 def _ensure(etcd: Locked, user: str, prefix: str) -> int:
-    from tandem.locks.etcd_client import Access
-    from tandem.locks.etcd_users import ensure
+    from tandem.locks.etcd.client import Access
+    from tandem.locks.etcd.users import ensure
 
     access = Access(
         (f"https://{etcd.endpoint}",), authority=etcd.folder / "ca.pem", password="root's word"

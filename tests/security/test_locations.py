@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from tandem import spec
 from tandem.errors import InvalidSpec, LocationNotAllowed
-from tandem.kube.allowed import Allowed
-from tandem.kube.metrics import Metrics
-from tandem.kube.workers import Workers
+from tandem.kube.metrics.collectors import Metrics
+from tandem.kube.runtime.workers import Workers
+from tandem.kube.tables.location_policy import Allowed
 from tandem.spec.table import LakeTable
 from tandem.storage import open_store
 from tandem.storage.allowed import OF_THE_POD, require

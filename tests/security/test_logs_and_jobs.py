@@ -11,14 +11,14 @@ import pytest
 
 from support import quick_lake
 from support.quick_lake import QuickLake
-from tandem.delta.codec import encode_action
 from tandem.delta.dv import load
+from tandem.delta.log.codec import encode_action
 from tandem.errors import LocationNotAllowed, ManifestInvalid, TandemError
-from tandem.operations.driver import Drive, finish, open_session
-from tandem.spark.control import encode, open_job
-from tandem.spark.datasource import get_work
-from tandem.spark.job import AnyJob, IngestJob, JobSpec, MergeJob
-from tandem.spark.job import Table as JobTable
+from tandem.jobs.formats import AnyJob, IngestJob, JobSpec, MergeJob
+from tandem.jobs.formats import Table as JobTable
+from tandem.operations.execute import Drive, finish, open_session
+from tandem.spark.runtime.control import encode, open_job
+from tandem.spark.runtime.datasource import get_work
 from tandem.storage import open_store
 
 # What the log says

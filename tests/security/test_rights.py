@@ -25,7 +25,7 @@ from support.operator_thread import (
     operating,
     quick_settings,
 )
-from tandem.kube.kinds import FINALIZER
+from tandem.kube.client.kinds import FINALIZER
 
 if TYPE_CHECKING:
     from support.cluster import Cluster

@@ -30,9 +30,9 @@ from support.hostile_templates import (
     spec,
 )
 from tandem.errors import InvalidSpec
-from tandem.spark.application import ApplicationSettings, KubeflowApplications, Owner
-from tandem.spark.application_policy import TemplatePolicy, violations
-from tandem.spark.port import JobRequest
+from tandem.jobs.runner import JobRequest
+from tandem.spark.application.manifest import ApplicationSettings, KubeflowApplications, Owner
+from tandem.spark.application.policy import TemplatePolicy, violations
 
 REQUEST = JobRequest("tandem-1", "rewrite", "s3://lake/t", "job.json", operation_id="1")
 OWNER = Owner("tandem.dev/v1alpha1", "TableCompaction", "nightly", "uid")

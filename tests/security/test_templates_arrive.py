@@ -21,11 +21,11 @@ import pytest
 from support.dry_submit import API_SERVER, operators_arguments, sparks_parsing
 from support.generated_templates import expected_properties, templates
 from tandem.errors import InvalidSpec
-from tandem.spark.application import ApplicationSettings, KubeflowApplications, Owner
-from tandem.spark.application_allowed import setting_allowed
-from tandem.spark.application_policy import TemplatePolicy
-from tandem.spark.port import JobRequest
-from tandem.spark.session import launch_environment, session_conf, spark_home
+from tandem.jobs.runner import JobRequest
+from tandem.spark.application.allowed import setting_allowed
+from tandem.spark.application.manifest import ApplicationSettings, KubeflowApplications, Owner
+from tandem.spark.application.policy import TemplatePolicy
+from tandem.spark.runtime.session import launch_environment, session_conf, spark_home
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -7,13 +7,13 @@ from typing import Any
 
 from simulator.world import World
 from support.faults import Call, Fault, ProcessDied, strike
-from tandem.operations.driver import Drive, open_session
-from tandem.operations.effects import Effect
-from tandem.operations.events import Ending, Event
+from tandem.operations.execute import Drive, open_session
+from tandem.operations.machine.effects import Effect
+from tandem.operations.machine.events import Ending, Event
+from tandem.operations.model import Table
 from tandem.operations.ports import Ports
-from tandem.operations.session import Session
-from tandem.operations.work import Table
-from tandem.spec.loader import parse
+from tandem.operations.session.session import Session
+from tandem.spec.loading.loader import parse
 from tandem.spec.resources import LakeTable, Operation
 
 MOST_FAULTS = 3

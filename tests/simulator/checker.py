@@ -23,7 +23,7 @@ from simulator.statements import DELETES, RANDOM, UPDATES, Merge, Statement, dra
 from simulator.world import World
 from tandem.delta import dv
 from tandem.delta.actions import Commit, DeletionVector
-from tandem.delta.names import commit_path
+from tandem.delta.log.names import commit_path
 from tandem.errors import ObjectNotFound
 from tandem.reconcile.model import ChangeKind
 

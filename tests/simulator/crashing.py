@@ -17,9 +17,9 @@ from simulator.single import KINDS, MORE_KINDS, SERIALIZABLE, Single
 from support.faults import Call, Fault, StrikeOnce
 from tandem.errors import OutcomeUnknown, Reason
 from tandem.locks.model import WHOLE_TABLE, LockRequest, Mode
-from tandem.operations.effects import Effect, Point
-from tandem.operations.events import Ending, Event
-from tandem.operations.performer import Around, plainly
+from tandem.operations.machine.effects import Effect, Point
+from tandem.operations.machine.events import Ending, Event
+from tandem.operations.session.performer import Around, plainly
 from tandem.spec.status import Phase
 
 ALL_KINDS = (*KINDS, *MORE_KINDS, SERIALIZABLE)

@@ -19,7 +19,7 @@ from simulator.statements import DELETES, MERGES, UPDATES, Merge, Statement
 from simulator.world import World
 from tandem.delta import dv
 from tandem.delta.actions import Action, AddFile
-from tandem.delta.commit import remove_of
+from tandem.delta.log.commit import remove_of
 
 SPARK = "Apache-Spark/4.2.0 Delta-Lake/4.4.0"
 DELTA_RS = "delta-rs:py-1.6.6"

@@ -9,8 +9,8 @@ from urllib.parse import unquote
 from simulator.foreign import DELTA_RS, SPARK, Committed, Intent
 from simulator.world import World
 from tandem.delta.actions import RemoveFile
-from tandem.delta.checkpoint_write import write_checkpoint
-from tandem.delta.names import LogFileKind, commit_path, parse
+from tandem.delta.log.checkpoint_write import write_checkpoint
+from tandem.delta.log.names import LogFileKind, commit_path, parse
 
 NO_CHANGE = Intent(is_change=False)
 

@@ -12,14 +12,15 @@ from simulator.invariants import check_locks, check_start
 from simulator.mix import Mix
 from simulator.world import World
 from tandem.errors import Reason, TandemError
-from tandem.operations import cleaning, commit, earlier, layout
-from tandem.operations.known import Means
-from tandem.operations.records import PlanRecord
-from tandem.operations.retention import Options, clean
-from tandem.operations.work import Table
+from tandem.jobs.formats import JobSpec
+from tandem.jobs.runner import JobRequest
+from tandem.operations.attempt import garbage, paths
+from tandem.operations.attempt.records import PlanRecord
+from tandem.operations.clean.clean import Options, clean
+from tandem.operations.clean.facts import Means
+from tandem.operations.model import Table
+from tandem.operations.session import commit_actions, recovery
 from tandem.planning.cleaning import Rules
-from tandem.spark.job import JobSpec
-from tandem.spark.port import JobRequest
 from tandem.spec.status import Phase
 
 MOST_STEPS = 4_000
@@ -163,7 +164,7 @@ class History:
 
     def _starts(self, job: JobRequest) -> None:
         plan = PlanRecord.model_validate_json(
-            self.world.store.get(layout.plan(job.operation_id, job.attempt))
+            self.world.store.get(paths.plan(job.operation_id, job.attempt))
         )
         entries = self.world.locks.entries(self.table.location)
         check_start(entries, job.operation_id, plan.summary.segments)
@@ -190,9 +191,9 @@ class History:
             raise Violation(f"Z5: files of the latest version were cleaned: {gone & shown}")
         store = self.world.store
         for actor in [actor for actor in self.actors if actor.operation_id]:
-            stops = commit.stops(snapshot, actor.operation_id)
-            for attempt in range(1, earlier.highest_claim(store, actor.operation_id) + 1):
-                path = layout.job(actor.operation_id, attempt)
+            stops = commit_actions.stops(snapshot, actor.operation_id)
+            for attempt in range(1, recovery.highest_claim(store, actor.operation_id) + 1):
+                path = paths.job(actor.operation_id, attempt)
                 if stops.forbid(attempt) or path not in store.paths():
                     continue
                 job = JobSpec.model_validate_json(store.get(path))
@@ -265,13 +266,13 @@ class History:
         snapshot = self.world.log.snapshot(version)
         for actor in self.actors:
             operation_id = actor.operation_id
-            stops = commit.stops(snapshot, operation_id)
+            stops = commit_actions.stops(snapshot, operation_id)
             # What a twin or zombie wrote after the cleaning is what `tandem clean` is for.
-            highest = earlier.highest_claim(store, operation_id) if stops.closed else 0
-            cleaning.clean_abandoned(store, operation_id, max(stops.abandoned, highest))
+            highest = recovery.highest_claim(store, operation_id) if stops.closed else 0
+            garbage.clean_abandoned(store, operation_id, max(stops.abandoned, highest))
             done = self.checker.commits.get(operation_id) if stops.succeeded else None
             if done is not None:
-                cleaning.clean_unused(store, operation_id, stops.succeeded, done)
+                garbage.clean_unused(store, operation_id, stops.succeeded, done)
             left = [p for p in store.paths() if p.startswith(f"{operation_id}-")]
             left = [p for p in left if p not in self.checker.named]
             assert actor.ended is not None

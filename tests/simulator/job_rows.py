@@ -13,8 +13,8 @@ from pyroaring import BitMap64
 
 from simulator import rows
 from tandem.delta import dv
-from tandem.reconcile.rowmap import MapOutput, RowMapBuilder
-from tandem.spark.job import InputFile, RewriteJob, SidecarRef
+from tandem.jobs.formats import InputFile, RewriteJob, SidecarRef
+from tandem.rowmap.rowmap import MapOutput, RowMapBuilder
 
 FILE_ROWS = 8
 """A rewrite's output holds no more: bins are split into several files."""

@@ -28,10 +28,7 @@ from simulator.job_rows import (
 )
 from simulator.statements import Merge
 from tandem.errors import AlreadyExists, ObjectNotFound
-from tandem.operations.small_rounds import SmallAnswer
-from tandem.reconcile import rowmap_format
-from tandem.reconcile.rowmap import RowMapBuilder, RowMapIdentity
-from tandem.spark.job import (
+from tandem.jobs.formats import (
     IngestJob,
     InputFile,
     JobFailure,
@@ -43,8 +40,11 @@ from tandem.spark.job import (
     RoundRequest,
     StatementJob,
 )
-from tandem.spark.port import JobPhase, JobRequest, JobStatus
-from tandem.spark.row_files import MATCHES
+from tandem.jobs.runner import JobPhase, JobRequest, JobStatus
+from tandem.operations.rounds.port import SmallAnswer
+from tandem.rowmap import binary_format
+from tandem.rowmap.rowmap import RowMapBuilder, RowMapIdentity
+from tandem.spark.runtime.row_files import MATCHES
 from tandem.storage.memory import MemoryStore
 
 INGEST_ROWS = 6
@@ -189,7 +189,7 @@ class SimulatedJobs:
                 outputs.append(self._output(path, written, run=each.run, partition_values=values))
             names = [file.logged_path for file in members]
             map_bin(builder, names, found, paths, size, permuted=key is not None)
-        data = rowmap_format.to_bytes(builder.build())
+        data = binary_format.to_bytes(builder.build())
         map_path = f"{spec.control_prefix}/rounds/0/{self._name()}.rowmap"
         self.store.put(map_path, data)
         yield

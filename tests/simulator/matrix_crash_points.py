@@ -20,7 +20,7 @@ from simulator.crashing import (
 from simulator.two_drivers import Pair, steps_of
 from simulator.zombies import Funeral, job_comes_back, job_steps, operator_comes_back
 from support.faults import Fault
-from tandem.operations.effects import Point
+from tandem.operations.machine.effects import Point
 
 DEATHS = (Fault.DIE_BEFORE, Fault.DIE_AFTER)
 RESTART_ONLY = (

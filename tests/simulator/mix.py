@@ -10,7 +10,7 @@ from simulator.checker import Checker
 from simulator.jobs import INGEST_ROWS
 from simulator.statements import DELETES, MERGES, RANDOM, UPDATES, Statement
 from simulator.world import World
-from tandem.operations import layout
+from tandem.operations.attempt import paths
 from tandem.spec.identity import spec_hash
 from tandem.spec.resources import Operation
 from tandem.timeline.segments import segment_name
@@ -117,6 +117,6 @@ class Mix:
 
 def operation_id(resource: Operation) -> str:
     """That of its first run."""
-    return layout.operation_id(
+    return paths.operation_id(
         resource.namespace, resource.kind_name, resource.name, spec_hash(resource)
     )

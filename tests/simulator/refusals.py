@@ -11,9 +11,9 @@ from simulator.foreign import SPARK, live_rows
 from simulator.foreign_table import NO_CHANGE
 from simulator.single import SERIALIZABLE, Single
 from simulator.two_drivers import Pair
-from tandem.operations.effects import Point
-from tandem.operations.events import Ending
-from tandem.operations.session import Session
+from tandem.operations.machine.effects import Point
+from tandem.operations.machine.events import Ending
+from tandem.operations.session.session import Session
 
 each_kind = pytest.mark.parametrize(
     "kind", ["compaction", "sort", "z-order", "update", "delete", SERIALIZABLE]

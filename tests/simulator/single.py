@@ -12,14 +12,14 @@ from simulator.jobs import INGEST_ROWS
 from simulator.statements import MERGES
 from simulator.world import World
 from support.faults import ProcessDied
-from tandem.operations import layout
-from tandem.operations.driver import Drive, open_session
-from tandem.operations.effects import Effect, Point
-from tandem.operations.events import Ending
-from tandem.operations.performer import Around, plainly
-from tandem.operations.session import Session
-from tandem.operations.small_rounds import NoSmallRounds
-from tandem.operations.work import Table
+from tandem.operations.attempt import paths
+from tandem.operations.execute import Drive, open_session
+from tandem.operations.machine.effects import Effect, Point
+from tandem.operations.machine.events import Ending
+from tandem.operations.model import Table
+from tandem.operations.rounds.port import NoSmallRounds
+from tandem.operations.session.performer import Around, plainly
+from tandem.operations.session.session import Session
 from tandem.spec.identity import spec_hash
 from tandem.spec.resources import Operation
 from tandem.timeline.segments import segment_name
@@ -43,7 +43,7 @@ class Single:
         for _ in range(6):
             self.foreign("append")
         self.resource = self._resource(kind)
-        self.operation_id = layout.operation_id(
+        self.operation_id = paths.operation_id(
             self.resource.namespace,
             self.resource.kind_name,
             self.resource.name,

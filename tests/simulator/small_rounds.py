@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from simulator.evaluate import Evaluator
 from simulator.jobs import SimulatedJobs
-from tandem.operations.small_rounds import SmallAnswer
-from tandem.operations.work import Work
-from tandem.reconcile.sources import Sources
-from tandem.spark.job import InputFile, StatementJob
+from tandem.jobs.formats import InputFile, StatementJob
+from tandem.operations.model import Work
+from tandem.operations.rounds.port import SmallAnswer
+from tandem.reconcile.merge_sources import Sources
 
 
 @dataclass

@@ -13,9 +13,9 @@ from simulator.crashing import Beside, Passage, crash, sample
 from simulator.single import KINDS, MORE_KINDS, SERIALIZABLE, Single
 from support.faults import Call, Fault, StrikeOnce
 from tandem.errors import Reason
-from tandem.operations.effects import Effect, Point
-from tandem.operations.events import Event
-from tandem.operations.performer import Around, plainly
+from tandem.operations.machine.effects import Effect, Point
+from tandem.operations.machine.events import Event
+from tandem.operations.session.performer import Around, plainly
 from tandem.spec.status import Phase
 
 INTERFERENCE = ("", "append", "delete_with_vectors", "update_by_rewrite")

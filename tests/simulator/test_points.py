@@ -10,7 +10,7 @@ from simulator.crashing import ALL_KINDS, ROUNDS
 from simulator.points import BEGIN, END, When, table, when
 from support import killed
 from support.zombies import stops
-from tandem.operations.effects import Point
+from tandem.operations.machine.effects import Point
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "verification.md"
 

@@ -14,11 +14,11 @@ from simulator.single import Single
 from simulator.two_drivers import Pair
 from support.faults import ProcessDied
 from tandem.errors import CorruptLog, Reason
-from tandem.operations import layout
-from tandem.operations.effects import Effect, Point
-from tandem.operations.events import Ask, Ending, Event
-from tandem.operations.known import Means
-from tandem.operations.retention import clean
+from tandem.operations.attempt import paths
+from tandem.operations.clean.clean import clean
+from tandem.operations.clean.facts import Means
+from tandem.operations.machine.effects import Effect, Point
+from tandem.operations.machine.events import Ask, Ending, Event
 from tandem.planning.cleaning import DAY_MS, Rules
 from tandem.storage.memory import Call
 
@@ -131,7 +131,7 @@ def test_Z14_who_comes_back_after_its_record_was_cleaned_says_nothing(finished: 
     ports = world.ports()
     clean(pair.single.table, Rules(0), Means(ports.clock, ports.processes, ports.nonces))
     pair.single.checker.catch_up()
-    assert layout.ended(pair.single.operation_id, 1) not in world.store.paths()
+    assert paths.ended(pair.single.operation_id, 1) not in world.store.paths()
     pair.run(pair.first)
     assert ended(pair.first).reason is Reason.ABANDONED
     pair.run(second)
@@ -200,7 +200,7 @@ def test_what_cannot_be_abandoned_stays_and_is_gone_on_with(kind: str) -> None:
     assert ending.reason is Reason.UNSUPPORTED_FEATURE
     assert UNTOLD in ending.message
     assert single.checker.version == version
-    assert layout.ended(single.operation_id, 1) not in single.world.store.paths()
+    assert paths.ended(single.operation_id, 1) not in single.world.store.paths()
     mended(single)
     single.world.living.clear()
     jobs = len(single.world.jobs.drivers)

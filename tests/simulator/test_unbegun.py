@@ -17,12 +17,12 @@ from simulator.single import SERIALIZABLE, Single
 from simulator.two_drivers import Pair
 from support.faults import ProcessDied
 from tandem.errors import Reason
-from tandem.operations import layout
-from tandem.operations.effects import Effect, Point
-from tandem.operations.events import Event
-from tandem.operations.known import Means
-from tandem.operations.retention import clean
-from tandem.operations.session import Session
+from tandem.operations.attempt import paths
+from tandem.operations.clean.clean import clean
+from tandem.operations.clean.facts import Means
+from tandem.operations.machine.effects import Effect, Point
+from tandem.operations.machine.events import Event
+from tandem.operations.session.session import Session
 from tandem.planning.cleaning import DAY_MS, Rules
 
 Change = Callable[[Single], None]
@@ -153,7 +153,7 @@ def test_Z1_the_record_that_got_lost_is_made_up_for() -> None:
     single = Single("update")
     upgraded(single)
     ending = single.run()
-    result = layout.result(single.operation_id)
+    result = paths.result(single.operation_id)
     single.world.store.delete([result])
     mended(single)
     version = single.checker.version
@@ -209,7 +209,7 @@ def test_Z1_cleaning_leaves_the_claim_that_keeps_sleepers_out(change: Change) ->
     ports = world.ports()
     cleaned = clean(pair.single.table, Rules(0), Means(ports.clock, ports.processes, ports.nonces))
     assert cleaned.abandoned == ()
-    assert layout.claim(pair.single.operation_id, 1) in world.store.paths()
+    assert paths.claim(pair.single.operation_id, 1) in world.store.paths()
     version = world.log.latest_version()
     pair.run(pair.first)
     assert world.log.latest_version() == version

@@ -7,8 +7,8 @@ from functools import cache
 
 from simulator.single import MOST_STEPS, Single
 from tandem.errors import Reason
-from tandem.operations.effects import Point
-from tandem.operations.session import Session
+from tandem.operations.machine.effects import Point
+from tandem.operations.session.session import Session
 
 
 @cache

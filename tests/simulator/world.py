@@ -16,7 +16,7 @@ from simulator.jobs import SimulatedJobs
 from simulator.small_rounds import SimulatedRounds
 from tandem.delta import dv
 from tandem.delta.actions import AddFile, CommitInfo, Metadata, Protocol
-from tandem.delta.log import DeltaLog
+from tandem.delta.log.delta_log import DeltaLog
 from tandem.locks.memory import InProcessLocks
 from tandem.operations.ports import Hands, Ports, ProcessId
 from tandem.storage.memory import MemoryStore

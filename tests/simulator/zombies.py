@@ -15,9 +15,9 @@ from simulator.jobs import Driver
 from simulator.single import MOST_STEPS, SERIALIZABLE, Single
 from simulator.two_drivers import Pair
 from tandem.errors import Reason
-from tandem.operations.events import Ending
-from tandem.operations.known import Means
-from tandem.operations.retention import clean
+from tandem.operations.clean.clean import clean
+from tandem.operations.clean.facts import Means
+from tandem.operations.machine.events import Ending
 from tandem.planning.cleaning import Rules
 
 MOST_JOB_STEPS = 60

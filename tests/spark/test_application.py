@@ -9,18 +9,18 @@ from typing import Any
 import pytest
 
 from tandem.errors import InvalidSpec
-from tandem.spark.application import (
+from tandem.jobs.runner import JobRequest
+from tandem.spark.application.manifest import (
     ApplicationSettings,
     KubeflowApplications,
     Owner,
     build,
     label_value,
 )
-from tandem.spark.application_sizes import GIB, MIB, sizes
-from tandem.spark.application_template import OURS, merge
-from tandem.spark.local import LocalRunner
-from tandem.spark.port import JobRequest
-from tandem.spark.session import session_conf
+from tandem.spark.application.sizes import GIB, MIB, sizes
+from tandem.spark.application.template import OURS, merge
+from tandem.spark.launch.local import LocalRunner
+from tandem.spark.runtime.session import session_conf
 
 Json = dict[str, Any]
 

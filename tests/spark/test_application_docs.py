@@ -8,13 +8,14 @@ from pathlib import Path
 import yaml
 
 from tandem.errors import Reason
-from tandem.spark.application import (
+from tandem.jobs.runner import JobRequest
+from tandem.spark.application.manifest import (
     ApplicationSettings,
     KubeflowApplications,
     Owner,
     Patience,
 )
-from tandem.spark.application_sizes import (
+from tandem.spark.application.sizes import (
     BYTES_PER_SLOT,
     DRIVER_ALONE_BYTES,
     EXECUTOR_CORES,
@@ -22,10 +23,9 @@ from tandem.spark.application_sizes import (
     LARGE_BYTES,
     sizes,
 )
-from tandem.spark.application_status import STATES
-from tandem.spark.application_template import OURS
-from tandem.spark.port import JobRequest
-from tandem.spark.session import session_conf
+from tandem.spark.application.status import STATES
+from tandem.spark.application.template import OURS
+from tandem.spark.runtime.session import session_conf
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "spark-applications.md"
 

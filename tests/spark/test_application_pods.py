@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from tandem.spark.application import ApplicationSettings, Owner, build
-from tandem.spark.port import JobRequest
+from tandem.jobs.runner import JobRequest
+from tandem.spark.application.manifest import ApplicationSettings, Owner, build
 
 Json = dict[str, Any]
 

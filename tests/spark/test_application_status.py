@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from tandem.errors import OutOfMemory, Reason
-from tandem.spark import application_status as status
-from tandem.spark.application_status import STATES, classify, needs_pod
-from tandem.spark.control import translate
-from tandem.spark.port import JobPhase
+from tandem.jobs.runner import JobPhase
+from tandem.spark.application import status as status
+from tandem.spark.application.status import STATES, classify, needs_pod
+from tandem.spark.runtime.control import translate
 
 Json = dict[str, Any]
 

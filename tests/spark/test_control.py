@@ -17,8 +17,8 @@ from tandem.errors import (
     OutputMissing,
     StatementFailed,
 )
-from tandem.spark.control import Control, encode, main, open_job, translate
-from tandem.spark.job import JobResult, RoundRequest, StatementJob
+from tandem.jobs.formats import JobResult, RoundRequest, StatementJob
+from tandem.spark.runtime.control import Control, encode, main, open_job, translate
 
 
 @pytest.fixture

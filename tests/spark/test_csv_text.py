@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tandem.spark import lines
-from tandem.spark.csv_text import CsvParser, CsvProblem, Dialect, Row, survey
-from tandem.spark.lines import Begin, TextFile, read_text
+from tandem.spark.sources.text import lines
+from tandem.spark.sources.text.csv import CsvParser, CsvProblem, Dialect, Row, survey
+from tandem.spark.sources.text.lines import Begin, TextFile, read_text
 from tandem.storage.memory import MemoryStore
 
 RFC = Dialect()

@@ -17,11 +17,12 @@ from support import jobfiles as jobs
 from support.rows import k_is, plus, rows
 from support.s3 import S3Server
 from support.tables import Lakes
-from tandem.delta.log import DeltaLog
+from tandem.delta.log.delta_log import DeltaLog
 from tandem.errors import Reason
-from tandem.spark import ingest, lines
-from tandem.spark.control import Control, answer
-from tandem.spark.job import IngestJob
+from tandem.jobs.formats import IngestJob
+from tandem.spark.jobs import ingest
+from tandem.spark.runtime.control import Control, answer
+from tandem.spark.sources.text import lines
 
 SOURCE = pa.table({"id": pa.array([1, 2, 3], pa.int64()), "name": ["it's", None, "c,d"]})
 

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tandem.errors import InvalidSpec, StatementFailed
-from tandem.spark.json_rows import JsonRows, shape_of
-from tandem.spark.json_text import JsonProblem, Leniency, compact, parse, parse_thoroughly
-from tandem.spark.source_options import checked
+from tandem.spark.sources.options import checked
+from tandem.spark.sources.text.json import JsonProblem, Leniency, compact, parse, parse_thoroughly
+from tandem.spark.sources.text.json_rows import JsonRows, shape_of
 
 USUAL = Leniency()
 STRICT = Leniency(single_quotes=False, non_numeric=False)

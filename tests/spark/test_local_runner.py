@@ -19,17 +19,19 @@ from pathlib import Path
 import pytest
 
 from tandem.errors import SparkMissing
-from tandem.spark import local
-from tandem.spark.local import LocalRunner
-from tandem.spark.orphan import alive
-from tandem.spark.port import JobPhase, JobRequest, JobStatus
+from tandem.jobs.runner import JobPhase, JobRequest, JobStatus
+from tandem.spark.launch import local
+from tandem.spark.launch.local import LocalRunner
+from tandem.spark.runtime import orphan
+from tandem.spark.runtime.orphan import alive
+from tandem.spark.runtime.session import PACKAGE
 
 WITHIN_SECONDS = 20.0
 
 APP = """
 import json, os, signal, subprocess, sys
 from pathlib import Path
-from tandem.spark.orphan import watch_parent
+from tandem.spark.runtime.orphan import watch_parent
 
 folder = Path(sys.argv[sys.argv.index("--spec") + 1])
 how = (folder / "how").read_text()
@@ -174,8 +176,8 @@ def test_an_unknown_application_is_named(home: Path, runner: LocalRunner) -> Non
 ENGINE = """
 import signal, sys
 from pathlib import Path
-from tandem.spark import local
-from tandem.spark.port import JobRequest
+from tandem.spark.launch import local
+from tandem.jobs.runner import JobRequest
 
 home = Path(sys.argv[1])
 local.spark_home = lambda: home
@@ -206,12 +208,12 @@ def test_a_job_whose_engine_was_gone_before_it_looked_ends_too(home: Path) -> No
     gone.wait()
     job = subprocess.Popen(
         [sys.executable, str(home / "apps" / "app.py"), "--spec", str(home)],
-        env={**with_package(), local.PARENT: str(gone.pid)},
+        env={**with_package(), orphan.PARENT: str(gone.pid)},
         start_new_session=True,
     )
     assert job.wait(WITHIN_SECONDS) == -signal.SIGKILL
 
 
 def with_package() -> dict[str, str]:
-    package = str(Path(local.__file__).resolve().parents[2])
+    package = str(PACKAGE.parent)
     return {**os.environ, "PYTHONPATH": package}

@@ -23,10 +23,10 @@ from pyspark.sql import SparkSession
 from support import jobfiles as jobs
 from tandem.delta import dv
 from tandem.errors import Reason
+from tandem.jobs.formats import MergeClause, MergeJob, RoundRequest
 from tandem.reconcile.matches import KEPT
-from tandem.spark import merge
-from tandem.spark.control import Control, answer, encode
-from tandem.spark.job import MergeClause, MergeJob, RoundRequest
+from tandem.spark.jobs import merge
+from tandem.spark.runtime.control import Control, answer, encode
 from tandem.statements.merge import Action
 
 TABLE = pa.schema([("id", pa.int64()), ("day", pa.string()), ("a", pa.int32()), ("x", pa.string())])

@@ -15,11 +15,11 @@ from pyspark.sql import SparkSession
 
 from support import jobfiles as jobs
 from tandem.delta import dv
+from tandem.jobs.formats import InputFile, MergeClause, MergeJob, RoundRequest
 from tandem.reconcile.matches import KEPT
-from tandem.spark import merge
-from tandem.spark.control import Control, answer, encode
-from tandem.spark.job import InputFile, MergeClause, MergeJob, RoundRequest
-from tandem.spark.session import session_conf
+from tandem.spark.jobs import merge
+from tandem.spark.runtime.control import Control, answer, encode
+from tandem.spark.runtime.session import session_conf
 
 UPDATE = MergeClause(when="Matched", action="Update", where="op = 'U'", set={"a": "s.a"})
 INSERT = MergeClause(when="NotMatched", action="Insert", set={"id": "s.id", "a": "s.a"})
@@ -150,7 +150,7 @@ def test_one_of_many_tasks_may_tell_more_than_its_share_but_not_all(
 ) -> None:
     """So little data is one task, whatever number of them was asked for."""
     conf = {**session_conf(), "spark.sql.shuffle.partitions": "20"}
-    monkeypatch.setattr("tandem.spark.statement.session_conf", lambda: conf)
+    monkeypatch.setattr("tandem.spark.runtime.frames.session_conf", lambda: conf)
     for limit, known in ((19, False), (20, True)):
         monkeypatch.setattr(merge, "MAX_RECORDED", limit)
         job = job_for(table, SOURCE, UPDATE, INSERT)

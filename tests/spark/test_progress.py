@@ -14,10 +14,11 @@ from deltalake import write_deltalake
 
 from support import jobfiles as jobs
 from tandem.errors import StorageError
-from tandem.spark import counters, rewrite
-from tandem.spark.control import Control
-from tandem.spark.counters import Counter, counts, prefix_of, reported
-from tandem.spark.job import Bin, JobProgress, RewriteJob
+from tandem.jobs.formats import Bin, JobProgress, RewriteJob
+from tandem.spark.jobs import rewrite
+from tandem.spark.runtime import counters
+from tandem.spark.runtime.control import Control
+from tandem.spark.runtime.counters import Counter, counts, prefix_of, reported
 from tandem.storage.memory import MemoryStore
 
 

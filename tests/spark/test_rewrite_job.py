@@ -12,10 +12,10 @@ from pyspark.sql import SparkSession
 
 from support import jobfiles as jobs
 from tandem.errors import CountMismatch, DataFileMissing
-from tandem.reconcile.rowmap_format import from_bytes
-from tandem.spark import rewrite
-from tandem.spark.control import Control, answer
-from tandem.spark.job import Bin, RewriteJob
+from tandem.jobs.formats import Bin, RewriteJob
+from tandem.rowmap.binary_format import from_bytes
+from tandem.spark.jobs import rewrite
+from tandem.spark.runtime.control import Control, answer
 
 DV_ON = {"delta.enableDeletionVectors": "true"}
 
@@ -67,7 +67,7 @@ def test_live_rows_are_kept_and_every_row_is_mapped(
     table: Path, spark: SparkSession, bins: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Row groups of 100 rows and a target of one byte: several outputs, cut inside of inputs.
-    monkeypatch.setattr("tandem.delta.parquet_write.GROUP_ROWS", 100)
+    monkeypatch.setattr("tandem.delta.datafiles.writer.GROUP_ROWS", 100)
     job = compaction(table, target=1, bins=bins)
     inputs = jobs.input_files(job.store, jobs.snapshot_of(table)[1])
     source = {

@@ -19,11 +19,11 @@ from pyroaring import BitMap64
 from pyspark.sql import SparkSession
 
 from support import jobfiles as jobs
-from tandem.reconcile.rowmap import RowMap
-from tandem.reconcile.rowmap_format import from_bytes
-from tandem.spark import rewrite
-from tandem.spark.control import Control, answer
-from tandem.spark.job import Bin, JobLayout, JobProgress, OutputFile, RewriteJob
+from tandem.jobs.formats import Bin, JobLayout, JobProgress, OutputFile, RewriteJob
+from tandem.rowmap.binary_format import from_bytes
+from tandem.rowmap.rowmap import RowMap
+from tandem.spark.jobs import rewrite
+from tandem.spark.runtime.control import Control, answer
 
 DV_ON = {"delta.enableDeletionVectors": "true"}
 ATTEMPTS = itertools.count(1)

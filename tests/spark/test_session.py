@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tandem.errors import InvalidSpec, SparkMissing
-from tandem.spark import session
+from tandem.spark.runtime import session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -66,21 +66,22 @@ def test_archive_is_another_when_the_warm_up_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     java = fake_java(tmp_path / "a", "17.0.1")
-    package = tmp_path / "operator" / "tandem" / "spark"
-    package.mkdir(parents=True)
-    monkeypatch.setattr(session, "__file__", str(package / "session.py"))
+    package = tmp_path / "operator" / "tandem"
+    warm_up = package / "spark" / "jobs" / "warm.py"
+    warm_up.parent.mkdir(parents=True)
+    monkeypatch.setattr(session, "PACKAGE", package)
 
     def path() -> Path:
         session._warm_up.cache_clear()
         return session.archive_path(java, (), tmp_path)
 
     try:
-        (package / "warm.py").write_text("one")
+        warm_up.write_text("one")
         installed = path()
         (tmp_path / "tools").mkdir()
         (tmp_path / "tools" / "spark_warmup.py").write_text("two")
         checkout = path()
-        (package / "warm.py").write_text("other")
+        warm_up.write_text("other")
         changed = path()
     finally:
         session._warm_up.cache_clear()

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, cast
 import pytest
 from pyspark.sql import SparkSession
 
-from tandem.spark import source_copy
-from tandem.spark.job import SOURCE_IDS, MergeClause
-from tandem.spark.source_rows import with_identity
+from tandem.jobs.formats import SOURCE_IDS, MergeClause
+from tandem.spark.jobs import source_copy
+from tandem.spark.sources.row_hash import with_identity
 from tandem.statements.merge import parse_merge
 from tandem.statements.types import Schema
 
 if TYPE_CHECKING:
-    from tandem.spark.control import Control
+    from tandem.spark.runtime.control import Control
 
 TEXT = "a STRING, b STRING, x DOUBLE, n INT, d DECIMAL(30, 2), y BINARY, f BOOLEAN"
 DIFFERENT = (

@@ -19,12 +19,12 @@ from pyspark.sql import types as T  # noqa: N812 - Spark's own convention
 
 from support import jobfiles as jobs
 from tandem.errors import InvalidSpec, Reason, StatementFailed
-from tandem.spark import ingest
-from tandem.spark.control import Control, answer
-from tandem.spark.fit import by_name
-from tandem.spark.job import IngestJob
-from tandem.spark.statement import isolated
-from tandem.spark.typed import exact, require_zoneless
+from tandem.jobs.formats import IngestJob
+from tandem.spark.jobs import ingest
+from tandem.spark.runtime.control import Control, answer
+from tandem.spark.runtime.frames import isolated
+from tandem.spark.sources.schema_alignment import by_name
+from tandem.spark.sources.typed import exact, require_zoneless
 
 NO = "refused"
 

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tandem.errors import DataFileMissing, InvalidSpec, StatementFailed
-from tandem.spark import lines
-from tandem.spark.source_options import checked, storage_options
-from tandem.spark.sources import schema_string
+from tandem.spark.sources.options import checked, storage_options
+from tandem.spark.sources.readers import schema_string
+from tandem.spark.sources.text import lines
 from tandem.storage.memory import MemoryStore
 
 TEXTS = st.lists(st.text("ab\u00e9\u2028", max_size=6), max_size=12)

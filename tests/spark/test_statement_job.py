@@ -15,9 +15,9 @@ from pyspark.sql import SparkSession
 from support import jobfiles as jobs
 from tandem.delta import dv
 from tandem.errors import Reason
-from tandem.spark import statement
-from tandem.spark.control import Control, answer, encode
-from tandem.spark.job import RoundRequest, StatementJob
+from tandem.jobs.formats import RoundRequest, StatementJob
+from tandem.spark.jobs import statement
+from tandem.spark.runtime.control import Control, answer, encode
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from tandem.errors import SourceUnreadable
-from tandem.spark.lines import read_text
+from tandem.spark.sources.text.lines import read_text
 from tandem.storage.memory import MemoryStore
 
 TEXT = b"".join(b"line %d\n" % number for number in range(20_000))

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from support.statement_rows import SCHEMA
 from tandem.errors import InvalidStatement
 from tandem.statements import parse_expression, parse_statement, parse_where, to_spark_sql
-from tandem.statements.functions import ALIASES, FUNCTIONS
+from tandem.statements.parsing.functions import ALIASES, FUNCTIONS
 from tandem.statements.tree import Literal
 
 CODE = [

@@ -143,7 +143,7 @@ def test_statements_write_what_spark_writes(
     local = compile_statement(statement)
     assert local is not None
     found = local.evaluate(judge.table)
-    # As the statement job does (spark/statement.py).
+    # As the statement job does (spark/jobs/statement.py).
     rows = judge.frame.filter(F.expr(statement.where_sql))
     assert rows.count() == len(found.matched)
     if not values:

@@ -20,7 +20,7 @@ from support.statement_rows import SCHEMA, analyse, nasty, outcome, runtime_erro
 from support.statement_texts import texts
 from tandem.errors import InvalidStatement
 from tandem.statements import parse_expression, to_spark_sql
-from tandem.statements.functions import FUNCTIONS
+from tandem.statements.parsing.functions import FUNCTIONS
 from tandem.statements.tree import Call, Expr
 from tandem.statements.types import CAST_NAMES, sql_name
 

@@ -10,7 +10,7 @@ import pytest
 from support.statement_rows import SCHEMA
 from tandem.errors import InvalidStatement
 from tandem.statements import SPARK_SESSION_CONF, dialect, parse_expression
-from tandem.statements.functions import ALIASES, FUNCTIONS, KINDS
+from tandem.statements.parsing.functions import ALIASES, FUNCTIONS, KINDS
 from tandem.statements.types import CAST_NAMES
 
 PAGE = (Path(__file__).parents[2] / "docs" / "statements.md").read_text(encoding="utf-8")

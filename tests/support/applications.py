@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tandem.kube.api import Api, ResourcePath
-from tandem.kube.dev import DevSettings, run_dev
-from tandem.kube.watching import SYNCED, follow
-from tandem.spark.application import ApplicationSettings, Owner, build
-from tandem.spark.application_status import state_of
-from tandem.spark.port import JobPhase, JobRequest, JobRunner, JobStatus
+from tandem.jobs.runner import JobPhase, JobRequest, JobRunner, JobStatus
+from tandem.kube.client.api import Api, ResourcePath
+from tandem.kube.client.watch import SYNCED, follow
+from tandem.kube.dev.controller import DevSettings, run_dev
+from tandem.spark.application.manifest import ApplicationSettings, Owner, build
+from tandem.spark.application.status import state_of
 
 if TYPE_CHECKING:
     from support.cluster import Cluster

@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from support.segments import loads
-from tandem.planning.children import Child, TableId
-from tandem.planning.decision import ChildFact, Decision, TableFacts
+from tandem.planning.auto.child_compactions import Child, TableId
+from tandem.planning.auto.model import ChildFact, Decision, TableFacts
 from tandem.spec.compaction import TableCompaction
 from tandem.spec.resources import API_VERSION, require_built
 from tandem.spec.table import AutomaticCompaction

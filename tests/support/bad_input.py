@@ -23,7 +23,7 @@ from support.crash_table import CrashTable
 from support.rows import Rows, rows
 from tandem.cli.main import app
 from tandem.delta.actions import CommitInfo, Txn
-from tandem.delta.log import DeltaLog
+from tandem.delta.log.delta_log import DeltaLog
 from tandem.storage import open_store
 
 VERSION = "tandem.dev/v1alpha1"

@@ -17,10 +17,10 @@ import typer
 
 from cluster_processes import Part, built, free_ports
 from support.helm import containers, of_kind, one
+from tandem.cli.commands.operator import Locks, etcd_settings
 from tandem.cli.main import app
-from tandem.cli.operator_command import Locks, etcd_settings
 from tandem.errors import LocksUnavailable
-from tandem.locks.etcd import EtcdLocks
+from tandem.locks.etcd.store import EtcdLocks
 
 Json = dict[str, Any]
 PROBES = ("startupProbe", "livenessProbe", "readinessProbe")

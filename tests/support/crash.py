@@ -25,20 +25,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import tandem.operations.driver as driver
+import tandem.operations.execute as driver
 from support import foreign_writer
 from support.quick_jobs import QuickJobs
 from tandem import spec
-from tandem.delta.log import DeltaLog
+from tandem.delta.log.delta_log import DeltaLog
 from tandem.errors import OutcomeUnknown
 from tandem.locks.memory import InProcessLocks
 from tandem.locks.model import WHOLE_TABLE, LockRequest, Mode
-from tandem.operations.effects import Effect, Point
-from tandem.operations.events import Event
+from tandem.operations.clean.clean import clean
+from tandem.operations.machine.effects import Effect, Point
+from tandem.operations.machine.events import Event
+from tandem.operations.model import Table
 from tandem.operations.ports import Ports
-from tandem.operations.retention import clean
-from tandem.operations.small_rounds import NoSmallRounds
-from tandem.operations.work import Table
+from tandem.operations.rounds.port import NoSmallRounds
 from tandem.planning.cleaning import Rules
 from tandem.spec.resources import Operation
 from tandem.storage import open_store

@@ -19,7 +19,7 @@ from support.crash import Order
 from support.rows import Rows, k_is, plus, rows, without
 from tandem.delta import dv
 from tandem.delta.actions import Txn
-from tandem.delta.log import DeltaLog
+from tandem.delta.log.delta_log import DeltaLog
 from tandem.storage import open_store
 from tandem.timeline.segments import TAG_ROW_MAP, segment_name
 

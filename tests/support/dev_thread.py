@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from support.operator_thread import LIMIT_S, HeldJobs
-from tandem.kube.dev import DevSettings, run_dev
+from tandem.kube.dev.controller import DevSettings, run_dev
 
 if TYPE_CHECKING:
     from support.cluster import Cluster

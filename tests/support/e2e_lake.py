@@ -25,7 +25,7 @@ from support.e2e_install import BUCKET, ENDPOINT, LAKE, PORT, STORE, Keys
 from support.e2e_kube import Json, condition, until
 from support.e2e_target import Target
 from tandem.delta import scan
-from tandem.delta.log import DeltaLog
+from tandem.delta.log.delta_log import DeltaLog
 from tandem.storage import open_store
 
 API = f"/apis/tandem.dev/v1alpha1/namespaces/{LAKE}"

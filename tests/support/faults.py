@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from tandem.errors import OutcomeUnknown
-from tandem.operations.effects import Effect, Point
-from tandem.operations.events import Event
-from tandem.operations.performer import Around
+from tandem.operations.machine.effects import Effect, Point
+from tandem.operations.machine.events import Event
+from tandem.operations.session.performer import Around
 
 Call = Callable[[], Event]
 

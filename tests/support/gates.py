@@ -17,11 +17,11 @@ from pyspark.sql import SparkSession
 
 from support.inline_runner import DriverDied, InlineRunner
 from support.quick_jobs import Hook, QuickJobs, unwatched
-from tandem.operations.effects import Effect, Point
-from tandem.operations.events import Event
-from tandem.spark.control import Control
-from tandem.spark.job import JobResult
-from tandem.spark.port import JobPhase, JobRequest, JobStatus
+from tandem.jobs.formats import JobResult
+from tandem.jobs.runner import JobPhase, JobRequest, JobStatus
+from tandem.operations.machine.effects import Effect, Point
+from tandem.operations.machine.events import Event
+from tandem.spark.runtime.control import Control
 
 LIMIT_S = 60.0
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from tandem.operations.effects import Effect, Point
-from tandem.operations.events import Event
-from tandem.operations.performer import Around
+from tandem.operations.machine.effects import Effect, Point
+from tandem.operations.machine.events import Event
+from tandem.operations.session.performer import Around
 from tandem.spec.status import OperationStatus
 
 LIMIT_S = 100.0

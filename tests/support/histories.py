@@ -10,7 +10,7 @@ from typing import Any
 
 from support.deltalog import Json, commit_name, lines, metadata, protocol
 from tandem.delta.actions import Commit
-from tandem.delta.codec import decode_commit
+from tandem.delta.log.codec import decode_commit
 
 START_MS = 1_795_262_400_000  # 2026-11-21T12:00:00Z
 DELTA_RS, SPARK = "delta-rs:py-1.6.6", "Apache-Spark/4.2.0 Delta-Lake/4.4.0"

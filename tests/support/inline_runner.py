@@ -7,9 +7,10 @@ from collections.abc import Callable
 
 from pyspark.sql import SparkSession
 
-from tandem.spark import control, ingest, merge, rewrite, statement
-from tandem.spark.control import Control
-from tandem.spark.port import JobPhase, JobRequest, JobStatus
+from tandem.jobs.runner import JobPhase, JobRequest, JobStatus
+from tandem.spark.jobs import ingest, merge, rewrite, statement
+from tandem.spark.runtime import control
+from tandem.spark.runtime.control import Control
 
 
 class DriverDied(BaseException):

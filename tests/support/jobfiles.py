@@ -10,12 +10,12 @@ from typing import Any
 import pyarrow as pa
 
 from tandem.delta import dv
-from tandem.delta.log import DeltaLog
-from tandem.delta.parquet import DataFileReader
+from tandem.delta.datafiles.reader import DataFileReader
+from tandem.delta.log.delta_log import DeltaLog
+from tandem.delta.log.snapshot import Snapshot
 from tandem.delta.scan import table_format
-from tandem.delta.snapshot import Snapshot
-from tandem.spark.control import Control, encode
-from tandem.spark.job import AnyJob, InputFile, JobFailure, JobResult, JobSpec, SidecarRef, Table
+from tandem.jobs.formats import AnyJob, InputFile, JobFailure, JobResult, JobSpec, SidecarRef, Table
+from tandem.spark.runtime.control import Control, encode
 from tandem.storage import Store, open_store
 
 OPERATION = "0123456789abcdef"

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pyspark.sql import SparkSession
 
 from support.inline_runner import InlineRunner
-from tandem.spark.port import JobPhase, JobRequest, JobStatus
+from tandem.jobs.runner import JobPhase, JobRequest, JobStatus
 from tandem.storage import Store
 
 Misbehaviour = Callable[["Jobs", JobRequest], None]

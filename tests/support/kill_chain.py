@@ -22,9 +22,9 @@ from support.gates import GatedQuickJobs
 from support.kube_scenarios import ENDED, Applied, Table, World, await_that
 from support.ledger import Ledger
 from support.operator_process import Blow, Child, Nursery
-from tandem.locks.etcd import EtcdLocks, EtcdSettings
+from tandem.locks.etcd.store import EtcdLocks, EtcdSettings
 from tandem.locks.model import WHOLE_TABLE, LockRequest, Mode
-from tandem.operations.effects import Point
+from tandem.operations.machine.effects import Point
 
 OTHER = "somebody-else"
 _TRIES = 3

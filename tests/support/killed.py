@@ -9,7 +9,7 @@ from typing import Any
 
 from support.crash import CLEANING, End, Nursery, Order, Strike
 from support.crash_table import FIRST, STAGED, CrashTable, after_foreign, expected
-from tandem.operations.effects import Point
+from tandem.operations.machine.effects import Point
 
 Tables = Callable[[], CrashTable]
 Nurseries = tuple[Nursery, Nursery]

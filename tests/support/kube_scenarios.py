@@ -37,10 +37,10 @@ from urllib.parse import urlsplit
 from support.api_proxy import read_kubeconfig
 from support.operator_process import Order, operator_settings
 from support.tables import Lake
-from tandem.kube.dev import DevSettings, run_dev
+from tandem.jobs.runner import JobRunner
+from tandem.kube.dev.controller import DevSettings, run_dev
 from tandem.kube.operator import run_operator
-from tandem.operations.performer import Around, plainly
-from tandem.spark.port import JobRunner
+from tandem.operations.session.performer import Around, plainly
 from tandem.spec.resources import Operation
 from tandem.spec.status import OperationStatus
 

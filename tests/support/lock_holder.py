@@ -50,7 +50,7 @@ def said(process: subprocess.Popen[str]) -> str:
 
 def main() -> None:
     from support.lock_contract import TABLE, request
-    from tandem.locks.etcd import EtcdLocks, EtcdSettings
+    from tandem.locks.etcd.store import EtcdLocks, EtcdSettings
     from tandem.locks.model import Granted, Mode
 
     endpoint, prefix, ttl_s = sys.argv[1:]

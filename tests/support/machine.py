@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tandem.operations.effects import Effect, Point
-from tandem.operations.events import (
+from tandem.operations.machine.effects import Effect, Point
+from tandem.operations.machine.events import (
     Decided,
     Done,
     EarlierFound,
@@ -15,8 +15,8 @@ from tandem.operations.events import (
     TableRead,
     Verdict,
 )
-from tandem.operations.state import Limits, OperationState
-from tandem.operations.step import step
+from tandem.operations.machine.state import Limits, OperationState
+from tandem.operations.machine.step import step
 from tandem.spec.status import OperationResult, Plan
 
 PLAN = Plan(read_version=3, inputs=2, input_bytes=20, segments=("0", "1"))

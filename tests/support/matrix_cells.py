@@ -29,7 +29,7 @@ from support.matrix_tables import (
 from support.quick_lake import just_before
 from support.tables import Lake, reason
 from tandem.delta.scan import scan
-from tandem.operations.effects import Point
+from tandem.operations.machine.effects import Point
 from tandem.operations.ports import Ports
 from tandem.spec.status import OperationStatus, Phase
 

@@ -9,16 +9,16 @@ from typing import Any, cast
 from prometheus_client.parser import text_string_to_metric_families
 
 from tandem.errors import Reason
-from tandem.kube import table_status
-from tandem.kube.metrics import Metrics
-from tandem.kube.metrics_families import FAMILIES, Family
-from tandem.kube.metrics_state import State
-from tandem.kube.registry import Registry
-from tandem.kube.slots import Slots
-from tandem.kube.tables import TableContext, Upcoming
-from tandem.kube.workers import Workers
-from tandem.operations.statuses import conditions
-from tandem.planning.decision import Hold
+from tandem.kube.client.resource_cache import Registry
+from tandem.kube.metrics.collectors import Metrics
+from tandem.kube.metrics.families import FAMILIES, Family
+from tandem.kube.runtime.job_slots import Slots
+from tandem.kube.runtime.workers import Workers
+from tandem.kube.scrape import State
+from tandem.kube.tables import status
+from tandem.kube.tables.context import TableContext, Upcoming
+from tandem.operations.report.status import conditions
+from tandem.planning.auto.model import Hold
 from tandem.spec.status import (
     OperationStatus,
     Phase,
@@ -72,10 +72,10 @@ class Stage:
     def table(self, number: int, files: int | None, hold: Hold | None = None) -> TableContext:
         table = TableContext(f"table-{number}", cast(Any, None))
         if files is None:
-            table.conditions = table_status.hindered(Reason.ACCESS_DENIED, "no", 1, 0)
+            table.conditions = status.hindered(Reason.ACCESS_DENIED, "no", 1, 0)
         else:
             table.table = cast(Any, object())
-            table.conditions = table_status.ready(Reason.ADOPTED, "", 1, 0)
+            table.conditions = status.ready(Reason.ADOPTED, "", 1, 0)
             table.facts = TableStatus(
                 version=number, segments=3, files=files, bytes=files, small_files=1, deleted_rows=2
             )

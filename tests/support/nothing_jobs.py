@@ -3,9 +3,9 @@ the operator cost."""
 
 from __future__ import annotations
 
-from tandem.spark import control
-from tandem.spark.job import JobResult
-from tandem.spark.port import JobPhase, JobRequest, JobStatus
+from tandem.jobs.formats import JobResult
+from tandem.jobs.runner import JobPhase, JobRequest, JobStatus
+from tandem.spark.runtime import control
 
 
 class NothingJobs:

@@ -37,13 +37,13 @@ from typing import Any
 
 from support.quick_jobs import QuickJobs
 from tandem.errors import OutcomeUnknown
-from tandem.kube.dev import DevSettings, run_dev
+from tandem.kube.dev.controller import DevSettings, run_dev
 from tandem.kube.operator import run_operator
-from tandem.kube.settings import OperatorSettings
-from tandem.locks.etcd import EtcdSettings
-from tandem.operations.effects import Effect
-from tandem.operations.events import Event
-from tandem.operations.performer import Around
+from tandem.kube.runtime.settings import OperatorSettings
+from tandem.locks.etcd.store import EtcdSettings
+from tandem.operations.machine.effects import Effect
+from tandem.operations.machine.events import Event
+from tandem.operations.session.performer import Around
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 LIMIT_S = 60.0

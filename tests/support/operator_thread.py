@@ -23,12 +23,12 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from support.quick_jobs import QuickJobs
-from tandem.kube.kinds import FINALIZER, plural
+from tandem.jobs.runner import JobPhase, JobRequest, JobStatus
+from tandem.kube.client.kinds import FINALIZER, plural
 from tandem.kube.operator import run_operator
-from tandem.kube.settings import OperatorSettings
-from tandem.operations.performer import Around, plainly
+from tandem.kube.runtime.settings import OperatorSettings
 from tandem.operations.ports import Clock
-from tandem.spark.port import JobPhase, JobRequest, JobStatus
+from tandem.operations.session.performer import Around, plainly
 
 if TYPE_CHECKING:
     from support.cluster import Cluster

@@ -20,14 +20,9 @@ import pyarrow.parquet as pq
 from support import quick_merge
 from support.quick_merge import FATE, STAYS, sql
 from support.quick_sorted import rewrite_sorted
-from tandem.delta.parquet import DataFileReader, arrow_schema
-from tandem.delta.parquet_write import ParquetDataWriter, WrittenFile
-from tandem.reconcile.rowmap import merge
-from tandem.reconcile.rowmap_format import to_bytes
-from tandem.spark import control, rewrite
-from tandem.spark.control import Control, output_file
-from tandem.spark.ipc import to_file
-from tandem.spark.job import (
+from tandem.delta.datafiles.reader import DataFileReader, arrow_schema
+from tandem.delta.datafiles.writer import ParquetDataWriter, WrittenFile
+from tandem.jobs.formats import (
     IngestJob,
     InputFile,
     JobLayout,
@@ -36,7 +31,14 @@ from tandem.spark.job import (
     RewriteJob,
     StatementJob,
 )
-from tandem.spark.port import JobPhase, JobRequest, JobStatus
+from tandem.jobs.runner import JobPhase, JobRequest, JobStatus
+from tandem.rowmap.binary_format import to_bytes
+from tandem.rowmap.rowmap import merge
+from tandem.spark.jobs import rewrite
+from tandem.spark.runtime import control
+from tandem.spark.runtime.control import Control, output_file
+from tandem.spark.runtime.frames import dead_rows
+from tandem.spark.runtime.ipc import to_file
 
 Hook = Callable[[str], None]
 """Told where a job is: `written` (its files, nothing else), `published` (its result)."""
@@ -248,7 +250,7 @@ def _rows(opened: Control, inputs: Sequence[InputFile]) -> pa.Table:
         path = rewrite.decoded(file)
         values = file.partition_values
         with DataFileReader(opened.store, path, opened.table, partition_values=values) as reader:
-            dead = rewrite.dead_rows(file)
+            dead = dead_rows(file)
             batches = list(reader.batches(dead=dead, positions="__position", use_threads=False))
         for batch in batches:
             inputs_column = pa.array([number] * batch.num_rows, pa.int32())

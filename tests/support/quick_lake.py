@@ -17,13 +17,13 @@ from support import rows as model
 from support.quick_jobs import QuickJobs
 from support.tables import DELETION_VECTORS, Lake, batch
 from tandem.delta.actions import AddFile
-from tandem.delta.codec import encode_action
-from tandem.delta.log import DeltaLog
+from tandem.delta.log.codec import encode_action
+from tandem.delta.log.delta_log import DeltaLog
 from tandem.locks.memory import InProcessLocks
-from tandem.operations.effects import Effect, Point
-from tandem.operations.events import Event
-from tandem.operations.performer import Around
+from tandem.operations.machine.effects import Effect, Point
+from tandem.operations.machine.events import Event
 from tandem.operations.ports import Ports
+from tandem.operations.session.performer import Around
 from tandem.storage import open_store
 
 

@@ -17,11 +17,11 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tandem.errors import StatementFailed
+from tandem.jobs.formats import SOURCE_IDS, SOURCE_IS_WHOLE, SOURCE_SCHEMA, MergeJob, SidecarRef
 from tandem.reconcile.matches import KEPT
-from tandem.spark import pin
-from tandem.spark.control import Control
-from tandem.spark.ipc import to_file
-from tandem.spark.job import SOURCE_IDS, SOURCE_IS_WHOLE, SOURCE_SCHEMA, MergeJob, SidecarRef
+from tandem.spark.runtime.control import Control
+from tandem.spark.runtime.ipc import to_file
+from tandem.spark.sources import source_pin
 from tandem.statements.merge import Clause, Merge, parse_merge
 from tandem.statements.types import Schema
 
@@ -42,7 +42,7 @@ def merged(opened: Control, job: MergeJob, rows: pa.Table, *, part: bool) -> pa.
 
     Raises: StatementFailed if several source rows match one row, and it matters which.
     """
-    held, _ = pin.pinned(opened)
+    held, _ = source_pin.pinned(opened)
     source = pq.read_table(unquote(urlsplit(job.source_location).path))
     columns = Schema.from_json(opened.spec.table.schema_string)
     statement = parse_merge(job.on, job.clauses, columns, columns)
@@ -58,7 +58,7 @@ def merged(opened: Control, job: MergeJob, rows: pa.Table, *, part: bool) -> pa.
         told = SOURCES if len(hidden) > 1 else ()
         text = _text(statement, rows.schema.names, told, part=part)
         found = engine.sql(text).to_arrow_table()
-    pin.check(opened, held)
+    source_pin.check(opened, held)
     return _once(statement, found.cast(pa.schema([*rows.schema, *hidden])))
 
 

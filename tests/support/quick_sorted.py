@@ -1,4 +1,4 @@
-"""Sorted bins without Spark: the same files and row maps as `tandem.spark.rewrite_sorted` makes,
+"""Sorted bins without Spark: the same files and row maps as of `tandem.spark.jobs.rewrite_sorted`,
 in the calling thread. A z-order is some order by all of its columns."""
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tandem.delta.parquet_write import ParquetDataWriter, WrittenFile
-from tandem.reconcile.rowmap import MapOutput, RowMap, RowMapBuilder, RowMapIdentity
-from tandem.spark.control import Control
-from tandem.spark.job import JobLayout, RewriteJob
-from tandem.spark.rewrite import dead_rows
+from tandem.delta.datafiles.writer import ParquetDataWriter, WrittenFile
+from tandem.jobs.formats import JobLayout, RewriteJob
+from tandem.rowmap.rowmap import MapOutput, RowMap, RowMapBuilder, RowMapIdentity
+from tandem.spark.runtime.control import Control
+from tandem.spark.runtime.frames import dead_rows
 
 Written = list[tuple[WrittenFile, int]]
 """Files, each with its bin's run."""

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from tandem.kube.api import Api
-from tandem.kube.kinds import KINDS, path
-from tandem.kube.watching import SYNCED, follow
+from tandem.kube.client.api import Api
+from tandem.kube.client.kinds import KINDS, path
+from tandem.kube.client.watch import SYNCED, follow
 
 if TYPE_CHECKING:
     from support.cluster import Cluster

@@ -18,10 +18,8 @@ import kopf
 from kopf._core.engines import posting
 
 from tandem.errors import Reason
-from tandem.kube import table_status
-from tandem.kube.api import Api
-from tandem.kube.context import Context
-from tandem.kube.kinds import (
+from tandem.kube.client.api import Api
+from tandem.kube.client.kinds import (
     FINALIZER,
     OPERATION_KINDS,
     RETRY,
@@ -31,13 +29,15 @@ from tandem.kube.kinds import (
     retry_asked,
     uid_of,
 )
-from tandem.kube.reporting import Reporter
-from tandem.kube.settings import OperatorSettings
-from tandem.kube.status import StatusWriter
-from tandem.operations.events import Ending
+from tandem.kube.controllers.operation.reporting import Reporter
+from tandem.kube.controllers.operation.status_writer import StatusWriter
+from tandem.kube.runtime.context import Context
+from tandem.kube.runtime.settings import OperatorSettings
+from tandem.kube.tables import status as table_status
+from tandem.operations.machine.events import Ending
+from tandem.operations.machine.state import OperationState
 from tandem.operations.ports import SystemClock
-from tandem.operations.state import OperationState
-from tandem.operations.statuses import status_of
+from tandem.operations.report.status import status_of
 from tandem.spec.status import (
     Condition,
     OperationResult,

@@ -23,15 +23,15 @@ from support.held import Killed
 from support.quick_jobs import QuickJobs
 from support.quick_lake import QuickLake, copy, make
 from support.statement_tables import comparable
-from tandem.delta.log import DeltaLog
+from tandem.delta.log.delta_log import DeltaLog
 from tandem.delta.scan import scan
-from tandem.operations.arrow_rounds import ArrowRounds
-from tandem.operations.effects import Effect, Point
-from tandem.operations.events import Event
-from tandem.operations.small_rounds import SmallAnswer
-from tandem.operations.work import Work
-from tandem.reconcile.sources import Sources
-from tandem.spark.job import InputFile
+from tandem.jobs.formats import InputFile
+from tandem.operations.machine.effects import Effect, Point
+from tandem.operations.machine.events import Event
+from tandem.operations.model import Work
+from tandem.operations.rounds.arrow import ArrowRounds
+from tandem.operations.rounds.port import SmallAnswer
+from tandem.reconcile.merge_sources import Sources
 from tandem.spec.resources import Operation
 from tandem.spec.status import OperationStatus
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from tandem.spark.session import build_conf, cache_dir, launch_environment
+from tandem.spark.runtime.session import build_conf, cache_dir, launch_environment
 
 DELTA_PACKAGE = "io.delta:delta-spark_4.2_2.13:4.4.0"
 """4.4.1 is on PyPI, but its jar was never published."""

@@ -33,16 +33,16 @@ from support.rows import Rows
 from tandem import spec
 from tandem.delta import dv
 from tandem.delta.actions import Commit
-from tandem.delta.log import DeltaLog
+from tandem.delta.log.delta_log import DeltaLog
 from tandem.delta.scan import scan
 from tandem.locks.memory import InProcessLocks
-from tandem.operations.driver import Drive, finish, open_session
-from tandem.operations.effects import Point
-from tandem.operations.performer import Around, plainly
+from tandem.operations.execute import Drive, finish, open_session
+from tandem.operations.kinds.time_column import time_column
+from tandem.operations.machine.effects import Point
+from tandem.operations.model import Table
 from tandem.operations.ports import Ports, ProcessId, SystemClock, SystemProcesses
-from tandem.operations.small_rounds import NoSmallRounds
-from tandem.operations.times import time_column
-from tandem.operations.work import Table
+from tandem.operations.rounds.port import NoSmallRounds
+from tandem.operations.session.performer import Around, plainly
 from tandem.spec.resources import LakeTable, Operation
 from tandem.spec.status import OperationResult, OperationStatus, Phase, Reconciled
 from tandem.storage import Store, open_store

@@ -19,7 +19,7 @@ import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
 
 from support.value_kinds import Filter, for_datafusion, for_duckdb, for_spark
-from tandem.delta.log import DeltaLog
+from tandem.delta.log.delta_log import DeltaLog
 from tandem.storage import open_store
 
 if TYPE_CHECKING:

@@ -11,9 +11,9 @@ import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 
 from support.tables import DELETION_VECTORS
-from tandem.delta.log import DeltaLog
-from tandem.delta.parquet import TableFormat
-from tandem.delta.parquet_write import ParquetDataWriter
+from tandem.delta.datafiles.reader import TableFormat
+from tandem.delta.datafiles.writer import ParquetDataWriter
+from tandem.delta.log.delta_log import DeltaLog
 from tandem.storage import open_store
 
 if TYPE_CHECKING:

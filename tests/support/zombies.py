@@ -16,10 +16,10 @@ from support.crash import Nursery, Strike
 from support.crash_table import FIRST, CrashTable, after_foreign, expected
 from support.killed import COMMIT_LOOP, Nurseries, circumstances, cleaning
 from support.rows import Rows
-from tandem.cli.clean_command import clean
+from tandem.cli.commands.clean import clean
+from tandem.cli.commands.tables import target
 from tandem.cli.output import Output
-from tandem.cli.tables import target
-from tandem.operations.effects import Point
+from tandem.operations.machine.effects import Point
 
 ROUNDS = ("update", "delete", "merge")
 """Kinds whose statements an append makes evaluate another round, as they are serializable."""

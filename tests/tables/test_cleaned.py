@@ -13,9 +13,9 @@ from support.rows import plus
 from support.tables import Lake, batch
 from tandem.delta import dv
 from tandem.errors import StorageError
-from tandem.operations.effects import Effect, Point
-from tandem.operations.events import Event
-from tandem.operations.retention import Options, clean, rules_for
+from tandem.operations.clean.clean import Options, clean, rules_for
+from tandem.operations.machine.effects import Effect, Point
+from tandem.operations.machine.events import Event
 from tandem.planning.cleaning import DAY_MS, Rules
 from tandem.spec.status import Phase
 from tandem.spec.table import Retention

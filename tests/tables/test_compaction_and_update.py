@@ -10,7 +10,7 @@ import pytest
 
 from support.rows import Rows, k_is, plus
 from support.tables import Lake, Lakes, batch, loads, reconciled, result
-from tandem.operations.effects import Point
+from tandem.operations.machine.effects import Point
 from tandem.timeline.lineage import format_lineage
 
 FOUR = loads(range(4))

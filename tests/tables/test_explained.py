@@ -14,8 +14,8 @@ from support import quick_lake
 from support.quick_lake import QuickLake
 from support.tables import batch, reason, reconciled, result
 from tandem.cli.main import app
-from tandem.operations.effects import Effect, Point
-from tandem.operations.events import Event
+from tandem.operations.machine.effects import Effect, Point
+from tandem.operations.machine.events import Event
 from tandem.spec.status import OperationStatus, Phase
 
 MS = re.compile(r"(less than 1|\d+) ms")

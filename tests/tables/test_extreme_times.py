@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from support.tables import Lake
-from tandem.delta.log import DeltaLog
+from tandem.delta.log.delta_log import DeltaLog
 from tandem.errors import Reason
 from tandem.spec.resources import Operation
 from tandem.spec.status import Phase

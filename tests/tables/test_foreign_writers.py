@@ -19,7 +19,7 @@ from support import rows as model
 from support.rows import Rows, id_in, join, rows, without
 from support.tables import Lake, Lakes, loads
 from tandem.delta import dv
-from tandem.operations.effects import Point
+from tandem.operations.machine.effects import Point
 
 FOUR = loads(range(4))
 ONE = rows([77])

@@ -14,7 +14,7 @@ from support.held import Held
 from support.jobs import dies_after_its_work, dies_before_its_work
 from support.rows import Rows, join
 from support.tables import Lake, Lakes, batch, loads
-from tandem.operations.effects import Point
+from tandem.operations.machine.effects import Point
 from tandem.spec.resources import Operation
 from tandem.spec.status import Phase
 

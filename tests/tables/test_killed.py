@@ -20,8 +20,8 @@ from support.jobs import (
 from support.rows import join, k_is, plus
 from support.tables import Lake, Lakes, Process, batch, loads, reason, reconciled, result
 from tandem.errors import AccessDenied, OutcomeUnknown
-from tandem.operations.effects import Effect, Point
-from tandem.operations.events import Event
+from tandem.operations.machine.effects import Effect, Point
+from tandem.operations.machine.events import Event
 from tandem.operations.ports import Ports
 from tandem.spec.resources import Operation
 from tandem.spec.status import Phase

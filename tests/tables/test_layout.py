@@ -14,7 +14,7 @@ import pytest
 
 from support.rows import Rows, id_in, join, k_is, plus, without
 from support.tables import Lake, Lakes, batch, loads, reason, reconciled, result
-from tandem.operations.effects import Point
+from tandem.operations.machine.effects import Point
 from tandem.spec.resources import Operation
 from tandem.timeline.segments import TAG_LAYOUT
 

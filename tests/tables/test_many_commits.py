@@ -13,8 +13,8 @@ from support import quick_lake
 from support.quick_lake import QuickLake
 from support.rows import Row, Rows, id_in, join, without
 from support.tables import batch, loads, reconciled
-from tandem.operations.effects import Effect, Point
-from tandem.operations.events import Event
+from tandem.operations.machine.effects import Effect, Point
+from tandem.operations.machine.events import Event
 from tandem.spec.status import Phase
 
 WRITERS = 60

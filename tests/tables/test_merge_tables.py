@@ -18,7 +18,7 @@ from support import rows as model
 from support.held import Held
 from support.rows import Rows, id_in, join, k_is, plus, rows, without
 from support.tables import INSERT_ALL, Lake, Lakes, loads, reason, reconciled, result
-from tandem.operations.effects import Point
+from tandem.operations.machine.effects import Point
 from tandem.spec.resources import Operation
 from tandem.spec.status import OperationStatus, Phase, RowsAffected
 

@@ -19,10 +19,10 @@ from support.rows import Rows, id_in, join, k_is, plus, without
 from support.s3 import S3Server
 from support.tables import INSERT_ALL, Lake, Lakes, Process, batch, loads, reconciled, result
 from tandem.delta import dv
-from tandem.operations import layout
-from tandem.operations.effects import Point
-from tandem.operations.known import Means
-from tandem.operations.retention import clean
+from tandem.operations.attempt import paths
+from tandem.operations.clean.clean import clean
+from tandem.operations.clean.facts import Means
+from tandem.operations.machine.effects import Point
 from tandem.planning.cleaning import DAY_MS, Rules, Why
 from tandem.spec.status import Phase
 from tandem.timeline.names import HIGH_WATER_APP
@@ -219,9 +219,9 @@ def test_z_order_merge_segment_rewrite_and_cleaning_on_s3(
     lake.hold(lake.delete("k = 2"), Point.PUT_COMMIT, ports=engine).kill()
     [died] = lake.unreachable()
     operation = died.split("/")[2].removesuffix("-1")
-    lake.jobs.stop(layout.job_name(operation, 1))
+    lake.jobs.stop(paths.job_name(operation, 1))
     folder = s3_server.folder / lake.location.rpartition("/")[2]
-    for file in (folder / died, *(folder / layout.attempt(operation, 1)).rglob("*")):
+    for file in (folder / died, *(folder / paths.attempt(operation, 1)).rglob("*")):
         os.utime(file, (0, 0))
     twin = f"{live(lake)[0].rpartition('/')[0]}/part-00099-of-a-twin.parquet"
     lake.store.put(twin, b"")

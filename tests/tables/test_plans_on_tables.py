@@ -12,7 +12,7 @@ from support.rows import Rows, join, k_is, plus, rows
 from support.tables import Lake, Lakes, batch, loads, reason, result
 from tandem.errors import InvalidSpec
 from tandem.locks.model import LockRequest, Mode, segment
-from tandem.operations.effects import Point
+from tandem.operations.machine.effects import Point
 from tandem.spec.status import Phase
 
 JANUARY, FEBRUARY = dt.datetime(2013, 1, 15), dt.datetime(2013, 2, 15)  # noqa: DTZ001

@@ -27,7 +27,7 @@ from support.rewritten import (
 from support.rows import id_in, join, k_is, without
 from support.tables import Lakes, batch, loads, reason, result
 from tandem.delta import dv
-from tandem.delta.codec import encode_action
+from tandem.delta.log.codec import encode_action
 from tandem.planning.compaction import plan_compaction
 from tandem.planning.model import CompactionRequest
 from tandem.spec.compaction import CompactionType

@@ -24,7 +24,7 @@ from support.rewritten import (
 )
 from support.rows import id_in, k_is, plus, without
 from support.tables import loads, reconciled, result
-from tandem.operations.effects import Point
+from tandem.operations.machine.effects import Point
 from tandem.spec.status import Phase
 
 

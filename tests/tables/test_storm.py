@@ -26,8 +26,8 @@ from support.quick_lake import QuickLake
 from support.storm_model import OurUpdate, StormModel
 from support.tables import reason, reconciled
 from tandem.delta.scan import scan
-from tandem.operations.effects import Effect, Point
-from tandem.operations.events import Event
+from tandem.operations.machine.effects import Effect, Point
+from tandem.operations.machine.events import Event
 from tandem.spec.resources import Operation
 from tandem.spec.status import OperationStatus, Phase
 

@@ -27,11 +27,11 @@ from support.quick_lake import QuickLake, just_before
 from support.rows import SCHEMA, Rows, k_is, plus, rows, table, without
 from support.tables import difference, loads, reconciled, result
 from tandem.delta import dv
-from tandem.delta.codec import encode_action
-from tandem.delta.log import DeltaLog
-from tandem.delta.replay import EMPTY, fold
-from tandem.operations.effects import Effect, Point
-from tandem.operations.events import Event
+from tandem.delta.log.codec import encode_action
+from tandem.delta.log.delta_log import DeltaLog
+from tandem.delta.log.replay import EMPTY, fold
+from tandem.operations.machine.effects import Effect, Point
+from tandem.operations.machine.events import Event
 from tandem.spec.status import Phase
 from tandem.storage import open_store
 

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from support.segments import add_file
 from tandem.delta.actions import AddFile
-from tandem.delta.files import from_adds
+from tandem.delta.log.files import from_adds
 from tandem.timeline import lineage
-from tandem.timeline.marks import live_marks
+from tandem.timeline.live_tags import live_marks
 from tandem.timeline.names import parse_name
 from tandem.timeline.segments import (
     TAG_PARENTS,

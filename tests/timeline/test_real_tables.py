@@ -7,9 +7,9 @@ from pathlib import Path
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
-from tandem.delta.log import DeltaLog
+from tandem.delta.log.delta_log import DeltaLog
 from tandem.storage.local import LocalStore
-from tandem.timeline.marks import live_marks
+from tandem.timeline.live_tags import live_marks
 from tandem.timeline.names import HIGH_WATER_APP, SegmentNumbers
 from tandem.timeline.segments import segments
 

@@ -45,7 +45,7 @@ def run(
         observer: called from any thread whenever a status changes.
         cancel: once set, operations are interrupted and the call returns soon.
     """
-    from tandem.operations import run as engine
+    from tandem.operations import runner as engine
 
     outcomes = engine.run(
         list(resources),
@@ -58,6 +58,6 @@ def run(
 
 def plan(resources: Sequence[AnyResource]) -> list[Outcome]:
     """What `run` would do now; nothing is written."""
-    from tandem.operations import run as engine
+    from tandem.operations import runner as engine
 
     return [Outcome(outcome.resource, outcome.status) for outcome in engine.plan(list(resources))]

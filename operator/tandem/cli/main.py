@@ -12,10 +12,10 @@ from typing import Annotated
 import typer
 
 import tandem
+from tandem.cli.commands.etcd import etcd_user
+from tandem.cli.commands.operator_options import operator
 from tandem.cli.engine import DEFAULT_PARALLEL
-from tandem.cli.etcd_command import etcd_user
-from tandem.cli.exits import about, errors_to_exit
-from tandem.cli.operator_options import operator
+from tandem.cli.errors import about, errors_to_exit
 from tandem.cli.output import Output
 from tandem.cli.scan_output import ScanOutput
 
@@ -109,9 +109,9 @@ def run(
     nothing was started, 130 interrupted.
     """
     with errors_to_exit():
-        from tandem.cli import run_command
+        from tandem.cli.commands import run
 
-        code = run_command.run(
+        code = run.run(
             files,
             output=output,
             only=only or [],
@@ -126,9 +126,9 @@ def run(
 def plan(files: Files, output: OutputOption = Output.TABLE, only: Only = None) -> None:
     """Say what `run` would do; change nothing."""
     with errors_to_exit():
-        from tandem.cli import run_command
+        from tandem.cli.commands import run
 
-        raise typer.Exit(run_command.plan(files, output=output, only=only or []))
+        raise typer.Exit(run.plan(files, output=output, only=only or []))
 
 
 @app.command()
@@ -159,14 +159,14 @@ def scan(
 ) -> None:
     """Print a table's rows."""
     with errors_to_exit():
-        from tandem.cli import scan_command, tables
+        from tandem.cli.commands import scan, tables
 
         table = tables.target(location, files or [], options or [])
         with about(table.location):
-            code = scan_command.scan(
+            code = scan.scan(
                 table,
                 version=version,
-                columns=None if columns is None else scan_command.names_in(columns),
+                columns=None if columns is None else scan.names_in(columns),
                 where=where,
                 output=output,
                 limit=limit,
@@ -187,7 +187,7 @@ def table_segments(
 ) -> None:
     """List segments: level, status, interval, load time, size, deleted rows."""
     with errors_to_exit():
-        from tandem.cli import tables
+        from tandem.cli.commands import tables
 
         target = tables.target(table, files or [], options or [])
         with about(target.location):
@@ -205,7 +205,7 @@ def table_show(
 ) -> None:
     """Show what a table is: version, size, columns, protocol."""
     with errors_to_exit():
-        from tandem.cli import tables
+        from tandem.cli.commands import tables
 
         target = tables.target(table, files or [], options or [])
         with about(target.location):
@@ -239,7 +239,7 @@ def history(
     ▶ is a commit that it met on the way and did something about.
     """
     with errors_to_exit():
-        from tandem.cli import tables
+        from tandem.cli.commands import tables
         from tandem.cli.history import command
 
         target = tables.target(table, files or [], options or [])
@@ -257,7 +257,7 @@ def locks(
 ) -> None:
     """List the locks on a table. Without a cluster they live in the running process only."""
     with errors_to_exit():
-        from tandem.cli import tables
+        from tandem.cli.commands import tables
 
         target = tables.target(table, files or [], options or [])
         with about(target.location):
@@ -277,11 +277,11 @@ def clean(
 ) -> None:
     """Remove files that nobody can need any more: docs/cleaning.md says which, and when."""
     with errors_to_exit():
-        from tandem.cli import clean_command, tables
+        from tandem.cli.commands import clean, tables
 
         target = tables.target(table, files or [], options or [])
         with about(target.location):
-            code = clean_command.clean(target, output=output, dry_run=dry_run)
+            code = clean.clean(target, output=output, dry_run=dry_run)
         raise typer.Exit(code)
 
 
@@ -309,9 +309,9 @@ def dev(
     alone; jobs end with this command. `tandem -v dev` tells of every state.
     """
     with errors_to_exit():
-        from tandem.cli import dev_command
+        from tandem.cli.commands import dev
 
-        code = dev_command.dev(kubeconfig, namespaces or [], max_jobs)
+        code = dev.dev(kubeconfig, namespaces or [], max_jobs)
         raise typer.Exit(code)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from tandem.cli import asked, output
+from tandem.cli import output, spec_summary
 from tandem.cli.engine import Outcome
 from tandem.cli.output import human_bytes
 from tandem.cli.report import counted, message_of, shortened
@@ -59,7 +59,7 @@ def _lines(outcome: Outcome, sources: Seen) -> list[tuple[str, str]]:
         return _of_table(status)
     if status.plan is None and status.phase is Phase.FAILED:
         return []
-    lines = asked.lines_of(
+    lines = spec_summary.lines_of(
         resource.kind_name, resource.manifest()["spec"], source_now=sources.get(resource.id, "")
     )
     if status.plan is None:
@@ -75,7 +75,7 @@ def _lines(outcome: Outcome, sources: Seen) -> list[tuple[str, str]]:
     if len(steps) == 1:
         steps = ()  # that is what `segments` says
     return [
-        ("statement", asked.clause_by_clause(plan.statement or "")),
+        ("statement", spec_summary.clause_by_clause(plan.statement or "")),
         *lines,
         ("reads", f"version {plan.read_version}: {counted(plan.inputs)}, "
                   f"{human_bytes(plan.input_bytes)}"),

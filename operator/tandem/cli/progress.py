@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from tandem.cli.engine import Status
-from tandem.cli.exits import say
+from tandem.cli.errors import say
 from tandem.cli.output import error_console
 from tandem.spec import AnyResource, LakeTable, OperationStatus
 from tandem.spec.status import ENDED, Phase

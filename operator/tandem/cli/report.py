@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from tandem.cli.engine import Outcome, Status
-from tandem.cli.exits import Exit
+from tandem.cli.errors import Exit
 from tandem.cli.output import human_bytes, table_of
 from tandem.spec import TableStatus
 from tandem.spec.remedies import remedy_here

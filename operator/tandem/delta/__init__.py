@@ -1,5 +1,18 @@
-"""The Delta protocol: log, snapshot, deletion vectors, statistics, checkpoints, commits.
+"""The Delta protocol: log, snapshot, deletion vectors, statistics, data files.
 
-Speaks the Delta protocol and nothing of Tandem's operations. Data files are not read here
-except by `tandem.delta.scan`.
+Speaks the Delta protocol and knows nothing of Tandem's operations.
+
+    log             room: the transaction log: commits, snapshots, checkpoints, clean-up
+    datafiles       room: data files: Parquet in both directions, footers, exact times
+    actions         the actions of a commit as values
+    schema          a table's schema as a typed tree
+    protocol        what the protocol's features allow
+    properties      table properties that ask for maintenance
+    scan            the rows of a table at a version, as Arrow
+    stats           statistics of files, read in columns
+    values          Python values as the protocol's texts
+    partition_text  partition values as Arrow scalars
+    calendar        dates outside of the years 1 to 9999
+    dv              deletion vectors: load, merge, store
+    dv_format       the bytes of a deletion vector
 """

@@ -24,8 +24,8 @@ from urllib.parse import unquote
 from pyroaring import BitMap64
 
 from tandem.delta.actions import DeletionVector
+from tandem.delta.datafiles.missing import missing
 from tandem.delta.dv_format import deserialize, serialize, z85_decode, z85_encode
-from tandem.delta.missing import missing
 from tandem.errors import AlreadyExists, CorruptDeletionVector, ObjectNotFound, OutcomeUnknown
 from tandem.storage.store import Store
 

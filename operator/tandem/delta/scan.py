@@ -12,10 +12,9 @@ from collections.abc import Callable, Iterator, Sequence
 import pyarrow as pa
 
 from tandem.delta import dv, protocol
-from tandem.delta.parquet import DataFileReader, TableFormat, arrow_schema
-from tandem.delta.snapshot import Snapshot
-from tandem.errors import InvalidSpec
-from tandem.spec.problems import nearest
+from tandem.delta.datafiles.reader import DataFileReader, TableFormat, arrow_schema
+from tandem.delta.log.snapshot import Snapshot
+from tandem.errors import InvalidSpec, nearest
 from tandem.storage.store import Store
 
 RowFilter = Callable[[pa.RecordBatch], pa.RecordBatch]

@@ -1,7 +1,7 @@
 """Per-file statistics (protocol, "Per-file Statistics"): read in columns, loosened for vectors.
 
 The JSON text of a million files is parsed by Arrow, not row by row. Those of files that we write
-are made in `tandem.delta.file_stats`. No I/O.
+are made in `tandem.delta.datafiles.stats`. No I/O.
 """
 
 from __future__ import annotations

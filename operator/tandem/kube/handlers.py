@@ -15,13 +15,8 @@ from typing import Any
 import kopf
 import structlog
 
-from tandem.kube import credentials
-from tandem.kube.context import Context
-from tandem.kube.daemon import Life
-from tandem.kube.finished import Finished
-from tandem.kube.inside_kopf import without_finalizer
-from tandem.kube.jobs import ApplicationCache
-from tandem.kube.kinds import (
+from tandem.kube.client import credentials
+from tandem.kube.client.kinds import (
     FINALIZER,
     GROUP,
     KINDS,
@@ -36,9 +31,14 @@ from tandem.kube.kinds import (
     plural,
     uid_of,
 )
-from tandem.kube.settings import OperatorSettings
-from tandem.kube.table_daemon import TableLife
-from tandem.spark.application import MANAGED_BY
+from tandem.kube.controllers.operation.controller import Life
+from tandem.kube.controllers.operation.spark_jobs import ApplicationCache
+from tandem.kube.controllers.operation.ttl import Finished
+from tandem.kube.controllers.table.controller import TableLife
+from tandem.kube.runtime.context import Context
+from tandem.kube.runtime.kopf_internals import without_finalizer
+from tandem.kube.runtime.settings import OperatorSettings
+from tandem.spark.application.manifest import MANAGED_BY
 
 _log = structlog.get_logger("tandem.kube.handlers")
 _RETRY_S = 10.0

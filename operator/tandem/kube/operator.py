@@ -15,29 +15,36 @@ from contextlib import asynccontextmanager
 import structlog
 
 from tandem import __version__
-from tandem.kube import deep, handlers, health
-from tandem.kube.api import Api, ApiError
-from tandem.kube.automatic import Automatic
-from tandem.kube.context import Context, RunnerOf
-from tandem.kube.finished import Finished
-from tandem.kube.jobs import ApplicationCache, ApplicationRunner
-from tandem.kube.kinds import GROUP, KINDS, VERSION, Body, plural, uid_of
-from tandem.kube.leader import Leadership, LockMembers
-from tandem.kube.metrics import Metrics
-from tandem.kube.metrics_locks import MeasuredLocks
-from tandem.kube.metrics_state import State
-from tandem.kube.registry import Registry
-from tandem.kube.running import LeadershipLost, work
-from tandem.kube.settings import OperatorSettings
-from tandem.kube.slots import Slots
-from tandem.kube.workers import Workers
+from tandem.jobs.runner import JobRunner
+from tandem.kube import handlers
+from tandem.kube.client import json_depth
+from tandem.kube.client.api import Api, ApiError
+from tandem.kube.client.kinds import GROUP, KINDS, VERSION, Body, plural, uid_of
+from tandem.kube.client.resource_cache import Registry
+from tandem.kube.controllers.operation.spark_jobs import ApplicationCache, ApplicationRunner
+from tandem.kube.controllers.operation.ttl import Finished
+from tandem.kube.controllers.table.auto_compaction import Automatic
+from tandem.kube.kopf_loop import LeadershipLost, work
+from tandem.kube.metrics.collectors import Metrics
+from tandem.kube.metrics.locks import MeasuredLocks
+from tandem.kube.runtime import health
+from tandem.kube.runtime.context import Context, RunnerOf
+from tandem.kube.runtime.job_slots import Slots
+from tandem.kube.runtime.leader import Leadership, LockMembers
+from tandem.kube.runtime.settings import OperatorSettings
+from tandem.kube.runtime.workers import Workers
+from tandem.kube.scrape import State
 from tandem.locks.memory import InProcessLocks
 from tandem.locks.port import LockStore
-from tandem.operations.performer import Around, plainly
+from tandem.operations.model import Table
 from tandem.operations.ports import Clock, SystemClock, SystemNonces
-from tandem.operations.work import Table
-from tandem.spark.application import ApplicationBuilder, KubeflowApplications, Owner, label_value
-from tandem.spark.port import JobRunner
+from tandem.operations.session.performer import Around, plainly
+from tandem.spark.application.manifest import (
+    ApplicationBuilder,
+    KubeflowApplications,
+    Owner,
+    label_value,
+)
 from tandem.spec.resources import Operation
 
 __all__ = ["LeadershipLost", "run_operator"]
@@ -69,7 +76,7 @@ async def run_operator(
     stop = stop or asyncio.Event()
     ready = ready or asyncio.Event()
     loop = asyncio.get_running_loop()
-    deep.protect_kopf()
+    json_depth.protect_kopf()
     clock, nonces = clock or SystemClock(), SystemNonces()
     metrics = Metrics()
     pool = Workers(settings.workers, metrics)
@@ -163,7 +170,7 @@ async def _lock_store(settings: OperatorSettings) -> AsyncIterator[tuple[LockSto
     if settings.etcd is None:
         yield InProcessLocks(), float("inf")
         return
-    from tandem.locks.etcd import EtcdLocks  # brings gRPC along
+    from tandem.locks.etcd.store import EtcdLocks  # brings gRPC along
 
     store = await asyncio.to_thread(EtcdLocks, settings.etcd)
     try:

@@ -1,7 +1,7 @@
 """The port through which the engine takes locks.
 
 Idempotent by operation: a restarted holder that asks again gets its own entry back (I-27).
-Implementations: `tandem.locks.memory` and `tandem.locks.etcd`. `LockContract` in
+Implementations: `tandem.locks.memory` and `tandem.locks.etcd.store`. `LockContract` in
 `tests/support/lock_contract.py` is the suite that each of them must pass.
 """
 

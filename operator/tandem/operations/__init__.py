@@ -1,19 +1,18 @@
-"""The engine: one pure `step(state, event)` for every kind of operation, and who performs it.
+"""The engine: one pure `step(state, event)` for every kind of operation, and what performs it.
 
-    state, events, effects         what the machine is told, remembers and asks for
-    step, moves                    the machine; no I/O, no clock
-    ports                          what it needs from outside: clock, processes, job runner, locks
-    layout, records                where an operation's files lie, and their formats
-    performer, publisher           perform one effect against the real world; commits
-    session, driver                loops over them, for one operation
-    run                            orders and starts many: `tandem run`, `tandem plan`
-    compaction, segment_rewrite, update, merge, ingest
-                                   what is special about each kind: plan, job, change set
-    by_row                         what updates, deletes and merges share
-    small_rounds, arrow_rounds     rests that the engine evaluates itself; source_copy is what it
-                                   knows of a merge's source
-    table                          adopt or create a table
+    machine    room: the state machine; no I/O, no clock
+    kinds      room: what is special about each kind: plan, job, change set
+    session    room: performs the machine's effects for one operation, and commits
+    rounds     room: small rests that the engine evaluates without a job
+    attempt    room: the files of an operation, and what other operations must leave alone
+    clean      room: `tandem clean`
+    report     room: from what happened to the status and sentences for people
+    tables     room: adopt or create a table; automatic compaction of it
+    model      what one operation works with
+    ports      what it needs from outside: clock, processes, job runner, locks
+    execute    runs one operation to its end
+    runner     orders and runs many: `tandem run`, `tandem plan`
 
-Whoever drives it (command line, operator, simulator) performs the effects; each is a named
-point at which a test can kill, delay, repeat it or lose its answer.
+The command line, the operator or the simulator drives it and performs the effects; each effect is
+a named point at which a test can kill, delay, repeat it or lose its answer.
 """

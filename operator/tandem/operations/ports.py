@@ -1,7 +1,7 @@
 """What the engine needs from outside, as ports: tests and the operator put in their own.
 
 The store comes with the table (`tandem.storage.Store`), jobs through
-`tandem.spark.port.JobRunner`, locks through `tandem.locks.port.LockStore`.
+`tandem.jobs.runner.JobRunner`, locks through `tandem.locks.port.LockStore`.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from functools import cache
 from pathlib import Path
 from typing import Protocol
 
+from tandem.jobs.runner import JobRunner
 from tandem.locks.memory import InProcessLocks
 from tandem.locks.port import LockStore
-from tandem.operations.arrow_rounds import ArrowRounds
-from tandem.operations.small_rounds import SmallRounds
-from tandem.spark.port import JobRunner
+from tandem.operations.rounds.arrow import ArrowRounds
+from tandem.operations.rounds.port import SmallRounds
 
 
 class Clock(Protocol):

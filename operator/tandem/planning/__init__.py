@@ -2,4 +2,18 @@
 
 The same segments and the same request give the same plan. Nothing here reads a table or a
 clock; nothing here takes a lock.
+
+    auto             room: automatic compaction
+    model            the values of planning
+    compaction       the entry point: a request to a plan
+    minor            CarbonData's loop over levels
+    major            one contiguous run up to a size
+    semi_major       everything in a time chunk
+    custom           the segments or files that a person names
+    segment_rewrite  the plan of a `SegmentRewrite`
+    runs             chosen segments to runs
+    bins             files of a run to bins
+    layout           which bins a sort or z-order rewrites
+    skip_offset      `skipOffsetFromLatest`
+    cleaning         which files may be removed, and why
 """

@@ -11,10 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Sequence
 
 from tandem.delta.schema import PrimitiveType, StructType
-from tandem.errors import InvalidSpec
+from tandem.errors import InvalidSpec, nearest
 from tandem.planning.bins import is_in_order, is_useful, pack, together
 from tandem.planning.model import Bin, CompactionRequest
-from tandem.spec.problems import nearest
 from tandem.timeline.segments import SegmentFile
 
 FIELD = "spec.layout.columns"

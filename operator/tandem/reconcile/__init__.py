@@ -1,5 +1,20 @@
 """Reconciliation: merging a change set with everything committed since it was planned.
 
-Pure: no I/O, no clock, no Kubernetes. The rules are tables in `rules`; `rewrite` and
-`statement` apply them; `rowmap` says where rows went.
+Pure: no I/O, no clock, no Kubernetes. The rules are tables in `rules`; `rewrite` and `statement`
+apply them.
+
+    model            the values that reconciliation works on
+    rules            the rules as tables (design, section 3)
+    classify         what a foreign commit did, by its actions
+    rewrite          the rule for rewrites
+    statement        the rule for update, delete and merge
+    outcomes         what that rule is given and returns
+    round_history    the rounds of a statement so far
+    attempts         bounds on rounds and attempts
+    conflict_window  what was committed since a version
+    matches          which rows a statement matched
+    merge_sources    which source rows a merge matched
+    row_tracing      rows of a later version that were live before
+    tablechange      changes of schema, protocol and metadata
+    text             names of others in sentences
 """

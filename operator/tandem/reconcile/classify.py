@@ -14,7 +14,7 @@ from typing import Any
 from tandem.delta.actions import Commit, Metadata, Protocol
 from tandem.reconcile.model import Author, ChangeKind, CommitSummary, RowMaps
 from tandem.reconcile.rules import BLIND_APPENDS, NEUTRAL_WITHOUT_FILES, AppendRule, Engine
-from tandem.reconcile.words import clean
+from tandem.reconcile.text import clean
 
 
 def classify(commit: Commit, row_maps: RowMaps) -> CommitSummary:

@@ -16,7 +16,7 @@ import pyarrow as pa
 from pyroaring import BitMap64
 
 from tandem.errors import CountMismatch
-from tandem.reconcile.positions import Positions, to_array, to_bitmap
+from tandem.rowmap.positions import Positions, to_array, to_bitmap
 
 KEPT = -2
 """The output of a row that a merge matched and leaves as it is."""
@@ -87,7 +87,7 @@ def round_result(
     fresh: Sequence[InsertFile] = (),
     merged: bool = False,
 ) -> RoundResult:
-    """From the job's `matches` (`tandem.spark.job.JobResult`): `input` is an index into
+    """From the job's `matches` (`tandem.jobs.formats.JobResult`): `input` is an index into
     `inputs`, the paths that the round was asked about; `output` counts the insert files, not
     the fresh ones. With columns `source_1` and `source_2` sources are recorded. Raises
     CountMismatch."""

@@ -13,8 +13,8 @@ from typing import Protocol, runtime_checkable
 
 from pyroaring import BitMap64
 
-from tandem.reconcile.positions import Positions
-from tandem.reconcile.rowmap import Indexes, MapInput, MapOutput
+from tandem.rowmap.positions import Positions
+from tandem.rowmap.rowmap import Indexes, MapInput, MapOutput
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class CommitSummary:
 
 
 class RowMapLike(Protocol):
-    """Where rows of rewritten files went (see `tandem.reconcile.rowmap.RowMap`)."""
+    """Where rows of rewritten files went (see `tandem.rowmap.rowmap.RowMap`)."""
 
     inputs: tuple[MapInput, ...]
     outputs: tuple[MapOutput, ...]

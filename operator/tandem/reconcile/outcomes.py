@@ -12,11 +12,11 @@ from pyroaring import BitMap64
 
 from tandem.errors import Reason
 from tandem.reconcile.attempts import Attempts
-from tandem.reconcile.course import Course
 from tandem.reconcile.matches import InsertFile, Matches
+from tandem.reconcile.merge_sources import Sources
 from tandem.reconcile.model import CommitSummary
+from tandem.reconcile.round_history import Course
 from tandem.reconcile.rules import Isolation
-from tandem.reconcile.sources import Sources
 
 _NONE = Attempts()
 

@@ -26,7 +26,7 @@ from pyroaring import BitMap64
 
 from tandem.errors import CountMismatch
 from tandem.reconcile.attempts import Attempts
-from tandem.reconcile.course import Course, followed
+from tandem.reconcile.conflict_window import changed_by, latest_of, newest_of
 from tandem.reconcile.matches import (
     InsertFile,
     RoundResult,
@@ -37,6 +37,7 @@ from tandem.reconcile.matches import (
     joined,
     used_inserts,
 )
+from tandem.reconcile.merge_sources import acting, matched_sources, same_sources
 from tandem.reconcile.model import ChangeKind, CommitSummary, FileView, RowMaps
 from tandem.reconcile.outcomes import (
     Commit,
@@ -49,13 +50,12 @@ from tandem.reconcile.outcomes import (
     Reinsert,
     StatementProgress,
 )
-from tandem.reconcile.positions import span, to_bitmap
+from tandem.reconcile.round_history import Course, followed
+from tandem.reconcile.row_tracing import carry, prefetch
 from tandem.reconcile.rules import ROWS, Answer, Response, RowFate
-from tandem.reconcile.since import changed_by, latest_of, newest_of
-from tandem.reconcile.sources import acting, matched_sources, same_sources
 from tandem.reconcile.tablechange import TableVerdict
-from tandem.reconcile.walk import carry, prefetch
-from tandem.reconcile.words import counted, files_in_words
+from tandem.reconcile.text import counted, files_in_words
+from tandem.rowmap.positions import span, to_bitmap
 
 __all__ = (
     "Commit",

@@ -2,10 +2,26 @@
 
 One pydantic model is the source for the command line, the custom resource definitions and
 `docs/resources.md`. Nothing here reads a table, starts anything or talks to Kubernetes.
+
+    table            `LakeTable`
+    compaction       `TableCompaction`
+    update           `TableUpdate` and `TableIngest`
+    segment_rewrite  `SegmentRewrite`
+    common           metadata, and the fields that operations share
+    fields           field types
+    units            sizes and durations
+    rules            validators that the API server runs, too
+    resources        all kinds
+    identity         the hash of a spec
+    status           `status`
+    problems         from pydantic's errors to `InvalidSpec`
+    remedies         what each reason means, and what to do
+    crd              room: custom resource definitions
+    loading          room: `-f`
 """
 
 from tandem.spec.identity import spec_hash
-from tandem.spec.loader import load, load_text, parse
+from tandem.spec.loading.loader import load, load_text, parse
 from tandem.spec.resources import (
     API_VERSION,
     KINDS,

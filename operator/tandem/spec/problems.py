@@ -6,7 +6,6 @@ everything there is to mend.
 
 from __future__ import annotations
 
-import difflib
 import re
 import types
 from collections.abc import Mapping, Sequence
@@ -15,7 +14,7 @@ from typing import Annotated, Any, Union, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from tandem.errors import InvalidSpec
+from tandem.errors import InvalidSpec, nearest
 from tandem.spec.fields import Misfit
 
 Path = tuple[str | int, ...]
@@ -106,17 +105,6 @@ def problems_of(
             )
         )
     return found
-
-
-def nearest(name: str, known: Sequence[str]) -> str:
-    """The known name that was probably meant, or ""."""
-    lowered = {candidate.lower().replace("_", ""): candidate for candidate in known}
-    # Same letters in another case or with underscores is the commonest slip of all.
-    same = lowered.get(name.lower().replace("_", "").replace("-", ""))
-    if same:
-        return same
-    close = difflib.get_close_matches(name.lower(), list(lowered), n=1, cutoff=0.6)
-    return lowered[close[0]] if close else ""
 
 
 def _alias_path(location: tuple[int | str, ...]) -> Path:

@@ -1,8 +1,8 @@
 """Ties what a validator checks to what the API server checks.
 
 `@cel(...)` stands on the very function that pydantic calls, so that the two judges of one rule
-are read, and changed, together. The rule has no effect here: `tandem.spec.crds` writes it into
-the custom resource definitions, and `tests/crds` shows both judges the same wrong resources.
+are read, and changed, together. The rule has no effect here: `tandem.spec.crd.definitions` writes
+it into the custom resource definitions, and `tests/crds` tries both on the same wrong resources.
 What a rule cannot say (other resources, calendars, a table's schema) stays with the validator
 alone; the operator runs the validators again on what it gets.
 """

@@ -3,6 +3,18 @@
 No text of a user reaches Spark as it came. Pure: no I/O, no Spark. Spark says what a statement
 means; `local` evaluates the part for which tests prove that its answer is the same. The accepted
 language is in docs/statements.md.
+
+    parsing    room: text to tree
+    local      room: evaluation over Arrow
+    dialect    Spark 4.2 SQL in ANSI mode
+    tree       the typed tree
+    types      data types and columns
+    coercion   which types meet in an operator
+    moments    typed dates and timestamps
+    generate   tree to canonical Spark SQL
+    statement  update and delete
+    merge      merge
+    prune      files that a condition cannot affect
 """
 
 from tandem.statements.dialect import SPARK_SESSION_CONF

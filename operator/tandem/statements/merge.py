@@ -15,10 +15,10 @@ from typing import Any, Literal, Protocol
 
 from tandem.errors import InvalidStatement
 from tandem.statements import tree
-from tandem.statements.functions import FUNCTIONS
 from tandem.statements.generate import quote_name, to_spark_sql
-from tandem.statements.names import Relation, Scope
-from tandem.statements.source import Source
+from tandem.statements.parsing.functions import FUNCTIONS
+from tandem.statements.parsing.names import Relation, Scope
+from tandem.statements.parsing.source import Source
 from tandem.statements.statement import (
     Assignment,
     assigned,
@@ -42,7 +42,7 @@ _SPOKEN: Mapping[str, str] = {
 
 
 class ClauseText(Protocol):
-    """A clause as typed; `tandem.spark.job.MergeClause` is one."""
+    """A clause as typed; `tandem.jobs.formats.MergeClause` is one."""
 
     @property
     def when(self) -> When: ...

@@ -16,12 +16,12 @@ from typing import Any
 from tandem.errors import InvalidStatement
 from tandem.statements import coercion, tree
 from tandem.statements.dialect import MAX_SET
-from tandem.statements.functions import FUNCTIONS
 from tandem.statements.generate import quote_name, to_spark_sql
-from tandem.statements.lexer import tokenize
-from tandem.statements.names import Scope
-from tandem.statements.parser import parse
-from tandem.statements.source import Source, visible
+from tandem.statements.parsing.functions import FUNCTIONS
+from tandem.statements.parsing.lexer import tokenize
+from tandem.statements.parsing.names import Scope
+from tandem.statements.parsing.parser import parse
+from tandem.statements.parsing.source import Source, visible
 from tandem.statements.tree import Expr
 from tandem.statements.types import (
     BOOLEAN,

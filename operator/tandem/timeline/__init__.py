@@ -1,4 +1,11 @@
 """Segments of a table as a pure function of its log: names, order, lineage, time chunks.
 
-No I/O and no clock: everything here works on Delta actions that somebody else has read.
+No I/O and no clock: everything here works on Delta actions that were read elsewhere.
+
+    segments   segments and their tags
+    names      names and numbers of segments
+    lineage    which segments came of which
+    chunks     time chunks
+    history    segments over versions
+    live_tags  tags of live files, in columns
 """

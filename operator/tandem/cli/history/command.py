@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
-from tandem.cli.exits import Exit, say
+from tandem.cli.errors import Exit, say
 from tandem.cli.output import Output, print_data, print_table, utc, write
 from tandem.errors import InvalidSpec
 
 if TYPE_CHECKING:
+    from tandem.cli.commands.tables import Target
     from tandem.cli.history.model import Entry
-    from tandem.cli.tables import Target
     from tandem.delta.actions import Commit
 
 TERMINAL_COMMITS = 20

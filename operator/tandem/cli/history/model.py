@@ -14,9 +14,9 @@ from typing import Any
 from pydantic import ValidationError
 
 from tandem.delta.actions import AddFile, Commit, RemoveFile
-from tandem.delta.commit import ENGINE
+from tandem.delta.log.commit import ENGINE
 from tandem.reconcile.classify import author_of
-from tandem.reconcile.words import clean
+from tandem.reconcile.text import clean
 from tandem.spec.status import OperationResult
 from tandem.timeline.lineage import parse_lineage
 from tandem.timeline.segments import TAG_PARENTS, TAG_SEGMENT, segment_file, segment_name

@@ -14,7 +14,7 @@ from enum import Enum
 
 from tandem.cli.history.model import Entry, Life, Sort
 from tandem.cli.history.words import who
-from tandem.reconcile.words import clean
+from tandem.reconcile.text import clean
 
 MOST_COLUMNS = 48
 MOST_ENGINES = 3

@@ -12,7 +12,7 @@ from html import escape
 from tandem.cli.history import words
 from tandem.cli.history.model import Effect, Entry, Meeting, Sort
 from tandem.cli.history.scene import GLYPH, LEFT, RIGHT, Place, River, Scene, Span, pitch_of
-from tandem.reconcile.words import clean
+from tandem.reconcile.text import clean
 
 TOP = 52
 ENGINE_PITCH, LANE_PITCH, ROW_PITCH = 34, 48, 24

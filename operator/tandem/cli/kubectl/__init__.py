@@ -1,5 +1,19 @@
-"""`kubectl tandem`: what people look at and ask for in a cluster, through its API server alone.
+"""`kubectl tandem`: what people look at and request in a cluster, through its API server alone.
 
 Acts as the user, with the user's rights: never reads a Secret, never talks to etcd, to a table's
 store or (but for logs, health and metrics, through the API server) to a pod.
+
+    main            the entry point
+    flags           kubectl's own flags
+    access          the API server, as the user
+    names           kinds and names
+    read_commands   commands that only read
+    write_commands  commands that change a resource
+    plan            `plan`
+    dry_run         server-side dry run
+    queries         lists of resources
+    report          `report`: a bundle for support
+    complete        the completion binary
+    completion      completions
+    output          room: what is printed
 """

@@ -29,8 +29,8 @@ from tandem.errors import (
     ReferenceNotFound,
     TandemError,
 )
-from tandem.kube import credentials
-from tandem.kube.api import (
+from tandem.kube.client import credentials
+from tandem.kube.client.api import (
     Api,
     ApiError,
     Conflict,
@@ -41,7 +41,7 @@ from tandem.kube.api import (
     ResourcePath,
     Unavailable,
 )
-from tandem.kube.kinds import GROUP
+from tandem.kube.client.kinds import GROUP
 
 _T = TypeVar("_T")
 _PATIENCE_S = 5.0

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from tandem.cli.exits import errors_to_exit
-from tandem.cli.kubectl import offer
+from tandem.cli.errors import errors_to_exit
+from tandem.cli.kubectl import completion
 from tandem.cli.kubectl.flags import Flags, connected
 from tandem.cli.output import Output
 
@@ -37,14 +37,14 @@ app = typer.Typer(
 
 Table = Annotated[
     str | None,
-    typer.Argument(metavar="TABLE", help="Only this LakeTable.", autocompletion=offer.tables),
+    typer.Argument(metavar="TABLE", help="Only this LakeTable.", autocompletion=completion.tables),
 ]
 Named = Annotated[
     str,
     typer.Argument(
         metavar="KIND/NAME",
         help="An operation, as in TableCompaction/nightly.",
-        autocompletion=offer.operations,
+        autocompletion=completion.operations,
     ),
 ]
 OutputOption = Annotated[Output, typer.Option("-o", "--output", help="How results are printed.")]
@@ -85,9 +85,9 @@ def status(
     what comes next by itself, and what ended last.
     """
     with errors_to_exit():
-        from tandem.cli.kubectl import look, names
+        from tandem.cli.kubectl import names, read_commands
 
-        raise typer.Exit(look.status(flags, names.table(name), output=output, watch=watch))
+        raise typer.Exit(read_commands.status(flags, names.table(name), output=output, watch=watch))
 
 
 @app.command()
@@ -99,7 +99,7 @@ def plan(
         typer.Argument(
             metavar="KIND/NAME",
             help="What is there already; a LakeTable too.",
-            autocompletion=offer.operations,
+            autocompletion=completion.operations,
         ),
     ] = None,
     files: Annotated[
@@ -143,9 +143,9 @@ def plan(
 def locks(flags: Flags, name: Table = None, output: OutputOption = Output.TABLE) -> None:
     """Who holds segments, and who waits for them."""
     with errors_to_exit():
-        from tandem.cli.kubectl import look, names
+        from tandem.cli.kubectl import names, read_commands
 
-        raise typer.Exit(look.locks(flags, names.table(name), output=output))
+        raise typer.Exit(read_commands.locks(flags, names.table(name), output=output))
 
 
 @app.command()
@@ -154,7 +154,7 @@ def history(
     flags: Flags,
     name: Annotated[
         str,
-        typer.Argument(metavar="TABLE", help="A LakeTable.", autocompletion=offer.tables),
+        typer.Argument(metavar="TABLE", help="A LakeTable.", autocompletion=completion.tables),
     ],
     output: OutputOption = Output.TABLE,
     limit: Annotated[int, typer.Option("--limit", min=1, help="At most so many lines.")] = 30,
@@ -165,10 +165,10 @@ def history(
     history LOCATION`.
     """
     with errors_to_exit():
-        from tandem.cli.kubectl import look, names
+        from tandem.cli.kubectl import names, read_commands
 
         table = names.table(name) or name
-        raise typer.Exit(look.history(flags, table, output=output, limit=limit))
+        raise typer.Exit(read_commands.history(flags, table, output=output, limit=limit))
 
 
 @app.command()
@@ -218,10 +218,10 @@ def retry(
 ) -> None:
     """Run an operation that failed once more."""
     with errors_to_exit():
-        from tandem.cli.kubectl import change
+        from tandem.cli.kubectl import write_commands
 
         timeout_s = _seconds("--timeout", timeout)
-        raise typer.Exit(change.retry(flags, resource, wait=wait, timeout_s=timeout_s))
+        raise typer.Exit(write_commands.retry(flags, resource, wait=wait, timeout_s=timeout_s))
 
 
 @app.command()
@@ -232,9 +232,9 @@ def suspend(flags: Flags, resource: Named) -> None:
     Its job ends, and nothing of it becomes visible.
     """
     with errors_to_exit():
-        from tandem.cli.kubectl import change
+        from tandem.cli.kubectl import write_commands
 
-        raise typer.Exit(change.suspend(flags, resource, wanted=True))
+        raise typer.Exit(write_commands.suspend(flags, resource, wanted=True))
 
 
 @app.command()
@@ -245,9 +245,9 @@ def resume(flags: Flags, resource: Named) -> None:
     Its job starts anew.
     """
     with errors_to_exit():
-        from tandem.cli.kubectl import change
+        from tandem.cli.kubectl import write_commands
 
-        raise typer.Exit(change.suspend(flags, resource, wanted=False))
+        raise typer.Exit(write_commands.suspend(flags, resource, wanted=False))
 
 
 @app.command()
@@ -260,9 +260,11 @@ def wait(flags: Flags, resource: Named, timeout: Timeout = None) -> None:
     Exit code: 0 it ended well, 1 it failed, or has not ended in time.
     """
     with errors_to_exit():
-        from tandem.cli.kubectl import change
+        from tandem.cli.kubectl import write_commands
 
-        raise typer.Exit(change.wait(flags, resource, timeout_s=_seconds("--timeout", timeout)))
+        raise typer.Exit(
+            write_commands.wait(flags, resource, timeout_s=_seconds("--timeout", timeout))
+        )
 
 
 @app.command()
@@ -270,9 +272,9 @@ def wait(flags: Flags, resource: Named, timeout: Timeout = None) -> None:
 def version(flags: Flags, output: OutputOption = Output.TABLE) -> None:
     """Versions of plugin, operator and kinds."""
     with errors_to_exit():
-        from tandem.cli.kubectl import look
+        from tandem.cli.kubectl import read_commands
 
-        raise typer.Exit(look.version(flags, output=output))
+        raise typer.Exit(read_commands.version(flags, output=output))
 
 
 def main() -> None:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from tandem.errors import InvalidSpec
-from tandem.kube.kinds import GROUP, KINDS, OPERATION_KINDS, TABLE_KIND, plural
+from tandem.kube.client.kinds import GROUP, KINDS, OPERATION_KINDS, TABLE_KIND, plural
 from tandem.spec.resources import KINDS as MODELS
 
 _SHORT = {model.short_name: kind for kind, model in MODELS.items()}

@@ -10,20 +10,20 @@ from typing import Any
 
 from rich.console import Group
 
-from tandem.cli import asked
 from tandem.cli import output as output_
-from tandem.cli.exits import Exit, say
+from tandem.cli import spec_summary
+from tandem.cli.errors import Exit, say
 from tandem.cli.kubectl import access as access_
-from tandem.cli.kubectl import gather, names
+from tandem.cli.kubectl import names, queries
 from tandem.cli.kubectl.access import Access
+from tandem.cli.kubectl.dry_run import CUT, expected, twin
 from tandem.cli.kubectl.flags import Flags
-from tandem.cli.kubectl.look import now_ms
-from tandem.cli.kubectl.overview import Json, message_of, reason_of
-from tandem.cli.kubectl.render import ago, people, plain, shown
-from tandem.cli.kubectl.twins import CUT, expected, twin
+from tandem.cli.kubectl.output.overview import Json, message_of, reason_of
+from tandem.cli.kubectl.output.render import ago, people, plain, shown
+from tandem.cli.kubectl.read_commands import now_ms
 from tandem.cli.output import Output, human_bytes, print_data
 from tandem.errors import InvalidSpec, ReferenceNotFound, TandemError
-from tandem.kube.kinds import TABLE_KIND, path, spec_of, status_of
+from tandem.kube.client.kinds import TABLE_KIND, path, spec_of, status_of
 from tandem.spec import LakeTable, load
 from tandem.spec.remedies import remedy
 from tandem.spec.status import ENDED, PLANNED_ONLY, Phase
@@ -140,7 +140,7 @@ async def _plan_one(
         await asyncio.sleep(_POLL_S)
     reference = (spec_of(found).get("tableRef") or {}).get("name", "")
     try:
-        (table,) = await gather.tables(Access(access.api, wish.namespace), str(reference))
+        (table,) = await queries.tables(Access(access.api, wish.namespace), str(reference))
     except TandemError:
         return  # then there is no plan either, and its message says why
     locks = status_of(table).get("locks") or ()
@@ -211,8 +211,8 @@ def _lines(wish: Wish) -> list[tuple[str, str]]:
         output += f", about {human_bytes(found['outputBytes'])}"
     cost = found.get("costBytes")
     return [
-        ("statement", asked.clause_by_clause(str(found.get("statement") or ""))),
-        *asked.lines_of(wish.kind, wish.spec),
+        ("statement", spec_summary.clause_by_clause(str(found.get("statement") or ""))),
+        *spec_summary.lines_of(wish.kind, wish.spec),
         ("reads", f"version {found.get('readVersion')}: {_files(found.get('inputs', 0))}, "
                   f"{human_bytes(found.get('inputBytes', 0))}"),
         ("segments", segments),

@@ -22,17 +22,17 @@ from typing import Any, TypeVar
 import yaml
 
 import tandem
-from tandem.cli.exits import Exit, say
+from tandem.cli.errors import Exit, say
 from tandem.cli.kubectl import access as access_
-from tandem.cli.kubectl import gather
+from tandem.cli.kubectl import queries
 from tandem.cli.kubectl.access import Access
 from tandem.cli.kubectl.flags import Flags
-from tandem.cli.kubectl.look import now_ms
-from tandem.cli.kubectl.overview import Json, id_of, namespace_of
-from tandem.cli.kubectl.redact import Redactor
+from tandem.cli.kubectl.output.overview import Json, id_of, namespace_of
+from tandem.cli.kubectl.output.redact import Redactor
+from tandem.cli.kubectl.read_commands import now_ms
 from tandem.errors import AccessDenied, InvalidSpec, TandemError
-from tandem.kube.api import ResourcePath
-from tandem.kube.kinds import GROUP, KINDS, plural, status_of
+from tandem.kube.client.api import ResourcePath
+from tandem.kube.client.kinds import GROUP, KINDS, plural, status_of
 
 _T = TypeVar("_T")
 _MOST_OPERATIONS = 500
@@ -161,8 +161,8 @@ async def collect(access: Access, bundle: Bundle, table: str | None, log_lines: 
 
 
 async def _resources(access: Access, bundle: Bundle, table: str | None) -> None:
-    tables = await bundle.reading("LakeTables", gather.tables(access, table)) or []
-    asked = gather.operations(access, table, ended_well=True)
+    tables = await bundle.reading("LakeTables", queries.tables(access, table)) or []
+    asked = queries.operations(access, table, ended_well=True)
     operations = await bundle.reading("operations", asked) or []
     operations.sort(key=lambda o: str(o["metadata"].get("creationTimestamp")), reverse=True)
     if len(operations) > _MOST_OPERATIONS:
@@ -278,7 +278,7 @@ def operator_state(pod: Mapping[str, Any], redactor: Redactor) -> Json:
 
 
 async def _operator(access: Access, bundle: Bundle, log_lines: int) -> None:
-    found = await bundle.reading("the operator's pods", gather.operator_pods(access))
+    found = await bundle.reading("the operator's pods", queries.operator_pods(access))
     if found is None:
         return
     pods, where = found
@@ -289,7 +289,7 @@ async def _operator(access: Access, bundle: Bundle, log_lines: int) -> None:
     async def page(pod: Json, name: str) -> None:
         at = _PODS.at(pod["metadata"]["namespace"], pod["metadata"]["name"])
         file = f"operator/{at.name}/{name}.txt"
-        text = await bundle.reading(file, access.from_pod(at, gather.health_port(pod), name))
+        text = await bundle.reading(file, access.from_pod(at, queries.health_port(pod), name))
         if text is not None:
             bundle.add(file, text)
 
@@ -298,7 +298,7 @@ async def _operator(access: Access, bundle: Bundle, log_lines: int) -> None:
         *(page(pod, name) for pod in pods for name in ("healthz", "metrics")),
     )
     for namespace in sorted({pod["metadata"]["namespace"] for pod in pods}):
-        asked = access.list(_DEPLOYMENTS.at(namespace), labels=gather.OPERATOR_LABELS)
+        asked = access.list(_DEPLOYMENTS.at(namespace), labels=queries.OPERATOR_LABELS)
         for deployment in await bundle.reading("the operator's Deployment", asked) or ():
             bundle.add("operator/deployment.yaml", bundle.redactor.clean(deployment))
 

@@ -4,6 +4,15 @@ Spark says what a statement means (`tandem.statements.dialect`). For small numbe
 slow to ask, so the part of the language for which differential tests prove that the answers are
 the same is evaluated here too. `compile_…` returns None for everything else, and what it returns
 raises `NeedsSpark` rather than give a value where Spark would raise. Pure: no I/O, no Spark.
+
+    expression  expressions
+    kernels     operators and functions
+    constants   constants
+    patterns    LIKE and RLIKE
+    rows        rows and their columns
+    statement   update and delete
+    join        the join of a merge
+    merge       merge
 """
 
 from tandem.statements.local.expression import LocalExpression, compile_expression

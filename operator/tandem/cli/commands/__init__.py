@@ -1,0 +1,13 @@
+"""One module for each command of `tandem`.
+
+Modules:
+
+    run               `run` and `plan`
+    scan              `scan`
+    clean             `clean`
+    dev               `dev`
+    etcd              `etcd`
+    operator          `operator`
+    operator_options  its options
+    tables            `table` and `locks`
+"""

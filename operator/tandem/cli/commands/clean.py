@@ -1,0 +1,80 @@
+"""`tandem clean`: remove what nobody can need any more, or with `--dry-run` say what that is.
+
+What goes when, and what never, is decided in `tandem.planning.cleaning` (docs/cleaning.md).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from tandem.cli.commands.tables import Target
+from tandem.cli.errors import Exit, say
+from tandem.cli.output import Output, Size, human_bytes, print_data, print_table, table_of
+from tandem.reconcile.text import counted
+
+if TYPE_CHECKING:
+    from tandem.operations.clean.clean import Cleaned
+    from tandem.planning.cleaning import Rules
+
+
+_UNITS = ((86_400_000, "day"), (3_600_000, "hour"), (60_000, "minute"), (1_000, "second"))
+
+
+def clean(target: Target, *, output: Output, dry_run: bool) -> Exit:
+    """Clean by the LakeTable's retention if there is one, else by the table's own property."""
+    from tandem.operations.clean.clean import Options, rules_for
+    from tandem.operations.clean.clean import clean as clean_
+    from tandem.operations.model import Table
+
+    log = target.log()
+    display = target.table.id if target.table is not None else target.location
+    table = Table(log.store, log, display, target.table)
+    retention = target.table.spec.retention if target.table is not None else None
+    rules = rules_for(log.snapshot().configuration, retention)
+    cleaned = clean_(table, rules, options=Options(dry_run=dry_run))
+    if output is Output.TABLE:
+        _show(cleaned, rules, dry_run=dry_run)
+    else:
+        print_data(
+            [
+                {
+                    "path": each.file.path,
+                    "bytes": each.file.size,
+                    "reason": each.why.name.title().replace("_", ""),
+                    "message": each.why.value,
+                    **({"operation": each.file.operation_id} if each.file.operation_id else {}),
+                }
+                for each in cleaned.garbage
+            ],
+            output,
+        )
+    for operation_id, attempt in cleaned.abandoned:
+        verb = "would be" if dry_run else "was"
+        say(f"Attempt {attempt} of operation {operation_id} {verb} abandoned: nobody works on it.")
+    return Exit.OK
+
+
+def _show(cleaned: Cleaned, rules: Rules, *, dry_run: bool) -> None:
+    if not cleaned.garbage:
+        kept = f"{_spoken(rules.files_ms)} after a commit removed them" if rules.files_ms else ""
+        why = f" Files that older versions name stay until {kept}." if kept else ""
+        say(f"Nothing to remove.{why}")
+        return
+    cells = [[each.file.path, each.why.value, Size(each.file.size)] for each in cleaned.garbage]
+    verb = "would remove" if dry_run else "removed"
+    print_table(table_of([verb, "why", "size"], cells))
+    counts = Counter(each.why.value for each in cleaned.garbage)
+    told = ", ".join(f"{count} {why}" for why, count in counts.items())
+    say(
+        f"{verb.capitalize()} {counted(len(cleaned.garbage), 'file')}, {human_bytes(cleaned.size)}"
+        f"{': ' if told else ''}{told}."
+    )
+
+
+def _spoken(milliseconds: int) -> str:
+    """`7 days`, `90 minutes`: in the largest unit that leaves no rest."""
+    for size, name in _UNITS:
+        if milliseconds >= size and milliseconds % size == 0:
+            return counted(milliseconds // size, name)
+    return f"{milliseconds:,} ms"

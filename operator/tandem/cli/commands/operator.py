@@ -1,0 +1,163 @@
+"""`tandem operator`: from options to settings, logging, and a process that ends cleanly."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import sys
+from collections.abc import Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from tandem.cli.errors import Exit
+from tandem.errors import InvalidSpec
+
+if TYPE_CHECKING:
+    from tandem.kube.runtime.settings import OperatorSettings
+    from tandem.locks.etcd.store import EtcdSettings
+
+
+class Locks(StrEnum):
+    ETCD = "etcd"
+    IN_PROCESS = "in-process"
+
+
+class PullPolicy(StrEnum):
+    ALWAYS = "Always"
+    IF_NOT_PRESENT = "IfNotPresent"
+    NEVER = "Never"
+
+
+class LogFormat(StrEnum):
+    JSON = "json"
+    CONSOLE = "console"
+
+
+def etcd_settings(
+    locks: Locks,
+    endpoints: Sequence[str],
+    *,
+    prefix: str,
+    ttl_s: int,
+    ca: Path | None,
+    certificate: Path | None,
+    key: Path | None,
+    user: str,
+    password: str,
+    password_file: Path | None,
+) -> EtcdSettings | None:
+    """Where the locks are; None for inside the process. Raises: InvalidSpec."""
+    if locks is Locks.IN_PROCESS:
+        if endpoints:
+            raise InvalidSpec(
+                "locks inside the process need no etcd",
+                resource="tandem operator",
+                field="--etcd-endpoint",
+                remedy="Leave one of the two out",
+            )
+        return None
+    if not endpoints:
+        raise InvalidSpec(
+            "required, but missing",
+            resource="tandem operator",
+            field="--etcd-endpoint",
+            remedy="Name etcd's host:port, or give --locks in-process where this is the only "
+            "operator",
+        )
+    from tandem.locks.etcd.store import EtcdSettings
+
+    if password_file is not None:
+        password = password_file.read_text().strip()
+    return EtcdSettings(
+        endpoints=tuple(endpoints),
+        prefix=prefix,
+        ttl_s=ttl_s,
+        ca=ca,
+        certificate=certificate,
+        key=key,
+        user=user,
+        password=password,
+    )
+
+
+def template(file: Path | None) -> dict[str, Any] | None:
+    """A piece of a SparkApplication. Raises: InvalidSpec."""
+    if file is None:
+        return None
+    try:
+        found = yaml.safe_load(file.read_text())
+    except yaml.YAMLError as error:
+        raise InvalidSpec("this is no YAML", resource=str(file), found=str(error)) from error
+    if not isinstance(found, dict):
+        raise InvalidSpec("this is no mapping", resource=str(file), expected="spec: {…}")
+    return found
+
+
+def run(settings: OperatorSettings) -> Exit:
+    """Run until SIGTERM or SIGINT. `FAILED` when another operator has taken over: started
+    again, it stands for election."""
+    from tandem.kube.operator import LeadershipLost
+
+    try:
+        asyncio.run(_run(settings))
+    except LeadershipLost:
+        return Exit.FAILED
+    return Exit.OK
+
+
+async def _run(settings: OperatorSettings) -> None:
+    from tandem.kube.operator import run_operator
+
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    # Until it leads; then kopf takes the signals, and does the same.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    await run_operator(settings, stop=stop)
+
+
+def configure_logging(form: LogFormat, *, verbose: bool) -> None:
+    """structlog's and everybody else's lines in one format, to standard error."""
+    import structlog
+
+    from tandem.kube.runtime.log_context import add_subject
+
+    shared: list[structlog.types.Processor] = [
+        structlog.contextvars.merge_contextvars,
+        add_subject,
+        structlog.stdlib.add_log_level,
+        structlog.stdlib.add_logger_name,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        structlog.processors.StackInfoRenderer(),
+    ]
+    renderer: list[structlog.types.Processor] = (
+        [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
+        if form is LogFormat.JSON
+        else [
+            structlog.dev.ConsoleRenderer(
+                colors=sys.stderr.isatty(),
+                # The other one shows variables, and with them credentials.
+                exception_formatter=structlog.dev.plain_traceback,
+            )
+        ]
+    )
+    structlog.configure(
+        processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+        wrapper_class=structlog.stdlib.BoundLogger,
+        logger_factory=structlog.stdlib.LoggerFactory(),
+    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=shared,
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *renderer],
+        )
+    )
+    logging.basicConfig(handlers=[handler], level=logging.INFO, force=True)
+    # kopf tells of every event that it passes on.
+    for name in ("kopf", "aiohttp", "asyncio"):
+        logging.getLogger(name).setLevel(logging.INFO if verbose else logging.WARNING)

@@ -1,0 +1,231 @@
+"""What can be typed after `tandem operator`. Every option can be given in the environment, too:
+`--etcd-endpoint` as TANDEM_ETCD_ENDPOINT (several separated by spaces)."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from tandem import __version__
+from tandem.cli.commands.operator import Locks, LogFormat, PullPolicy
+from tandem.cli.errors import errors_to_exit
+from tandem.spark.application.policy import TemplatePolicy
+
+
+def option(name: str, text: str, **more: Any) -> Any:
+    """An option with its help and its environment variable."""
+    variable = "TANDEM_" + name.removeprefix("--").replace("-", "_").upper()
+    return typer.Option(name, help=text, envvar=variable, **more)
+
+
+FILE = {"exists": True, "dir_okay": False}
+
+EtcdCa = Annotated[Path | None, option("--etcd-ca", "Certificate authority of etcd (PEM).", **FILE)]
+EtcdCertificate = Annotated[
+    Path | None, option("--etcd-certificate", "Our certificate for etcd (PEM).", **FILE)
+]
+EtcdKey = Annotated[Path | None, option("--etcd-key", "The certificate's key (PEM).", **FILE)]
+
+
+def operator(
+    namespaces: Annotated[
+        list[str] | None,
+        option(
+            "--namespace",
+            "Namespace to serve, or a pattern such as team-*; repeatable. All by default.",
+        ),
+    ] = None,
+    kubeconfig: Annotated[
+        Path | None,
+        option("--kubeconfig", "Instead of the pod's account or kubectl's usual file.", **FILE),
+    ] = None,
+    locks: Annotated[
+        Locks,
+        option("--locks", "Where locks are. in-process: safe with one operator only."),
+    ] = Locks.ETCD,
+    etcd_endpoints: Annotated[
+        list[str] | None,
+        option("--etcd-endpoint", "host:port of etcd, https://host:port for TLS; repeatable."),
+    ] = None,
+    etcd_prefix: Annotated[
+        str, option("--etcd-prefix", "Where in etcd the locks are.")
+    ] = "/tandem/v1",
+    etcd_ttl: Annotated[
+        int,
+        option(
+            "--etcd-ttl",
+            "Seconds that the locks of a dead operator stay: longer than its restart takes.",
+            min=2,
+        ),
+    ] = 60,
+    etcd_ca: EtcdCa = None,
+    etcd_certificate: EtcdCertificate = None,
+    etcd_key: EtcdKey = None,
+    etcd_user: Annotated[str, option("--etcd-user", "User of etcd.")] = "",
+    etcd_password_file: Annotated[
+        Path | None,
+        option(
+            "--etcd-password-file",
+            "File with its password; or give it in TANDEM_ETCD_PASSWORD.",
+            **FILE,
+        ),
+    ] = None,
+    image: Annotated[
+        str, option("--image", "Image of Spark drivers and executors.")
+    ] = f"tandem:{__version__}",
+    image_pull_policy: Annotated[
+        PullPolicy, option("--image-pull-policy", "When nodes pull that image.")
+    ] = PullPolicy.IF_NOT_PRESENT,
+    spark_version: Annotated[
+        str, option("--spark-version", "Spark's version in that image.")
+    ] = "4.2.0",
+    apps_dir: Annotated[
+        str, option("--apps-dir", "Where that image has spark_apps/.")
+    ] = "local:///opt/tandem/spark_apps",
+    service_account: Annotated[
+        str,
+        option("--service-account", "Service account of Spark drivers, in each namespace."),
+    ] = "tandem-spark",
+    max_executors: Annotated[
+        int, option("--max-executors", "Most executors that a job is given.", min=1)
+    ] = 8,
+    spark_template: Annotated[
+        Path | None,
+        option(
+            "--spark-template",
+            "File with a piece of a SparkApplication (YAML) that lies below every job's.",
+            **FILE,
+        ),
+    ] = None,
+    allowed_locations: Annotated[
+        list[str] | None,
+        option(
+            "--allowed-location",
+            "[NAMESPACE-PATTERN=]PREFIX: tables and sources may lie below this only; repeatable. "
+            "s3:// is every bucket, {namespace} the namespace's name. Anywhere by default.",
+        ),
+    ] = None,
+    allowed_endpoints: Annotated[
+        list[str] | None,
+        option(
+            "--allowed-endpoint",
+            "HOST[:PORT], or a pattern such as *.minio.svc, that tables may name as their "
+            "store's endpoint; repeatable. With --allowed-location none by default, else any.",
+        ),
+    ] = None,
+    template_policy: Annotated[
+        TemplatePolicy,
+        option(
+            "--template-policy",
+            "What sparkTemplate may say. restricted: what keeps to the Pod Security Standard of "
+            "that name and to the job's account, and sets what docs/template-policy.md lists.",
+        ),
+    ] = TemplatePolicy.RESTRICTED,
+    template_allow: Annotated[
+        list[str] | None,
+        option(
+            "--template-allow",
+            "A setting (spark.extraListeners, spark.hadoop.fs.s3a.*) or a field "
+            "(spec.batchScheduler) that sparkTemplate may set beside those of the list; "
+            "repeatable.",
+        ),
+    ] = None,
+    max_jobs: Annotated[int, option("--max-jobs", "Jobs at once; 0: no limit.", min=0)] = 16,
+    workers: Annotated[int, option("--workers", "Threads for work on tables.", min=1)] = 16,
+    table_poll: Annotated[
+        float,
+        option("--table-poll", "Seconds between two looks for commits of others.", min=0.1),
+    ] = 10.0,
+    job_poll_ms: Annotated[
+        int, option("--job-poll-ms", "Milliseconds between two looks at a job.", min=10)
+    ] = 500,
+    cancel: Annotated[
+        float,
+        option("--cancel", "Seconds that a deleted operation has to clean up.", min=1),
+    ] = 60.0,
+    no_finalizers: Annotated[
+        bool,
+        option(
+            "--no-finalizers",
+            "Put no finalizer on operations: where our rights are Roles, which go when their "
+            "namespace is deleted, and nobody could take it off.",
+        ),
+    ] = False,
+    election_id: Annotated[
+        str, option("--election-id", "Operators with the same one elect a leader.")
+    ] = "tandem",
+    health: Annotated[
+        str, option("--health", "host:port of /healthz, /readyz, /metrics; empty: none.")
+    ] = "0.0.0.0:8080",
+    table_metrics: Annotated[
+        int,
+        option(
+            "--table-metrics",
+            "Tables that have metrics of their own, those with the most files; 0: none.",
+            min=0,
+        ),
+    ] = 100,
+    log_format: Annotated[LogFormat, option("--log-format", "How lines of log look.")] = (
+        LogFormat.JSON
+    ),
+    verbose: Annotated[bool, option("--verbose", "Log every event, too.")] = False,
+) -> None:
+    """Run the operator in a cluster.
+
+    Serves LakeTables and all kinds of operations; runs their jobs as SparkApplications. Ends
+    cleanly on SIGTERM: jobs go on, and the next operator takes them over. Exit code 1 when
+    another operator has taken over the lead.
+    """
+    with errors_to_exit():
+        from tandem.cli.commands import operator
+
+        operator.configure_logging(log_format, verbose=verbose)
+        etcd = operator.etcd_settings(
+            locks,
+            etcd_endpoints or [],
+            prefix=etcd_prefix,
+            ttl_s=etcd_ttl,
+            ca=etcd_ca,
+            certificate=etcd_certificate,
+            key=etcd_key,
+            user=etcd_user,
+            password=os.environ.get("TANDEM_ETCD_PASSWORD", ""),
+            password_file=etcd_password_file,
+        )
+        from tandem.kube.runtime.settings import OperatorSettings
+        from tandem.kube.tables.location_policy import Allowed
+        from tandem.spark.application.manifest import ApplicationSettings
+
+        # A rule that is none is said at once.
+        Allowed(tuple(allowed_locations or ()), tuple(allowed_endpoints or ()))
+        settings = OperatorSettings(
+            namespaces=tuple(namespaces or ()),
+            kubeconfig=kubeconfig,
+            etcd=etcd,
+            application=ApplicationSettings(
+                image=image,
+                image_pull_policy=image_pull_policy,
+                spark_version=spark_version,
+                apps_dir=apps_dir,
+                service_account=service_account,
+                max_executors=max_executors,
+                template=operator.template(spark_template),
+                template_policy=template_policy,
+                template_allow=tuple(template_allow or ()),
+            ),
+            allowed_locations=tuple(allowed_locations or ()),
+            allowed_endpoints=tuple(allowed_endpoints or ()),
+            max_jobs=max_jobs,
+            workers=workers,
+            table_poll_s=table_poll,
+            poll_ms=job_poll_ms,
+            election_id=election_id,
+            health=health,
+            table_metrics=table_metrics,
+            cancel_s=cancel,
+            finalizers=not no_finalizers,
+        )
+        raise typer.Exit(operator.run(settings))

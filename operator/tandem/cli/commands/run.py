@@ -1,0 +1,103 @@
+"""`tandem run` and `tandem plan`."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+from tandem.cli import engine, plan_report, report, source_check
+from tandem.cli.errors import Exit, say
+from tandem.cli.output import Output, print_data, print_table
+from tandem.cli.progress import ProgressDisplay
+from tandem.cli.select import select
+from tandem.spec import AnyResource, LakeTable, load, require_built
+
+
+def run(
+    paths: Sequence[str],
+    *,
+    output: Output,
+    only: Sequence[str],
+    parallel: int,
+    again: bool,
+    quiet: bool,
+) -> Exit:
+    """Check everything, then run it. Raises what `load` raises before anything is started."""
+    resources = _checked(paths, only)
+    with _interruptible() as cancel, ProgressDisplay(quiet=quiet) as display:
+        outcomes = engine.run(
+            resources, parallel=parallel, again=again, observer=display, cancel=cancel
+        )
+    if output is Output.TABLE:
+        print_table(report.result_table(outcomes))
+    else:
+        print_data(report.documents(outcomes), output)
+    return report.exit_of(outcomes, interrupted=cancel.is_set())
+
+
+def plan(paths: Sequence[str], *, output: Output, only: Sequence[str]) -> Exit:
+    """Print what `run` would do now."""
+    resources = _checked(paths, only)
+    outcomes = engine.plan(resources)
+    seen = source_check.look(outcomes)
+    for id_, sight in seen.items():
+        if sight.warning:
+            say(f"Warning: {id_}: {sight.warning}")
+    if output is Output.TABLE:
+        print_table(plan_report.blocks(outcomes, {id_: each.told for id_, each in seen.items()}))
+    else:
+        print_data(report.documents(outcomes), output)
+    return report.exit_of(outcomes, interrupted=False)
+
+
+def _checked(paths: Sequence[str], only: Sequence[str]) -> list[AnyResource]:
+    resources = select(load(paths), only)
+    require_built(resources)
+    for resource in resources:
+        if isinstance(resource, LakeTable) and resource.spec.compaction is not None:
+            say(f"Note: {resource.id}: {report.AUTOMATIC_NOTE}")
+        _check_template(resource)
+    return resources
+
+
+def _check_template(resource: AnyResource) -> None:
+    """Jobs here have no `SparkApplication`, but a cluster would refuse what is wrong in its piece.
+    What an operator's policy allows is not known here."""
+    from tandem.spark.application import template
+
+    if not isinstance(resource, LakeTable):
+        template.check(
+            resource.spec.spark_template, resource=resource.id, field="spec.sparkTemplate"
+        )
+    elif resource.spec.compaction is not None:
+        template.check(
+            resource.spec.compaction.spark_template,
+            resource=resource.id,
+            field="spec.compaction.sparkTemplate",
+        )
+
+
+@contextmanager
+def _interruptible() -> Iterator[threading.Event]:
+    """An event that is set by the first SIGINT or SIGTERM. A second one ends the process at
+    once, as it would without us; the table stays right, only files that nobody refers to are
+    left behind."""
+    cancel = threading.Event()
+    before: dict[int, Any] = {}
+
+    def interrupt(number: int, _frame: FrameType | None) -> None:
+        cancel.set()
+        signal.signal(number, before[number])
+        say("Stopping: what has committed stays. Press again to stop at once.")
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        before[number] = signal.signal(number, interrupt)
+    try:
+        yield cancel
+    finally:
+        for caught, handler in before.items():
+            signal.signal(caught, handler)

@@ -1,0 +1,124 @@
+"""`tandem scan`: a table's rows on standard output."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from tandem.cli.commands.tables import Target
+from tandem.cli.errors import Exit, say
+from tandem.cli.output import json_line, json_value, print_table, table_of, write
+from tandem.cli.scan_output import ScanOutput
+from tandem.errors import InvalidSpec
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+PREVIEW_ROWS = 20
+
+
+def scan(
+    table: Target,
+    *,
+    version: int | None,
+    columns: Sequence[str] | None,
+    where: str | None,
+    output: ScanOutput,
+    limit: int | None,
+) -> Exit:
+    """Print rows. Memory is bounded by a batch, not by the table."""
+    if output is ScanOutput.ARROW and sys.stdout.isatty():
+        raise InvalidSpec(
+            "an Arrow stream is not for a terminal",
+            resource="-o",
+            found="arrow",
+            expected="standard output to be a file or a pipe",
+            remedy="Add `> rows.arrow`",
+        )
+    if output is ScanOutput.TABLE and limit is None:
+        limit = PREVIEW_ROWS
+    from tandem.delta.calendar import python_values
+
+    schema, batches = _read(table, version=version, columns=columns, where=where)
+    if limit is not None:
+        batches = first_rows(batches, limit + (output is ScanOutput.TABLE))
+    if output is ScanOutput.ARROW:
+        _write_stream(schema, batches)
+    elif output is ScanOutput.JSON:
+        for batch in batches:
+            write("".join(json_line(row) for row in python_values(batch)))
+    else:
+        _preview(schema, batches, limit or 0)
+    return Exit.OK
+
+
+_NAME = re.compile(r"(?:^|,)(?:`((?:[^`]|``)+)`(?=,|$)|([^,]*))")
+
+
+def names_in(text: str) -> list[str]:
+    """The names in `--columns`, between commas; one in backquotes, as in SQL, may have commas
+    itself. Dots are part of a name."""
+    return [
+        found[2] if found[1] is None else found[1].replace("``", "`")
+        for found in _NAME.finditer(text)
+    ]
+
+
+def first_rows(batches: Iterable[pa.RecordBatch], count: int) -> Iterator[pa.RecordBatch]:
+    """The first `count` rows, reading no further than needed."""
+    left = count
+    for batch in batches:
+        if left <= 0:
+            return
+        yield batch.slice(0, left)
+        left -= batch.num_rows
+        if left <= 0:
+            return
+
+
+def _read(
+    table: Target, *, version: int | None, columns: Sequence[str] | None, where: str | None
+) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+    """Schema and rows. A condition is evaluated by Spark and by nothing else, since its meaning
+    is Spark's; that is why it takes seconds to start."""
+    from tandem.delta import scan as delta_scan
+
+    log = table.log()
+    snapshot = log.snapshot(version)
+
+    def read(names: Sequence[str] | None) -> tuple[pa.Schema, Iterable[pa.RecordBatch]]:
+        scanned = delta_scan.scan(snapshot, log.store, names)
+        return scanned.schema, scanned
+
+    if where is not None:
+        from tandem.cli.scan_filter import matching
+
+        return matching(snapshot, read, columns=columns, where=where)
+    schema, batches = read(columns)
+    return schema, iter(batches)
+
+
+def _write_stream(schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> None:
+    import pyarrow as pa
+
+    with pa.ipc.new_stream(sys.stdout.buffer, schema) as stream:
+        for batch in batches:
+            stream.write_batch(batch)
+    sys.stdout.buffer.flush()
+
+
+def _preview(schema: pa.Schema, batches: Iterator[pa.RecordBatch], limit: int) -> None:
+    from tandem.delta.calendar import python_values
+
+    rows = list(itertools.chain.from_iterable(python_values(batch) for batch in batches))
+    cells = [
+        # Else a null would look like an empty text.
+        ["null" if row[name] is None else json_value(row[name]) for name in schema.names]
+        for row in rows[:limit]
+    ]
+    print_table(table_of(schema.names, cells, keep_empty=True))
+    if len(rows) > limit:
+        say(f"The first {limit} rows; more with --limit, all with -o json or -o arrow.")

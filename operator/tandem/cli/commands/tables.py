@@ -1,0 +1,256 @@
+"""`tandem table` and `locks`: looking at a table."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from pydantic import TypeAdapter, ValidationError
+
+from tandem.cli.errors import Exit
+from tandem.cli.output import (
+    Output,
+    Size,
+    people_time,
+    print_data,
+    print_table,
+    table_of,
+    utc,
+)
+from tandem.errors import InvalidSpec, ReferenceNotFound
+from tandem.spec import LakeTable, load
+from tandem.spec.fields import Location
+
+if TYPE_CHECKING:
+    from tandem.delta.log.delta_log import DeltaLog
+    from tandem.delta.log.snapshot import Snapshot
+    from tandem.storage.store import Store
+    from tandem.timeline.chunks import TimeColumn
+
+
+class Target:
+    """A table as it was named on the command line: by its location, or by the name of a
+    LakeTable in the files given."""
+
+    def __init__(self, location: str, table: LakeTable | None, options: dict[str, str]) -> None:
+        self.location = location
+        self.table = table
+        self.options = options
+
+    def open(self) -> Store:
+        from tandem.storage import open_store
+
+        return open_store(self.location, self.options)
+
+    def log(self) -> DeltaLog:
+        from tandem.delta.log.delta_log import DeltaLog
+
+        return DeltaLog(self.open())
+
+    def time_column(self, snapshot: Snapshot) -> TimeColumn | None:
+        """The table's time column as planning sees it."""
+        from tandem.operations.kinds.time_column import time_column
+
+        return time_column(self.table, snapshot)
+
+
+def target(location_or_name: str, files: Sequence[str] = (), options: Sequence[str] = ()) -> Target:
+    """Find the table that was meant.
+
+    Args:
+        location_or_name: a URL, a path, or with `files` the name of a LakeTable in them.
+        files: resources (`-f`).
+        options: `key=value` of the object store, beside those of the LakeTable.
+
+    Raises:
+        InvalidSpec, ReferenceNotFound
+    """
+    given = dict(_option(text) for text in options)
+    if files:
+        tables = [resource for resource in load(files) if isinstance(resource, LakeTable)]
+        for table in tables:
+            if location_or_name in (table.name, f"LakeTable/{table.name}", table.spec.location):
+                return Target(table.spec.location, table, {**table.spec.storage.options, **given})
+        if "://" not in location_or_name and "/" not in location_or_name:
+            raise ReferenceNotFound(
+                "no LakeTable of this name in the files",
+                resource=location_or_name,
+                expected="one of " + ", ".join(table.name for table in tables),
+            )
+    return Target(as_location(location_or_name), None, given)
+
+
+def as_location(text: str) -> str:
+    """A URL as it is, a path of this machine as a `file` URL. Raises `InvalidSpec`."""
+    if "://" not in text:
+        if "/" not in text and not Path(text).is_dir():
+            raise InvalidSpec(
+                "neither a location nor the path of a folder",
+                resource=text,
+                expected="file:///path, s3://bucket/path, a path, or with -f a LakeTable's name",
+            )
+        text = "file://" + quote(str(_as_a_shell_would(Path(text))))
+    try:
+        checked: str = TypeAdapter(Location).validate_python(text)
+    except ValidationError as error:
+        context: dict[str, Any] = error.errors()[0].get("ctx", {})
+        raise InvalidSpec(
+            str(context.get("error", "not a location")), resource=text, field="location"
+        ) from error
+    return checked
+
+
+def _as_a_shell_would(path: Path) -> Path:
+    """The absolute path without `..`, each of which leaves the folder that is really there: links
+    before it are followed. A path without `..` stays as it was typed. Of resources, locations
+    with `..` are refused, since what they mean would depend on the machine."""
+    path = path.absolute()
+    if ".." not in path.parts:
+        return path
+    after = len(path.parts) - path.parts[::-1].index("..")
+    return Path(*path.parts[:after]).resolve().joinpath(*path.parts[after:])
+
+
+def _option(text: str) -> tuple[str, str]:
+    key, separator, value = text.partition("=")
+    if not key or not separator:
+        raise InvalidSpec("not an option", resource="--option", found=text, expected="KEY=VALUE")
+    return key, value
+
+
+def segments(table: Target, *, output: Output, version: int | None, every: bool) -> Exit:
+    """The segments of a version; with `every` also those that are gone, as far as the log
+    still tells."""
+    from tandem.timeline.chunks import label
+    from tandem.timeline.history import retired
+    from tandem.timeline.lineage import format_lineage
+    from tandem.timeline.segments import segments as segments_of
+
+    log = table.log()
+    snapshot = log.snapshot(version)
+    time = table.time_column(snapshot)
+    live = segments_of(snapshot.adds(), time)
+    found = list(live)
+    if every:
+        first, _ = log.versions()
+        found = [*retired(live, log.commits(first, snapshot.version)), *live]
+        found.sort(key=lambda segment: segment.order)
+    rows = []
+    for segment in found:
+        interval = None
+        if segment.interval is not None:
+            interval = label(segment.interval, time.granularity) if time else str(segment.interval)
+        rows.append(
+            {
+                "name": segment.name,
+                "level": segment.level,
+                "status": str(segment.status),
+                "interval": interval,
+                "loadTime": utc(segment.load_ms),
+                "files": len(segment.files),
+                "bytes": segment.size_bytes,
+                "rows": segment.rows,
+                "deletedRows": segment.deleted_rows,
+                "parents": format_lineage(segment.parents) or None,
+            }
+        )
+    if output is Output.TABLE:
+        cells = [
+            [
+                *(row[name] for name in ("name", "level")),
+                _in_words(str(row["status"])),
+                row["interval"],
+                people_time(segment.load_ms),
+                row["files"],
+                Size(segment.size_bytes),
+                *(row[name] for name in ("rows", "deletedRows")),
+                _counted(str(row["parents"] or "")),
+            ]
+            for segment, row in zip(found, rows, strict=True)
+        ]
+        names = ["segment", "level", "status", "interval", "loaded (UTC)", "files", "size"]
+        print_table(table_of([*names, "rows", "deleted", "parents"], cells))
+    else:
+        print_data(rows, output)
+    return Exit.OK
+
+
+def _counted(lineage: str) -> str:
+    """A lineage of many parts as their number: `-o json` names them."""
+    parts = lineage.split(",")
+    return lineage if len(parts) <= 2 else f"{len(parts)} in all"
+
+
+def _in_words(name: str) -> str:
+    """`MarkedForUpdate` as `Marked for update`, which can be wrapped."""
+    words = re.sub(r"(?<!^)(?=[A-Z])", " ", name)
+    return words[:1] + words[1:].lower()
+
+
+def show(table: Target, *, output: Output, version: int | None) -> Exit:
+    """What a table is at a version."""
+    import pyarrow.compute as pc
+
+    from tandem.delta.protocol import features_in_use
+    from tandem.timeline.segments import segments as segments_of
+
+    snapshot = table.log().snapshot(version)
+    rows = pc.sum(snapshot.num_records).as_py() if not snapshot.num_records.null_count else None
+    deleted = pc.sum(snapshot.num_deleted).as_py() or 0
+    facts: dict[str, Any] = {
+        "location": snapshot.location,
+        "version": snapshot.version,
+        "time": utc(snapshot.timestamp_ms),
+        "tableId": snapshot.metadata.id,
+        "files": snapshot.num_files,
+        "bytes": snapshot.size_bytes,
+        "rows": None if rows is None and snapshot.num_files else (rows or 0) - deleted,
+        "deletedRows": deleted,
+        "segments": len(segments_of(snapshot.adds(), table.time_column(snapshot))),
+        "partitionColumns": list(snapshot.partition_columns),
+        "columns": _columns(snapshot),
+        "readerVersion": snapshot.protocol.min_reader,
+        "writerVersion": snapshot.protocol.min_writer,
+        "featuresInUse": list(features_in_use(snapshot.protocol, snapshot.metadata)),
+        "properties": dict(snapshot.configuration),
+    }
+    if output is Output.TABLE:
+        cells = [[name, _cell(name, value)] for name, value in facts.items()]
+        print_table(table_of(["fact", "value"], cells))
+    else:
+        print_data(facts, output)
+    return Exit.OK
+
+
+def _columns(snapshot: Snapshot) -> dict[str, str]:
+    """Column → its type in Delta's words; nested types as JSON."""
+    fields = json.loads(snapshot.metadata.schema_string)["fields"]
+    return {
+        field["name"]: field["type"]
+        if isinstance(field["type"], str)
+        else json.dumps(field["type"], separators=(",", ":"))
+        for field in fields
+    }
+
+
+def _cell(name: str, value: Any) -> str:
+    if name == "bytes":
+        return str(Size(value))
+    if isinstance(value, dict):
+        return "\n".join(f"{key}: {item}" for key, item in value.items())
+    return ", ".join(value) if isinstance(value, list) else str(value)
+
+
+def locks(table: Target, *, output: Output) -> Exit:
+    """Locks held on a table. Without a cluster they live in the process that runs the
+    operations, so from another process there are none to see."""
+    table.log().latest_version()
+    if output is Output.TABLE:
+        print_table(table_of(["operation", "mode", "resources", "since"], []))
+    else:
+        print_data([], output)
+    return Exit.OK

@@ -1,0 +1,66 @@
+"""What a name on the command line may become: asked of the cluster while somebody types. Never
+fails: who types gets no offer then."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+import typer
+
+from tandem.cli.kubectl.flags import Flags
+
+_PATIENCE = "2s"
+
+
+def tables(typed: typer.Context, incomplete: str) -> list[str]:
+    """LakeTables of the namespace."""
+    return [name for name in _names(typed, "LakeTable") if name.startswith(incomplete)]
+
+
+def operations(typed: typer.Context, incomplete: str) -> list[str]:
+    """`tcomp/`, and then the names there are."""
+    from tandem.cli.kubectl import names
+    from tandem.errors import InvalidSpec
+    from tandem.kube.client.kinds import OPERATION_KINDS
+
+    word, slash, _ = incomplete.partition("/")
+    if not slash:
+        words = [word_ for kind in OPERATION_KINDS for word_ in (kind, names.short(kind))]
+        return [f"{word_}/" for word_ in words if word_.startswith(word)]
+    try:
+        kind = names.kind_of(word)
+    except InvalidSpec:
+        return []
+    found = [f"{word}/{name}" for name in _names(typed, kind)]
+    return [name for name in found if name.startswith(incomplete)]
+
+
+def _names(typed: typer.Context, kind: str) -> list[str]:
+    from tandem.cli.kubectl import access
+    from tandem.errors import TandemError
+    from tandem.kube.client.kinds import path
+
+    async def work(asked: access.Access) -> list[str]:
+        found = await asked.list(path(kind, asked.namespace))
+        return sorted(str(item["metadata"]["name"]) for item in found)
+
+    try:
+        return access.run(_flags(typed), work)
+    except TandemError:
+        return []
+
+
+def _flags(typed: typer.Context) -> Flags:
+    """As far as they are typed already, before the command and after it."""
+    known = {field.name for field in fields(Flags)}
+    levels: list[dict[str, Any]] = [typed.params]
+    if typed.parent is not None:
+        levels.append(typed.parent.params)
+    flags = Flags()
+    for level in levels:
+        given = {k: v for k, v in level.items() if k in known and v is not None}
+        if "as_groups" in given:
+            given["as_groups"] = tuple(given["as_groups"])
+        flags = flags.over(Flags(**given))
+    return flags.over(Flags(request_timeout=_PATIENCE))

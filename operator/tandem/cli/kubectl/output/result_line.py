@@ -1,0 +1,37 @@
+"""What an operation did, in a line. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from tandem.cli.kubectl.output.overview import message_of
+from tandem.cli.output import human_bytes
+from tandem.kube.client.kinds import status_of
+
+
+def did(operation: Mapping[str, Any]) -> str | None:
+    """`20 files (1.0 MiB) → 1 (1.0 MiB), 4,971 rows updated, segments 0.1`; of a failure, why."""
+    status = status_of(operation)
+    result = status.get("result") or {}
+    if not result:
+        return message_of(operation) or None
+    parts = []
+    removed, added = result.get("filesRemoved") or 0, result.get("filesAdded") or 0
+    if removed or added:
+        files = f"{removed} files ({human_bytes(result.get('bytesRemoved') or 0)})"
+        parts.append(f"{files} → {added} ({human_bytes(result.get('bytesAdded') or 0)})")
+    rows = result.get("rowsAffected") or {}
+    parts += [f"{rows[what]:,} rows {what}" for what in ("updated", "deleted", "inserted")
+              if rows.get(what)]  # fmt: skip
+    reconciled = result.get("reconciled") or {}
+    met = result.get("summary")
+    if isinstance(met, list):
+        # The first only counts commits.
+        parts += [str(sentence) for sentence in met[1:]]
+    elif reconciled.get("deletesRemapped"):  # of an operator before there were sentences
+        parts.append(f"{reconciled['deletesRemapped']:,} deletes replayed")
+    segments = result.get("segments") or ()
+    if segments:
+        parts.append("segments " + ", ".join(str(name) for name in segments[:6]))
+    return ", ".join(parts) or message_of(operation) or None

@@ -1,0 +1,153 @@
+"""`kubectl tandem retry`, `suspend`, `resume` and `wait`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from tandem.cli.errors import Exit, say
+from tandem.cli.kubectl import access as access_
+from tandem.cli.kubectl import names
+from tandem.cli.kubectl.access import Access
+from tandem.cli.kubectl.flags import Flags
+from tandem.cli.kubectl.output.overview import Json, message_of, reason_of
+from tandem.cli.kubectl.output.render import plain
+from tandem.cli.kubectl.output.result_line import did
+from tandem.cli.kubectl.read_commands import now_ms
+from tandem.errors import InvalidSpec
+from tandem.kube.client.api import ResourcePath
+from tandem.kube.client.kinds import RETRY, TABLE_KIND, is_active, path, spec_of, status_of
+from tandem.spec.remedies import remedy
+from tandem.spec.status import ENDED, Phase
+
+_POLL_S = 0.5
+_ASKED_S = 10.0
+
+
+def retry(flags: Flags, text: str, *, wait: bool, timeout_s: float | None) -> Exit:
+    """Ask for one more run of what failed. Raises: InvalidSpec if it did not fail."""
+    kind, name = names.resource(text, tables=False)
+
+    async def work(access: Access) -> Exit:
+        where = path(kind, access.namespace, name)
+        found = await access.get(where)
+        phase = status_of(found).get("phase", "Pending")
+        if phase != Phase.FAILED:
+            raise InvalidSpec(
+                "only what failed can be tried again",
+                resource=f"{kind}/{name}",
+                field="status.phase",
+                found=str(phase),
+                expected=str(Phase.FAILED),
+            )
+        await access.patch(where, {"metadata": {"annotations": {RETRY: str(now_ms())}}})
+        say(f"{kind}/{name}: asked for another run")
+        return await _await_end(access, where, timeout_s) if wait else Exit.OK
+
+    return access_.run(flags, work)
+
+
+def suspend(flags: Flags, text: str, *, wanted: bool) -> Exit:
+    """Stop for now, or go on. Raises: InvalidSpec if it has ended, or is a LakeTable."""
+    kind, name = names.resource(text)
+    if kind == TABLE_KIND:
+        raise InvalidSpec(
+            "automatic compaction has no switch to suspend it",
+            resource=text,
+            remedy="Suspend its compactions one by one, or take spec.compaction away: what has "
+            "begun goes on, and nothing new begins",
+        )
+
+    async def work(access: Access) -> Exit:
+        where = path(kind, access.namespace, name)
+        found = await access.get(where)
+        phase = status_of(found).get("phase")
+        if not is_active(found):
+            raise InvalidSpec(
+                f"it has ended, and cannot be {'suspended' if wanted else 'resumed'}",
+                resource=f"{kind}/{name}",
+                field="status.phase",
+                found=str(phase),
+            )
+        if bool(spec_of(found).get("suspend", False)) is wanted:
+            say(f"{kind}/{name}: {'suspended' if wanted else 'not suspended'} already")
+            return Exit.OK
+        await access.patch(where, {"spec": {"suspend": wanted}})
+        if wanted and not await _until(access, where, lambda o: not _is_at_work(o), _ASKED_S):
+            say(f"{kind}/{name}: will be suspended; its job is being stopped")
+        else:
+            say(f"{kind}/{name}: {'suspended' if wanted else 'goes on'}")
+        return Exit.OK
+
+    return access_.run(flags, work)
+
+
+def _is_at_work(found: Mapping[str, Any]) -> bool:
+    phase = status_of(found).get("phase")
+    return phase not in ENDED and phase != Phase.SUSPENDED
+
+
+def wait(flags: Flags, text: str, *, timeout_s: float | None) -> Exit:
+    """Until it has ended: `OK` if well, `FAILED` if not or not in time."""
+    kind, name = names.resource(text, tables=False)
+
+    async def work(access: Access) -> Exit:
+        return await _await_end(access, path(kind, access.namespace, name), timeout_s)
+
+    return access_.run(flags, work)
+
+
+async def _await_end(access: Access, where: ResourcePath, timeout_s: float | None) -> Exit:
+    told: list[str] = []
+
+    def over(found: Mapping[str, Any]) -> bool:
+        line = _line(found)
+        if told[-1:] != [line]:
+            told.append(line)
+            say(line)
+        return not is_active(found)
+
+    found = await _until(access, where, over, timeout_s)
+    if found is None:
+        say("It has not ended in time; it goes on.")
+        return Exit.FAILED
+    if status_of(found).get("phase") == Phase.FAILED:
+        say(f"    remedy:   {plain(remedy(reason_of(found)))}")
+        return Exit.FAILED
+    return Exit.OK
+
+
+def _line(found: Mapping[str, Any]) -> str:
+    """`TableCompaction/nightly: Running 12/20 files`; how long it waits is left out, since that
+    would be another line every time."""
+    status = status_of(found)
+    phase = str(status.get("phase") or "Pending")
+    line = f"{found['kind']}/{found['metadata']['name']}: {phase}"
+    if not is_active(found):
+        reason = reason_of(found)
+        line += f" ({reason})" if reason != "Committed" else ""
+        return f"{line}, {did(found)}" if did(found) else line
+    if phase == Phase.RUNNING:
+        progress = status.get("progress") or {}
+        return f"{line} {progress.get('summary', '')}".rstrip().partition(",")[0]
+    message = message_of(found)
+    return f"{line}, {message.rpartition(', ')[0] or message}" if message else line
+
+
+async def _until(
+    access: Access,
+    where: ResourcePath,
+    test: Callable[[Json], bool],
+    timeout_s: float | None,
+) -> Json | None:
+    """The object as soon as it is such; None if that takes too long."""
+    loop = asyncio.get_running_loop()
+    until = None if timeout_s is None else loop.time() + timeout_s
+    while True:
+        found = await access.get(where)
+        if test(found):
+            return found
+        if until is not None and loop.time() > until:
+            return None
+        await asyncio.sleep(_POLL_S)

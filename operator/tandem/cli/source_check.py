@@ -1,0 +1,105 @@
+"""`tandem plan` looks at the sources of merges and ingests: is there anything?
+
+The engine leaves that to the job, since an operator may have no right to read a source, or not
+its disk. The jobs of `tandem run` run here, with this environment, so what is seen here holds
+for them. A source may also be made between the plan and the run: so it is told, and no refusal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tandem.cli import spec_summary
+from tandem.cli.engine import Outcome
+from tandem.cli.output import human_bytes
+from tandem.cli.report import counted
+from tandem.errors import (
+    DataFileMissing,
+    InvalidSpec,
+    ObjectNotFound,
+    Reason,
+    TableNotFound,
+    TandemError,
+    UnsupportedFeature,
+    VersionNotFound,
+)
+from tandem.spec import LakeTable
+from tandem.spec.status import Phase
+
+_ABSENT = (InvalidSpec, ObjectNotFound, DataFileMissing, TableNotFound, VersionNotFound)
+
+
+@dataclass(frozen=True)
+class Sight:
+    """What was seen of a source, in a few words, and the warning if that is not good."""
+
+    told: str
+    warning: str = ""
+
+
+def look(outcomes: Sequence[Outcome]) -> dict[str, Sight]:
+    """What is there of the sources of all resources that have one and can be planned, by id."""
+    tables = {
+        (outcome.resource.namespace, outcome.resource.name): outcome.resource
+        for outcome in outcomes
+        if isinstance(outcome.resource, LakeTable)
+    }
+    found = {}
+    for outcome in outcomes:
+        resource = outcome.resource
+        if isinstance(resource, LakeTable) or not _to_come(outcome):
+            continue
+        field, source = spec_summary.source_of(resource.manifest()["spec"])
+        table = tables.get((resource.namespace, resource.spec.table_ref.name))
+        if source and table is not None:
+            found[resource.id] = _look(field, source, table)
+    return found
+
+
+def _to_come(outcome: Outcome) -> bool:
+    """Whether it would run now: not what has a recorded result, nor what would fail anyway."""
+    status = outcome.status
+    reasons = {condition.reason for condition in status.conditions}
+    return status.phase is Phase.PENDING or Reason.DRY_RUN in reasons
+
+
+def _look(field: str, source: Mapping[str, Any], table: LakeTable) -> Sight:
+    from tandem.spark.sources.options import storage_options
+
+    location = source["location"]
+    try:
+        options = storage_options(location, table.spec.location, table.spec.storage.options)
+        if source["format"] == "Delta":
+            return Sight(_version(location, options, source.get("version")))
+        return Sight(_files(location, options, f"{field}.location"))
+    except _ABSENT as error:
+        return Sight(
+            "not there now",
+            f"{field}.location: nothing to read at {location}: {error.message}. It would fail if "
+            "it ran now; correct the location, or put the source there",
+        )
+    except UnsupportedFeature as error:
+        return Sight("cannot be read", f"{field}.location: {location}: {error.message}")
+    except TandemError as error:
+        why = f"{field}.location: {location} could not be looked at: {error.message}"
+        return Sight("could not be looked at", why)
+
+
+def _version(location: str, options: Mapping[str, str], wanted: int | None) -> str:
+    from tandem.delta.log.delta_log import DeltaLog
+    from tandem.delta.scan import check_rows
+    from tandem.storage import open_store
+
+    snapshot = DeltaLog(open_store(location, options)).snapshot(wanted)
+    check_rows(snapshot)
+    return f"now {snapshot.version}" if wanted is None else counted(snapshot.num_files)
+
+
+def _files(location: str, options: Mapping[str, str], field: str) -> str:
+    from tandem.spark.runtime.listing import listed
+
+    files = listed(location, options, field=field).files
+    size = human_bytes(sum(file.size for file in files))
+    return f"{counted(len(files))}, {size}"

@@ -1,0 +1,296 @@
+"""One data file of a table as Arrow record batches of the table's schema.
+
+The reader that everything of ours shares: scans, rewrites, statements, ingests. It goes through
+`Store`, so it reads whatever the table's store is. It must not decide which files belong to a
+version (`tandem.delta.log.snapshot`) nor what rows are dead (`tandem.delta.dv`): it is told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+import pyarrow as pa
+from pyroaring import BitMap64
+
+from tandem.delta.datafiles.conform import Candidates, conform, nulls
+from tandem.delta.datafiles.missing import missing
+from tandem.delta.datafiles.times import ExactParquetFile
+from tandem.delta.partition_text import to_scalar
+from tandem.delta.schema import StructType, column_mapping_mode, to_arrow_field
+from tandem.errors import CorruptDeletionVector, ObjectNotFound, StorageError
+from tandem.storage.store import Store
+
+BATCH_ROWS = 131_072
+"""Rows of one batch: large enough that Python's share of the work vanishes, small enough that
+a few columns of strings stay within tens of megabytes."""
+
+DICTIONARY_BYTES_PER_VALUE = 3.0
+"""A string column that takes fewer encoded bytes per value than this is dictionary-encoded in
+practice, and reading it as a dictionary is several times faster than as text."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableFormat:
+    """What reading and writing data files needs to know of a table.
+
+    `schema` is the logical one, in order; `configuration` the table's properties.
+    """
+
+    schema: StructType
+    partition_columns: tuple[str, ...] = ()
+    configuration: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def mapping(self) -> str:
+        return column_mapping_mode(self.configuration)
+
+    @property
+    def data_schema(self) -> StructType:
+        """The columns that data files hold."""
+        return self.schema.without(self.partition_columns)
+
+
+class DataFileReader:
+    """An open data file. Use as a context manager.
+
+    Args:
+        path: as the store wants it: decoded, relative to the root or absolute.
+        columns: logical names to read, in this order; None for all.
+        partition_values: as logged; keys are physical names under column mapping.
+        dictionaries: give dictionary-encoded strings as dictionaries where that is faster.
+    Raises: DataFileMissing; StorageError if it is no Parquet file.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        path: str,
+        table: TableFormat,
+        *,
+        partition_values: Mapping[str, str | None] | None = None,
+        columns: Sequence[str] | None = None,
+        dictionaries: bool = False,
+    ) -> None:
+        self.path = path
+        self._dictionaries = dictionaries
+        self._by_id = table.mapping == "id"
+        wanted = table.schema.names if columns is None else columns
+        self.fields = tuple(table.schema[name] for name in wanted)
+        values = partition_values or {}
+        self._constants = {
+            f.name: to_scalar(
+                values.get(f.physical_name, values.get(f.name)),
+                f.type,
+                resource=path,
+                column=f.name,
+            )
+            for f in self.fields
+            if f.name in table.partition_columns
+        }
+        try:
+            self._source = store.open_input(path)
+        except ObjectNotFound as error:
+            raise missing(path) from error
+        try:
+            self._file = self._open()
+        except (pa.ArrowInvalid, OSError) as error:
+            self._source.close()
+            raise _unreadable(path, error) from error
+        candidates = Candidates(list(self._file.schema))
+        try:
+            self._found = {
+                f.name: candidates.find(f, by_id=self._by_id)
+                for f in self.fields
+                if f.name not in self._constants
+            }
+        except pa.ArrowInvalid as error:
+            self.close()
+            raise _unreadable(path, error) from error
+        # By position: Parquet's paths are joined by dots, so that a name says too little. The
+        # columns of a batch keep the order of the file.
+        self._wanted = sorted({i for i in self._found.values() if i is not None})
+        self._places = {index: place for place, index in enumerate(self._wanted)}
+
+    def _open(self) -> ExactParquetFile:
+        parquet = ExactParquetFile(self._source, resource=self.path, pre_buffer=True, buffer_size=0)
+        if self._dictionaries:
+            compact = dictionary_columns(parquet.metadata, parquet.schema)
+            if compact:
+                parquet.read_dictionary(compact)
+        return parquet
+
+    @property
+    def num_rows(self) -> int:
+        """Physical rows, dead ones too."""
+        return int(self._file.metadata.num_rows)
+
+    @property
+    def row_groups(self) -> tuple[int, ...]:
+        """Rows of each row group."""
+        meta = self._file.metadata
+        return tuple(meta.row_group(i).num_rows for i in range(meta.num_row_groups))
+
+    @property
+    def metadata(self) -> Any:
+        return self._file.metadata
+
+    def batches(
+        self,
+        *,
+        dead: BitMap64 | None = None,
+        positions: str | None = None,
+        row_groups: range | None = None,
+        batch_rows: int = BATCH_ROWS,
+        use_threads: bool = True,
+    ) -> Iterator[pa.RecordBatch]:
+        """Live rows in file order.
+
+        Args:
+            dead: positions in the file that are left out.
+            positions: name of an added last column, int64, with each row's position in the file.
+            row_groups: which ones to read; None for all.
+        Raises:
+            CorruptDeletionVector: `dead` names a position beyond the last row.
+            StorageError: the content cannot be decoded or does not fit the table's schema.
+            UnsupportedFeature: a date or time does not mean what it says (`parquet_times`).
+        """
+        if dead and dead.max() >= self.num_rows:
+            raise CorruptDeletionVector(
+                "a deletion vector names a row that its file does not have",
+                resource=self.path,
+                found=dead.max(),
+                expected=f"positions below {self.num_rows}",
+                remedy="Restore the table to a version before this deletion vector",
+            )
+        groups = row_groups if row_groups is not None else range(len(self.row_groups))
+        start = sum(self.row_groups[: groups.start])
+        try:
+            for batch in self._raw(groups, batch_rows, use_threads):
+                keep = live_mask(dead, start, batch.num_rows)
+                converted = self._convert(batch, positions, start)
+                start += batch.num_rows
+                if keep is not None:
+                    converted = converted.filter(pa.array(keep))
+                if converted.num_rows:
+                    yield converted
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
+            raise _unreadable(self.path, error) from error
+
+    def _raw(self, groups: range, batch_rows: int, use_threads: bool) -> Iterator[pa.RecordBatch]:
+        if self._wanted:
+            yield from self._file.iter_batches(
+                batch_size=batch_rows,
+                row_groups=list(groups),
+                places=self._wanted,
+                use_threads=use_threads,
+            )
+            return
+        # Only partition columns, or columns that this file lacks: rows without content.
+        left = sum(self.row_groups[g] for g in groups)
+        while left > 0:
+            rows = min(left, batch_rows)
+            yield pa.RecordBatch.from_arrays([pa.nulls(rows)], names=[""])
+            left -= rows
+
+    def _convert(self, batch: pa.RecordBatch, positions: str | None, start: int) -> pa.RecordBatch:
+        rows = batch.num_rows
+        arrays: list[Any] = []
+        fields: list[pa.Field] = []
+        for wanted in self.fields:
+            constant = self._constants.get(wanted.name)
+            if constant is not None:
+                array = pa.repeat(constant, rows)
+            else:
+                index = self._found[wanted.name]
+                array = (
+                    nulls(rows, wanted.type)
+                    if index is None
+                    else conform(
+                        batch.column(self._places[index]),
+                        wanted.type,
+                        by_id=self._by_id,
+                        dictionaries=self._dictionaries,
+                    )
+                )
+            arrays.append(array)
+            # Nullable whatever the schema says: other writers do not always keep to it, and
+            # readers answer what is there.
+            fields.append(pa.field(wanted.name, array.type))
+        if positions is not None:
+            arrays.append(pa.array(np.arange(start, start + rows, dtype=np.int64)))
+            fields.append(pa.field(positions, pa.int64()))
+        if not arrays:
+            fields, arrays = [pa.field("", pa.null())], [pa.nulls(rows)]
+        return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
+
+    def close(self) -> None:
+        self._file.close()
+        self._source.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def arrow_schema(table: TableFormat, columns: Sequence[str] | None = None) -> pa.Schema:
+    """The schema of batches that `DataFileReader` gives (all nullable, no dictionaries)."""
+    wanted = table.schema.names if columns is None else columns
+    return pa.schema([to_arrow_field(table.schema[n]).with_nullable(True) for n in wanted])
+
+
+def live_mask(dead: BitMap64 | None, start: int, rows: int) -> Any | None:
+    """Boolean numpy mask of the live rows among positions [start, start + rows); None if all
+    are alive."""
+    if not dead:
+        return None
+    from pyroaring import BitMap64 as Bitmap
+
+    window = dead & Bitmap(range(start, start + rows))
+    if not window:
+        return None
+    keep = np.ones(rows, dtype=np.bool_)
+    keep[np.fromiter(window, dtype=np.int64, count=len(window)) - start] = False
+    return keep
+
+
+def dictionary_columns(metadata: Any, schema: pa.Schema) -> list[str]:
+    """Top-level string columns that are worth reading as dictionaries."""
+    if metadata.num_row_groups == 0:
+        return []
+    strings = {
+        f.name
+        for f in schema
+        if pa.types.is_string(f.type)
+        or pa.types.is_large_string(f.type)
+        or (pa.types.is_dictionary(f.type) and pa.types.is_string(f.type.value_type))
+    }
+    group = metadata.row_group(0)
+    chosen = []
+    for index in range(group.num_columns):
+        column = group.column(index)
+        if column.path_in_schema not in strings or not column.has_dictionary_page:
+            continue
+        if column.total_uncompressed_size <= DICTIONARY_BYTES_PER_VALUE * max(column.num_values, 1):
+            chosen.append(column.path_in_schema)
+    return chosen
+
+
+def _unreadable(path: str, error: Exception) -> StorageError:
+    return StorageError(
+        "a data file cannot be read",
+        resource=path,
+        found=str(error)[:300],
+        expected="a Parquet file that fits the table's schema",
+        remedy="Restore the file, or the table to a version without it",
+    )

@@ -1,0 +1,222 @@
+"""Delta's statistics of a file that we wrote, from the Parquet footer that we just made.
+
+The footer has what is needed, so no value is looked at twice; only of floats it says nothing
+(`float_bounds` has why, and what is known of them).
+Source: protocol, "Per-file Statistics". No I/O.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from tandem.delta.datafiles.float_bounds import FloatBounds, Seen
+from tandem.delta.schema import (
+    ArrayType,
+    DataType,
+    Field,
+    MapType,
+    PrimitiveType,
+    StructType,
+)
+from tandem.delta.values import to_json_value
+
+PREFIX = 32
+"""Characters of a string bound; the same that Spark writes."""
+INDEXED_COLUMNS = "delta.dataSkippingNumIndexedCols"
+STATS_COLUMNS = "delta.dataSkippingStatsColumns"
+DEFAULT_INDEXED = 32
+
+_NUMBER = re.compile(r"[+-]?[0-9]{1,9}")
+_PIECE = re.compile(r"\s*(?:`((?:[^`]|``)+)`|([^`.,\s](?:[^`.,]*[^`.,\s])?))\s*([.,]|$)")
+"""A part of a name, in backquotes or not, and what follows it."""
+
+_FLOATS = {"float", "double"}
+_BOUNDED = {"byte", "short", "integer", "long", "string", "date"}
+_INSTANTS = {"timestamp", "timestamp_ntz"}
+_HIGHEST = "\U0010ffff"
+
+
+def from_footer(
+    metadata: Any,
+    schema: StructType,
+    configuration: Mapping[str, str],
+    floats: FloatBounds,
+) -> str:
+    """The JSON text of `add.stats`; bounds are tight except for cut strings and times.
+
+    Args:
+        metadata: the footer of a file that holds the columns of `schema` in their order.
+        schema: the columns in the file, logical names.
+        floats: what the file's float columns hold.
+    """
+    minimum: dict[str, Any] = {}
+    maximum: dict[str, Any] = {}
+    null_count: dict[str, Any] = {}
+    groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
+    limit = _limit(configuration)
+    chosen = _chosen(configuration)
+    counted = 0
+    for index, (path, type_) in _columns(schema):
+        if isinstance(type_, PrimitiveType):
+            counted += 1
+        if chosen is not None:
+            if not any(_is_below(path, wanted) for wanted in chosen):
+                continue
+        elif 0 <= limit < counted:
+            break
+        if not isinstance(type_, PrimitiveType):
+            continue
+        names = [f.physical_name for f in path]
+        found = (
+            _of_floats(floats.column(index))
+            if type_.name in _FLOATS
+            else _of_columns([group.column(index) for group in groups], type_)
+        )
+        if found is None:
+            continue
+        nulls, low, high = found
+        _set(null_count, names, nulls)
+        if low is not None and high is not None:
+            _set(minimum, names, low)
+            _set(maximum, names, high)
+    return json.dumps(
+        {
+            "numRecords": metadata.num_rows,
+            "minValues": minimum,
+            "maxValues": maximum,
+            "nullCount": null_count,
+        },
+        ensure_ascii=False,
+        separators=(",", ":"),
+    )
+
+
+def _limit(configuration: Mapping[str, str]) -> int:
+    """How many leaf columns have statistics, -1 for all. What is no such number counts as the
+    default, as in delta-rs; Spark refuses to write then."""
+    text = configuration.get(INDEXED_COLUMNS, "").strip()
+    number = int(text) if _NUMBER.fullmatch(text) else DEFAULT_INDEXED
+    return number if number >= -1 else DEFAULT_INDEXED
+
+
+def _of_floats(seen: Seen) -> tuple[int, Any, Any]:
+    """(nulls, lower bound, upper bound)."""
+    return seen.nulls, to_json_value(seen.low), to_json_value(seen.high)
+
+
+def _of_columns(columns: list[Any], type_: PrimitiveType) -> tuple[int, Any, Any] | None:
+    """The same of the chunks of a column that has statistics; None if they have no counts."""
+    footers = [c.statistics for c in columns]
+    if any(f is None or not f.has_null_count for f in footers):
+        return None
+    nulls = sum(f.null_count for f in footers)
+    bounded = [f for f in footers if f.has_min_max]
+    # A row group without bounds has only nulls, or something Parquet could not bound.
+    whole = all(
+        f.has_min_max or f.null_count == c.num_values for f, c in zip(footers, columns, strict=True)
+    )
+    if not bounded or not whole:
+        return nulls, None, None
+    try:
+        low = _lower(min(f.min for f in bounded), type_)
+        high = _upper(max(f.max for f in bounded), type_)
+    except (OverflowError, ValueError):
+        return nulls, None, None  # a time beyond Python calendar, which ends with the year 9999
+    return nulls, low, high
+
+
+def _chosen(configuration: Mapping[str, str]) -> list[tuple[str, ...]] | None:
+    """The columns named by the property, as paths; None where it is absent, or no list of names
+    (`a, b.c, `x.y`.z`)."""
+    text = configuration.get(STATS_COLUMNS)
+    if text is None:
+        return None
+    found: list[tuple[str, ...]] = []
+    path: list[str] = []
+    at = 0
+    while text[at:].strip():
+        piece = _PIECE.match(text, at)
+        if piece is None:
+            return None
+        path.append(piece[2] if piece[1] is None else piece[1].replace("``", "`"))
+        if piece[3] != ".":
+            found.append(tuple(path))
+            path = []
+        at = piece.end()
+    return None if path else found
+
+
+def _is_below(path: tuple[Field, ...], wanted: tuple[str, ...]) -> bool:
+    names = tuple(f.name.lower() for f in path)
+    return names[: len(wanted)] == tuple(w.lower() for w in wanted)
+
+
+def _columns(schema: StructType) -> Iterator[tuple[int, tuple[tuple[Field, ...], DataType]]]:
+    """(index of the Parquet column, (path, type)) of every leaf outside of arrays and maps;
+    those are stepped over, and yielded once with their index for nobody's use."""
+    index = 0
+
+    def walk(fields: StructType, above: tuple[Field, ...]) -> Iterator[Any]:
+        nonlocal index
+        for field in fields:
+            path = (*above, field)
+            if isinstance(field.type, StructType):
+                yield from walk(field.type, path)
+            else:
+                yield index, (path, field.type)
+                index += _width(field.type)
+
+    yield from walk(schema, ())
+
+
+def _width(type_: DataType) -> int:
+    match type_:
+        case StructType():
+            return sum(_width(f.type) for f in type_)
+        case ArrayType():
+            return _width(type_.element)
+        case MapType():
+            return _width(type_.key) + _width(type_.value)
+        case _:
+            return 1
+
+
+def _set(target: dict[str, Any], names: list[str], value: Any) -> None:
+    for name in names[:-1]:
+        target = target.setdefault(name, {})
+    target[names[-1]] = value
+
+
+def _has_bounds(type_: PrimitiveType) -> bool:
+    return type_.name in _BOUNDED or type_.name in _INSTANTS or type_.decimal is not None
+
+
+def _lower(value: Any, type_: PrimitiveType) -> Any:
+    if not _has_bounds(type_):
+        return None
+    if isinstance(value, str):
+        return value[:PREFIX]
+    if isinstance(value, dt.datetime):
+        value = value.replace(microsecond=value.microsecond // 1000 * 1000)
+    return to_json_value(value)
+
+
+def _upper(value: Any, type_: PrimitiveType) -> Any:
+    """Rounded up where the text is coarser than the value: a bound may be wide, never narrow."""
+    if not _has_bounds(type_):
+        return None
+    if isinstance(value, str):
+        if len(value) <= PREFIX:
+            return value
+        return None if value[PREFIX] == _HIGHEST else value[:PREFIX] + _HIGHEST
+    if isinstance(value, dt.datetime) and value.microsecond % 1000:
+        value = value.replace(microsecond=value.microsecond // 1000 * 1000)
+        try:
+            value += dt.timedelta(milliseconds=1)
+        except OverflowError:
+            return None
+    return to_json_value(value)

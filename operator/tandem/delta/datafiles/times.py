@@ -1,0 +1,213 @@
+"""Parquet files whose dates and times come out as Spark reads them, or not at all.
+
+Two things that pyarrow takes for something else, in silence: INT96 beyond what it computes
+with (`tandem.delta.datafiles.int96`), and files of the hybrid calendar, which Spark wrote before
+version 3 (and still writes if configured to): Julian before 15 October 1582, and by local mean
+times before 1900. Spark rebases their values when it reads them; here the few that would be rebased
+are refused by name. The rules are Spark's `DataSourceUtils.getRebaseSpec`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from tandem.delta.datafiles import int96
+from tandem.errors import UnsupportedFeature
+
+GREGORIAN_DAY = -141_427
+"""15 October 1582, in days since 1970: from then on both calendars agree."""
+GREGORIAN_US = GREGORIAN_DAY * int96.DAY_US
+STANDARD_TIME_US = -2_208_988_800_000_000
+"""The year 1900: from then on, zones mean the same to old and new readers."""
+_UTC = frozenset({"UTC", "Etc/UTC", "GMT", "Etc/GMT", "Z", "Zulu", "Etc/Zulu", "UCT", "Etc/UCT"})
+
+
+@dataclass(frozen=True, slots=True)
+class Calendar:
+    """From when on a file's values mean what they say: `date_from` in days, the others in
+    microseconds since 1970; None for always."""
+
+    date_from: int | None = None
+    timestamp_from: int | None = None
+    int96_from: int | None = None
+
+    @classmethod
+    def of(cls, footer: Mapping[bytes, bytes]) -> Calendar:
+        """By a footer's key-value metadata. Files of others are Gregorian, as Spark 4 takes
+        them by default."""
+        version = footer.get(b"org.apache.spark.version")
+        if version is None:
+            return cls()
+        zone = footer.get(b"org.apache.spark.timeZone", b"").decode(errors="replace")
+        moment = GREGORIAN_US if zone in _UTC else STANDARD_TIME_US
+        # Versions are compared as texts there, too.
+        old = version < b"3.0.0" or b"org.apache.spark.legacyDateTime" in footer
+        old_int96 = version < b"3.1.0" or b"org.apache.spark.legacyINT96" in footer
+        return cls(
+            GREGORIAN_DAY if old else None,
+            moment if old else None,
+            moment if old_int96 else None,
+        )
+
+    @property
+    def always(self) -> bool:
+        return self == Calendar()
+
+
+class ExactParquetFile:
+    """`pq.ParquetFile`, with dates and times as Spark reads them.
+
+    `schema` is the file's Arrow schema with INT96 as microseconds, `metadata` its footer.
+    """
+
+    def __init__(self, source: Any, *, resource: str, **options: Any) -> None:
+        """`resource` is the file's path, for messages; `options` are those of `pq.ParquetFile`,
+        as are the errors."""
+        self._source = source
+        self._resource = resource
+        self._options = options
+        self._file = pq.ParquetFile(source, coerce_int96_timestamp_unit="us", **options)
+        self.schema: pa.Schema = self._file.schema_arrow
+        self.metadata: Any = self._file.metadata
+        self._calendar = Calendar.of(self.metadata.metadata or {})
+        columns = self._file.schema
+        self._int96 = any(columns.column(i).physical_type == "INT96" for i in range(len(columns)))
+        if self._int96:
+            self._reopen()
+
+    def _reopen(self, **options: Any) -> None:
+        footer = int96.with_bytes(self.metadata) if self._int96 else self.metadata
+        self._source.seek(0)
+        self._file = pq.ParquetFile(self._source, metadata=footer, **{**self._options, **options})
+
+    def read_dictionary(self, columns: list[str]) -> None:
+        """Give these columns as dictionaries from now on."""
+        self._reopen(read_dictionary=columns)
+
+    def iter_batches(
+        self, *, places: Sequence[int] | None = None, **options: Any
+    ) -> Iterator[pa.RecordBatch]:
+        """As `pq.ParquetFile.iter_batches`, columns of the types in `schema`.
+
+        Args:
+            places: top-level columns to read, ascending, in place of `columns` by name: a name
+                with a dot says too little. Batches have them in this order.
+        Raises: UnsupportedFeature for a value that does not mean what it says.
+        """
+        if places is None:
+            batches = self._file.iter_batches(**options)
+        else:
+            starts = list(accumulate((_leaves(f.type) for f in self.schema), initial=0))
+            indices = [n for i in places for n in range(starts[i], starts[i + 1])]
+            batches = self._file.reader.iter_batches(
+                options.pop("batch_size"), column_indices=indices, **options
+            )
+        for batch in batches:
+            if not self._int96 and self._calendar.always:
+                yield batch
+                continue
+            names = batch.schema.names
+            fields = [
+                self.schema.field(name if places is None else places[i])
+                for i, name in enumerate(names)
+            ]
+            arrays = [
+                self._exact(array, field.type, field.name)
+                for array, field in zip(batch.columns, fields, strict=True)
+            ]
+            yield pa.RecordBatch.from_arrays(arrays, names=names)
+
+    def close(self) -> None:
+        self._file.close()
+
+    def _exact(self, array: Any, plain: pa.DataType, column: str) -> Any:
+        """The array with every INT96 in it as microseconds; `plain` is the type that it has in
+        `schema`."""
+        if pa.types.is_nested(array.type):
+            return self._nested(array, plain, column)
+        is_date = pa.types.is_date(plain)
+        first = self._calendar.date_from if is_date else self._calendar.timestamp_from
+        if not is_date and not pa.types.is_timestamp(plain):
+            return array
+        if array.type.equals(int96.RAW):
+            array = int96.micros(array, plain.tz, resource=self._resource, column=column)
+            first = self._calendar.int96_from
+        if first is not None and len(array) > array.null_count:
+            self._require_from(first, array, column)
+        return array
+
+    def _require_from(self, first: int, array: Any, column: str) -> None:
+        target = pa.date32() if pa.types.is_date(array.type) else pa.timestamp("us", array.type.tz)
+        limit = pa.scalar(first, target)
+        early = array.filter(pc.less(array, limit))
+        if len(early):
+            raise UnsupportedFeature(
+                "a data file holds a date or time of the Julian calendar or of local mean time",
+                resource=self._resource,
+                field=column,
+                found=_shown(early),
+                expected=f"values from {_shown(pa.array([first], target))} on: the file is from "
+                "Spark 2, or from a later one that was set to write in its way",
+                remedy="Let Spark 3 or later rewrite the file, such as by an UPDATE of its rows",
+            )
+
+    def _nested(self, array: Any, plain: pa.DataType, column: str) -> Any:
+        if not _has_times(plain):
+            return array
+        if array.offset:
+            # `from_arrays` refuses an offset into shared buffers.
+            array = pc.take(array, pa.array(range(len(array)), pa.int64()))
+        mask = array.is_null() if array.null_count else None
+        found = array.type
+
+        def exact(values: Any, field: pa.Field) -> Any:
+            return self._exact(values, field.type, f"{column}.{field.name}")
+
+        if pa.types.is_struct(found):
+            # Not all of them may have been asked for.
+            some = found.num_fields < plain.num_fields
+            children = [
+                exact(array.field(i), plain.field(found.field(i).name if some else i))
+                for i in range(found.num_fields)
+            ]
+            fields = [found.field(i).with_type(each.type) for i, each in enumerate(children)]
+            return pa.StructArray.from_arrays(children, fields=fields, mask=mask)
+        if pa.types.is_map(found):
+            keys, items = exact(array.keys, plain.key_field), exact(array.items, plain.item_field)
+            type_ = pa.map_(
+                found.key_field.with_type(keys.type), found.item_field.with_type(items.type)
+            )
+            return pa.MapArray.from_arrays(array.offsets, keys, items, type=type_, mask=mask)
+        values = exact(array.values, plain.value_field)
+        field = found.value_field.with_type(values.type)
+        if pa.types.is_large_list(found):
+            type_ = pa.large_list(field)
+            return pa.LargeListArray.from_arrays(array.offsets, values, type=type_, mask=mask)
+        return pa.ListArray.from_arrays(array.offsets, values, type=pa.list_(field), mask=mask)
+
+
+def _leaves(type_: pa.DataType) -> int:
+    """Columns that a value of this type has in a Parquet file."""
+    if isinstance(type_, pa.BaseExtensionType):
+        return _leaves(type_.storage_type)
+    if pa.types.is_nested(type_):
+        return sum(_leaves(type_.field(i).type) for i in range(type_.num_fields))
+    return 1
+
+
+def _has_times(type_: pa.DataType) -> bool:
+    if pa.types.is_nested(type_):
+        return any(_has_times(type_.field(i).type) for i in range(type_.num_fields))
+    return bool(pa.types.is_timestamp(type_) or pa.types.is_date(type_))
+
+
+def _shown(values: Any) -> str:
+    """The first value as a text; Python's own has no years before 1."""
+    return str(values.slice(0, 1).cast(pa.string())[0].as_py())

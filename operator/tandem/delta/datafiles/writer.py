@@ -1,0 +1,345 @@
+"""Data files of a table from Arrow record batches: streaming, cut at a target size, with stats.
+
+A file appears in the store when it is closed, whole, under its final unique path; nothing
+refers to it yet. This module must not touch the log.
+
+**Codec.** What the caller says, else the table's `delta.parquet.compression.codec` if set, else
+zstd at level 1: on columns like the flights' it is about a third smaller than snappy and costs a
+tenth more time; every reader of Parquet has had it for years.
+
+**Encoding overlaps decoding.** Row groups are encoded by a thread of the writer while the
+caller reads on; pyarrow releases the interpreter's lock in both.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Self
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tandem.delta.datafiles.conform import all_nullable, relabel
+from tandem.delta.datafiles.float_bounds import FloatBounds, paths_without_floats
+from tandem.delta.datafiles.footer import HeldTail, with_floats
+from tandem.delta.datafiles.reader import TableFormat
+from tandem.delta.datafiles.stats import from_footer
+from tandem.delta.schema import Field, to_arrow_field
+from tandem.errors import UnsupportedFeature
+from tandem.storage.store import Store
+
+CODEC = "delta.parquet.compression.codec"
+DEFAULT_CODEC = "zstd"
+_CODECS = {
+    "none": "none",
+    "uncompressed": "none",
+    "snappy": "snappy",
+    "gzip": "gzip",
+    "zstd": "zstd",
+    "lz4": "lz4",
+    "lz4_raw": "lz4",
+    "brotli": "brotli",
+}
+
+GROUP_ROWS = 1 << 20
+"""Rows of a row group at most."""
+GROUP_BYTES = 64 << 20
+"""Arrow bytes of a row group at most: two are in memory, one filled, one encoded."""
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenFile:
+    """A closed data file. `path` is relative to the root and decoded; `size` in bytes, `rows`
+    physical, `modified_ms` Unix milliseconds, `stats` Delta's JSON text."""
+
+    path: str
+    size: int
+    rows: int
+    modified_ms: int
+    stats: str
+    partition_values: Mapping[str, str | None] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class _Compression:
+    """pyarrow's name of a codec, and its level; None for its default."""
+
+    codec: str
+    level: int | None = None
+
+
+def codec_of(configuration: Mapping[str, str]) -> str:
+    """pyarrow's name of the codec that a table asks for. Raises: UnsupportedFeature."""
+    asked = configuration.get(CODEC, DEFAULT_CODEC).lower()
+    if asked not in _CODECS:
+        raise UnsupportedFeature(
+            "the table asks for a Parquet codec that Tandem does not write",
+            field=f"metaData.configuration.{CODEC}",
+            found=asked,
+            expected=", ".join(sorted(_CODECS)),
+            remedy=f"Set {CODEC} to one of them",
+        )
+    return _CODECS[asked]
+
+
+class ParquetDataWriter:
+    """Writes rows of one partition to one file, or several of about `target_size` bytes each.
+
+    Args:
+        prefix: folder of the files below the root; names are `part-<task>-<uuid4>.parquet`.
+        table: batches have the columns of `table.data_schema`, in that order.
+        partition_values: as they will be logged (physical names under column mapping).
+        target_size: bytes at which a file is closed and another begun; 0 for never. A file
+            overshoots by less than a row group.
+        task: number of the task, for people who look at file names.
+        dictionary: Parquet paths to encode with a dictionary; None lets the encoder try each.
+        codec: a Parquet codec (`_CODECS`) instead of the table's; "" for the table's.
+        codec_level: the codec's level; its own default otherwise.
+
+    Use as a context manager: an exception discards the file in the making.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        prefix: str,
+        table: TableFormat,
+        *,
+        partition_values: Mapping[str, str | None] | None = None,
+        target_size: int = 0,
+        task: int = 0,
+        dictionary: Sequence[str] | None = None,
+        codec: str = "",
+        codec_level: int | None = None,
+    ) -> None:
+        self._store = store
+        self._prefix = prefix.rstrip("/")
+        self._table = table
+        # All optional, as Spark writes them: what must not be null is checked before.
+        self._columns = all_nullable(table.data_schema).fields
+        self._names = [field.name for field in self._columns]
+        self._values = dict(partition_values or {})
+        self._target = target_size
+        self._task = task
+        self._codec = _Compression(
+            _CODECS[codec] if codec else codec_of(table.configuration), codec_level
+        )
+        self._dictionary = dictionary
+        self._schema: pa.Schema | None = None
+        self._pending: list[pa.RecordBatch] = []
+        self._pending_rows = 0
+        self._pending_bytes = 0
+        self._file: _OpenFile | None = None
+        self._done: list[WrittenFile] = []
+        self._encoder = ThreadPoolExecutor(1, "tandem-encode")
+        self._encoding: Future[None] | None = None
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Add rows; they keep their order. The columns must be the table's logical data columns
+        (without those of partitions) in its order. Raises: ValueError."""
+        if batch.num_rows == 0:
+            return
+        if batch.schema.names != self._names:
+            # By position alone, two columns of one type would be swapped in silence.
+            raise ValueError(f"columns {batch.schema.names} are not {self._names}")
+        self._pending.append(self._physical(batch))
+        self._pending_rows += batch.num_rows
+        self._pending_bytes += batch.nbytes
+        if self._pending_rows >= GROUP_ROWS or self._pending_bytes >= GROUP_BYTES:
+            self._flush()
+
+    def close(self) -> tuple[WrittenFile, ...]:
+        """Finish; the files in row order. No rows, no file."""
+        try:
+            self._flush()
+            self._wait()
+            self._encoder.submit(self._finish_file).result()
+        finally:
+            self._abort()
+        return tuple(self._done)
+
+    @property
+    def files(self) -> tuple[WrittenFile, ...]:
+        """What was written, once closed."""
+        return tuple(self._done)
+
+    def _physical(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Under physical names, every column in the encoding that the file was begun with."""
+        if self._schema is None:
+            self._schema = pa.schema(
+                [_file_field(f, batch.schema.field(i).type) for i, f in enumerate(self._columns)]
+            )
+        arrays = [
+            _encoded(batch.column(i), self._schema.field(i).type) for i in range(len(self._columns))
+        ]
+        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+
+    def _flush(self) -> None:
+        if not self._pending:
+            return
+        batches, self._pending = self._pending, []
+        self._pending_rows = self._pending_bytes = 0
+        self._wait()
+        self._encoding = self._encoder.submit(self._encode, batches)
+
+    def _wait(self) -> None:
+        if self._encoding is not None:
+            encoding, self._encoding = self._encoding, None
+            encoding.result()
+
+    def _encode(self, batches: list[pa.RecordBatch]) -> None:
+        table = pa.Table.from_batches(batches)
+        if any(pa.types.is_dictionary(f.type) for f in table.schema):
+            # The encoder keeps a dictionary only as long as it does not change.
+            table = table.unify_dictionaries()
+        if self._file is None:
+            name = f"{self._prefix}/part-{self._task:05d}-{uuid.uuid4()}.parquet"
+            self._file = _OpenFile(
+                self._store, name.lstrip("/"), table.schema, self._codec, self._dictionary
+            )
+        self._file.write(table)
+        if self._target and self._file.size >= self._target:
+            self._finish_file()
+
+    def _finish_file(self) -> None:
+        if self._file is None:
+            return
+        file, self._file = self._file, None
+        metadata, size = file.close()
+        self._done.append(
+            WrittenFile(
+                path=file.path,
+                size=size,
+                rows=metadata.num_rows,
+                modified_ms=time.time_ns() // 1_000_000,
+                stats=from_footer(
+                    metadata,
+                    self._table.data_schema,
+                    self._table.configuration,
+                    file.floats,
+                ),
+                partition_values=self._values,
+            )
+        )
+
+    def _abort(self) -> None:
+        self._encoder.shutdown(wait=True, cancel_futures=True)
+        if self._file is not None:
+            self._file.abort()
+            self._file = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if exc_type is None:
+            self.close()
+        else:
+            self._abort()
+
+
+class _OpenFile:
+    """One Parquet file in the making."""
+
+    def __init__(
+        self,
+        store: Store,
+        path: str,
+        schema: pa.Schema,
+        compression: _Compression,
+        dictionary: Sequence[str] | None,
+    ) -> None:
+        self.path = path
+        self.floats = FloatBounds()
+        self._metadata: list[Any] = []
+        bounded = paths_without_floats(schema)
+        self._sink: Any = store.open_output(path)
+        self._tail = HeldTail(self._sink)
+        self._writer = pq.ParquetWriter(
+            self._tail,
+            schema,
+            compression=compression.codec,
+            compression_level=compression.level,
+            use_dictionary=True if dictionary is None else list(dictionary),
+            # Those of floats come with the footer: Arrow's would hide NaN (`float_bounds`).
+            write_statistics=bounded,
+            # Ours is the logical schema in the log; Arrow's own would bring types that other
+            # readers do not expect back (dictionaries, large strings).
+            store_schema=False,
+            # As Spark writes them: up to 18 digits in 4 or 8 bytes, whose bounds and dictionaries
+            # are cheaper than those of byte arrays (a tenth of encoding lineitem).
+            store_decimal_as_integer=True,
+            metadata_collector=self._metadata,
+        )
+
+    @property
+    def size(self) -> int:
+        return int(self._sink.tell())
+
+    def write(self, table: pa.Table) -> None:
+        for start in range(0, table.num_rows, GROUP_ROWS):
+            group = table.slice(start, GROUP_ROWS)
+            self.floats.add(group)
+            self._writer.write_table(group, row_group_size=group.num_rows)
+
+    def close(self) -> tuple[Any, int]:
+        """(footer, size in bytes); the file is visible afterwards."""
+        self._tail.hold()
+        self._writer.close()
+        self._tail.release(lambda footer: with_floats(footer, self.floats))
+        size = self.size
+        self._sink.close()
+        return self._metadata[0], size
+
+    def abort(self) -> None:
+        self._writer.is_open = False
+        abort = getattr(self._sink, "abort", None)
+        if abort is not None:
+            abort()
+
+
+def _file_field(field_: Field, found: pa.DataType) -> pa.Field:
+    plain = to_arrow_field(field_, physical=True).with_nullable(True)
+    if pa.types.is_dictionary(found) and pa.types.is_string(plain.type):
+        return plain.with_type(pa.dictionary(pa.int32(), pa.string()))
+    return plain
+
+
+def _encoded(array: Any, target: pa.DataType) -> Any:
+    if array.type.equals(target):
+        return array
+    if pa.types.is_dictionary(target) and not pa.types.is_dictionary(array.type):
+        return array.dictionary_encode().cast(target)
+    if pa.types.is_dictionary(array.type):
+        return array.cast(target)
+    return relabel(array, target)
+
+
+def compact_columns(metadata: Any) -> list[str]:
+    """Parquet paths of the columns that a dictionary shrank in this file, to encode another of
+    the same data alike: trying a dictionary on a column of distinct values costs more than
+    writing it."""
+    if metadata.num_row_groups == 0:
+        return []
+    group = metadata.row_group(0)
+    widths = {"INT32": 4, "FLOAT": 4, "INT64": 8, "DOUBLE": 8}
+    chosen = []
+    for index in range(group.num_columns):
+        column = group.column(index)
+        if not column.has_dictionary_page:
+            continue
+        width = widths.get(column.physical_type, 8)
+        values = max(column.num_values, 1)
+        if column.total_uncompressed_size < 0.7 * width * values:
+            chosen.append(column.path_in_schema)
+    return chosen

@@ -1,0 +1,18 @@
+"""The transaction log of a table (protocol, "Delta Log Entries").
+
+Reads and writes below `_delta_log` only; never opens a data file.
+
+    delta_log         `DeltaLog`: read versions, commit the next one
+    listing           which commits and checkpoints there are
+    names             names of the objects in `_delta_log`
+    codec             the JSON text of commits and actions
+    commit            the `commitInfo` of our commits
+    replay            replay as a pure fold
+    files             the live files as an Arrow table
+    snapshot          the state of a table at a version
+    checkpoint_read   classic, multi-part and V2 checkpoints
+    checkpoint_write  classic V1 checkpoints
+    maintenance       checkpoint and clean-up after a commit
+    cleanup           removes expired parts of the log
+    timetravel        which version a time means
+"""

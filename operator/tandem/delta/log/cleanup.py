@@ -1,0 +1,134 @@
+"""Removing expired parts of the log (protocol, "Metadata Cleanup").
+
+What goes lies before the newest complete checkpoint that is itself older than the retention;
+that checkpoint, its commit and everything after stay, and the checkpoint is read before anything
+is removed. Commits go before checkpoints and oldest first, so that a clean-up that is killed
+leaves a log that just begins later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tandem.delta.log import checkpoint_read, names
+from tandem.delta.log.listing import Checkpoint, Listing, read_log
+from tandem.delta.log.names import LogFileKind
+from tandem.delta.log.snapshot import Snapshot
+from tandem.delta.log.timetravel import monotone
+from tandem.delta.properties import cleans_log, log_retention_ms
+from tandem.errors import CorruptLog
+from tandem.storage.store import ObjectMeta, Store
+
+_DAY_MS = 86_400_000
+
+
+@dataclass(frozen=True, slots=True)
+class CleanupPlan:
+    """What a clean-up would remove, in order; `keep_from` is the oldest version that stays."""
+
+    keep_from: int
+    paths: tuple[str, ...]
+
+
+def plan_cleanup(
+    store: Store, snapshot: Snapshot, *, now_ms: int, in_use_from: int | None = None
+) -> CleanupPlan | None:
+    """What may go, None if nothing.
+
+    Args:
+        snapshot: the latest one: its properties decide.
+        now_ms: Unix milliseconds; the retention counts back from here to midnight UTC.
+        in_use_from: the oldest version whose commits a running operation still needs.
+    Raises: ValueError (a property makes no sense), CorruptLog (the checkpoint to rely on cannot
+        be read), StorageError.
+    """
+    if not cleans_log(snapshot.configuration):
+        return None
+    if "checkpointProtection" in snapshot.protocol.writer_features:
+        return None  # its rules ask for history that we may not understand
+    cutoff = now_ms - log_retention_ms(snapshot.configuration)
+    cutoff -= cutoff % _DAY_MS
+    listing = read_log(store)
+    base = _cutoff_checkpoint(listing, cutoff, in_use_from)
+    if base is None:
+        return None
+    paths = tuple(_expired(store, base.version, cutoff))
+    if not paths:
+        return None
+    checkpoint_read.read(store, base)
+    return CleanupPlan(base.version, paths)
+
+
+def clean(store: Store, snapshot: Snapshot, *, now_ms: int, in_use_from: int | None = None) -> int:
+    """Remove what `plan_cleanup` names, then sidecars that no checkpoint refers to any more.
+    Returns how many objects went. Raises: as `plan_cleanup`."""
+    plan = plan_cleanup(store, snapshot, now_ms=now_ms, in_use_from=in_use_from)
+    if plan is None:
+        return 0
+    for path in plan.paths:
+        store.delete([path])
+    sidecars = list(_orphaned_sidecars(store, now_ms))
+    store.delete(sidecars)
+    return len(plan.paths) + len(sidecars)
+
+
+def _cutoff_checkpoint(
+    listing: Listing, cutoff_ms: int, in_use_from: int | None
+) -> Checkpoint | None:
+    """The newest checkpoint not newer than the newest commit not newer than the cut-off."""
+    versions = sorted(listing.commits)
+    times = monotone([listing.commits[v].modified_ms for v in versions])
+    old = [v for v, time in zip(versions, times, strict=True) if time <= cutoff_ms]
+    if not old:
+        return None
+    limit = old[-1] if in_use_from is None else min(old[-1], in_use_from)
+    usable = [
+        c
+        for c in listing.checkpoints
+        # Its commit must be there too: a checkpoint keeps no commitInfo.
+        if c.version <= limit and c.version in listing.commits
+    ]
+    return usable[-1] if usable else None
+
+
+def _expired(store: Store, keep_from: int, cutoff_ms: int) -> Iterator[str]:
+    commits: list[str] = []
+    beside: list[str] = []
+    checkpoints: list[str] = []
+    for meta in store.list(names.LOG):
+        file = names.parse(meta.path.rsplit("/", 1)[-1])
+        if file is None or meta.path.count("/") != 1:
+            continue
+        compacted = file.kind is LogFileKind.COMPACTED and file.version <= keep_from
+        if file.version >= keep_from and not compacted:
+            continue
+        if meta.modified_ms > cutoff_ms:
+            continue  # never newer than the retention, whatever its version
+        match file.kind:
+            case LogFileKind.COMMIT:
+                commits.append(meta.path)
+            case LogFileKind.CHECKSUM | LogFileKind.COMPACTED:
+                beside.append(meta.path)
+            case _:
+                checkpoints.append(meta.path)
+    yield from commits
+    yield from beside
+    yield from checkpoints
+
+
+def _orphaned_sidecars(store: Store, now_ms: int) -> Iterator[str]:
+    """Sidecars older than a day (of midnight UTC, as checkpoints may be in the making) that no
+    remaining checkpoint names; none while any checkpoint cannot be read."""
+    limit = now_ms - _DAY_MS
+    limit -= limit % _DAY_MS
+    old: list[ObjectMeta] = [m for m in store.list(names.SIDECARS) if m.modified_ms < limit]
+    if not old:
+        return
+    used: set[str] = set()
+    for checkpoint in read_log(store).checkpoints:
+        try:
+            used |= set(checkpoint_read.sidecar_paths(store, checkpoint))
+        except CorruptLog:
+            return
+    yield from (m.path for m in old if m.path not in used)

@@ -1,0 +1,376 @@
+"""`DeltaLog`: the transaction log of one table, read and written through the store port.
+
+Finds the newest usable checkpoint, replays what follows, and commits by put-if-absent. What the
+actions mean is decided in the pure modules beside this one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+from tandem.delta import protocol
+from tandem.delta.actions import Action, Commit, CommitInfo
+from tandem.delta.log import checkpoint_read, codec, names, timetravel
+from tandem.delta.log import files as files_
+from tandem.delta.log.listing import Checkpoint, Listing, read_hint, read_log
+from tandem.delta.log.replay import EMPTY, fold
+from tandem.delta.log.snapshot import LogPosition, Snapshot, in_commit_timestamps
+from tandem.errors import (
+    AlreadyExists,
+    CorruptLog,
+    LogGap,
+    ObjectNotFound,
+    OutcomeUnknown,
+    TableNotFound,
+    VersionNotFound,
+)
+from tandem.storage.store import ObjectMeta, Store
+
+
+class DeltaLog:
+    """The log of the table at a store's root. Holds no state between calls: thread-safe.
+
+    `parallel_reads` commits are read at once; 1 keeps the order of store calls deterministic.
+    """
+
+    def __init__(self, store: Store, *, parallel_reads: int = 8) -> None:
+        self._store = store
+        self._parallel = parallel_reads
+
+    @property
+    def store(self) -> Store:
+        return self._store
+
+    # Reading
+
+    def exists(self) -> bool:
+        """Whether there is a table at all."""
+        return self._list(0).latest >= 0
+
+    def latest_version(self, hint: int | None = None) -> int:
+        """The newest version.
+
+        Args:
+            hint: a version that existed a while ago, so that only what follows is listed.
+        Raises: TableNotFound.
+        """
+        return self._latest_listing(hint).latest
+
+    def snapshot(self, version: int | None = None, *, timestamp_ms: int | None = None) -> Snapshot:
+        """The table at a version, or at the newest version not after a time (Unix
+        milliseconds), or now.
+
+        A time after the last commit means the latest version, as in delta-rs.
+        Raises: TableNotFound, VersionNotFound, CorruptLog, UnsupportedFeature.
+        """
+        if timestamp_ms is not None:
+            if version is not None:
+                raise ValueError("a version and a timestamp exclude each other")
+            version = self._version_at(timestamp_ms)
+        try:
+            loaded = self._load(version)
+        except ObjectNotFound:
+            # A clean-up ran between our listing and our reading: once more, on a new listing.
+            loaded = self._load(version)
+        protocol.check_readable(loaded.protocol, loaded.metadata, resource=self._store.location)
+        return loaded
+
+    def update(self, snapshot: Snapshot) -> Snapshot:
+        """The latest version, by reading only the commits after `snapshot`. Falls back to a full
+        load when the log was cleaned beyond it or replaced. Raises: as `snapshot()`."""
+        listing = self._list(snapshot.version)
+        here = listing.commits.get(snapshot.version)
+        newest = max(listing.commits, default=-1)
+        if (
+            here is None
+            or snapshot.position != _position(here)
+            or listing.missing(snapshot.version + 1, newest) is not None
+        ):
+            return self.snapshot()
+        later = range(snapshot.version + 1, newest + 1)
+        try:
+            commits = self._read([listing.commits[v] for v in later])
+        except ObjectNotFound:
+            return self.snapshot()
+        if not commits:
+            return snapshot
+        advanced = snapshot.advance(commits, _position(listing.commits[newest]))
+        advanced = self._with_time(advanced)
+        protocol.check_readable(advanced.protocol, advanced.metadata, resource=self._store.location)
+        return advanced
+
+    def commits(self, first: int, last: int) -> list[Commit]:
+        """Versions `first` to `last`, both included, oldest first.
+
+        Raises: LogGap if clean-up removed some (its `first_available` is the first version from
+        which the commits run on to `last`), VersionNotFound if `last` does not exist yet.
+        """
+        if first > last:
+            return []
+        listing = self._list(first)
+        if last > listing.latest:
+            raise self._no_version(last, self._list(0))
+        metas: list[ObjectMeta] = []
+        for version in range(last, first - 1, -1):
+            meta = listing.commits.get(version)
+            if meta is None:
+                raise self._gap(first, version)
+            metas.append(meta)
+        try:
+            return self._read(metas[::-1])
+        except ObjectNotFound:
+            # Removed since the listing; the next listing says which.
+            left = self._list(first).commits
+            missing = [v for v in range(first, last + 1) if v not in left]
+            raise self._gap(first, max(missing, default=last)) from None
+
+    def commit(self, version: int) -> Commit | None:
+        """One version's commit, None if there is no such file."""
+        path = names.commit_path(version)
+        try:
+            data = self._store.get(path)
+            meta = self._store.head(path)
+        except ObjectNotFound:
+            return None
+        return codec.decode_commit(version, data, path=path, modified_ms=meta.modified_ms)
+
+    def versions(self) -> tuple[int, int]:
+        """The oldest version that can be rebuilt, and the newest. Raises: TableNotFound."""
+        listing = self._latest_listing(None, start=0)
+        return listing.earliest, listing.latest
+
+    # Writing
+
+    def put_commit(self, version: int, actions: Sequence[Action], *, token: str) -> None:
+        """Publish a commit as `version`, if that is free.
+
+        The first action must be the `CommitInfo`; `token` is added to it as `txnId`. A token
+        stands for one content: a rebased commit takes a new one. Returns when the version is
+        ours, also when the answer of the put was lost, or a retry within the client met its own
+        first try.
+
+        Raises:
+            AlreadyExists: the version is somebody else's.
+            OutcomeUnknown: the answer was lost and there is no such object *yet*; the put may
+                still arrive, so call again with the same token, or look with `find_commit`.
+        """
+        if not actions or not isinstance(actions[0], CommitInfo):
+            raise ValueError("a commit begins with its commitInfo")
+        info = CommitInfo({**actions[0].body, "txnId": token})
+        path = names.commit_path(version)
+        try:
+            self._store.put_if_absent(path, codec.encode_commit([info, *actions[1:]]))
+        except AlreadyExists:
+            if not self.find_commit(version, token):
+                raise
+        except OutcomeUnknown:
+            try:
+                ours = self._token_of(version) == token
+            except ObjectNotFound:
+                ours = None
+            if ours is None:
+                raise
+            if not ours:
+                raise AlreadyExists(
+                    f"version {version} was committed by another writer",
+                    resource=f"{self._store.location}/{path}",
+                ) from None
+
+    def find_commit(self, version: int, token: str) -> bool:
+        """Whether `version` exists and carries our token. False says nothing about a put whose
+        outcome is unknown and that may still arrive."""
+        try:
+            return self._token_of(version) == token
+        except ObjectNotFound:
+            return False
+
+    # Inside
+
+    def _token_of(self, version: int) -> str:
+        path = names.commit_path(version)
+        data = self._store.get(path)
+        info = codec.decode_commit(version, data, path=path, modified_ms=0).info
+        return info.txn_id if info else ""
+
+    def _list(self, start: int) -> Listing:
+        return read_log(self._store, start)
+
+    def _latest_listing(self, hint: int | None, *, start: int | None = None) -> Listing:
+        if start is None:
+            start = hint if hint is not None else read_hint(self._store) or 0
+        listing = self._list(start)
+        if listing.latest < 0 and start:
+            listing = self._list(0)
+        if listing.latest < 0:
+            raise TableNotFound(
+                "there is no Delta table",
+                resource=self._store.location,
+                field=names.LOG,
+                found="no commit and no checkpoint",
+                expected="a Delta log",
+                remedy="Check the location, or give the LakeTable a `create` section",
+            )
+        return listing
+
+    def _load(self, version: int | None) -> Snapshot:
+        hint = read_hint(self._store) or 0
+        start = hint if version is None or hint <= version else 0
+        listing = self._latest_listing(None, start=start)
+        if start and listing.start:
+            try:
+                return self._build(listing, version)
+            except (CorruptLog, VersionNotFound):
+                # The hint may be what is wrong: judge on the whole log.
+                listing = self._list(0)
+        return self._build(listing, version)
+
+    def _build(self, listing: Listing, version: int | None) -> Snapshot:
+        target = listing.latest if version is None else version
+        if target > listing.latest or target < 0:
+            raise self._no_version(target, listing)
+        first_error: CorruptLog | None = None
+        for checkpoint in reversed(listing.checkpoints):
+            if checkpoint.version > target:
+                continue
+            if listing.missing(checkpoint.version + 1, target) is not None:
+                # Older checkpoints need even more commits.
+                break
+            try:
+                return self._from_checkpoint(listing, checkpoint, target)
+            except CorruptLog as error:
+                first_error = first_error or error
+        if listing.missing(0, target) is None:
+            return self._from_commits(listing, target)
+        if first_error is not None:
+            raise first_error
+        bases = [c.version for c in listing.checkpoints if c.version <= target]
+        if not bases and listing.earliest > target:
+            raise self._no_version(target, listing)
+        missing = listing.missing(max(bases, default=-1) + 1, target)
+        raise CorruptLog(
+            f"version {target} cannot be rebuilt: a commit is missing",
+            resource=self._store.location,
+            field=names.commit_path(missing or 0),
+            found="no such object",
+            expected="every version after the last checkpoint",
+            remedy="Restore the missing file, or read another version",
+        )
+
+    def _from_commits(self, listing: Listing, target: int) -> Snapshot:
+        commits = self._read([listing.commits[v] for v in range(target + 1)])
+        state = fold(EMPTY, commits)
+        for found, kind in ((state.protocol, "protocol"), (state.metadata, "metaData")):
+            if found is None:
+                raise CorruptLog(
+                    f"the log has no {kind}",
+                    resource=self._store.location,
+                    field=kind,
+                    found=f"none in versions 0 to {target}",
+                    expected="one in version 0",
+                    remedy="This is no complete Delta table: restore its first commit",
+                )
+        assert state.protocol is not None
+        assert state.metadata is not None
+        last = commits[-1]
+        return self._with_time(
+            Snapshot(
+                location=self._store.location,
+                version=target,
+                timestamp_ms=last.timestamp_ms,
+                metadata=state.metadata,
+                protocol=state.protocol,
+                txns=state.txns,
+                domains=state.live_domains,
+                files=files_.from_adds(list(state.live.values())),
+                info=last.info,
+                position=_position(listing.commits[target]),
+            )
+        )
+
+    def _from_checkpoint(self, listing: Listing, checkpoint: Checkpoint, target: int) -> Snapshot:
+        try:
+            content = checkpoint_read.read(self._store, checkpoint)
+        except ObjectNotFound as error:
+            raise CorruptLog(
+                "the checkpoint is gone", resource=error.resource, field=str(checkpoint.version)
+            ) from error
+        # The commit at the checkpoint's version still tells its time and provenance.
+        own = listing.commits.get(checkpoint.version)
+        info, timestamp = None, checkpoint.files[0].modified_ms
+        if own is not None:
+            timestamp = own.modified_ms
+        metadata, protocol_ = content.state.metadata, content.state.protocol
+        assert metadata is not None
+        assert protocol_ is not None
+        if own is not None and target == checkpoint.version:
+            commit = self._read([own])[0]
+            info, timestamp = commit.info, commit.timestamp_ms
+        base = Snapshot(
+            location=self._store.location,
+            version=checkpoint.version,
+            timestamp_ms=timestamp,
+            metadata=metadata,
+            protocol=protocol_,
+            txns=content.state.txns,
+            domains=content.state.live_domains,
+            files=content.files,
+            info=info,
+            position=_position(own) if own else None,
+            checkpoint_version=checkpoint.version,
+        )
+        later = range(checkpoint.version + 1, target + 1)
+        commits = self._read([listing.commits[v] for v in later])
+        if commits:
+            base = base.advance(commits, _position(listing.commits[target]))
+        return self._with_time(base)
+
+    def _with_time(self, snapshot: Snapshot) -> Snapshot:
+        """A stray inCommitTimestamp in a table without them is no time: take the file's."""
+        if snapshot.position is None or in_commit_timestamps(snapshot.metadata):
+            return snapshot
+        return replace(snapshot, timestamp_ms=snapshot.position.modified_ms)
+
+    def _read(self, metas: Sequence[ObjectMeta]) -> list[Commit]:
+        if self._parallel > 1 and len(metas) > 4:
+            with ThreadPoolExecutor(self._parallel) as pool:
+                return list(pool.map(self._read_one, metas))
+        return [self._read_one(meta) for meta in metas]
+
+    def _read_one(self, meta: ObjectMeta) -> Commit:
+        file = names.parse(meta.path.rsplit("/", 1)[-1])
+        assert file is not None  # only listed commits come here
+        data = self._store.get(meta.path)
+        return codec.decode_commit(file.version, data, path=meta.path, modified_ms=meta.modified_ms)
+
+    def _version_at(self, timestamp_ms: int) -> int:
+        listing = self._latest_listing(None, start=0)
+        return timetravel.version_at(
+            listing, self._load(None), timestamp_ms, lambda metas: self._read(list(metas))
+        )
+
+    def _no_version(self, version: int, listing: Listing) -> VersionNotFound:
+        return VersionNotFound(
+            f"there is no version {version}",
+            resource=self._store.location,
+            field="version",
+            found=version,
+            expected=f"a version from {listing.earliest} to {listing.latest}",
+            remedy="Older versions end with log clean-up, newer ones are not committed yet",
+        )
+
+    def _gap(self, first: int, missing: int) -> LogGap:
+        return LogGap(
+            f"version {missing} is no longer in the log",
+            resource=self._store.location,
+            field=names.commit_path(missing),
+            found=f"commits from version {missing + 1}",
+            expected=f"every commit from version {first}",
+            remedy="Log clean-up removed it; a longer delta.logRetentionDuration keeps more",
+            first_available=missing + 1,
+        )
+
+
+def _position(meta: ObjectMeta) -> LogPosition:
+    return LogPosition(meta.modified_ms, meta.size)

@@ -1,0 +1,151 @@
+"""The working set as an Arrow table: one row a live file, one chunk a batch of the log.
+
+A million files are a dozen Arrow buffers, not a million Python objects: only rows that somebody
+asks for become `AddFile`s. `path` is the logged (percent-encoded) path. No I/O here.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tandem.delta.actions import AddFile
+from tandem.delta.log.codec import decode_deletion_vector, encode_deletion_vector
+from tandem.delta.log.replay import FileKey
+
+STRINGS = pa.map_(pa.string(), pa.string())
+
+DELETION_VECTOR = pa.struct(
+    [
+        ("storageType", pa.string()),
+        ("pathOrInlineDv", pa.string()),
+        ("offset", pa.int32()),
+        ("sizeInBytes", pa.int32()),
+        ("cardinality", pa.int64()),
+    ]
+)
+
+# The protocol's names of the fields that `AddFile` keeps in `extra` but a checkpoint has as
+# columns of their own.
+EXTRA_COLUMNS = {
+    "base_row_id": ("baseRowId", pa.int64()),
+    "default_row_commit_version": ("defaultRowCommitVersion", pa.int64()),
+    "clustering_provider": ("clusteringProvider", pa.string()),
+}
+
+SCHEMA = pa.schema(
+    [
+        ("path", pa.string()),
+        ("partition_values", STRINGS),
+        ("size", pa.int64()),
+        ("modified_ms", pa.int64()),
+        ("data_change", pa.bool_()),
+        ("stats", pa.string()),
+        ("tags", STRINGS),
+        ("deletion_vector", DELETION_VECTOR),
+        *((name, type_) for name, (_, type_) in EXTRA_COLUMNS.items()),
+        ("extra", pa.string()),
+    ]
+)
+"""`size` in bytes, `modified_ms` in Unix milliseconds, `stats` JSON text as logged (made from
+`stats_parsed` where a checkpoint has only that), `extra` JSON text of unknown fields or null."""
+
+EMPTY = SCHEMA.empty_table()
+
+
+def from_adds(adds: Sequence[AddFile]) -> pa.Table:
+    """One row for each action, in the order given."""
+    if not adds:
+        return EMPTY
+    known = {field for field, _ in EXTRA_COLUMNS.values()}
+    rest = [{k: v for k, v in add.extra.items() if k not in known} for add in adds]
+    columns: dict[str, list[Any]] = {
+        "path": [a.logged_path for a in adds],
+        "partition_values": [list(a.partition_values.items()) for a in adds],
+        "size": [a.size for a in adds],
+        "modified_ms": [a.modified_ms for a in adds],
+        "data_change": [a.data_change for a in adds],
+        "stats": [a.stats for a in adds],
+        "tags": [list(a.tags.items()) or None for a in adds],
+        "deletion_vector": [
+            encode_deletion_vector(a.deletion_vector) if a.deletion_vector else None for a in adds
+        ],
+        "extra": [json.dumps(r, separators=(",", ":")) if r else None for r in rest],
+    }
+    for name, (field, _) in EXTRA_COLUMNS.items():
+        columns[name] = [a.extra.get(field) for a in adds]
+    return pa.table([pa.array(columns[f.name], f.type) for f in SCHEMA], schema=SCHEMA)
+
+
+def to_adds(table: pa.Table, *, batch: int = 4096) -> Iterator[AddFile]:
+    """The rows as actions, a batch at a time."""
+    for piece in table.to_batches(max_chunksize=batch):
+        for row in piece.to_pylist(maps_as_pydicts="strict"):
+            yield _to_add(row)
+
+
+def _to_add(row: dict[str, Any]) -> AddFile:
+    extra: dict[str, Any] = json.loads(row["extra"]) if row["extra"] else {}
+    for name, (field, _) in EXTRA_COLUMNS.items():
+        if row[name] is not None:
+            extra[field] = row[name]
+    dv = row["deletion_vector"]
+    return AddFile(
+        logged_path=row["path"],
+        partition_values=row["partition_values"] or {},
+        size=row["size"],
+        modified_ms=row["modified_ms"],
+        data_change=row["data_change"],
+        stats=row["stats"],
+        tags=row["tags"] or {},
+        deletion_vector=decode_deletion_vector(dv) if dv else None,
+        extra=extra,
+    )
+
+
+def with_paths(table: pa.Table, paths: Iterable[str]) -> pa.Table:
+    """The rows whose logged path is among `paths`."""
+    wanted = pa.array(list(paths), pa.string())
+    if not len(wanted) or not table.num_rows:
+        return table.slice(0, 0)
+    return table.filter(pc.is_in(table["path"], value_set=wanted))
+
+
+def hide(table: pa.Table, keys: Iterable[FileKey]) -> pa.Table:
+    """The rows whose key is not among `keys`: an anti-join that leaves chunks without such rows
+    as they are, and looks only at rows whose path is named at all one by one."""
+    hidden = set(keys)
+    if not hidden or not table.num_rows:
+        return table
+    paths = pa.array({path for path, _ in hidden}, pa.string())
+    batches = [_hide_in(batch, hidden, paths) for batch in table.to_batches()]
+    return pa.Table.from_batches(batches, schema=table.schema)
+
+
+def _hide_in(batch: pa.RecordBatch, hidden: set[FileKey], paths: pa.Array) -> pa.RecordBatch:
+    suspects = pc.indices_nonzero(pc.is_in(batch.column("path"), value_set=paths))
+    if not len(suspects):
+        return batch
+    named = batch.select(["path", "deletion_vector"]).take(suspects).to_pylist()
+    keep = [True] * batch.num_rows
+    for index, row in zip(suspects.to_pylist(), named, strict=True):
+        keep[index] = (row["path"], _dv_id(row["deletion_vector"])) not in hidden
+    return batch.filter(pa.array(keep))
+
+
+def _dv_id(body: dict[str, Any] | None) -> str | None:
+    return decode_deletion_vector(body).unique_id if body else None
+
+
+def combine(tables: Sequence[pa.Table], *, most_chunks: int = 64) -> pa.Table:
+    """The tables one after another; many small chunks are merged, since each costs every scan."""
+    table = pa.concat_tables(tables)
+    if table.column(0).num_chunks > most_chunks:
+        small = sum(1 for c in table.column(0).chunks if len(c) < 4096)
+        if small > most_chunks // 2:
+            return table.combine_chunks()
+    return table

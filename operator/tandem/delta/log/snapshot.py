@@ -1,0 +1,174 @@
+"""The state of a table at one version: columnar files, and the few other actions.
+
+Immutable; made by `tandem.delta.log.delta_log`. Nothing here does I/O.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tandem.delta import schema as schema_
+from tandem.delta import stats as stats_
+from tandem.delta.actions import (
+    AddFile,
+    Commit,
+    CommitInfo,
+    DomainMetadata,
+    Metadata,
+    Protocol,
+    Txn,
+)
+from tandem.delta.log import files as files_
+from tandem.delta.log.replay import Replay, fold
+from tandem.errors import CorruptLog
+
+IN_COMMIT_TIMESTAMPS = "delta.enableInCommitTimestamps"
+
+
+@dataclass(frozen=True)
+class LogPosition:
+    """The commit file that a snapshot ends with, to notice a log that was replaced under us.
+    None where that file is gone and only a checkpoint is left."""
+
+    modified_ms: int
+    size: int
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A table's state at `version`.
+
+    `files` has one row a live file (columns: `tandem.delta.log.files.SCHEMA`), in no order that
+    means anything. `timestamp_ms` is the version's time in Unix milliseconds: its in-commit
+    timestamp where the table has them, else the commit file's modification time. `info` is the
+    commitInfo of this very version, if its commit file was read.
+    """
+
+    location: str
+    version: int
+    timestamp_ms: int
+    metadata: Metadata
+    protocol: Protocol
+    txns: Mapping[str, Txn]
+    domains: Mapping[str, DomainMetadata]
+    files: pa.Table
+    info: CommitInfo | None = None
+    position: LogPosition | None = field(default=None, compare=False)
+    checkpoint_version: int | None = field(default=None, compare=False)
+
+    @cached_property
+    def schema(self) -> schema_.StructType:
+        """The table's schema, parsed. Raises: CorruptLog."""
+        return schema_.parse(self.metadata.schema_string, resource=self.location)
+
+    @property
+    def partition_columns(self) -> tuple[str, ...]:
+        return self.metadata.partition_columns
+
+    @property
+    def configuration(self) -> Mapping[str, str]:
+        return self.metadata.configuration
+
+    @property
+    def num_files(self) -> int:
+        return int(self.files.num_rows)
+
+    @cached_property
+    def size_bytes(self) -> int:
+        return int(pc.sum(self.files["size"]).as_py() or 0)
+
+    @cached_property
+    def num_records(self) -> pa.ChunkedArray:
+        """int64, aligned with `files`: physical rows of each file by its statistics, null where
+        they are absent."""
+        return stats_.num_records(self.files["stats"])
+
+    @cached_property
+    def num_deleted(self) -> pa.ChunkedArray:
+        """int64, aligned with `files`: rows that the file's deletion vector hides; 0 without."""
+        cardinality = pc.struct_field(self.files["deletion_vector"], "cardinality")
+        return pc.fill_null(cardinality, 0)
+
+    @property
+    def in_commit_timestamps(self) -> bool:
+        return in_commit_timestamps(self.metadata)
+
+    def file(self, logged_path: str) -> AddFile | None:
+        """The live file at a logged path."""
+        return self.files_by_path([logged_path]).get(logged_path)
+
+    def files_by_path(self, paths: Iterable[str]) -> dict[str, AddFile]:
+        """The live ones of these logged paths, in one pass over the column.
+
+        Raises: CorruptLog if one of them is live twice.
+        """
+        found = files_.with_paths(self.files, paths)
+        self._require_once(found)
+        return {add.logged_path: add for add in files_.to_adds(found)}
+
+    def require_unique_paths(self) -> None:
+        """A file may be live only once (protocol, "Add File and Remove File"). A reader can show
+        such a table, but whoever changes it would change one of the two and not the other.
+
+        Raises: CorruptLog.
+        """
+        self._require_once(self.files)
+
+    def _require_once(self, files: pa.Table) -> None:
+        if pc.count_distinct(files["path"]).as_py() == files.num_rows:
+            return
+        counts = pc.value_counts(files["path"].combine_chunks())
+        twice = next(entry["values"] for entry in counts.to_pylist() if entry["counts"] > 1)
+        raise CorruptLog(
+            "a data file is live more than once, with different deletion vectors",
+            resource=self.location,
+            field=twice,
+            found=f"several add actions as of version {self.version}",
+            expected="a remove action of the former, whenever another vector is added",
+            remedy="Some writer broke the log: restore the version before it did",
+        )
+
+    def adds(self) -> Iterator[AddFile]:
+        """All live files, made a batch at a time: for small tables, or to stream through."""
+        return files_.to_adds(self.files)
+
+    def replay(self) -> Replay:
+        """The state without its files, to fold further commits onto."""
+        return Replay(self.protocol, self.metadata, self.txns, self.domains)
+
+    def advance(self, commits: Iterable[Commit], position: LogPosition | None) -> Snapshot:
+        """This state followed by the commits, which must be the versions right after it."""
+        later = list(commits)
+        if not later:
+            return self
+        expected = list(range(self.version + 1, self.version + 1 + len(later)))
+        if [c.version for c in later] != expected:
+            raise ValueError(f"commits {[c.version for c in later]} do not follow {self.version}")
+        state = fold(self.replay(), later)
+        assert state.metadata is not None
+        assert state.protocol is not None
+        kept = files_.hide(self.files, state.files)
+        added = files_.from_adds(list(state.live.values()))
+        last = later[-1]
+        return Snapshot(
+            location=self.location,
+            version=last.version,
+            timestamp_ms=last.timestamp_ms,
+            metadata=state.metadata,
+            protocol=state.protocol,
+            txns=state.txns,
+            domains=state.live_domains,
+            files=files_.combine([kept, added]),
+            info=last.info,
+            position=position,
+            checkpoint_version=self.checkpoint_version,
+        )
+
+
+def in_commit_timestamps(metadata: Metadata) -> bool:
+    return metadata.configuration.get(IN_COMMIT_TIMESTAMPS, "").lower() == "true"

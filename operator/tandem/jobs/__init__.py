@@ -1,0 +1,8 @@
+"""What engine and jobs exchange: persisted formats, and the port that starts jobs.
+
+Knows neither Spark nor Kubernetes. Older versions' files are read by these models, so fields are
+added and never change their meaning.
+
+    formats  what a job reads and what it writes as its result
+    runner   `JobRunner`: start, watch and stop jobs
+"""

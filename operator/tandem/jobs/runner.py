@@ -1,0 +1,81 @@
+"""The port through which the engine starts and watches jobs.
+
+Implementations: a local `spark-submit` process (`tandem.spark.launch.local`), a `SparkApplication`
+in a cluster (`tandem.kube.controllers.operation.spark_jobs`); in tests a shared session in the
+same process. The truth about success is the result file, never the state reported here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Protocol
+
+from tandem.errors import Reason
+
+
+class JobPhase(StrEnum):
+    STARTING = "Starting"
+    RUNNING = "Running"
+    ENDED = "Ended"  # exit code 0; look for the result
+    FAILED = "Failed"
+    UNKNOWN = "Unknown"  # not started by this runner, or forgotten
+
+
+@dataclass(frozen=True, slots=True)
+class JobStatus:
+    """`message` is one line for people; `log` says where the whole output is. `reason` tells
+    failures apart, as far as the runner can; `transient` says whether another attempt may help
+    (of a job that failed)."""
+
+    phase: JobPhase
+    message: str = ""
+    log: str = ""
+    reason: Reason | None = None
+    transient: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class JobRequest:
+    """`name` is deterministic per attempt; `app` is a file of `spark_apps/` without suffix;
+    `location` and `spec_path` say where `job.json` lies. Resources are hints: cores and
+    memory in bytes; `input_bytes` is what the job will read, 0 if unknown (small); `tasks` is
+    into how many parts its work falls, 0 if unknown. `environ` is added to the environment of
+    a local process: credentials go there and nowhere else. `allowed_locations`: below what the job
+    may read, () for anywhere; an argument, since whoever can write to the table's folder could
+    change it in `job.json`."""
+
+    name: str
+    app: str
+    location: str
+    spec_path: str
+    storage_options: tuple[tuple[str, str], ...] = ()
+    cores: int = 2
+    memory_bytes: int = 0
+    input_bytes: int = 0
+    tasks: int = 0
+    operation_id: str = ""
+    attempt: int = 0
+    allowed_locations: tuple[str, ...] = ()
+    environ: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+
+    def arguments(self) -> list[str]:
+        """What the application is called with. Nothing secret."""
+        options = [f"{key}={value}" for key, value in self.storage_options]
+        return [
+            *("--location", self.location, "--spec", self.spec_path),
+            *(word for option in options for word in ("--option", option)),
+            *(word for prefix in self.allowed_locations for word in ("--allowed", prefix)),
+        ]
+
+
+class JobRunner(Protocol):
+    def start(self, request: JobRequest) -> None:
+        """Start, or do nothing if a job of that name was started. Raises `SparkMissing`."""
+        ...
+
+    def status(self, name: str) -> JobStatus: ...
+
+    def stop(self, name: str) -> None:
+        """Kill and reap; no error if it has ended."""
+        ...

@@ -1,0 +1,450 @@
+"""A small client of the Kubernetes API: what we need of it, typed errors, patient retries.
+
+One `Api` belongs to one event loop. Objects are plain dictionaries. Must not know what a
+resource means.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import socket
+import weakref
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import aiohttp
+import kopf
+
+from tandem.kube.client import credentials, json_depth
+
+Json = dict[str, Any]
+_BACKOFF_S = (0.1, 0.3, 0.7, 1.5, 3.0, 5.0)
+_FORBIDDEN_S = 10.0
+_RETRIED = frozenset({429, 500, 502, 503, 504})
+_MERGE = "application/merge-patch+json"
+_JSON_PATCH = "application/json-patch+json"
+
+
+class ApiError(Exception):
+    """The API server refused, or could not be reached (`status` 0). `reason` is Kubernetes'
+    word (`AlreadyExists`), `message` its sentence."""
+
+    def __init__(self, status: int, reason: str, message: str) -> None:
+        super().__init__(f"{status} {reason}: {message}" if status else message)
+        self.status = status
+        self.reason = reason
+        self.message = message
+
+
+class NotFound(ApiError):
+    """404: the object, its namespace, or its kind."""
+
+
+class Conflict(ApiError):
+    """409: it exists already, or changed meanwhile."""
+
+
+class Forbidden(ApiError):
+    """401 or 403."""
+
+
+class Invalid(ApiError):
+    """400 or 422: the object is not acceptable, a precondition of a JSON patch included."""
+
+
+class Gone(ApiError):
+    """410: that version is no longer known; list anew."""
+
+
+class Unavailable(ApiError):
+    """Still not reachable, or still failing, after all retries."""
+
+
+_ERRORS: Mapping[int, type[ApiError]] = {
+    400: Invalid,
+    401: Forbidden,
+    403: Forbidden,
+    404: NotFound,
+    409: Conflict,
+    410: Gone,
+    422: Invalid,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ResourcePath:
+    """A collection (without a name) or an object. The core group is ""; `namespace` None means
+    all namespaces, or none for what has none."""
+
+    group: str
+    version: str
+    plural: str
+    namespace: str | None = None
+    name: str = ""
+
+    def at(self, namespace: str, name: str = "") -> ResourcePath:
+        return replace(self, namespace=namespace, name=name)
+
+    def url(self, subresource: str = "") -> str:
+        root = f"/apis/{self.group}" if self.group else "/api"
+        parts = [root, self.version]
+        if self.namespace is not None:
+            parts += ["namespaces", self.namespace]
+        parts += [part for part in (self.plural, self.name, subresource) if part]
+        # A pod's name comes from a status that others write: it must not lead elsewhere.
+        return "/".join([parts[0], *(quote(part, safe=":") for part in parts[1:])])
+
+
+class Sockets:
+    """The sockets of a connector, so that somebody can wait until they are closed.
+
+    TLS takes leave of the server where a connection is cut off in the middle of an answer; a
+    session's `close` does not wait for that, and the loop may end before.
+    """
+
+    def __init__(self) -> None:
+        self._made: weakref.WeakSet[socket.socket] = weakref.WeakSet()
+
+    def make(self, address: Sequence[Any]) -> socket.socket:
+        """To be the connector's `socket_factory`."""
+        made = socket.socket(*address[:3])
+        self._made.add(made)
+        return made
+
+    async def closed(self) -> None:
+        """Wait until all are, at most a second."""
+        for _ in range(200):
+            if all(item.fileno() < 0 for item in self._made):
+                return
+            await asyncio.sleep(0.005)
+
+
+class Api:
+    """Calls of one API server. Every call tries for at most `patience_s` seconds, and each try
+    takes at most `timeout_s`.
+
+    Args:
+        login: gives the credentials, and gives them anew after they were refused.
+        forbidden_s: how long a refusal by the roles is taken for one that passes.
+        headers: sent with every call.
+        observe: told of every try: method, path, status (0: no answer), seconds.
+    """
+
+    def __init__(
+        self,
+        login: Callable[[], kopf.ConnectionInfo],
+        *,
+        timeout_s: float = 30.0,
+        patience_s: float = 60.0,
+        forbidden_s: float = _FORBIDDEN_S,
+        user_agent: str = "tandem",
+        headers: Mapping[str, str] | None = None,
+        observe: Callable[[str, str, int, float], None] = lambda *_: None,
+    ) -> None:
+        self._login = login
+        self._observe = observe
+        self._timeout_s = timeout_s
+        self._patience_s = patience_s
+        self._forbidden_s = forbidden_s
+        self._headers = dict(headers or {})
+        self._agent = user_agent
+        self._session: aiohttp.ClientSession | None = None
+        self._server = ""
+        self._was_heard = False
+        self._lock = asyncio.Lock()
+        self._old: list[aiohttp.ClientSession] = []
+        self._sockets = Sockets()
+
+    @classmethod
+    def from_kubeconfig(cls, path: Path | None, **options: Any) -> Api:
+        """With a kubeconfig; None: the pod's service account, else kubectl's usual file."""
+        return cls(lambda: credentials.load(path), **options)
+
+    async def __aenter__(self) -> Api:
+        return self
+
+    async def __aexit__(self, *_exc: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Closes its connections; it can be used again afterwards."""
+        sessions = [*self._old, *([self._session] if self._session is not None else [])]
+        self._old, self._session = [], None
+        for session in sessions:
+            await session.close()
+        await self._sockets.closed()
+
+    async def get(self, path: ResourcePath) -> Json:
+        return await self.request("GET", path.url())
+
+    async def list(
+        self,
+        path: ResourcePath,
+        *,
+        labels: str = "",
+        fields: str = "",
+        resource_version: str | None = None,
+        chunk: int = 500,
+    ) -> Json:
+        """The whole list, read in chunks: `items`, `metadata.resourceVersion`."""
+        while True:
+            try:
+                return await self._list(path, labels, fields, resource_version, chunk)
+            except Gone:
+                # The list's version expired between two chunks: begin again.
+                resource_version = None
+
+    async def _list(
+        self, path: ResourcePath, labels: str, fields: str, version: str | None, chunk: int
+    ) -> Json:
+        query = {"limit": str(chunk)}
+        if labels:
+            query["labelSelector"] = labels
+        if fields:
+            query["fieldSelector"] = fields
+        if version is not None:
+            query["resourceVersion"] = version
+        items: list[Json] = []
+        while True:
+            page = await self.request("GET", path.url(), query=query)
+            items += page.get("items") or []
+            token = page.get("metadata", {}).get("continue")
+            if not token:
+                return {**page, "items": items}
+            query.pop("resourceVersion", None)
+            query["continue"] = token
+
+    async def create(self, path: ResourcePath, body: Mapping[str, Any]) -> Json:
+        """`path` is the collection. Raises: Conflict if there is one of that name."""
+        return await self.request("POST", path.url(), body=body)
+
+    async def patch(
+        self, path: ResourcePath, patch: Mapping[str, Any] | Sequence[Mapping[str, Any]]
+    ) -> Json:
+        """A merge patch from a mapping, a JSON patch from a list."""
+        kind = _MERGE if isinstance(patch, Mapping) else _JSON_PATCH
+        return await self.request("PATCH", path.url(), body=patch, content_type=kind)
+
+    async def patch_status(
+        self, path: ResourcePath, fields: Mapping[str, Any], *, uid: str
+    ) -> Json:
+        """Set whole fields of the status; None removes one.
+
+        A JSON patch, since it can say which object is meant: the API server ignores a uid in
+        a merge patch of a status. Raises: Conflict if the object is not the one with this uid.
+        """
+        patch: list[Json] = [{"op": "test", "path": "/metadata/uid", "value": uid}]
+        for key, value in fields.items():
+            where = "/status/" + key.replace("~", "~0").replace("/", "~1")
+            patch.append({"op": "add", "path": where, "value": value})
+            if value is None:
+                # What is not there cannot be removed.
+                patch.append({"op": "remove", "path": where})
+        try:
+            return await self.request(
+                "PATCH", path.url("status"), body=patch, content_type=_JSON_PATCH
+            )
+        except Invalid:
+            there = await self.get(path)
+            if there["metadata"]["uid"] != uid:
+                raise Conflict(409, "Conflict", "another object has this name now") from None
+            raise
+
+    async def delete(
+        self,
+        path: ResourcePath,
+        *,
+        uid: str = "",
+        resource_version: str = "",
+        propagation: str = "Background",
+    ) -> None:
+        """Raises: NotFound, Conflict if uid or version are others."""
+        body: Json = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": propagation}
+        conditions = {"uid": uid, "resourceVersion": resource_version}
+        if any(conditions.values()):
+            body["preconditions"] = {key: value for key, value in conditions.items() if value}
+        await self.request("DELETE", path.url(), body=body)
+
+    async def watch(
+        self,
+        path: ResourcePath,
+        *,
+        resource_version: str,
+        labels: str = "",
+        fields: str = "",
+        timeout_s: int = 300,
+    ) -> AsyncIterator[tuple[str, Json]]:
+        """Events `(ADDED|MODIFIED|DELETED|BOOKMARK, object)` after a version, until the server
+        ends the stream. See `tandem.kube.client.watch.follow` for a stream without end.
+
+        Raises: Gone (list anew), ApiError, aiohttp.ClientError, TimeoutError if it is silent.
+        """
+        query = {
+            "watch": "true",
+            "resourceVersion": resource_version,
+            "allowWatchBookmarks": "true",
+            "timeoutSeconds": str(timeout_s),
+        }
+        if labels:
+            query["labelSelector"] = labels
+        if fields:
+            query["fieldSelector"] = fields
+        session = await self._open()
+        # A silent stream is a dead one: bookmarks come every minute.
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=5, sock_read=90)
+        async with session.get(self._server + path.url(), params=query, timeout=timeout) as answer:
+            if answer.status >= 400:
+                if answer.status == 401:
+                    await self._log_in_again(session)
+                raise await _error_of(answer)
+            rest = b""
+            async for block in answer.content.iter_any():
+                *lines, rest = (rest + block).split(b"\n")
+                for line in lines:
+                    if line.strip():
+                        yield _event(json_depth.loads(line))
+
+    async def request(
+        self,
+        method: str,
+        url: str,
+        *,
+        body: object = None,
+        query: Mapping[str, str] | None = None,
+        content_type: str = "application/json",
+        text: bool = False,
+    ) -> Json:
+        """Any call. What may pass is tried again, writes too: each of ours either names what it
+        expects or says the same when said twice. With `text` the answer need not be JSON (a log),
+        and comes as `{"text": …}`.
+
+        Raises: ApiError.
+        """
+        loop = asyncio.get_running_loop()
+        until = loop.time() + self._patience_s
+        denied = 0.0
+        refused = False
+        tries = 0
+        while True:
+            session = await self._open()
+            after = 0.0
+            code, begun = 0, loop.time()
+            try:
+                async with asyncio.timeout(self._timeout_s):
+                    async with session.request(
+                        method,
+                        self._server + url,
+                        params=query,
+                        data=None if body is None else json.dumps(body).encode(),
+                        headers={
+                            "Content-Type": content_type,
+                            "Accept": "*/*" if text else "application/json",
+                        },
+                    ) as answer:
+                        code = answer.status
+                        if code < 400:
+                            found: Json = (
+                                {"text": await answer.text(errors="replace")}
+                                if text
+                                else await answer.json(loads=json_depth.loads)
+                            )
+                            self._was_heard = True
+                            return found
+                        error = await _error_of(answer)
+                        after = _retry_after(answer)
+            except (aiohttp.ClientError, TimeoutError, OSError) as problem:
+                # Not what it was asked, which may hold a token in its headers.
+                error = Unavailable(0, "Unreachable", f"API server: {type(problem).__name__}")
+            except RuntimeError as problem:
+                if not session.closed:
+                    raise
+                error = Unavailable(0, "Unreachable", f"API server: {problem}")
+            finally:
+                self._observe(method, url, code, loop.time() - begun)
+            if error.status == 401 and not refused:
+                refused = True
+                await self._log_in_again(session)
+                continue
+            deadline = until
+            if self._was_heard and _role_is_missing(error):
+                # Right after its start an API server does not know any role yet.
+                denied = denied or loop.time()
+                deadline = min(until, denied + self._forbidden_s)
+            elif error.status and error.status not in _RETRIED:
+                raise error
+            pause = max(after, _BACKOFF_S[min(tries, len(_BACKOFF_S) - 1)])
+            pause *= 1 + random.random() / 4  # so that not all come back at once
+            tries += 1
+            if loop.time() + pause > deadline:
+                if isinstance(error, Forbidden):
+                    raise error
+                raise Unavailable(error.status, error.reason, error.message)
+            await asyncio.sleep(pause)
+
+    async def _open(self) -> aiohttp.ClientSession:
+        async with self._lock:
+            if self._session is None:
+                info = await asyncio.to_thread(self._login)
+                context = await asyncio.to_thread(info.as_ssl_context)
+                self._server = info.server.rstrip("/")
+                self._session = aiohttp.ClientSession(
+                    connector=aiohttp.TCPConnector(
+                        limit=64, ssl=context, socket_factory=self._sockets.make
+                    ),
+                    headers={
+                        **info.as_http_headers(),
+                        **self._headers,
+                        "User-Agent": self._agent,
+                    },
+                    timeout=aiohttp.ClientTimeout(total=None, sock_connect=5),
+                    proxy=info.proxy_url,
+                )
+            return self._session
+
+    async def _log_in_again(self, refused: aiohttp.ClientSession) -> None:
+        async with self._lock:
+            if self._session is refused:
+                # Others may be reading from it, but hardly since two logins ago.
+                self._old.append(refused)
+                self._session = None
+                for session in self._old[:-2]:
+                    await session.close()
+                del self._old[:-2]
+
+
+def _event(event: Json) -> tuple[str, Json]:
+    kind, body = event["type"], event["object"]
+    if kind == "ERROR":
+        status = int(body.get("code", 500))
+        error = _ERRORS.get(status, ApiError)
+        raise error(status, body.get("reason", ""), body.get("message", ""))
+    return kind, body
+
+
+def _role_is_missing(error: ApiError) -> bool:
+    """Refused by the roles, not by a quota or a webhook (whose refusals are 403 as well)."""
+    return isinstance(error, Forbidden) and error.status == 403 and " cannot " in error.message
+
+
+def _retry_after(answer: aiohttp.ClientResponse) -> float:
+    try:
+        return min(float(answer.headers.get("Retry-After", 0)), 30.0)
+    except ValueError:
+        return 0.0
+
+
+async def _error_of(answer: aiohttp.ClientResponse) -> ApiError:
+    text = await answer.text()
+    try:
+        body = json.loads(text)
+    except ValueError:
+        body = {}
+    if not isinstance(body, dict) or body.get("kind") != "Status":
+        body = {"message": text[:200]}
+    error = _ERRORS.get(answer.status, ApiError)
+    return error(answer.status, body.get("reason", ""), body.get("message", ""))

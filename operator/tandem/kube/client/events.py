@@ -1,0 +1,150 @@
+"""Kubernetes Events: the few moments of a resource's life that people want to be told.
+
+Reasons are fixed, messages are those of the status, which hold no secrets. Must be called in
+the context of a kopf handler, whose queue posts them in the background.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Any
+
+import kopf
+import structlog
+
+from tandem.errors import Reason
+from tandem.kube.client.kinds import Body, is_deleting, key_of
+from tandem.spec.status import ENDED, OperationStatus, Phase
+
+_log = structlog.get_logger("tandem.kube.operation")
+_LONGEST = 1000
+
+
+class Note(StrEnum):
+    """Reasons of events, beside those of `tandem.errors.Reason` with which operations end."""
+
+    WAITING_FOR_LOCK = "WaitingForLock"
+    JOB_STARTED = "JobStarted"
+    RETRYING = "Retrying"
+    SUSPENDED = "Suspended"
+    RESUMED = "Resumed"
+    CANCELLED = "Cancelled"
+    CLEANED = "Cleaned"
+
+
+def post(body: Body, reason: str, message: str, *, warning: bool = False) -> None:
+    """One event about an object."""
+    reference: Any = {
+        "apiVersion": body.get("apiVersion", "tandem.dev/v1alpha1"),
+        "kind": body["kind"],
+        "metadata": {
+            name: body["metadata"][name]
+            for name in ("name", "namespace", "uid", "resourceVersion")
+            if name in body["metadata"]
+        },
+    }
+    text = message if len(message) <= _LONGEST else message[: _LONGEST - 1] + "…"
+    kopf.event(
+        reference,
+        type="Warning" if warning else "Normal",
+        reason=reason,
+        message=text,
+        # A namespace that is going takes no events any more: one try then.
+        backoffs=() if is_deleting(body) else None,
+    )
+
+
+def where_from(error: BaseException) -> str:
+    """Where an error that nobody foresaw was raised. Neither its text nor any variable is told:
+    who knows what is in them."""
+    return f"{type(error).__name__}\n" + "".join(traceback.format_tb(error.__traceback__))
+
+
+class Narrator:
+    """Tells the story of one operation from its statuses, each turn once.
+
+    Args:
+        known: its status when we came: what it says has been told.
+    """
+
+    def __init__(self, known: Mapping[str, Any]) -> None:
+        self._phase = str(known.get("phase", ""))
+        self._attempt = int(known.get("attempt", 0))
+        self._waited = self._phase not in ("", Phase.PENDING)
+        self._started = {self._attempt} if self._phase in _AT_WORK else set[int]()
+        self._resumed = self._phase == Phase.SUSPENDED
+
+    def listen(self, body: Body, status: OperationStatus) -> None:
+        """Say what is new."""
+        before, self._phase = self._phase, status.phase
+        first = status.conditions[0] if status.conditions else None
+        reason = first.reason if first is not None else ""
+        message = first.message if first is not None else ""
+        if status.phase in ENDED:
+            if before not in ENDED:
+                # Cancelled is what its owner asked for.
+                warning = status.phase is Phase.FAILED and reason != Reason.CANCELLED
+                post(body, reason, _did(message, status), warning=warning)
+            return
+        if before == Phase.FAILED:
+            _tell(body, Note.RETRYING, "asked for by annotation")
+        if status.phase is Phase.SUSPENDED:
+            if before != Phase.SUSPENDED:
+                self._resumed = True
+                _tell(body, Note.SUSPENDED, message)
+            return
+        if before == Phase.SUSPENDED:
+            _tell(body, Note.RESUMED, "spec.suspend is false again")
+        if reason == Reason.WAITING_FOR_LOCK and not self._waited:
+            self._waited = True
+            _tell(body, Note.WAITING_FOR_LOCK, message)
+        if status.attempt > self._attempt:
+            if self._attempt and not self._resumed:  # to go on as asked is no failure
+                _tell(body, Note.RETRYING, message or f"attempt {status.attempt}", warning=True)
+            self._attempt, self._resumed = status.attempt, False
+        if status.phase is Phase.RUNNING and status.attempt not in self._started:
+            self._started.add(status.attempt)
+            _tell(body, Note.JOB_STARTED, _job(status))
+
+
+def _tell(body: Body, reason: str, message: str, *, warning: bool = False) -> None:
+    """An event on the way, which the log has too."""
+    kind, namespace, name = key_of(body)
+    _log.info(
+        "told", kind=kind, namespace=namespace, name=name, reason=str(reason), message=message
+    )
+    post(body, reason, message, warning=warning)
+
+
+_AT_WORK = (Phase.RUNNING, Phase.RECONCILING)
+
+
+def _job(status: OperationStatus) -> str:
+    if status.plan is None:
+        return f"attempt {status.attempt}"
+    plan = status.plan
+    job = f", as SparkApplication/{status.application}" if status.application else ""
+    return (
+        f"attempt {status.attempt}: {plan.inputs} files, {plan.input_bytes} bytes, "
+        f"version {plan.read_version}{job}"
+    )
+
+
+def _did(message: str, status: OperationStatus) -> str:
+    """What a commit did: `committed as version 4: 4971 rows updated, 31 files removed, 2 added`,
+    and what it met."""
+    result = status.result
+    if result is None:
+        return message
+    rows = result.rows_affected
+    did = [("rows", rows.updated, "updated"), ("rows", rows.deleted, "deleted"),
+           ("rows", rows.inserted, "inserted")] if rows else []  # fmt: skip
+    did += [
+        ("files", result.files_removed or 0, "removed"),
+        ("files", result.files_added or 0, "added"),
+    ]
+    told = ", ".join(f"{count} {what} {how}" for what, count, how in did if count)
+    head, _, met = message.partition(": ")
+    return ": ".join(filter(None, [head, "; ".join(filter(None, [told, met]))]))

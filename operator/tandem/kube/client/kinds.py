@@ -1,0 +1,97 @@
+"""Our kinds as Kubernetes names them, and what a raw object of theirs says at a glance.
+
+Pure. Reads dictionaries as the API server gives them, which may be of any content.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from tandem.kube.client.api import ResourcePath
+from tandem.spec.status import ENDED, Phase
+
+GROUP: Final = "tandem.dev"
+VERSION: Final = "v1alpha1"
+TABLE_KIND: Final = "LakeTable"
+OPERATION_KINDS: Final = ("TableCompaction", "TableIngest", "TableUpdate", "SegmentRewrite")
+KINDS: Final = (TABLE_KIND, *OPERATION_KINDS)
+RETRY: Final = "tandem.dev/retry"
+"""Annotation: any new value asks for one more run of an operation that failed."""
+PLAN: Final = "tandem.dev/plan"
+"""Label of an operation that `kubectl tandem plan` has made, to show its plan and delete it."""
+FINALIZER: Final = "tandem.dev/cleanup"
+
+Key = tuple[str, str, str]
+"""Kind, namespace and name."""
+Body = Mapping[str, Any]
+
+
+def plural(kind: str) -> str:
+    """`TableCompaction` → `tablecompactions`."""
+    return kind.lower() + "s"
+
+
+def path(kind: str, namespace: str | None = None, name: str = "") -> ResourcePath:
+    """Where the API server has objects of a kind of ours."""
+    return ResourcePath(GROUP, VERSION, plural(kind), namespace, name)
+
+
+def key_of(body: Body) -> Key:
+    metadata = body["metadata"]
+    return (body["kind"], metadata.get("namespace", ""), metadata["name"])
+
+
+def uid_of(body: Body) -> str:
+    return str(body["metadata"]["uid"])
+
+
+def generation_of(body: Body) -> int:
+    return int(body["metadata"].get("generation", 1))
+
+
+def status_of(body: Body) -> Mapping[str, Any]:
+    found = body.get("status")
+    return found if isinstance(found, Mapping) else {}
+
+
+def spec_of(body: Body) -> Mapping[str, Any]:
+    found = body.get("spec")
+    return found if isinstance(found, Mapping) else {}
+
+
+def retry_asked(body: Body) -> str:
+    """The value of the annotation that has not been answered yet, or ""."""
+    asked = (body["metadata"].get("annotations") or {}).get(RETRY, "")
+    return asked if asked and asked != status_of(body).get("observedRetry") else ""
+
+
+def is_deleting(body: Body) -> bool:
+    return "deletionTimestamp" in body["metadata"]
+
+
+def has_finalizer(body: Body) -> bool:
+    return FINALIZER in (body["metadata"].get("finalizers") or ())
+
+
+def is_twin(body: Body) -> bool:
+    """Whether it is there only to be looked at: the label alone hides nothing that works."""
+    labels = body["metadata"].get("labels") or {}
+    return PLAN in labels and spec_of(body).get("dryRun") is True
+
+
+def is_active(body: Body) -> bool:
+    """Whether there is something to do for an operation: it has not ended, or has failed and
+    shall be tried again."""
+    phase = status_of(body).get("phase")
+    if phase == Phase.FAILED and retry_asked(body):
+        return True
+    return phase not in ENDED
+
+
+def condition(body: Body, type_: str) -> Mapping[str, Any]:
+    """A condition of the status; empty if there is none."""
+    for item in status_of(body).get("conditions") or ():
+        if item.get("type") == type_:
+            return dict(item)
+    return {}

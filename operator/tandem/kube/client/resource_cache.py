@@ -1,0 +1,224 @@
+"""What the operator knows of all our resources: a few words each, in memory.
+
+Fed by watch events, so it is the cluster's view of some milliseconds ago. Whole objects are
+kept of those only on which something is to be done; of the finished ones, of which there may
+be tens of thousands, only what is listed or waited for.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from sys import intern
+
+from tandem.kube.client.kinds import (
+    PLAN,
+    TABLE_KIND,
+    Body,
+    Key,
+    condition,
+    generation_of,
+    is_active,
+    is_deleting,
+    is_twin,
+    key_of,
+    spec_of,
+    status_of,
+    uid_of,
+)
+from tandem.spec.status import ENDED
+
+Wake = Callable[[], None]
+_LABEL = "tandem.dev/"
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """One resource. `table` is the name of its LakeTable (its own of a LakeTable), `owner` the
+    uid of what owns it, `operation` its id. Times are RFC 3339 as the API server gives them, ""
+    where not known."""
+
+    uid: str
+    kind: str
+    namespace: str
+    name: str
+    table: str
+    phase: str
+    reason: str
+    message: str
+    generation: int
+    observed_generation: int
+    resource_version: str
+    created: str
+    started: str
+    completed: str
+    ttl_s: int | None
+    deleting: bool
+    active: bool
+    owner: str
+    labels: tuple[tuple[str, str], ...]
+    version: int | None
+    operation: str
+
+    @property
+    def key(self) -> Key:
+        return (self.kind, self.namespace, self.name)
+
+    @property
+    def display(self) -> str:
+        return f"{self.kind}/{self.name}"
+
+    @property
+    def ended(self) -> bool:
+        return self.phase in ENDED and not self.active
+
+
+def version_of(summary: Summary) -> int:
+    """Of any two objects of the API server, the one written later has the greater one."""
+    version = summary.resource_version
+    return int(version) if version.isdecimal() else 0
+
+
+def summarize(body: Body) -> Summary:
+    """Of an object as the API server gives it."""
+    metadata, spec, status = body["metadata"], spec_of(body), status_of(body)
+    kind, namespace, name = key_of(body)
+    table = name if kind == TABLE_KIND else str((spec.get("tableRef") or {}).get("name", ""))
+    ready = condition(body, "Ready" if kind == TABLE_KIND else "Succeeded")
+    ttl = spec.get("ttlSecondsAfterFinished")
+    labels = dict(metadata.get("labels") or {})
+    if not is_twin(body):
+        labels.pop(PLAN, None)
+    active = kind == TABLE_KIND or is_active(body)
+    result = status.get("result")
+    version = result.get("version") if isinstance(result, Mapping) else None
+    return Summary(
+        uid=uid_of(body),
+        kind=intern(kind),
+        namespace=intern(namespace),
+        name=name,
+        table=intern(table),
+        phase=intern(str(status.get("phase", ""))),
+        reason=intern(str(ready.get("reason", ""))),
+        # Of what went well, the reason says all.
+        message=str(ready.get("message", "")) if ready.get("status") == "False" else "",
+        generation=generation_of(body),
+        observed_generation=int(status.get("observedGeneration", -1)),
+        resource_version=metadata["resourceVersion"],
+        created=metadata.get("creationTimestamp", ""),
+        started=status.get("startTime", ""),
+        completed=status.get("completionTime", ""),
+        ttl_s=ttl if isinstance(ttl, int) else None,
+        deleting=is_deleting(body),
+        active=active,
+        owner=next((o["uid"] for o in metadata.get("ownerReferences") or ()), ""),
+        labels=tuple((k, v) for k, v in sorted(labels.items()) if k.startswith(_LABEL)),
+        version=version if isinstance(version, int) else None,
+        operation=str(status.get("operationId", "")),
+    )
+
+
+class Registry:
+    """For one event loop."""
+
+    def __init__(self) -> None:
+        self._summaries: dict[str, Summary] = {}
+        self._uids: dict[Key, str] = {}
+        self._by_table: dict[tuple[str, str], set[str]] = defaultdict(set)
+        self._bodies: dict[str, Body] = {}
+        self._watchers: dict[Key, list[Wake]] = defaultdict(list)
+
+    def __len__(self) -> int:
+        return len(self._summaries)
+
+    def update(self, body: Body) -> Summary:
+        """An object was created or changed."""
+        summary = summarize(body)
+        other = self.get(summary.key)
+        if other is not None and other.uid != summary.uid:
+            # One of the two is gone, whatever was seen of that: the older one.
+            if version_of(other) > version_of(summary):
+                return summary
+            self.remove(other.uid)
+        self._forget(summary.uid)
+        self._summaries[summary.uid] = summary
+        self._uids[summary.key] = summary.uid
+        self._by_table[summary.namespace, summary.table].add(summary.uid)
+        if summary.active:
+            self._bodies[summary.uid] = body
+        self._wake(summary)
+        return summary
+
+    def remove(self, uid: str) -> None:
+        """An object is gone."""
+        summary = self._forget(uid)
+        if summary is not None:
+            self._wake(summary)
+
+    def clear(self) -> None:
+        """Everything is about to be listed anew."""
+        self._summaries.clear()
+        self._uids.clear()
+        self._by_table.clear()
+        self._bodies.clear()
+
+    def body(self, uid: str) -> Body | None:
+        """The whole object, of those on which something is to be done."""
+        return self._bodies.get(uid)
+
+    def get(self, key: Key) -> Summary | None:
+        uid = self._uids.get(key)
+        return self._summaries.get(uid) if uid is not None else None
+
+    def by_uid(self, uid: str) -> Summary | None:
+        return self._summaries.get(uid)
+
+    def of_table(self, namespace: str, table: str) -> Iterator[Summary]:
+        """The operations on a table, in no order."""
+        for uid in self._by_table.get((namespace, table), ()):
+            summary = self._summaries[uid]
+            if summary.kind != TABLE_KIND:
+                yield summary
+
+    def all(self) -> Iterable[Summary]:
+        return self._summaries.values()
+
+    def watch(self, key: Key, wake: Wake) -> Callable[[], None]:
+        """Have `wake` called, in the loop, on every change of a resource (or of a LakeTable's
+        operations); what comes back ends that."""
+        self._watchers[key].append(wake)
+
+        def end() -> None:
+            wakes = self._watchers.get(key)
+            if wakes is not None and wake in wakes:
+                wakes.remove(wake)
+                if not wakes:
+                    del self._watchers[key]
+
+        return end
+
+    def nudge(self, key: Key) -> None:
+        """Wake those who watch a resource, though it did not change itself."""
+        for wake in list(self._watchers.get(key, ())):
+            wake()
+
+    def _forget(self, uid: str) -> Summary | None:
+        summary = self._summaries.pop(uid, None)
+        if summary is None:
+            return None
+        if self._uids.get(summary.key) == uid:
+            del self._uids[summary.key]
+        table = (summary.namespace, summary.table)
+        self._by_table[table].discard(uid)
+        if not self._by_table[table]:
+            del self._by_table[table]
+        self._bodies.pop(uid, None)
+        return summary
+
+    def _wake(self, summary: Summary) -> None:
+        keys = [summary.key]
+        if summary.kind != TABLE_KIND:
+            keys.append((TABLE_KIND, summary.namespace, summary.table))
+        for key in keys:
+            self.nudge(key)

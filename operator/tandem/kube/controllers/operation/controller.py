@@ -1,0 +1,392 @@
+"""The life of one operation's resource, from its first sight to its terminal status.
+
+Level-triggered: it looks at the resource as it is now, does the next thing, and looks again.
+What an operation does is decided in `tandem.operations`; here it is kept waiting, started,
+stopped, reported and, when its resource is deleted, cleaned up after. Nothing is remembered:
+what a restart needs is in the status, in the lock store and below the table's `_tandem/`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import Protocol
+
+import structlog
+from kopf import DaemonStoppingReason
+
+from tandem.delta.log.snapshot import Snapshot
+from tandem.errors import InvalidSpec, Reason, StorageError, TandemError, Unreachable
+from tandem.kube.client.events import where_from
+from tandem.kube.client.kinds import (
+    TABLE_KIND,
+    Body,
+    has_finalizer,
+    key_of,
+    retry_asked,
+    spec_of,
+    status_of,
+    uid_of,
+)
+from tandem.kube.controllers.operation.instrumentation import Observed
+from tandem.kube.controllers.operation.preconditions import hindrance, table_for_cleaning
+from tandem.kube.controllers.operation.reporting import BEGUN, Reporter
+from tandem.kube.controllers.operation.session_loop import Driver, Signals
+from tandem.kube.runtime.context import Context
+from tandem.kube.runtime.log_context import Subject, about
+from tandem.operations.execute import Drive, finish, open_session
+from tandem.operations.machine.events import Ask
+from tandem.operations.model import Table
+from tandem.operations.ports import Ports
+from tandem.operations.session.session import Session
+from tandem.spec.loading.loader import parse
+from tandem.spec.resources import LakeTable, Operation, require_built
+from tandem.spec.status import ENDED, OperationStatus, Phase
+
+_log = structlog.get_logger("tandem.kube.controllers.operation.controller")
+_FINALIZER_S = 15.0
+_LOOK_AGAIN_S = 5.0
+_AFTER_BUG_S = 10.0
+
+
+class Stopped(Protocol):
+    """kopf's `stopped` of a daemon."""
+
+    @property
+    def reason(self) -> DaemonStoppingReason | None: ...
+
+    async def wait(self) -> object: ...
+
+
+class Life:
+    """One resource, that is: one uid. A resource of the same name that comes later waits."""
+
+    def __init__(self, context: Context, body: Body) -> None:
+        self._context = context
+        self._uid = uid_of(body)
+        self._key = key_of(body)
+        self._signals = Signals(asyncio.Event())
+        self._session: Session | None = None
+        self._table: Table | None = None
+        self._deleted = False
+        self._give_up = False
+        self._inherited = False
+        self._told: OperationStatus | None = None
+        self._subject = Subject(
+            *self._key,
+            table=str((spec_of(body).get("tableRef") or {}).get("name", "")),
+            operation=str(status_of(body).get("operationId", "")),
+        )
+        with about(self._subject):
+            self._reporter = Reporter(context, body, self._gone)
+
+    @property
+    def _body(self) -> Body:
+        return self._reporter.body
+
+    @property
+    def _last(self) -> OperationStatus:
+        return self._reporter.last
+
+    @property
+    def _table_name(self) -> str:
+        return str((spec_of(self._body).get("tableRef") or {}).get("name", ""))
+
+    async def run(self, stopped: Stopped) -> None:
+        """Live until it has ended, was deleted, or the operator stops."""
+        with about(self._subject):
+            await self._run(stopped)
+
+    async def _run(self, stopped: Stopped) -> None:
+        context = self._context
+        context.lives.add(self._uid)
+        minding = asyncio.create_task(self._mind(stopped), name="mind the stop")
+        try:
+            with context.turn(self._key) as turn:
+                if await self._take_turn(turn):
+                    try:
+                        await self._live()
+                    finally:
+                        turn.release()
+        finally:
+            minding.cancel()
+            await self._reporter.close()
+            context.lives.discard(self._uid)
+
+    async def clean_up(self) -> None:
+        """For a resource that was deleted while no operator ran: cancel what it left."""
+        self._deleted = True
+        # Its status may say less than what was done.
+        self._inherited = True
+        self._context.lives.add(self._uid)
+        try:
+            with about(self._subject), self._context.turn(self._key) as turn:
+                async with turn:
+                    await self._live()
+        finally:
+            await self._reporter.close()
+            self._context.lives.discard(self._uid)
+
+    # Being told
+
+    async def _mind(self, stopped: Stopped) -> None:
+        await stopped.wait()
+        reason = stopped.reason
+        mismatch = reason == DaemonStoppingReason.FILTERS_MISMATCH
+        if reason is not None and DaemonStoppingReason.RESOURCE_DELETED in reason:
+            self._vanished()
+        elif mismatch and self._is_gone:
+            self._gone()
+        elif mismatch and self._session is not None:
+            # Another operator has reported the end. Ours finds that out by itself, and lets go
+            # of the locks, which would else live as long as this process.
+            self._signals.wake.set()
+        else:
+            self._signals.leave()
+
+    @property
+    def _is_gone(self) -> bool:
+        return self._context.registry.by_uid(self._uid) is None
+
+    def _gone(self) -> None:
+        """Without our finalizer it goes at once. Perhaps a write was first to find that out."""
+        self._context.registry.remove(self._uid)
+        self._reporter.fall_silent()
+        self._vanished()
+
+    def _vanished(self) -> None:
+        """It is being deleted, or gone."""
+        if self._session is not None and not self._deleted:
+            self._session.ask(Ask.CANCEL)
+        self._deleted = True
+        self._signals.wake.set()
+
+    def _changed(self) -> None:
+        """Something that we watch has changed: the resource, its table, what it depends on."""
+        if self._is_gone and not self._deleted:
+            self._gone()
+        body = self._context.registry.body(self._uid)
+        if body is not None:
+            self._reporter.observe(body)
+        session = self._session
+        if session is not None and spec_of(self._body).get("suspend") is True:
+            session.ask(Ask.SUSPEND)
+        self._signals.wake.set()
+
+    async def _wait(self, seconds: float | None) -> None:
+        """Until something changes, at most so long."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._signals.wake.wait()
+        self._signals.wake.clear()
+
+    async def _take_turn(self, turn: asyncio.Lock) -> bool:
+        taking = asyncio.ensure_future(turn.acquire())
+        while not taking.done() and not self._over:
+            waking = asyncio.ensure_future(self._signals.wake.wait())
+            await asyncio.wait({taking, waking}, return_when=asyncio.FIRST_COMPLETED)
+            waking.cancel()
+            if not taking.done():
+                self._signals.wake.clear()
+        if taking.done():
+            return True
+        taking.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            if await taking:
+                turn.release()
+        return False
+
+    @property
+    def _over(self) -> bool:
+        return self._signals.leaving or self._deleted or not self._context.may_write()
+
+    # Living
+
+    async def _live(self) -> None:
+        registry = self._context.registry
+        namespace = self._key[1]
+        watched = [self._key, (TABLE_KIND, namespace, self._table_name)]
+        for dependency in spec_of(self._body).get("dependsOn") or ():
+            watched.append((str(dependency.get("kind")), namespace, str(dependency.get("name"))))
+        ends = [registry.watch(key, self._changed) for key in watched]
+        try:
+            if not self._deleted:
+                await self._await_finalizer()
+            while not self._signals.leaving and self._context.may_write():
+                if self._deleted and not (self._has_begun or self._inherited):
+                    return
+                self._signals.wake.clear()
+                end = await self._turn()
+                if end is not None:
+                    await self._end(end)
+                    return
+                if self._give_up:
+                    return
+        finally:
+            for end_watch in ends:
+                end_watch()
+
+    async def _await_finalizer(self) -> None:
+        """No effect before the finalizer is on: without it we could not clean up."""
+        if not self._context.settings.finalizers:
+            return
+        loop = asyncio.get_running_loop()
+        until = loop.time() + _FINALIZER_S
+        while not has_finalizer(self._body) and not self._over and loop.time() < until:
+            await self._wait(until - loop.time())
+
+    @property
+    def _has_begun(self) -> bool:
+        return self._last.attempt > 0 and self._last.phase not in ENDED
+
+    async def _turn(self) -> OperationStatus | None:
+        """Do the next thing; the terminal status once there is one."""
+        try:
+            resource = parse({k: v for k, v in self._body.items() if k != "status"})
+            assert not isinstance(resource, LakeTable)
+            require_built([resource])
+        except InvalidSpec as error:
+            return self._reporter.changed(Phase.FAILED, Reason.INVALID_SPEC, str(error))
+        if self._deleted:
+            # A LakeTable that goes at the same time may have gone first.
+            table = self._table or await table_for_cleaning(self._context, resource)
+            snapshot = None
+            if table is None:
+                self._give_up = True
+                return None
+        else:
+            found = hindrance(self._context, resource, begun=self._last.phase in BEGUN)
+            if found is not None:
+                await self._hindered(found.phase, found.reason, found.message)
+                return None
+            known = self._context.tables[resource.namespace, resource.spec.table_ref.name]
+            table, snapshot = known.table, known.snapshot
+            assert table is not None
+        # One try: nobody may be kept for ever by what cannot be cleaned.
+        self._give_up = self._deleted
+        try:
+            return await self._drive(resource, table, snapshot)
+        except (StorageError, Unreachable) as error:
+            if not self._deleted:
+                await self._hindered(Phase.PENDING, error.reason, str(error), _LOOK_AGAIN_S)
+            return None
+        except TandemError as error:
+            return self._reporter.changed(Phase.FAILED, error.reason, str(error))
+        except Exception as error:  # noqa: BLE001 - a bug, and nobody but us would say so
+            self._context.metrics.internal_errors.count("operation")
+            _log.error("a bug: please report it", resource=resource.id, at=where_from(error))
+            if not self._deleted:
+                message = f"{type(error).__name__}, see the operator's log; it will be tried again"
+                await self._hindered(Phase.PENDING, Reason.INTERNAL_ERROR, message, _AFTER_BUG_S)
+            return None
+
+    async def _hindered(
+        self, phase: Phase, reason: Reason, message: str, seconds: float | None = None
+    ) -> None:
+        """Say so, and wait until something changes, at most so long."""
+        self._reporter.waiting(phase, reason, message)
+        await self._wait(seconds)
+
+    async def _drive(
+        self, resource: Operation, table: Table, snapshot: Snapshot | None
+    ) -> OperationStatus | None:
+        context = self._context
+        self._table = table
+        retry = retry_asked(self._body)
+        ports = Ports(
+            jobs=context.runner_of(resource, self._body, table),
+            locks=context.locks,
+            clock=context.clock,
+            processes=context.processes,
+            nonces=context.nonces,
+        )
+        drive = Drive(
+            again=bool(retry),
+            # The status may be older than the log, or lost: what has succeeded is not repeated.
+            only_failed=True,
+            poll_ms=context.settings.poll_ms,
+            lock_wait_s=0,
+            around=Observed(context.metrics, self._subject, context.around),
+        )
+        started_ms = None if retry else self._reporter.started_ms
+        loop = asyncio.get_running_loop()
+
+        def report(status: OperationStatus) -> None:
+            # From a thread, and perhaps when the loop has ended. Most steps change nothing in it.
+            if status == self._told:
+                return
+            self._told = status
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(self._hear, status, retry)
+
+        self._told = None
+        session = await context.threads(
+            lambda: open_session(
+                resource,
+                table,
+                ports,
+                drive,
+                on_status=report,
+                started_ms=started_ms,
+                snapshot=snapshot,
+            )
+        )
+        self._session = session
+        self._subject.operation = session.identity.operation_id
+        try:
+            if self._deleted:
+                session.ask(Ask.CANCEL)
+            elif spec_of(self._body).get("suspend") is True and not resource.spec.suspend:
+                session.ask(Ask.SUSPEND)
+            deadline = resource.spec.active_deadline_seconds
+            driver = Driver(
+                session,
+                table.location,
+                context.locks,
+                context.slots,
+                context.pool,
+                self._signals,
+                on_queued=self._queued,
+                deadline_s=None
+                if deadline is None
+                else loop.time() + deadline - (context.clock.now_ms() - session.started_ms) / 1000,
+            )
+            if not await driver.run():
+                return None
+        finally:
+            self._session = None
+            # Left or ended: the next session may take the attempt over.
+            session.close()
+        ending = session.ending
+        status = self._reporter.as_of_now(finish(session, resource, ports), retry)
+        if status.phase is Phase.SUSPENDED:
+            # Resumed meanwhile, it is not as its owner wants it: the next turn goes on.
+            if spec_of(self._body).get("suspend") is True:
+                self._reporter.offer(status)
+            return None
+        if ending is not None and ending.elsewhere and not self._deleted:
+            if self._reporter.has_begun_before:
+                # Whoever works on it reports. Once that one is dead, it is our turn.
+                await self._wait(_LOOK_AGAIN_S)
+            else:
+                await self._hindered(Phase.PENDING, ending.reason, ending.message, _LOOK_AGAIN_S)
+            return None
+        return status
+
+    def _hear(self, status: OperationStatus, retry: str) -> None:
+        if self._session is not None:
+            self._reporter.hear(status, retry)
+
+    def _queued(self) -> None:
+        limit = self._context.settings.max_jobs
+        message = f"waits until fewer than {limit} jobs run"
+        self._told = None
+        self._reporter.waiting(self._last.phase, Reason.PLANNED, message)
+
+    async def _end(self, status: OperationStatus) -> None:
+        await self._reporter.finish(status, write=not self._deleted)
+        if self._deleted and not self._is_gone:
+            self._context.cancelled.add(self._uid)
+        context = self._context.tables.get((self._key[1], self._table_name))
+        if context is not None:
+            context.look_soon()

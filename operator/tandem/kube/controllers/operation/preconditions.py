@@ -1,0 +1,77 @@
+"""Why an operation cannot start now: suspended, waiting for another one, or for its table; and how
+a deleted one gets at a table that is not ready, or going itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import structlog
+
+from tandem.errors import Reason, TandemError
+from tandem.kube.client.api import ApiError
+from tandem.kube.client.kinds import TABLE_KIND, path, uid_of
+from tandem.kube.runtime.context import Context
+from tandem.operations.model import Table
+from tandem.spec.loading.loader import parse
+from tandem.spec.resources import LakeTable, Operation
+from tandem.spec.status import Phase
+
+_log = structlog.get_logger("tandem.kube.controllers.operation.preconditions")
+_GOOD = frozenset({Phase.SUCCEEDED, Phase.SUPERSEDED})
+
+
+@dataclass(frozen=True, slots=True)
+class Hindrance:
+    """For the status. Whoever meets one waits until something changes."""
+
+    phase: Phase
+    reason: Reason
+    message: str
+
+
+def hindrance(context: Context, resource: Operation, *, begun: bool) -> Hindrance | None:
+    """What keeps an operation from starting, or None. What has begun before is not kept by
+    `suspend`: it has to be stopped first."""
+    if resource.spec.suspend and not begun:
+        return Hindrance(Phase.SUSPENDED, Reason.SUSPENDED, "spec.suspend is true")
+    why = _dependency(context, resource) or _table(context, resource)
+    return Hindrance(Phase.PENDING, Reason.WAITING_FOR_DEPENDENCY, why) if why else None
+
+
+def _dependency(context: Context, resource: Operation) -> str:
+    for dependency in resource.spec.depends_on:
+        key = (dependency.kind.value, resource.namespace, dependency.name)
+        other = context.registry.get(key)
+        if other is None or not other.ended or other.phase not in _GOOD:
+            state = "does not exist" if other is None else f"is {other.phase or 'new'}"
+            return f"waits for {dependency.kind.value}/{dependency.name}, which {state}"
+    return ""
+
+
+def _table(context: Context, resource: Operation) -> str:
+    name, namespace = resource.spec.table_ref.name, resource.namespace
+    found = context.tables.get((namespace, name))
+    if found is not None:
+        return f"waits for {TABLE_KIND}/{name}: {found.problem[1]}" if found.problem else ""
+    exists = context.registry.get((TABLE_KIND, namespace, name)) is not None
+    state = "has not been looked at yet" if exists else "does not exist"
+    return f"waits for {TABLE_KIND}/{name}, which {state}"
+
+
+async def table_for_cleaning(context: Context, resource: Operation) -> Table | None:
+    """The table of a deleted operation, if it can be had at all: its LakeTable may not be known
+    yet, or be deleted itself and have nobody who looks after it."""
+    name, namespace = resource.spec.table_ref.name, resource.namespace
+    found = context.tables.get((namespace, name))
+    if found is not None and found.table is not None:
+        return found.table
+    try:
+        body = await context.api.get(path(TABLE_KIND, namespace, name))
+        lake_table = parse({key: value for key, value in body.items() if key != "status"})
+        assert isinstance(lake_table, LakeTable)
+        return await context.new_table(uid_of(body), adopted=True).open_only(lake_table)
+    except (ApiError, TandemError) as error:
+        _log.warning(
+            "cannot be cleaned up", namespace=namespace, operation=resource.id, problem=str(error)
+        )
+        return None

@@ -1,0 +1,196 @@
+"""What one operation's resource is told to say: its status, its events, its last word.
+
+Knows the resource as it is now, so that the generation in a status is always the latest seen,
+and what was said last, from which a wait differs in phase and reason only.
+"""
+
+from __future__ import annotations
+
+import contextvars
+from collections.abc import Callable
+from datetime import datetime
+
+import structlog
+from pydantic import ValidationError
+
+from tandem.errors import Reason
+from tandem.kube.client.events import Narrator
+from tandem.kube.client.kinds import (
+    Body,
+    generation_of,
+    key_of,
+    path,
+    retry_asked,
+    status_of,
+    uid_of,
+)
+from tandem.kube.controllers.operation.status_writer import StatusWriter
+from tandem.kube.runtime.context import Context
+from tandem.operations.attempt.paths import job_name
+from tandem.operations.report.status import conditions, rfc3339
+from tandem.spec.status import ENDED, OperationStatus, Phase
+
+_log = structlog.get_logger("tandem.kube.operation")
+BEGUN = frozenset({Phase.PLANNED, Phase.LOCKED, Phase.RUNNING, Phase.RECONCILING})
+
+
+class Reporter:
+    """Of one resource, for the event loop.
+
+    Args:
+        on_gone: called when a write finds the object gone.
+
+    Attributes:
+        body: the resource as it was seen last.
+        last: the status that was offered last.
+    """
+
+    def __init__(self, context: Context, body: Body, on_gone: Callable[[], None]) -> None:
+        known = dict(status_of(body))
+        self.body = body
+        self.last = _model(known)
+        self._context = context
+        # kopf's queue of events is found by the context of its handler, in which we are now.
+        self._told = contextvars.copy_context()
+        self._narrator = Narrator(known)
+        self._is_silent = False
+        settings = context.settings
+        self._writer = StatusWriter(
+            context.api,
+            path(*key_of(body)),
+            uid_of(body),
+            known,
+            pause_s=settings.status_s,
+            progress_s=settings.progress_s,
+            allowed=context.may_write,
+            on_gone=on_gone,
+        )
+
+    @property
+    def has_begun_before(self) -> bool:
+        """Whether the resource says that work on it has begun, by whomever."""
+        return status_of(self.body).get("phase") in BEGUN
+
+    @property
+    def started_ms(self) -> int | None:
+        """When its first attempt began (Unix), if there was one."""
+        time = self.last.start_time
+        if not self.last.attempt or not time:
+            return None
+        return int(datetime.fromisoformat(time).timestamp() * 1000)
+
+    def observe(self, body: Body) -> None:
+        """The resource has changed."""
+        self.body = body
+        self._writer.observe(status_of(body), body["metadata"]["resourceVersion"])
+
+    def hear(self, status: OperationStatus, retry: str) -> None:
+        """What the engine says on its way. `retry`: the annotation that this run answers."""
+        if status.phase in ENDED:
+            return  # the last word is not coalesced, nor lost
+        if not status.attempt and self.has_begun_before:
+            # It finds out where an earlier process left it, or where another one is with it.
+            return
+        self.offer(self.as_of_now(status, retry))
+
+    def waiting(self, phase: Phase, reason: Reason, message: str) -> None:
+        self.offer(self.changed(phase, reason, message))
+
+    def offer(self, status: OperationStatus) -> None:
+        """Written soon, unless something newer comes."""
+        self.last = status
+        self._narrate(status)
+        self._writer.offer(status.manifest())
+
+    async def finish(self, status: OperationStatus, *, write: bool) -> None:
+        """The last word; returns when it is said. Not written where the resource is going."""
+        self.last = status
+        self._narrate(status)
+        seconds = _lasted(status)
+        kind, namespace, name = key_of(self.body)
+        self._context.metrics.operation_ended(kind, status, seconds)
+        tell = _log.warning if status.phase is Phase.FAILED else _log.info
+        tell(
+            "ended",
+            kind=kind,
+            namespace=namespace,
+            name=name,
+            operation=status.operation_id or "",
+            attempt=status.attempt,
+            phase=status.phase.value,
+            reason=status.conditions[0].reason,
+            message=status.conditions[0].message,
+            version=None if status.result is None else status.result.version,
+            seconds=seconds,
+        )
+        if write:
+            await self._writer.finish(status.manifest())
+
+    def fall_silent(self) -> None:
+        """The resource is no more: the log alone is told. Perhaps its namespace goes, too, where
+        nothing can be written."""
+        self._is_silent = True
+        self._writer.gone = True
+
+    async def close(self) -> None:
+        await self._writer.close()
+
+    def as_of_now(self, status: OperationStatus, retry: str) -> OperationStatus:
+        """With the generation as it is now, and the retry that it answers."""
+        generation = generation_of(self.body)
+        answered = retry if retry and (status.attempt or status.phase in ENDED) else None
+        application = None
+        if status.attempt and status.operation_id:
+            name = job_name(status.operation_id, status.attempt)
+            # Not every attempt has a job: it may end with its plan, or with a bad template.
+            if status.phase is Phase.RUNNING or self.last.application == name:
+                application = name
+        return status.model_copy(
+            update={
+                "observed_generation": generation,
+                "observed_retry": answered or self.last.observed_retry,
+                "application": application,
+                "conditions": tuple(
+                    c
+                    if c.observed_generation == generation
+                    else c.model_copy(update={"observed_generation": generation})
+                    for c in status.conditions
+                ),
+            }
+        )
+
+    def changed(self, phase: Phase, reason: Reason, message: str) -> OperationStatus:
+        """The last status, with another phase and reason."""
+        now = self._context.clock.now_ms()
+        generation = generation_of(self.body)
+        ended = phase in ENDED
+        retry = retry_asked(self.body) if ended else ""
+        return self.last.model_copy(
+            update={
+                "observed_generation": generation,
+                "observed_retry": retry or self.last.observed_retry,
+                "phase": phase,
+                "completion_time": rfc3339(now) if ended else None,
+                "conditions": conditions(phase, reason, message, generation, now),
+            }
+        )
+
+    def _narrate(self, status: OperationStatus) -> None:
+        if self._is_silent:
+            return
+        self._told.copy().run(self._narrator.listen, self.body, status)
+
+
+def _lasted(status: OperationStatus) -> float | None:
+    """Seconds from start to end, if both are known."""
+    if not status.start_time or not status.completion_time:
+        return None
+    begun, ended = map(datetime.fromisoformat, (status.start_time, status.completion_time))
+    return (ended - begun).total_seconds()
+
+
+def _model(known: object) -> OperationStatus:
+    try:
+        return OperationStatus.model_validate(known)
+    except ValidationError:
+        return OperationStatus()  # of another version; nothing in it is needed

@@ -1,0 +1,220 @@
+"""Drives one `Session` from an event loop: waits here, works in threads.
+
+Effects are done in threads, one after the other until one has to wait. Delays and waits for
+locks or for a slot are awaited in the loop, so that hundreds of waiting operations need no
+thread at all. What the effects mean is
+not known here, but for three: those that wait for locks, start a job, and are done with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from typing import TypeVar
+
+from tandem.errors import LocksUnavailable
+from tandem.kube.runtime.job_slots import Slots
+from tandem.locks.port import LockStore
+from tandem.operations.machine.effects import Point
+from tandem.operations.session.session import Session
+
+_T = TypeVar("_T")
+_LOCK_LOOK_S = 15.0
+"""How long to trust that a lock's watch speaks up."""
+_LOCK_PAUSE_S = 2.0
+_DRIVER_NEEDED = frozenset(
+    {Point.POLL_JOB, Point.READ_RESULT, Point.REQUEST_ROUND, Point.FINISH_JOB}
+    | {Point.STOP_JOB, Point.READ_TABLE, Point.RECONCILE, Point.WRITE_SIDECARS}
+    | {Point.ENTER_COMMIT, Point.PUT_COMMIT, Point.LOOK_UP_COMMIT, Point.START_JOB}
+)
+"""Between a job's start and these, its driver may still be running."""
+_PREPARED = frozenset({Point.AWAIT_LOCKS, Point.START_JOB, Point.POLL_JOB})
+"""What these need is waited for in the loop."""
+
+
+@dataclass(slots=True)
+class Signals:
+    """What others tell the drive. `wake`: look again at once; `leaving`: do no further effect,
+    leave everything as it is for whoever comes next."""
+
+    wake: asyncio.Event
+    leaving: bool = False
+
+    def leave(self) -> None:
+        self.leaving = True
+        self.wake.set()
+
+
+class Driver:
+    """Drives one session.
+
+    Args:
+        on_queued: called when it has to wait for a slot.
+        deadline_s: loop time after which the session must listen; None for never.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        table: str,
+        locks: LockStore,
+        slots: Slots,
+        pool: Executor,
+        signals: Signals,
+        *,
+        on_queued: Callable[[], None] = lambda: None,
+        deadline_s: float | None = None,
+    ) -> None:
+        self._session = session
+        self._table = table
+        self._locks = locks
+        self._slots = slots
+        self._pool = pool
+        self._signals = signals
+        self._on_queued = on_queued
+        self._deadline_s = deadline_s
+        self._has_slot = False
+        self._loop = asyncio.get_running_loop()
+
+    async def run(self) -> bool:
+        """True when it has ended, False when it was left."""
+        session = self._session
+        session.on_ask = lambda: self._call_soon(self._signals.wake.set)
+        try:
+            more = True
+            while more:
+                if not await self._prepare():
+                    return False
+                more = await self._in_thread(self._advance)
+                self._mind_slot()
+        finally:
+            session.on_ask = None
+            self._return_slot()
+        return True
+
+    def _advance(self) -> bool:
+        """In a thread: the next effect, and those after it for which nothing has to be waited
+        for in the loop. False once it has ended."""
+        while self._session.advance(sleep=False):
+            effect = self._session.next_effect
+            if (
+                self._signals.leaving
+                or effect is None
+                or effect.point in _PREPARED
+                or self._session.wait_ms()
+                or (self._has_slot and effect.point not in _DRIVER_NEEDED)
+            ):
+                return True
+        return False
+
+    async def _prepare(self) -> bool:
+        """Wait for what the next effect needs; False if we are to leave."""
+        effect = self._session.next_effect
+        if effect is not None:
+            await self._wait_delay(shorten=effect.point is Point.POLL_JOB)
+            if effect.point is Point.AWAIT_LOCKS:
+                self._return_slot()
+                await self._wait_for_locks()
+            elif effect.point is Point.START_JOB and not self._has_slot:
+                await self._wait_for_slot()
+            elif effect.point is Point.POLL_JOB and not self._has_slot:
+                # It runs already: an earlier operator started it.
+                self._slots.force()
+                self._has_slot = True
+        return not self._signals.leaving
+
+    async def _wait_delay(self, *, shorten: bool) -> None:
+        until = self._loop.time() + self._session.wait_ms() / 1000
+        while not self._signals.leaving:
+            self._signals.wake.clear()
+            left = min(until - self._loop.time(), self._session.wait_ms() / 1000)
+            if left <= 0:
+                return
+            woken = await self._sleep(left)
+            if woken and shorten:
+                return
+
+    async def _wait_for_locks(self) -> None:
+        wake = self._signals.wake
+        wake.clear()
+        if self._session.asked:
+            return
+        operation = self._session.identity.operation_id
+
+        def tell() -> None:
+            self._call_soon(wake.set)
+
+        try:
+            end = await self._in_thread(lambda: self._locks.watch(self._table, operation, tell))
+        except LocksUnavailable:
+            await self._sleep(_LOCK_PAUSE_S)
+            return
+        try:
+            await self._sleep(self._until_deadline(_LOCK_LOOK_S))
+        finally:
+            # May talk to a server: not here.
+            await asyncio.shield(self._in_thread(end))
+
+    async def _wait_for_slot(self) -> None:
+        if self._slots.try_take():
+            self._has_slot = True
+            return
+        self._on_queued()
+        turn = asyncio.ensure_future(self._slots.take())
+        try:
+            while not turn.done() and not self._signals.leaving:
+                self._signals.wake.clear()
+                if self._session.asked:
+                    return
+                woken = asyncio.ensure_future(self._signals.wake.wait())
+                timeout = self._until_deadline(None)
+                await asyncio.wait(
+                    {turn, woken}, return_when=asyncio.FIRST_COMPLETED, timeout=timeout
+                )
+                woken.cancel()
+                if timeout is not None and self._loop.time() >= (self._deadline_s or 0):
+                    return
+        finally:
+            if turn.done() and not turn.cancelled():
+                self._has_slot = True
+            else:
+                turn.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await turn
+
+    def _until_deadline(self, most: float | None) -> float | None:
+        if self._deadline_s is None:
+            return most
+        left = max(0.0, self._deadline_s - self._loop.time()) + 0.01
+        return left if most is None else min(left, most)
+
+    def _mind_slot(self) -> None:
+        """Give the slot back once the job's driver is no longer needed."""
+        effect = self._session.next_effect
+        if self._has_slot and (effect is None or effect.point not in _DRIVER_NEEDED):
+            self._return_slot()
+
+    def _return_slot(self) -> None:
+        if self._has_slot:
+            self._has_slot = False
+            self._slots.give_back()
+
+    async def _sleep(self, seconds: float | None) -> bool:
+        """Until woken (True), at most so long."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._signals.wake.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    def _in_thread(self, call: Callable[[], _T]) -> Awaitable[_T]:
+        return self._loop.run_in_executor(self._pool, call)
+
+    def _call_soon(self, call: Callable[[], None]) -> None:
+        # The loop may be closed when a watch speaks up late.
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(call)

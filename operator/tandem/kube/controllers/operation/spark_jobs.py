@@ -1,0 +1,395 @@
+"""Runs jobs as SparkApplications: the engine's `JobRunner` in a cluster.
+
+One `ApplicationRunner` per operation. The engine calls it from its own threads; calls go to the
+event loop and come back. An application is created once and never patched: the Spark operator
+would run it again. What it says is read from the cache that a watch feeds, so a poll costs no
+call; the driver's pod is read only to tell a failure apart.
+
+Which Spark operator it is, only the builder knows (`tandem.spark.application.manifest`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Coroutine, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Any, TypeVar
+
+import structlog
+
+from tandem.errors import (
+    AlreadyRunning,
+    ClusterUnavailable,
+    InvalidSpec,
+    JobFailed,
+    SparkMissing,
+)
+from tandem.jobs.runner import JobPhase, JobRequest, JobStatus
+from tandem.kube.client.api import (
+    Api,
+    ApiError,
+    Conflict,
+    Forbidden,
+    Invalid,
+    Json,
+    NotFound,
+    ResourcePath,
+    Unavailable,
+)
+from tandem.spark.application.manifest import LOG_ANNOTATION, ApplicationBuilder, Owner
+from tandem.spark.application.status import FINISHED, state_of
+
+T = TypeVar("T")
+
+_log = structlog.get_logger("tandem.kube.controllers.operation.spark_jobs")
+CALL_S = 180.0
+"""Longer than a call's own patience: whoever waits in a thread is never forgotten there."""
+STOP_S = 60.0
+"""How long `stop` waits until the pods are gone: the grace that a pod has, and some more."""
+POD_S = 5.0
+"""The driver's pod is read at most this often, and first when a start takes this long."""
+_PAUSES_S = (0.1, 0.2, 0.5, 1.0)
+_LIVE = frozenset({"Pending", "Running", "Unknown"})
+
+
+class ApplicationCache:
+    """What a watch said last of each application, trimmed. Thread-safe.
+
+    Of those that have ended only the last ones are kept: nobody asks for the others, and who
+    does gets them from the API server.
+    """
+
+    def __init__(self, *, ended: int = 1_000) -> None:
+        self._known: dict[tuple[str, str], Json] = {}
+        self._ended: OrderedDict[tuple[str, str], None] = OrderedDict()
+        self._keep = ended
+        self._lock = threading.Lock()
+
+    def observe(self, kind: str | None, body: Mapping[str, Any]) -> None:
+        """An event of a watch: `ADDED`, `MODIFIED`, `DELETED`, or None for what was there."""
+        metadata = body["metadata"]
+        key = (metadata["namespace"], metadata["name"])
+        with self._lock:
+            known = self._known.get(key)
+            if kind == "DELETED":
+                # Of an earlier object of that name it may come late.
+                if known is not None and known["metadata"]["uid"] == metadata["uid"]:
+                    self._drop(key)
+            elif known is None or _newer(metadata, known["metadata"]):
+                self._drop(key)
+                self._known[key] = trimmed(body)
+                if state_of(body) in FINISHED:
+                    self._ended[key] = None
+                if len(self._ended) > self._keep:
+                    self._drop(next(iter(self._ended)))
+
+    def get(self, namespace: str, name: str) -> Json | None:
+        with self._lock:
+            return self._known.get((namespace, name))
+
+    def forget(self, namespace: str, name: str) -> None:
+        """It is gone, as a call said before the watch did."""
+        with self._lock:
+            self._drop((namespace, name))
+
+    def _drop(self, key: tuple[str, str]) -> None:
+        self._known.pop(key, None)
+        self._ended.pop(key, None)
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+
+def trimmed(body: Mapping[str, Any]) -> Json:
+    """What status and ownership need of an application: a tenth of its size."""
+    metadata, status = body["metadata"], body.get("status") or {}
+    kept: Json = {
+        key: metadata[key]
+        for key in (
+            "name",
+            "namespace",
+            "uid",
+            "resourceVersion",
+            "creationTimestamp",
+            "deletionTimestamp",
+            "ownerReferences",
+        )
+        if key in metadata
+    }
+    log = (metadata.get("annotations") or {}).get(LOG_ANNOTATION)
+    if log:
+        kept["annotations"] = {LOG_ANNOTATION: log}
+    return {
+        "metadata": kept,
+        "status": {
+            key: status[key]
+            for key in ("applicationState", "driverInfo", "terminationTime")
+            if key in status
+        },
+    }
+
+
+def _newer(found: Mapping[str, Any], known: Mapping[str, Any]) -> bool:
+    """Whether it is another object, or a version at least as new: what a call answered and
+    what a watch says may overtake each other."""
+    if found["uid"] != known["uid"]:
+        return True
+    versions = [str(item.get("resourceVersion", "")) for item in (found, known)]
+    if not all(version.isdecimal() for version in versions):
+        return True
+    return int(versions[0]) >= int(versions[1])
+
+
+class ApplicationRunner:
+    """A `JobRunner` whose jobs are SparkApplications. Thread-safe; never to be called on the
+    event loop's own thread.
+
+    Args:
+        api, loop: the client, and the loop that it belongs to.
+        builder: the Spark operator's side.
+        owner, namespace: the resource for which jobs run; they are deleted with it.
+        applications: fed by a watch of the builder's resource.
+        template: the resource's `sparkTemplate`.
+        secret_name, service_account, labels: see `tandem.spark.application.manifest.build`.
+    """
+
+    def __init__(
+        self,
+        *,
+        api: Api,
+        loop: asyncio.AbstractEventLoop,
+        builder: ApplicationBuilder,
+        owner: Owner,
+        namespace: str,
+        applications: ApplicationCache,
+        template: Mapping[str, Any] | None = None,
+        secret_name: str | None = None,
+        service_account: str = "",
+        labels: Mapping[str, str] | None = None,
+        stop_s: float = STOP_S,
+    ) -> None:
+        self._api = api
+        self._loop = loop
+        self._builder = builder
+        self._owner = owner
+        self._namespace = namespace
+        self._cache = applications
+        self._template = template
+        self._secret = secret_name
+        self._account = service_account
+        self._labels = dict(labels or {})
+        self._stop_s = stop_s
+        group, version, plural = builder.resource
+        self._path = ResourcePath(group, version, plural, namespace)
+        # When the driver's pod was read last, and what it came to.
+        self._pods: dict[tuple[str, JobPhase], tuple[float, JobStatus]] = {}
+
+    # JobRunner
+
+    def start(self, request: JobRequest) -> None:
+        """Create the application; one of ours that is there already is adopted.
+
+        Raises:
+            InvalidSpec: the template sets what is ours, or the API server refuses the object.
+            AlreadyRunning: an application of that name belongs to another resource.
+            JobFailed: the API server does not allow it (rights, quota, a webhook).
+            SparkMissing: the kind is not installed.
+            ClusterUnavailable: no answer; ask again.
+        """
+        body = self._builder.build(
+            request,
+            owner=self._owner,
+            namespace=self._namespace,
+            template=self._template,
+            secret_name=self._secret,
+            service_account=self._account,
+            labels=self._labels,
+        )
+        self._call(self._create(body))
+
+    def status(self, name: str) -> JobStatus:
+        """Raises: ClusterUnavailable."""
+        found = self._cache.get(self._namespace, name)
+        if found is None:
+            found = self._call(self._read(name))
+        if found is not None and not self._is_ours(found):
+            found = None  # somebody sits on the name: ours was never made, or is gone
+        if found is None or not self._builder.needs_pod(found):
+            return self._builder.classify(found, None)
+        return self._with_pod(name, found)
+
+    def _with_pod(self, name: str, found: Json) -> JobStatus:
+        """What the pod adds. Of a driver that starts it is read seldom, and not at once; of one
+        that is said to have failed always first."""
+        without = self._builder.classify(found, None)
+        key, now_s = (name, without.phase), time.monotonic()
+        first_s = now_s if without.phase is JobPhase.STARTING else -POD_S
+        at_s, last = self._pods.setdefault(key, (first_s, without))
+        if now_s - at_s < POD_S:
+            return last
+        pod = self._call(self._pod(self._builder.driver_pod(found)))
+        status = self._builder.classify(found, pod, now_ms=time.time_ns() // 1_000_000)
+        self._pods[key] = (now_s, status)
+        return status
+
+    def stop(self, name: str) -> None:
+        """Delete it, and wait until its pods are gone, at most `stop_s`: what writes for longer
+        writes files that nobody lists. One that has ended stays, for its driver's log.
+
+        Raises: ClusterUnavailable.
+        """
+        self._call(self._stop(name), self._stop_s + CALL_S)
+
+    # On the loop
+
+    async def _create(self, body: Json) -> None:
+        name = body["metadata"]["name"]
+        path = self._path.at(self._namespace, name)
+        for pause in self._pauses():
+            try:
+                self._cache.observe(None, await self._api.create(self._path, body))
+                return
+            except Conflict:
+                found = await self._read(name)
+            if found is None:
+                continue  # gone between the two calls
+            if "deletionTimestamp" not in found["metadata"]:
+                self._adopt(found)
+                return
+            # An earlier one that is on its way out.
+            await asyncio.sleep(pause)
+        raise ClusterUnavailable(
+            "an earlier SparkApplication of this name is not gone yet",
+            resource=f"{self._namespace}/{path.name}",
+            expected=f"its deletion within {self._stop_s:g} s",
+        )
+
+    def _adopt(self, found: Json) -> None:
+        owners = found["metadata"].get("ownerReferences") or []
+        if not self._is_ours(found):
+            whose = ", ".join(f"{o['kind']}/{o['name']} ({o['uid']})" for o in owners) or "nobody"
+            raise AlreadyRunning(
+                "a SparkApplication of this name belongs to another resource",
+                resource=f"SparkApplication/{found['metadata']['name']}",
+                field="metadata.ownerReferences",
+                found=whose,
+                expected=f"{self._owner.kind}/{self._owner.name} ({self._owner.uid})",
+                remedy="Delete it if nobody needs it",
+            )
+
+    def _is_ours(self, found: Mapping[str, Any]) -> bool:
+        owners = found["metadata"].get("ownerReferences") or []
+        return any(owner.get("uid") == self._owner.uid for owner in owners)
+
+    async def _read(self, name: str) -> Json | None:
+        try:
+            found = await self._api.get(self._path.at(self._namespace, name))
+        except NotFound:
+            self._cache.forget(self._namespace, name)
+            return None
+        self._cache.observe(None, found)
+        return trimmed(found)
+
+    async def _pod(self, name: str) -> Json | None:
+        try:
+            return await self._api.get(ResourcePath("", "v1", "pods", self._namespace, name))
+        except NotFound:
+            return None
+
+    async def _stop(self, name: str) -> None:
+        found = await self._read(name)
+        if found is not None and self._is_ours(found):
+            if self._builder.finished(found) and not await self._live_pods(name):
+                return
+            # Gone, or another one by now.
+            with suppress(NotFound, Conflict):
+                await self._api.delete(
+                    self._path.at(self._namespace, name),
+                    uid=found["metadata"]["uid"],
+                    propagation="Foreground",
+                )
+        elif found is not None:
+            return
+        uid = None if found is None else found["metadata"]["uid"]
+        for pause in self._pauses():
+            rest = await self._live_pods(name)
+            there = await self._read(name) if uid is not None else None
+            if not rest and (there is None or there["metadata"]["uid"] != uid):
+                return
+            await asyncio.sleep(pause)
+        _log.warning(
+            "not gone in time",
+            application=f"{self._namespace}/{name}",
+            seconds=self._stop_s,
+            pods=rest,
+        )
+
+    async def _live_pods(self, name: str) -> list[str]:
+        pods = ResourcePath("", "v1", "pods", self._namespace)
+        found = await self._api.list(pods, labels=self._builder.pods(name))
+        return [
+            pod["metadata"]["name"]
+            for pod in found["items"]
+            if (pod.get("status") or {}).get("phase", "Pending") in _LIVE
+        ]
+
+    def _pauses(self) -> Iterator[float]:
+        until = self._loop.time() + self._stop_s
+        tries = 0
+        while self._loop.time() < until:
+            yield _PAUSES_S[min(tries, len(_PAUSES_S) - 1)]
+            tries += 1
+
+    # From the engine's threads
+
+    def _call(self, call: Coroutine[Any, Any, T], timeout_s: float = CALL_S) -> T:
+        with _told():
+            try:
+                future = asyncio.run_coroutine_threadsafe(call, self._loop)
+            except RuntimeError as error:
+                call.close()
+                raise ClusterUnavailable("the operator is ending") from error
+            try:
+                return future.result(timeout_s)
+            except TimeoutError as error:
+                future.cancel()
+                raise ClusterUnavailable(
+                    "the Kubernetes API did not answer", expected=f"an answer in {timeout_s:g} s"
+                ) from error
+            except concurrent.futures.CancelledError as error:
+                raise ClusterUnavailable("the operator is ending") from error
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    """What the API server refused, in our words."""
+    try:
+        yield
+    except Unavailable as error:
+        raise ClusterUnavailable("the Kubernetes API did not answer", found=error) from error
+    except Forbidden as error:
+        raise JobFailed(
+            "the API server does not allow the job",
+            found=error.message,
+            remedy="Is it the quota, a webhook, or the operator's role?",
+        ) from error
+    except Invalid as error:
+        raise InvalidSpec(
+            "the API server refuses the SparkApplication",
+            field="spec.sparkTemplate",
+            found=error.message,
+            remedy="Correct the template, or the operator's",
+        ) from error
+    except NotFound as error:
+        raise SparkMissing(
+            "the cluster knows no SparkApplications here",
+            found=error.message,
+            expected="the Spark operator's CRDs, and the namespace",
+            remedy="Install Kubeflow's Spark operator, or use `tandem dev` with its CRDs",
+        ) from error
+    except ApiError as error:
+        raise ClusterUnavailable("the Kubernetes API did not answer", found=error) from error

@@ -1,0 +1,280 @@
+"""Writes the status of one resource: seldom, never twice the same, and the last one for sure.
+
+One writer per resource. What it may write at all is the caller's business.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import structlog
+
+from tandem.errors import Reason
+from tandem.kube.client.api import Api, ApiError, Conflict, Invalid, NotFound, ResourcePath
+from tandem.kube.client.events import where_from
+from tandem.kube.controllers.operation.status_truncation import shortened
+
+_log = structlog.get_logger("tandem.kube.controllers.operation.status_writer")
+_PASSING = frozenset({Reason.PENDING, Reason.PLANNED})
+_LONGEST_MESSAGE = 4096
+_LONGEST_PAUSE_S = 60.0
+_RETRY_S = 5.0
+_CONFLICT_PAUSES_S = (0.05, 0.2, 0.5)
+_NOTEWORTHY = (
+    *("phase", "attempt", "startTime", "observedGeneration", "observedRetry"),
+    *("version", "runningOperations", "heldLocks", "locks", "lastOperations", "nextCompaction"),
+    "lastCleaning",
+)
+
+
+class StatusWriter:
+    """`offer` as often as you like. A new phase or reason is written `pause_s` after the last
+    write, anything else ever more seldom, beginning with `progress_s`.
+
+    Args:
+        known: the status as the API server has it.
+        uid: of the object meant; one that took its name later is not touched.
+        allowed: whether we may still write (we may have lost leadership).
+        on_gone: called when a write finds the object gone.
+    """
+
+    def __init__(
+        self,
+        api: Api,
+        path: ResourcePath,
+        uid: str,
+        known: Mapping[str, Any],
+        *,
+        pause_s: float = 1.0,
+        progress_s: float = 5.0,
+        first_s: float = 0.2,
+        allowed: Callable[[], bool] = lambda: True,
+        on_gone: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._on_gone = on_gone
+        self._version = 0
+        self._api = api
+        self._path = path
+        self._uid = uid
+        self._known = dict(known)
+        self._wanted: dict[str, Any] | None = None
+        self._changed = asyncio.Event()
+        self._pause_s = pause_s
+        self._progress_s = progress_s
+        self._next_progress_s = progress_s
+        self._allowed = allowed
+        self._busy = asyncio.Lock()
+        self._last = asyncio.get_running_loop().time() + first_s - pause_s
+        self._task: asyncio.Task[None] | None = None
+        # The loop itself keeps no task alive.
+        self._left: set[asyncio.Task[None]] = set()
+        self.gone = False
+        self.writes = 0
+
+    @property
+    def known(self) -> Mapping[str, Any]:
+        """The status as last seen on the server or written."""
+        return self._known
+
+    def observe(self, status: Mapping[str, Any], resource_version: str) -> None:
+        """What a watch says of the object. Ignored if we have written since."""
+        version = _number(resource_version)
+        if version > self._version and not self._busy.locked():
+            self._version = version
+            self._known = dict(status)
+
+    def offer(self, status: Mapping[str, Any]) -> None:
+        """This is the status now; written soon, unless something newer comes."""
+        self._wanted = carried_over(self._known, shortened(status))
+        if self._patch():
+            self._changed.set()
+            if self._task is None:
+                self._task = asyncio.create_task(self._write_on(), name=f"status {self._path.name}")
+
+    async def finish(self, status: Mapping[str, Any]) -> None:
+        """Write this and nothing after it. Returns when it is written, the object is gone, or
+        we may not write any more; until then it tries for ever."""
+        await self.close()
+        while not self.gone and self._allowed():
+            self._wanted = carried_over(self._known, shortened(status))
+            if not self._patch():
+                return
+            try:
+                await self._write()
+            except Invalid as error:
+                _log.error("status refused", resource=self._path.url(), problem=error.message)
+                status = _least(status)
+                if not changed_fields(self._known, carried_over(self._known, shortened(status))):
+                    return
+                await asyncio.sleep(_RETRY_S)
+            except ApiError as error:
+                _log.warning(
+                    "status not written yet", resource=self._path.url(), problem=str(error)
+                )
+                await asyncio.sleep(_RETRY_S)
+
+    async def close(self) -> None:
+        """Stop writing; what was offered last may be lost."""
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+
+    def _patch(self) -> dict[str, Any]:
+        """The fields to set, None for those to remove."""
+        wanted = self._wanted
+        if wanted is None:
+            return {}
+        return {key: wanted.get(key) for key in changed_fields(self._known, wanted)}
+
+    async def _write_on(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await self._changed.wait()
+            self._changed.clear()
+            while patch := self._patch():
+                if self.gone or not self._allowed():
+                    return
+                noteworthy = self._is_noteworthy(patch)
+                pause = self._pause_s if noteworthy else self._next_progress_s
+                left = self._last + pause - loop.time()
+                if left > 0:
+                    # Something newer, and more urgent, may come meanwhile.
+                    with contextlib.suppress(TimeoutError):
+                        async with asyncio.timeout(left):
+                            await self._changed.wait()
+                    self._changed.clear()
+                    continue
+                try:
+                    await self._write()
+                except Invalid as error:
+                    _log.error("status refused", resource=self._path.url(), problem=error.message)
+                    self._wanted = None
+                except ApiError as error:
+                    _log.warning(
+                        "status not written", resource=self._path.url(), problem=str(error)
+                    )
+                    self._last = loop.time() + _RETRY_S
+                else:
+                    if noteworthy:
+                        self._next_progress_s = self._progress_s
+                    else:
+                        longer = self._next_progress_s * 2
+                        self._next_progress_s = min(longer, _LONGEST_PAUSE_S)
+
+    def _is_noteworthy(self, patch: Mapping[str, Any]) -> bool:
+        wanted = self._wanted or {}
+        passing = all(c[2] in _PASSING for c in _points(wanted))
+        if self._known.get("phase") and passing and _truths(self._known) == _truths(wanted):
+            # What soon gives way to something better is written if it does not; but a failure
+            # that is tried again is one no more, and tools that watch conditions shall see that.
+            return False
+        if any(key in patch for key in _NOTEWORTHY):
+            return True
+        return _points(self._known) != _points(wanted)
+
+    async def _write(self) -> None:
+        # Once begun, a write is not abandoned: nobody would know what the server has.
+        writing = asyncio.create_task(self._write_once(), name=f"write {self._path.name}")
+        try:
+            await asyncio.shield(writing)
+        except asyncio.CancelledError:
+            # Closed. Nobody waits for it any more, but it has to be heard.
+            self._left.add(writing)
+            writing.add_done_callback(self._hear_out)
+            raise
+
+    def _hear_out(self, writing: asyncio.Task[None]) -> None:
+        self._left.discard(writing)
+        problem = None if writing.cancelled() else writing.exception()
+        if isinstance(problem, ApiError):
+            _log.warning("status not written", resource=self._path.url(), problem=str(problem))
+        elif problem is not None:
+            _log.error("a bug: please report it", at=where_from(problem))
+
+    async def _write_once(self) -> None:
+        async with self._busy:
+            patch = self._patch()
+            if not patch or self.gone or not self._allowed():
+                return
+            try:
+                body = await self._patch_patiently(patch)
+            except (NotFound, Conflict):
+                if not await self._is_gone():
+                    raise
+                self.gone = True
+                self._on_gone()
+                return
+            self._version = _number(body["metadata"]["resourceVersion"])
+            # What it did not take over as it was (its schema may be an older one) it would not
+            # take over the next time either.
+            self._known = {**(body.get("status") or {}), **patch}
+            for key in [key for key, value in patch.items() if value is None]:
+                del self._known[key]
+            self._last = asyncio.get_running_loop().time()
+
+    async def _patch_patiently(self, patch: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Besides another uid, a conflict may mean that others wrote again and again while the
+        server tried to apply ours."""
+        for pause_s in _CONFLICT_PAUSES_S:
+            self.writes += 1
+            try:
+                return await self._api.patch_status(self._path, patch, uid=self._uid)
+            except Conflict:
+                if await self._is_gone():
+                    raise
+                await asyncio.sleep(pause_s)
+        self.writes += 1
+        return await self._api.patch_status(self._path, patch, uid=self._uid)
+
+    async def _is_gone(self) -> bool:
+        """Whether there is no such object any more, or another one took its name."""
+        try:
+            body = await self._api.get(self._path)
+        except NotFound:
+            return True
+        return str(body["metadata"]["uid"]) != self._uid
+
+
+def carried_over(known: Mapping[str, Any], status: Mapping[str, Any]) -> dict[str, Any]:
+    """`status` with the transition times of conditions that did not change their truth."""
+    before = {item["type"]: item for item in known.get("conditions") or ()}
+    conditions = []
+    for item in status.get("conditions") or ():
+        old = before.get(item["type"])
+        if old is not None and old.get("status") == item["status"]:
+            item = {**item, "lastTransitionTime": old["lastTransitionTime"]}
+        message = item.get("message", "")
+        if len(message) > _LONGEST_MESSAGE:
+            item = {**item, "message": message[: _LONGEST_MESSAGE - 1] + "…"}
+        conditions.append(item)
+    return {**status, **({"conditions": conditions} if conditions else {})}
+
+
+def changed_fields(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    """The fields in which two statuses differ."""
+    fields = [*old, *(key for key in new if key not in old)]
+    return [key for key in fields if old.get(key) != new.get(key)]
+
+
+def _number(resource_version: str) -> int:
+    # Kubernetes has promised since 1.35 that they can be compared so; etcd's always could.
+    return int(resource_version) if resource_version.isdecimal() else 0
+
+
+def _points(status: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    return [(c["type"], c["status"], c["reason"]) for c in status.get("conditions") or ()]
+
+
+def _truths(status: Mapping[str, Any]) -> set[tuple[str, str]]:
+    return {(c["type"], c["status"]) for c in status.get("conditions") or ()}
+
+
+def _least(status: Mapping[str, Any]) -> dict[str, Any]:
+    """What a schema of whatever version accepts."""
+    kept = ("observedGeneration", "observedRetry", "phase", "conditions", "completionTime")
+    return {key: status[key] for key in kept if key in status}

@@ -1,0 +1,130 @@
+"""What is still to do about operations that have ended: delete them when their time has come,
+and say that we have seen a later change of their spec. No task per resource."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from collections.abc import Callable
+from datetime import datetime
+
+import structlog
+
+from tandem.kube.client.api import Api, ApiError, Conflict, NotFound
+from tandem.kube.client.kinds import generation_of, path, status_of
+from tandem.kube.client.resource_cache import Registry, Summary
+from tandem.operations.ports import Clock
+
+_log = structlog.get_logger("tandem.kube.controllers.operation.ttl")
+_RETRY_S = 10.0
+
+
+class Finished:
+    """Feed it with `note`; `run` works until it is cancelled."""
+
+    def __init__(
+        self, api: Api, registry: Registry, clock: Clock, may_write: Callable[[], bool]
+    ) -> None:
+        self._api = api
+        self._registry = registry
+        self._clock = clock
+        self._may_write = may_write
+        self._due: list[tuple[float, str]] = []
+        self._stale: set[str] = set()
+        self._wake = asyncio.Event()
+
+    def note(self, summary: Summary) -> None:
+        """A resource as it is now; what has not ended is ignored."""
+        if not summary.ended or summary.deleting:
+            return
+        if summary.observed_generation != summary.generation:
+            self._stale.add(summary.uid)
+            self._wake.set()
+        due = due_s(summary)
+        if due is not None:
+            heapq.heappush(self._due, (due, summary.uid))
+            if self._due[0][1] == summary.uid:
+                self._wake.set()
+
+    async def run(self) -> None:
+        """Delete and update, one after the other."""
+        while True:
+            self._wake.clear()
+            while self._stale:
+                await self._observe(self._stale.pop())
+            now = self._clock.now_ms() / 1000
+            while self._due and self._due[0][0] <= now:
+                _, uid = heapq.heappop(self._due)
+                await self._delete(uid, now)
+            left = self._due[0][0] - self._clock.now_ms() / 1000 if self._due else None
+            try:
+                async with asyncio.timeout(None if left is None else max(0.01, left)):
+                    await self._wake.wait()
+            except TimeoutError:
+                continue
+
+    async def _delete(self, uid: str, now_s: float) -> None:
+        summary = self._registry.by_uid(uid)
+        if summary is None or not summary.ended or summary.deleting or not self._may_write():
+            return
+        due = due_s(summary)
+        if due is None or due > now_s:
+            return  # changed meanwhile, and noted anew
+        try:
+            await self._api.delete(
+                path(*summary.key), uid=uid, resource_version=summary.resource_version
+            )
+            _log.info(
+                "deleted after its time",
+                kind=summary.kind,
+                namespace=summary.namespace,
+                name=summary.name,
+                operation=summary.operation,
+            )
+        except (NotFound, Conflict):
+            return  # gone, or changed: then there is an event to come
+        except ApiError as error:
+            _log.warning(
+                "not deleted yet",
+                kind=summary.kind,
+                namespace=summary.namespace,
+                name=summary.name,
+                operation=summary.operation,
+                problem=str(error),
+            )
+            heapq.heappush(self._due, (now_s + _RETRY_S, uid))
+
+    async def _observe(self, uid: str) -> None:
+        summary = self._registry.by_uid(uid)
+        if summary is None or not summary.ended or not self._may_write():
+            return
+        where = path(*summary.key)
+        try:
+            body = await self._api.get(where)
+            if body["metadata"]["uid"] != uid:
+                return
+            generation = generation_of(body)
+            conditions = [
+                {**item, "observedGeneration": generation}
+                for item in status_of(body).get("conditions") or ()
+            ]
+            status = {"observedGeneration": generation, "conditions": conditions}
+            await self._api.patch_status(where, status, uid=uid)
+        except (NotFound, Conflict):
+            return
+        except ApiError as error:
+            _log.warning(
+                "generation not observed",
+                kind=summary.kind,
+                namespace=summary.namespace,
+                name=summary.name,
+                operation=summary.operation,
+                problem=str(error),
+            )
+
+
+def due_s(summary: Summary) -> float | None:
+    """When its time to live is over, in Unix seconds; None for never."""
+    if summary.ttl_s is None or not summary.completed:
+        return None
+    return datetime.fromisoformat(summary.completed).timestamp() + summary.ttl_s

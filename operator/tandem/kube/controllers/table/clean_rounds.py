@@ -1,0 +1,162 @@
+"""Cleaning in the operator: for each table a bounded round now and then, in a worker thread, beside
+all that is going on.
+
+The first comes some minutes after a start, others when something can be due: at the earliest an
+hour later, at the latest when what is removed right after a round is old enough. What goes is
+decided in `tandem.planning.cleaning`; a table without `retention` keeps what it ever named.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import Any
+
+import structlog
+
+from tandem.errors import TandemError
+from tandem.kube.client.events import Note, post, where_from
+from tandem.kube.client.kinds import Body, status_of
+from tandem.kube.runtime.context import Context
+from tandem.kube.tables.context import TableContext
+from tandem.operations.clean.clean import Cleaned, Options, clean, rules_for
+from tandem.operations.clean.facts import Means
+from tandem.operations.report.status import rfc3339
+from tandem.planning.cleaning import Rules
+from tandem.spec.status import TableCleaning
+
+_log = structlog.get_logger("tandem.kube.controllers.table.clean_rounds")
+_MOST_FILES = 5_000
+_LEAST_MS = 3_600_000
+_AGAIN_MS = 60_000
+_FAILED_MS = 600_000
+
+
+class Cleaning:
+    """The rounds of one table, by its daemon's task.
+
+    Args:
+        body: the LakeTable as it is now.
+        wake: wakes the daemon when there is something to tell.
+
+    Attributes:
+        status: what to add to the table's status.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        table: TableContext,
+        body: Callable[[], Body],
+        wake: Callable[[], None],
+    ) -> None:
+        self._context = context
+        self._table = table
+        self._body = body
+        self._wake = wake
+        self._task: asyncio.Task[None] | None = None
+        self._asked: Rules | None = None
+        self._closed = False
+        known = status_of(body()).get("lastCleaning")
+        self.status: dict[str, Any] = {"lastCleaning": known} if known is not None else {}
+        # Not all tables at once, and nobody's before it has had its first look.
+        wait_ms = int(context.settings.clean_s * 1000 * (1 + hash(table.uid) % 4))
+        self._due_ms = max(context.clock.now_ms() + wait_ms, _next_of(known))
+
+    def tend(self) -> float:
+        """Begin a round if one is due; in how many seconds to ask again."""
+        if self._task is not None and not self._task.done():
+            return math.inf
+        now_ms = self._context.clock.now_ms()
+        if now_ms < self._due_ms and not self._changed():
+            return (self._due_ms - now_ms) / 1000
+        if self._table.table is None or self._table.snapshot is None:
+            return math.inf  # it is not ready
+        self._task = asyncio.create_task(self._round(), name="clean a table")
+        return math.inf
+
+    async def close(self) -> None:
+        """A round under way goes no further than its next step."""
+        self._closed = True
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    def _changed(self) -> bool:
+        """Whether another retention is asked for than in the last round."""
+        if self._asked is None or self._table.resource is None or self._table.snapshot is None:
+            return False
+        try:
+            return self._rules_now() != self._asked
+        except TandemError:
+            return False
+
+    def _rules_now(self) -> Rules:
+        """Raises: InvalidSpec."""
+        resource, snapshot = self._table.resource, self._table.snapshot
+        assert resource is not None
+        assert snapshot is not None
+        return rules_for(snapshot.configuration, resource.spec.retention, automatic=True)
+
+    async def _round(self) -> None:
+        context, table = self._context, self._table.table
+        assert table is not None
+        now_ms = context.clock.now_ms()
+        self._due_ms = now_ms + _FAILED_MS
+        options = Options(
+            limit=_MOST_FILES,
+            # What an earlier operator did not come to is found once.
+            thorough=self._asked is None,
+            go_on=lambda: not self._closed and context.may_write(),
+        )
+        means = Means(context.clock, context.processes, context.nonces)
+        try:
+            rules = self._asked = self._rules_now()
+            cleaned = await context.threads(lambda: clean(table, rules, means, options))
+        except TandemError as error:
+            _log.warning("not cleaned", table=table.display, problem=str(error))
+        except Exception as error:  # noqa: BLE001 - a bug, and nobody but us would say so
+            context.metrics.internal_errors.count("table")
+            _log.error("a bug: please report it", table=table.display, at=where_from(error))
+        else:
+            self._due_ms = due(cleaned, rules, now_ms)
+            self._tell(cleaned, now_ms)
+        finally:
+            self._wake()
+
+    def _tell(self, cleaned: Cleaned, now_ms: int) -> None:
+        files, size = len(cleaned.garbage), cleaned.size
+        self.status = {
+            "lastCleaning": TableCleaning(
+                time=rfc3339(now_ms), files=files, bytes=size, next_time=rfc3339(self._due_ms)
+            ).manifest()
+        }
+        self._context.metrics.cleaned_files.add(files)
+        self._context.metrics.cleaned_bytes.add(size)
+        if files or cleaned.abandoned:
+            dead = len(cleaned.abandoned)
+            told = f"removed {files} files, {size} bytes"
+            told += f"; {dead} attempts of processes that died were abandoned" if dead else ""
+            post(self._body(), Note.CLEANED, told)
+            _log.info("cleaned", files=files, bytes=size, abandoned=dead)
+
+
+def due(cleaned: Cleaned, rules: Rules, now_ms: int) -> int:
+    """When the next round is due, in Unix milliseconds. Pure."""
+    if cleaned.more:
+        return now_ms + _AGAIN_MS
+    kept = (rules.files_ms, rules.row_maps_ms, rules.staging_ms, rules.dead_ms)
+    latest = now_ms + min(each for each in kept if each is not None)
+    soonest = latest if cleaned.next_ms is None else min(latest, cleaned.next_ms)
+    return max(soonest, now_ms + _LEAST_MS)
+
+
+def _next_of(known: object) -> int:
+    """When an earlier operator meant to clean next; 0 if it did not say."""
+    said = known.get("nextTime") if isinstance(known, Mapping) else None
+    try:
+        return int(datetime.fromisoformat(str(said)).timestamp() * 1000)
+    except ValueError:
+        return 0

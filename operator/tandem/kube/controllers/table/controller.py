@@ -1,0 +1,239 @@
+"""The life of a LakeTable's resource: refresh, automatic compaction, status, wait; for ever.
+
+It wakes when the resource or an operation on it changes, and looks at the log when one of our
+operations has committed, or in ever longer intervals while nothing happens.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import structlog
+
+from tandem.errors import InvalidSpec, Reason
+from tandem.kube.client.api import ApiError, NotFound
+from tandem.kube.client.events import post
+from tandem.kube.client.kinds import (
+    TABLE_KIND,
+    Body,
+    condition,
+    generation_of,
+    key_of,
+    path,
+    status_of,
+    uid_of,
+)
+from tandem.kube.client.resource_cache import Summary
+from tandem.kube.controllers.operation.controller import Stopped
+from tandem.kube.controllers.operation.status_writer import StatusWriter
+from tandem.kube.controllers.table.clean_rounds import Cleaning
+from tandem.kube.runtime.context import Context
+from tandem.kube.runtime.log_context import Subject, about
+from tandem.kube.tables.status import compose, remembered_since
+from tandem.spec.loading.loader import parse
+from tandem.spec.status import TableStatus
+from tandem.spec.table import LakeTable
+
+_log = structlog.get_logger("tandem.kube.table")
+_CALM = 0.3
+"""Seconds between two rounds: a storm of events makes one."""
+_IDLE_FACTOR = 1.3
+_IDLE_MOST = 6.0
+"""A table on which nothing happens is looked at up to so many times less often."""
+_STILL_THERE_S = 300.0
+"""How often to ask whether the resource is still there. No finalizer keeps it, and a watch that
+had to list anew says nothing of what went meanwhile."""
+
+
+class TableLife:
+    """One LakeTable, that is: one uid."""
+
+    def __init__(self, context: Context, body: Body) -> None:
+        self._context = context
+        self._uid = uid_of(body)
+        self._key = key_of(body)
+        self._body = body
+        self._wake = asyncio.Event()
+        self._leaving = False
+        known = dict(status_of(body))
+        ready = condition(body, "Ready")
+        settings = context.settings
+        self._writer = StatusWriter(
+            context.api,
+            path(*self._key),
+            self._uid,
+            known,
+            pause_s=settings.status_s,
+            progress_s=settings.progress_s,
+            allowed=context.may_write,
+            on_gone=self._gone,
+        )
+        self._reported = (ready.get("status", ""), ready.get("reason", ""))
+        self._locked_since = remembered_since(known)
+        self._table = context.new_table(
+            self._uid,
+            adopted=ready.get("status") == "True"
+            and ready.get("observedGeneration") == generation_of(body),
+        )
+        self._interval_s = settings.table_poll_s
+        self._cleaning = Cleaning(context, self._table, lambda: self._body, self._wake.set)
+
+    async def run(self, stopped: Stopped) -> None:
+        """Until the resource is deleted or the operator stops."""
+        kind, namespace, name = self._key
+        with about(Subject(kind, namespace, name, table=name)):
+            await self._run(stopped)
+
+    async def _run(self, stopped: Stopped) -> None:
+        self._context.tables[self._key[1:]] = self._table
+        unwatch = self._context.registry.watch(self._key, self._changed)
+        self._table.wake = self._wake.set
+        minding = asyncio.create_task(self._mind(stopped), name="mind the stop")
+        try:
+            await self._live()
+        finally:
+            minding.cancel()
+            await self._cleaning.close()
+            unwatch()
+            self._withdraw()
+            await self._writer.close()
+
+    async def _mind(self, stopped: Stopped) -> None:
+        await stopped.wait()
+        self._leaving = True
+        self._wake.set()
+
+    def _changed(self) -> None:
+        body = self._context.registry.body(self._uid)
+        if body is not None:
+            self._body = body
+            self._writer.observe(status_of(body), body["metadata"]["resourceVersion"])
+        else:
+            # At once: no operation shall begin on what is no more.
+            self._withdraw()
+            self._writer.gone = True
+            self._leaving = True
+        self._wake.set()
+
+    def _withdraw(self) -> None:
+        tables, key = self._context.tables, self._key[1:]
+        if tables.get(key) is self._table:
+            del tables[key]
+
+    def _gone(self) -> None:
+        """It is no more, though nobody has told us: those who need it shall know."""
+        self._context.registry.remove(self._uid)
+
+    async def _is_there(self) -> bool:
+        try:
+            body = await self._context.api.get(path(*self._key))
+        except NotFound:
+            return False
+        except ApiError as error:
+            _, namespace, name = self._key
+            _log.warning("not found out", namespace=namespace, name=name, problem=str(error))
+            return True
+        return uid_of(body) == self._uid
+
+    async def _live(self) -> None:
+        loop = asyncio.get_running_loop()
+        next_look = 0.0
+        next_question = loop.time() + _STILL_THERE_S
+        generation = -1
+        while not self._leaving and self._context.may_write():
+            self._wake.clear()
+            now = loop.time()
+            if now >= next_question:
+                next_question = now + _STILL_THERE_S
+                if not await self._is_there():
+                    self._gone()
+                    return
+            problem = self._table.problem
+            resource = self._parse()
+            if resource is not None:
+                due = self._table.due or generation_of(self._body) != generation
+                if due or now >= next_look:
+                    before = self._table.snapshot
+                    self._table.due = False
+                    await self._table.refresh(resource)
+                    # The spec may have changed meanwhile: then that one is due at once.
+                    generation = resource.metadata.generation
+                    self._pace(self._table.snapshot is not before or due)
+                    next_look = loop.time() + self._interval_s
+            if self._table.problem != problem:
+                self._context.table_changed(*self._key[1:])
+            if self._table.locks or any(o.active for o in self._operations()):
+                await self._table.look_at_locks()
+            if self._leaving:
+                return
+            tended = await self._tend()
+            cleaned_s = self._cleaning.tend()
+            self._report(tended)
+            until = min(next_look, loop.time() + min(cleaned_s, tended[1] if tended else cleaned_s))
+            await asyncio.sleep(_CALM)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(max(0.0, until - loop.time())):
+                    await self._wake.wait()
+
+    def _operations(self) -> Iterator[Summary]:
+        return self._context.registry.of_table(*self._key[1:])
+
+    def _pace(self, something_happened: bool) -> None:
+        poll_s = self._context.settings.table_poll_s
+        if something_happened or not self._table.is_ready:
+            self._interval_s = poll_s
+        else:
+            self._interval_s = min(self._interval_s * _IDLE_FACTOR, poll_s * _IDLE_MOST)
+
+    def _parse(self) -> LakeTable | None:
+        try:
+            resource = parse({k: v for k, v in self._body.items() if k != "status"})
+        except InvalidSpec as error:
+            self._table.refuse(Reason.INVALID_SPEC, str(error), generation_of(self._body))
+            return None
+        assert isinstance(resource, LakeTable)
+        return resource
+
+    async def _tend(self) -> tuple[dict[str, Any], float] | None:
+        """Automatic compaction: what to add to the status, and when to come back (seconds)."""
+        tend = self._context.tend
+        if tend is None or not self._table.is_ready:
+            return None
+        return await tend(self._table, list(self._operations()))
+
+    def _report(self, tended: tuple[dict[str, Any], float] | None) -> None:
+        _, namespace, name = self._key
+        # Never of a spec that came while we looked: "ready" would be said of what nobody knows.
+        conditions = self._table.conditions
+        status: TableStatus = compose(
+            self._table.facts,
+            conditions,
+            conditions[0].observed_generation,
+            self._operations(),
+            self._table.locks,
+            self._locked_since,
+            self._context.clock.now_ms(),
+        )
+        manifest = status.manifest()
+        if tended is not None:
+            manifest.update(tended[0])
+        elif "nextCompaction" in self._writer.known:
+            # It is also the memory of what the schedules have done.
+            manifest["nextCompaction"] = self._writer.known["nextCompaction"]
+        self._writer.offer({**manifest, **self._cleaning.status})
+        first = conditions[0]
+        told = (first.status, str(first.reason))
+        if told != self._reported:
+            self._reported = told
+            post(self._body, first.reason, first.message, warning=first.status != "True")
+            _log.info(
+                "table",
+                kind=TABLE_KIND,
+                namespace=namespace,
+                name=name,
+                reason=str(first.reason),
+                message=first.message,
+            )

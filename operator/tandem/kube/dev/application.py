@@ -1,0 +1,368 @@
+"""One SparkApplication under `tandem dev`: from state to state, as Kubeflow's controller goes.
+
+States, their order and their words are those of v2.5.1
+(`internal/controller/sparkapplication/controller.go`). Each state has one method, which does what
+the state asks for and answers the next one; what is on the API server is written before anything
+of the next state is done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import uuid
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Any, TypeVar
+
+import structlog
+
+from tandem.errors import TandemError
+from tandem.jobs.runner import JobPhase, JobRunner, JobStatus
+from tandem.kube.client.api import (
+    Api,
+    ApiError,
+    Conflict,
+    Invalid,
+    Json,
+    NotFound,
+    ResourcePath,
+    Unavailable,
+)
+from tandem.kube.dev.request import Unfit, request_of, secrets_of
+from tandem.spark.application import status as states
+from tandem.spark.application.manifest import LOG_ANNOTATION
+from tandem.spark.application.status import driver_pod_name, state_of
+
+T = TypeVar("T")
+
+APPLICATIONS = ResourcePath("sparkoperator.k8s.io", "v1beta2", "sparkapplications")
+
+_log = structlog.get_logger("tandem.kube.dev.controller")
+_MERGE = "application/merge-patch+json"
+_PAUSE_S = 1.0
+"""Between two tries of a write while the API server is away."""
+_START_S = 5.0
+"""How long an application that is deleted while its process starts waits for that."""
+_ORPHANED = frozenset({states.SUBMITTED, states.RUNNING, states.UNKNOWN})
+
+
+class Machine:
+    """Where jobs run: so many at once, looked at so often."""
+
+    def __init__(self, api: Api, runner: JobRunner, max_jobs: int, poll_s: float) -> None:
+        self.api = api
+        self.runner = runner
+        self.poll_s = poll_s
+        self.slots = asyncio.Semaphore(max_jobs)
+        # A runner may block in any of its methods; each job at most in two at once.
+        self._threads = ThreadPoolExecutor(2 * max_jobs + 4, "tandem-dev")
+
+    async def blocking(self, call: Callable[..., T], *arguments: object) -> T:
+        """Do it in a thread."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._threads, call, *arguments)
+
+    def close(self) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+class _Gone(Exception):
+    """The application was deleted, or another one has its name by now."""
+
+
+class Application:
+    """One application, from state to state. Cancelled when it is deleted."""
+
+    def __init__(self, machine: Machine, body: Json) -> None:
+        self._machine = machine
+        self._body = body
+        self._changed = asyncio.Event()
+        metadata = body["metadata"]
+        self._uid: str = metadata["uid"]
+        self._path = APPLICATIONS.at(metadata["namespace"], metadata["name"])
+        self._log = _log.bind(application=f"{metadata['namespace']}/{metadata['name']}")
+        self._attempts = int((body.get("status") or {}).get("executionAttempts") or 0)
+        self._submissions = int((body.get("status") or {}).get("submissionAttempts") or 0)
+        self._start: asyncio.Future[None] | None = None
+        self._started = ""
+        self._slot = False
+        self._seen = _version(body)
+        self._submitted: Json | None = None
+
+    @property
+    def key(self) -> str:
+        """The job's name for the runner: another object of this name, or another run of this
+        one, is another job."""
+        return f"{self._path.name}-{self._uid[:8]}-{self._attempts}"
+
+    def see(self, body: Json) -> None:
+        """What the watch says; it comes later than the answers to our own writes."""
+        self._seen = _version(body)
+        if self._seen >= _version(self._body):
+            self._body = body
+        self._changed.set()
+
+    async def serve(self) -> None:
+        try:
+            await self._serve()
+        except _Gone:
+            self._log.info("gone")
+            await self._wait_for_deletion()
+        except ApiError as error:
+            self._log.error("cannot be served", problem=str(error))
+        finally:
+            # Also when we are cancelled: nothing must run on.
+            await asyncio.shield(self._end_job())
+        # Who comes after us for this object must not take an echo of ours for its state.
+        while self._seen < _version(self._body):
+            await self._pause(None)
+
+    async def _wait_for_deletion(self) -> None:
+        """Until the watch says so, too, and we are cancelled."""
+        while True:
+            await self._pause(None)
+
+    async def _serve(self) -> None:
+        steps = {
+            states.NEW: self._submit,
+            states.RESUMING: self._submit,
+            states.PENDING_RERUN: self._submit,
+            states.SUBMITTED: self._launch,
+            states.RUNNING: self._watch_job,
+            states.SUCCEEDING: self._complete,
+            states.FAILING: self._fail,
+            states.SUBMISSION_FAILED: self._fail,
+            states.INVALIDATING: self._rerun,
+            states.SUSPENDING: self._suspend,
+            states.SUSPENDED: self._resume,
+        }
+        state = state_of(self._body)
+        if state in _ORPHANED:
+            state = await self._write(
+                states.FAILING, "driver pod not found", terminationTime=_now_text()
+            )
+        while state in steps:
+            if self._suspended() and state not in (states.SUSPENDING, states.SUSPENDED):
+                state = await self._write(states.SUSPENDING)
+            elif self._changed_spec() and state in (states.SUBMITTED, states.RUNNING):
+                # Whoever changes what runs gets it run again.
+                state = await self._write(states.INVALIDATING)
+            state = await steps[state]()
+            self._log.info("state", state=state)
+        await self._expire()
+
+    # One method per state; each answers the next state
+
+    async def _submit(self) -> str:
+        self._submissions += 1
+        self._submitted = _essence(self._body)
+        said: Json = {
+            "submissionID": str(uuid.uuid4()),
+            "lastSubmissionAttemptTime": _now_text(),
+            "submissionAttempts": self._submissions,
+            "driverInfo": {"podName": f"{self._path.name}-driver"},
+            "terminationTime": None,
+        }
+        try:
+            request_of(self._body, self.key, {})
+        except Unfit as error:
+            return await self._write(
+                states.SUBMISSION_FAILED,
+                f"failed to submit spark application: failed to run spark-submit: {error}",
+                **said,
+            )
+        self._attempts += 1
+        return await self._write(states.SUBMITTED, executionAttempts=self._attempts, **said)
+
+    async def _launch(self) -> str:
+        """As a pod that waits for a node, pulls its image and starts."""
+        await self._machine.slots.acquire()
+        self._slot = True
+        if self._suspended() or self._changed_spec():
+            return states.SUBMITTED
+        try:
+            environ = await secrets_of(self._machine.api, self._body)
+            request = request_of(self._body, self.key, environ)
+            self._started = self.key
+            self._start = asyncio.ensure_future(
+                self._machine.blocking(self._machine.runner.start, request)
+            )
+            await asyncio.shield(self._start)
+        except (Unfit, TandemError) as error:
+            # The words of the Spark operator for a driver that never came to be.
+            self._log.warning("driver did not start", problem=str(error))
+            return await self._write(
+                states.FAILING, f"driver container failed: {error}", terminationTime=_now_text()
+            )
+        status = await self._machine.blocking(self._machine.runner.status, self.key)
+        if status.log:
+            await self._annotate(status.log)
+        return await self._write(
+            states.RUNNING, sparkApplicationId=f"spark-{self._uid.replace('-', '')}"
+        )
+
+    async def _watch_job(self) -> str:
+        while not (self._suspended() or self._changed_spec()):
+            status = await self._machine.blocking(self._machine.runner.status, self.key)
+            if status.phase is JobPhase.ENDED:
+                await self._end_job()
+                return await self._write(states.SUCCEEDING, terminationTime=_now_text())
+            if status.phase in (JobPhase.FAILED, JobPhase.UNKNOWN):
+                self._log.warning("driver failed", problem=status.message, log=status.log)
+                await self._end_job()
+                return await self._write(
+                    states.FAILING, exit_message(status), terminationTime=_now_text()
+                )
+            await self._pause(self._machine.poll_s)
+        return states.RUNNING
+
+    async def _complete(self) -> str:
+        return await self._write(states.COMPLETED)
+
+    async def _fail(self) -> str:
+        ended = (self._body.get("status") or {}).get("terminationTime")
+        return await self._write(
+            states.FAILED, keep_message=True, terminationTime=ended or _now_text()
+        )
+
+    async def _rerun(self) -> str:
+        await self._end_job()
+        return await self._write(states.PENDING_RERUN, **_FORGOTTEN)
+
+    async def _suspend(self) -> str:
+        await self._end_job()
+        return await self._write(states.SUSPENDED, **_FORGOTTEN)
+
+    async def _resume(self) -> str:
+        while self._suspended():
+            await self._pause(None)
+        return await self._write(states.RESUMING)
+
+    async def _expire(self) -> None:
+        """Delete what has ended when its time is over."""
+        while (limit_s := ttl_s(self._body)) is not None:
+            ended = (self._body.get("status") or {}).get("terminationTime")
+            if not ended:
+                return
+            left_s = limit_s - (datetime.now(UTC) - datetime.fromisoformat(ended)).total_seconds()
+            if left_s > 0:
+                await self._pause(left_s)
+                continue
+            with suppress(NotFound, Conflict):
+                await self._patiently(lambda: self._machine.api.delete(self._path, uid=self._uid))
+            await self._wait_for_deletion()
+
+    # What they share
+
+    def _suspended(self) -> bool:
+        return bool((self._body.get("spec") or {}).get("suspend"))
+
+    def _changed_spec(self) -> bool:
+        return self._submitted is not None and self._submitted != _essence(self._body)
+
+    async def _end_job(self) -> None:
+        """Kill the process if there is one, and let another one have its place."""
+        started, self._started = self._started, ""
+        if self._start is not None and not self._start.done():
+            # What has not started cannot be stopped.
+            await asyncio.wait([self._start], timeout=_START_S)
+        if started:
+            await self._machine.blocking(self._machine.runner.stop, started)
+        if self._slot:
+            self._slot = False
+            self._machine.slots.release()
+
+    async def _pause(self, seconds: float | None) -> None:
+        """Wait, at most until the application changes."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._changed.wait()
+        self._changed.clear()
+
+    async def _write(
+        self, state: str, message: str = "", *, keep_message: bool = False, **status: Any
+    ) -> str:
+        said: Json = {"state": state}
+        if not keep_message:
+            said["errorMessage"] = message or None
+        pod = {"podName": driver_pod_name(self._body)}
+        body = {"applicationState": said, "driverInfo": pod, **status}
+        await self._patch("status", {"status": body})
+        return state
+
+    async def _annotate(self, log: str) -> None:
+        await self._patch("", {"metadata": {"annotations": {LOG_ANNOTATION: log}}})
+
+    async def _patch(self, subresource: str, patch: Json) -> None:
+        """With the uid, so that it never meets another object of this name."""
+        metadata = {**patch.get("metadata", {}), "uid": self._uid}
+        body = {**patch, "metadata": metadata}
+        try:
+            self._body = await self._patiently(
+                lambda: self._machine.api.request(
+                    "PATCH", self._path.url(subresource), body=body, content_type=_MERGE
+                )
+            )
+        except NotFound as error:
+            raise _Gone from error
+        except (Conflict, Invalid) as error:
+            there = await self._patiently(lambda: self._machine.api.get(self._path))
+            if there["metadata"]["uid"] != self._uid:
+                raise _Gone from error
+            raise
+
+    async def _patiently(self, call: Callable[[], Any]) -> Any:
+        """The API server may be away for as long as it likes: jobs go on meanwhile."""
+        while True:
+            try:
+                return await call()
+            except Unavailable as error:
+                self._log.warning("waits for the API server", problem=str(error))
+                await asyncio.sleep(_PAUSE_S)
+
+
+_FORGOTTEN: Mapping[str, Any] = {
+    "sparkApplicationId": None,
+    "submissionAttempts": 0,
+    "executorState": None,
+    "terminationTime": None,
+}
+"""What the Spark operator resets before it runs an application again."""
+
+_EXIT = re.compile(r"exit code (\d+)")
+_SIGNAL = re.compile(r"signal (\d+)")
+
+
+def exit_message(status: JobStatus) -> str:
+    """A failed job in the Spark operator's words: `driver container failed with ExitCode: 137,
+    Reason: Error`. A process that a signal killed has the code that its container would have."""
+    if status.phase is JobPhase.UNKNOWN:
+        return "driver pod not found"
+    code, signal = _EXIT.search(status.message), _SIGNAL.search(status.message)
+    number = int(code[1]) if code else 128 + int(signal[1]) if signal else 1
+    return f"driver container failed with ExitCode: {number}, Reason: Error"
+
+
+def _version(body: Mapping[str, Any]) -> int:
+    """Numbers that grow, in every API server there is (KEP-5504 makes that a promise)."""
+    text = str(body["metadata"].get("resourceVersion", ""))
+    return int(text) if text.isdecimal() else 0
+
+
+def _essence(body: Mapping[str, Any]) -> Json:
+    """What of a spec must not change while it runs."""
+    spec = body.get("spec") or {}
+    free = ("suspend", "timeToLiveSeconds")
+    return {key: value for key, value in spec.items() if key not in free}
+
+
+def ttl_s(body: Mapping[str, Any]) -> int | None:
+    found: int | None = (body.get("spec") or {}).get("timeToLiveSeconds")
+    return found
+
+
+def _now_text() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,0 +1,125 @@
+"""What a `SparkApplication` asks for, as a job for this machine.
+
+The opposite of `tandem.spark.application.manifest.build`, as far as one machine can follow it:
+sizes are cut to what it has, and what concerns pods means nothing here. Credentials are read
+from the Secrets that the driver's `envFrom` names and go into the environment of the job's process;
+they are never logged and never stand on a command line.
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import os
+import re
+from collections.abc import Mapping
+from pathlib import PurePosixPath
+from typing import Any, NoReturn
+from urllib.parse import urlsplit
+
+import structlog
+
+from tandem.jobs.runner import JobRequest
+from tandem.kube.client.api import Api, ApiError, Json, ResourcePath
+from tandem.spark.application.manifest import INPUT_BYTES_ANNOTATION
+
+_log = structlog.get_logger("tandem.kube.dev.controller")
+
+APPS = frozenset({"rewrite", "statement", "merge", "ingest"})
+"""The applications of `spark_apps/`; others are not run on anybody's machine."""
+
+_DANGEROUS = re.compile(
+    r"PATH|HOME|SHELL|IFS|BASH.*|LD_.*|DYLD_.*|PYTHON.*|JAVA.*|_JAVA.*|JDK.*|SPARK.*"
+)
+"""Variables that decide which code runs here: they belong to who started us."""
+_MEMORY = re.compile(r"(\d+)([kmgt]?)b?", re.IGNORECASE)
+
+
+class Unfit(Exception):
+    """The application is none that could be run here; the text says why."""
+
+
+class _Arguments(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise Unfit(f"arguments: {message}")
+
+
+def request_of(body: Mapping[str, Any], name: str, environ: Mapping[str, str]) -> JobRequest:
+    """The job that an application describes. Raises: Unfit."""
+    spec = body.get("spec") or {}
+    file = str(spec.get("mainApplicationFile") or "")
+    app = PurePosixPath(urlsplit(file).path)
+    if spec.get("type") != "Python" or app.suffix != ".py" or app.stem not in APPS:
+        raise Unfit(f"{file or 'it'} is none of Tandem's applications ({', '.join(sorted(APPS))})")
+    parser = _Arguments(add_help=False, allow_abbrev=False)
+    parser.add_argument("--location", required=True)
+    parser.add_argument("--spec", required=True)
+    parser.add_argument("--option", action="append", default=[])
+    parser.add_argument("--allowed", action="append", default=[])
+    found = parser.parse_args([str(word) for word in spec.get("arguments") or ()])
+    if not all("=" in option for option in found.option):
+        raise Unfit("arguments: an --option is KEY=VALUE")
+    driver = spec.get("driver") or {}
+    metadata = body["metadata"]
+    labels = metadata.get("labels") or {}
+    return JobRequest(
+        name=name,
+        app=app.stem,
+        location=found.location,
+        allowed_locations=tuple(found.allowed),
+        spec_path=found.spec,
+        storage_options=tuple(
+            (key, value) for key, value in (option.split("=", 1) for option in found.option)
+        ),
+        cores=max(1, min(int(driver.get("cores") or 2), os.cpu_count() or 1)),
+        memory_bytes=_memory(str(driver.get("memory") or "")),
+        input_bytes=_number((metadata.get("annotations") or {}).get(INPUT_BYTES_ANNOTATION)),
+        operation_id=str(labels.get("tandem.dev/operation", "")),
+        attempt=_number(labels.get("tandem.dev/attempt")),
+        environ=tuple(sorted(environ.items())),
+    )
+
+
+async def secrets_of(api: Api, body: Mapping[str, Any]) -> dict[str, str]:
+    """The driver's environment: plain variables, and the Secrets that it names.
+
+    Raises: Unfit if a Secret that is not optional cannot be read.
+    """
+    namespace = body["metadata"]["namespace"]
+    driver = (body.get("spec") or {}).get("driver") or {}
+    found: dict[str, str] = {}
+    for source in driver.get("envFrom") or ():
+        reference = source.get("secretRef")
+        if reference is None:
+            _log.warning("envFrom: only Secrets are read here", found=sorted(source))
+            continue
+        path = ResourcePath("", "v1", "secrets", namespace, str(reference.get("name")))
+        try:
+            secret: Json = await api.get(path)
+        except ApiError as error:
+            if reference.get("optional"):
+                continue
+            raise Unfit(f"secret {path.name}: {error.message}") from error
+        prefix = source.get("prefix") or ""
+        for key, value in (secret.get("data") or {}).items():
+            found[prefix + key] = base64.b64decode(value).decode()
+    for variable in driver.get("env") or ():
+        if "value" in variable:
+            found[variable["name"]] = str(variable["value"])
+    kept = {key: value for key, value in found.items() if not _DANGEROUS.fullmatch(key)}
+    if len(kept) < len(found):
+        _log.warning("variables that are not handed on", names=sorted(found.keys() - kept.keys()))
+    return kept
+
+
+def _memory(text: str) -> int:
+    """Java's sizes, `1024m`, in bytes; 0 for what is none."""
+    match = _MEMORY.fullmatch(text)
+    if match is None:
+        return 0
+    # Without a unit Spark takes MiB.
+    return int(match[1]) << {"k": 10, "m": 20, "g": 30, "t": 40}.get(match[2].lower(), 20)
+
+
+def _number(text: object) -> int:
+    return int(text) if isinstance(text, str) and text.isdecimal() else 0

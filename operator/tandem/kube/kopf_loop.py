@@ -1,0 +1,145 @@
+"""Runs kopf inside our process: ends it when we shall stop or lead no more, and begins anew where
+it would go on blind."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import kopf
+import structlog
+
+from tandem.kube import handlers
+from tandem.kube.client.api import ApiError
+from tandem.kube.controllers.operation.ttl import Finished
+from tandem.kube.runtime.kopf_internals import FrugalMemories
+from tandem.kube.runtime.leader import Leadership
+from tandem.kube.runtime.settings import OperatorSettings
+
+_log = structlog.get_logger("tandem.kube.kopf_loop")
+_GONE = 410
+_LOOK_S = 0.5
+_END_S = 20.0
+"""How long kopf may take to end. It can hang in its own clean-up once a watch has died."""
+
+
+class LeadershipLost(Exception):
+    """Another operator leads now, or may: this process has stopped working."""
+
+
+async def work(
+    settings: OperatorSettings,
+    registry: kopf.OperatorRegistry,
+    leadership: Leadership,
+    finished: Finished,
+    stop: asyncio.Event,
+    ready: asyncio.Event,
+) -> bool:
+    """Run kopf until we shall stop or lead no more (False), or until a watch of its has died,
+    which it does not mend (True: begin anew).
+
+    Raises: LeadershipLost.
+    """
+    over = asyncio.Event()
+    # kopf ends every task that was started after it: ours come first.
+    holding = asyncio.create_task(leadership.hold(), name="hold leadership")
+    holding.add_done_callback(lambda _: over.set())
+    tidying = asyncio.create_task(finished.run(), name="tend the finished")
+    tidying.add_done_callback(lambda _: over.set())
+    stopping = asyncio.create_task(stop.wait(), name="await the stop")
+    stopping.add_done_callback(lambda _: over.set())
+    watches = _Watches()
+    watching = asyncio.create_task(watches.watch(), name="watch the watches")
+    watching.add_done_callback(lambda _: over.set())
+    up = asyncio.Event()
+    starting = asyncio.create_task(_when_up(up, stop, ready), name="await the start")
+    ending = asyncio.create_task(_end_in_time(over), name="end in time")
+    tasks = (holding, tidying, stopping, watching, starting, ending)
+    lost = blind = False
+    try:
+        with _heard_at_the_end(over):
+            await kopf.operator(
+                registry=registry,
+                settings=handlers.kopf_settings(settings),
+                memories=FrugalMemories(),
+                standalone=True,
+                clusterwide=not settings.namespaces,
+                namespaces=settings.namespaces,
+                stop_flag=over,
+                ready_flag=up,
+            )
+        lost = holding.done() and not stop.is_set()
+        blind = watching.done()
+        if tidying.done():
+            tidying.result()
+    except Exception as error:
+        # An answer that it does not expect (410 to a watch) ends kopf as a whole.
+        # One that dies at once was never seen.
+        if not (watches.has_one_died() or getattr(error, "status", None) == _GONE):
+            raise
+        _log.error("a watch has died; beginning anew", problem=repr(error))
+        blind = True
+        await asyncio.sleep(_LOOK_S)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    if lost:
+        raise LeadershipLost("another operator leads now, or the lock store is away")
+    return blind and not stop.is_set()
+
+
+@contextmanager
+def _heard_at_the_end(over: asyncio.Event) -> Iterator[None]:
+    """kopf takes every task that there is at its end for its own, and raises what it ended with:
+    a call of ours that was refused just then is no reason not to end well."""
+    try:
+        yield
+    except ApiError as error:
+        if not over.is_set():
+            raise
+        _log.warning("refused at the end", problem=str(error))
+
+
+async def _end_in_time(over: asyncio.Event) -> None:
+    """A process of its own that cannot end ends hard: the next one takes everything over."""
+    await over.wait()
+    await asyncio.sleep(_END_S)
+    _log.error("kopf does not end; ending the process")
+    if threading.current_thread() is threading.main_thread():
+        os._exit(1)
+
+
+async def _when_up(up: asyncio.Event, stop: asyncio.Event, ready: asyncio.Event) -> None:
+    await up.wait()
+    if threading.current_thread() is threading.main_thread():
+        # kopf takes these signals, and then waits five seconds for a task of its own.
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stop.set)
+    ready.set()
+
+
+class _Watches:
+    """kopf's watches. When one dies, kopf dies or goes on blind for that kind."""
+
+    def __init__(self) -> None:
+        self._known: set[asyncio.Task[Any]] = set()
+
+    async def watch(self) -> None:
+        """Returns when one has died."""
+        while True:
+            if self.has_one_died():
+                return
+            await asyncio.sleep(_LOOK_S)
+
+    def has_one_died(self) -> bool:
+        """Whether one has ended other than by being told to."""
+        named = (task for task in asyncio.all_tasks() if task.get_name().startswith("watcher for"))
+        self._known.update(named)
+        return any(task.done() and not task.cancelled() for task in self._known)

@@ -1,0 +1,209 @@
+"""The operator's metrics: one object per operator process object, with a registry of its own, since
+several operators may run in one process.
+
+Counts and durations are noted as things happen, in any thread, for some microseconds each; what
+can be looked up is looked up when somebody scrapes (`tandem.kube.scrape`). Which families
+there are says `tandem.kube.metrics.families`. Nothing is kept over a restart: counters begin at
+zero, as Prometheus expects.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import platform
+from collections.abc import Iterable
+from typing import Any
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from tandem import __version__
+from tandem.kube.client.kinds import OPERATION_KINDS
+from tandem.kube.metrics import families as families
+from tandem.kube.metrics.families import Family, Label
+from tandem.spec.status import OperationStatus, Phase
+
+CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
+_LAG_S = 1.0
+_CLASSES: dict[str, type[Counter | Gauge | Histogram]] = {
+    "counter": Counter,
+    "gauge": Gauge,
+    "histogram": Histogram,
+}
+
+
+class Instrument:
+    """What is counted or measured of one family. Thread-safe."""
+
+    def __init__(self, family: Family, registry: CollectorRegistry) -> None:
+        options: dict[str, Any] = {"registry": registry}
+        if family.type == "histogram":
+            options["buckets"] = family.buckets
+        self._labels: tuple[Label, ...] = family.labels
+        names = [label.name for label in family.labels]
+        self._made = _CLASSES[family.type](family.name, family.meaning, names, **options)
+        self._known: dict[tuple[object, ...], Any] = {}
+
+    def _child(self, values: tuple[object, ...]) -> Any:
+        child = self._known.get(values)
+        if child is None:
+            child = self._made
+            if values:
+                pairs = zip(self._labels, values, strict=True)
+                child = child.labels(*(label.of(value) for label, value in pairs))
+            if len(self._known) < 10_000:  # what comes from outside may be anything
+                self._known[values] = child
+        return child
+
+    def add(self, amount: float, *labels: object) -> None:
+        if amount:
+            self._child(labels).inc(amount)
+
+    def count(self, *labels: object) -> None:
+        self._child(labels).inc()
+
+    def observe(self, value: float, *labels: object) -> None:
+        self._child(labels).observe(value)
+
+    def set(self, value: float, *labels: object) -> None:
+        self._child(labels).set(value)
+
+    def prepare(self, *labels: object) -> None:
+        """Be there, at zero."""
+        self._child(labels)
+
+
+class Metrics:
+    """All instruments of one operator."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        ProcessCollector(registry=self.registry)
+        build = Gauge(
+            families.BUILD.name,
+            families.BUILD.meaning,
+            [label.name for label in families.BUILD.labels],
+            registry=self.registry,
+        )
+        build.labels(__version__, platform.python_version()).set(1)
+        self.loop_lag = self._new(families.LOOP_LAG)
+        self.worker_wait = self._new(families.WORKER_WAIT)
+        self.internal_errors = self._new(families.INTERNAL_ERRORS)
+        self.ended_total = self._new(families.ENDED_TOTAL)
+        self.duration = self._new(families.DURATION)
+        self.adopted = self._new(families.ADOPTED)
+        self.step_failures = self._new(families.STEP_FAILURES)
+        self.step_duration = self._new(families.STEP_DURATION)
+        self.lock_wait = self._new(families.LOCK_WAIT)
+        self.lock_requests = self._new(families.LOCK_REQUESTS)
+        self.lock_latency = self._new(families.LOCK_LATENCY)
+        self.lock_store_up = self._new(families.LOCK_STORE_UP)
+        self.commits = self._new(families.COMMITS)
+        self.conflicts = self._new(families.CONFLICTS)
+        self.rounds = self._new(families.ROUNDS)
+        self.commits_seen = self._new(families.COMMITS_SEEN)
+        self.replayed = self._new(families.REPLAYED)
+        self.masked = self._new(families.MASKED)
+        self.evaluated = self._new(families.EVALUATED)
+        self.bins_dropped = self._new(families.BINS_DROPPED)
+        self.files_added = self._new(families.FILES_ADDED)
+        self.files_removed = self._new(families.FILES_REMOVED)
+        self.bytes_added = self._new(families.BYTES_ADDED)
+        self.bytes_removed = self._new(families.BYTES_REMOVED)
+        self.jobs_started = self._new(families.JOBS_STARTED)
+        self.jobs_ended = self._new(families.JOBS_ENDED)
+        self.job_duration = self._new(families.JOB_DURATION)
+        self.cleaned_files = self._new(families.CLEANED_FILES)
+        self.cleaned_bytes = self._new(families.CLEANED_BYTES)
+        self.api_requests = self._new(families.API_REQUESTS)
+        self.api_latency = self._new(families.API_LATENCY)
+        self._prepare()
+
+    def _new(self, family: Family) -> Instrument:
+        return Instrument(family, self.registry)
+
+    def _prepare(self) -> None:
+        """What alerts ask for the increase of is there before it increases."""
+        for where in families.WHERE.values:
+            self.internal_errors.prepare(where)
+        for reason in families.BAD_ENDS:
+            self.step_failures.prepare(reason)
+            for kind in OPERATION_KINDS:
+                self.ended_total.prepare(kind, Phase.FAILED, reason)
+                self.jobs_ended.prepare(kind, reason)
+
+    def add(self, collector: Collector) -> None:
+        """Have it asked at every scrape, in the event loop."""
+        self.registry.register(collector)
+
+    def operation_ended(self, kind: str, status: OperationStatus, seconds: float | None) -> None:
+        """`seconds`: from its start, where that is known."""
+        self.ended_total.count(kind, status.phase, status.conditions[0].reason)
+        if seconds is not None:
+            self.duration.observe(seconds, kind, status.phase)
+        result = status.result
+        if result is None or status.phase is not Phase.SUCCEEDED:
+            return
+        self.files_added.add(result.files_added or 0, kind)
+        self.files_removed.add(result.files_removed or 0, kind)
+        self.bytes_added.add(result.bytes_added or 0, kind)
+        self.bytes_removed.add(result.bytes_removed or 0, kind)
+        reconciled = result.reconciled
+        if reconciled is None:
+            return
+        if reconciled.rounds:
+            self.rounds.observe(reconciled.rounds, kind)
+        self.commits_seen.add(reconciled.commits_seen, kind)
+        self.replayed.add(reconciled.deletes_remapped, kind)
+        self.masked.add(reconciled.rows_masked, kind)
+        self.evaluated.add(reconciled.rows_evaluated, kind)
+        self.bins_dropped.add(reconciled.bins_dropped, kind)
+
+    def api_call(self, method: str, url: str, code: int, seconds: float) -> None:
+        """One try of a call; `code` 0 where no answer came."""
+        verb, resource = verb_and_resource(method, url)
+        self.api_requests.count(verb, resource, code or "Unreachable")
+        self.api_latency.observe(seconds, verb)
+
+    async def watch_loop(self) -> None:
+        """Note for ever how late the event loop is."""
+        loop = asyncio.get_running_loop()
+        while True:
+            due = loop.time() + _LAG_S
+            await asyncio.sleep(_LAG_S)
+            self.loop_lag.observe(max(0.0, loop.time() - due))
+
+    async def exposition(self) -> bytes:
+        """What a scrape gets. What there is is looked up here, in the loop; it is written down
+        in a thread."""
+        found = list(self.registry.collect())
+        return await asyncio.to_thread(_text, found)
+
+
+class _Collected:
+    """Metrics without the times at which they were created: they would double the series."""
+
+    def __init__(self, metrics: Iterable[Metric]) -> None:
+        self._metrics = metrics
+
+    def collect(self) -> Iterable[Metric]:
+        for metric in self._metrics:
+            metric.samples = [s for s in metric.samples if not s.name.endswith("_created")]
+            yield metric
+
+
+def _text(metrics: Iterable[Metric]) -> bytes:
+    return generate_latest(_Collected(metrics))
+
+
+def verb_and_resource(method: str, url: str) -> tuple[str, str]:
+    """`GET`, `/apis/g/v/namespaces/n/tablecompactions` → `LIST`, `tablecompactions`. Pure."""
+    parts = url.split("/")[1:]
+    parts = parts[2:] if parts[0] == "api" else parts[3:]
+    if len(parts) > 2 and parts[0] == "namespaces":
+        parts = parts[2:]
+    resource = parts[0] if parts else families.OTHER
+    verb = "LIST" if method == "GET" and len(parts) < 2 else method
+    return verb, resource

@@ -1,0 +1,309 @@
+"""Every family of metrics that the operator has: its name, meaning, labels, and how many series it
+can have at most. Pure data: `tandem.kube.metrics.collectors` makes instruments of it, `make docs` a
+page.
+
+What a label may say is listed here, so that the number of series is bounded by this file and by
+`--table-metrics`, whatever happens in the cluster. No label ever names an operation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import prod
+from typing import Final, Literal
+
+from tandem.errors import Reason
+from tandem.kube.client.kinds import KINDS, OPERATION_KINDS, plural
+from tandem.operations.machine.effects import Point
+from tandem.planning.auto.model import Hold
+from tandem.spec.status import ENDED, Phase
+
+OTHER: Final = "Other"
+"""What a label says of everything that is not listed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Label:
+    name: str
+    values: frozenset[str]
+
+    def of(self, value: object) -> str:
+        """A value that is listed."""
+        text = str(value)
+        return text if text in self.values else OTHER
+
+
+def _label(name: str, values: Iterable[str]) -> Label:
+    return Label(name, frozenset(values))
+
+
+KIND = _label("kind", OPERATION_KINDS)
+PHASE = _label("phase", (*Phase, OTHER))
+ACTIVE_PHASE = _label("phase", [p for p in Phase if p not in ENDED and p is not Phase.SUSPENDED])
+OUTCOME = _label("outcome", ENDED)
+REASON = _label("reason", (*Reason, OTHER))
+JOB_REASON = _label("reason", (*Reason, OTHER, "Finished", "Stopped"))
+JOB_OUTCOME = _label("outcome", ("Succeeded", "Failed"))
+STEP = _label("step", Point)
+VERB = _label("verb", ("GET", "LIST", "POST", "PATCH", "DELETE", OTHER))
+API_RESOURCE = _label(
+    "resource",
+    (*map(plural, KINDS), "sparkapplications", "pods", "secrets", "events", OTHER),
+)
+CODE = _label(
+    "code",
+    (
+        *("200", "201", "202", "400", "401", "403", "404", "409", "410", "422", "429"),
+        *("500", "502", "503", "504", "Unreachable", OTHER),
+    ),
+)
+LOCK_REQUEST = _label(
+    "request",
+    ("acquire", "extend", "wait", "watch", "enter_commit", "leave_commit", "release", "entries"),
+)
+LOCK_OUTCOME = _label("outcome", ("Answered", "Unavailable", "Failed"))
+READY = _label("ready", ("True", "False"))
+WHERE = _label("where", ("operation", "table"))
+HOLD = _label("hold", Hold)
+
+GOOD_ENDS: Final = frozenset(
+    {
+        Reason.COMMITTED,
+        Reason.ADOPTED,
+        Reason.CREATED,
+        Reason.DRY_RUN,
+        Reason.NOTHING_TO_DO,
+        Reason.SUPERSEDED,
+    }
+)
+BAD_ENDS: Final = tuple(
+    reason
+    for reason in Reason
+    if reason not in GOOD_ENDS and list(Reason).index(reason) > list(Reason).index(Reason.SUSPENDED)
+)
+"""With what a failed operation or a lost job may end. Their counters are there from the start:
+one that appeared with its first failure would hide that failure from `increase`."""
+
+Type = Literal["gauge", "counter", "histogram"]
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """`per_table`: one series (or one per value of `labels`, of which a table has one at a time)
+    for each table that has series of its own."""
+
+    name: str
+    type: Type
+    meaning: str
+    labels: tuple[Label, ...] = ()
+    buckets: tuple[float, ...] = ()
+    per_table: bool = False
+
+    def bound(self, tables: int) -> int:
+        """The most series that it can come to, with series of their own for so many tables."""
+        if self.per_table:
+            return tables
+        # A histogram has a series for each bucket and for infinity, its sum and its count.
+        return prod(len(each.values) for each in self.labels) * (
+            len(self.buckets) + 3 if self.type == "histogram" else 1
+        )
+
+
+def _gauge(name: str, meaning: str, *labels: Label) -> Family:
+    return Family(f"tandem_{name}", "gauge", meaning, labels)
+
+
+def _counter(name: str, meaning: str, *labels: Label) -> Family:
+    return Family(f"tandem_{name}_total", "counter", meaning, labels)
+
+
+def _histogram(name: str, meaning: str, buckets: tuple[float, ...], *labels: Label) -> Family:
+    return Family(f"tandem_{name}", "histogram", meaning, labels, buckets)
+
+
+def _table(name: str, meaning: str, *labels: Label) -> Family:
+    return Family(f"tandem_table_{name}", "gauge", meaning, labels, per_table=True)
+
+
+_QUICK = (0.001, 0.005, 0.02, 0.1, 0.5, 2.0, 10.0)
+_LONG = (1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0, 14400.0, 43200.0)
+_WAIT = (0.1, 1.0, 10.0, 60.0, 300.0, 1800.0, 7200.0, 43200.0)
+
+# The operator itself.
+BUILD = Family(
+    "tandem_build_info",
+    "gauge",
+    "1; which version of Tandem and of Python this is.",
+    (_label("version", ("the version",)), _label("python", ("its version",))),
+)
+LEADER = _gauge("leader", "1 while this process leads, 0 while it waits to.")
+LOOP_LAG = _histogram(
+    "loop_lag_seconds",
+    "How much later than asked the event loop came back, looked at once a second.",
+    (0.005, 0.02, 0.1, 0.5, 1.0, 5.0),
+)
+WORKERS_LIMIT = _gauge("workers_limit", "Threads for work on tables (--workers).")
+WORKERS_BUSY = _gauge("workers_busy", "Of these, how many work now.")
+WORKERS_WAITING = _gauge("workers_waiting", "Pieces of work that wait for a thread.")
+WORKER_WAIT = _histogram(
+    "worker_wait_seconds", "How long a piece of work waited for a thread.", _QUICK
+)
+INTERNAL_ERRORS = _counter(
+    "internal_errors", "Bugs met: exceptions that nobody foresaw. The log says where.", WHERE
+)
+
+# Operations.
+OPERATIONS = _gauge("operations", "Operations that exist, by phase.", KIND, PHASE)
+HINDERED = _gauge(
+    "operations_hindered",
+    "Operations that have not ended and wait for something, by what for.",
+    REASON,
+)
+UNCHANGED = _gauge(
+    "operation_longest_unchanged_seconds",
+    "How long the longest-standing operation of a phase has shown neither a new phase, a new "
+    "attempt nor progress. Counted from when a scrape first saw it so.",
+    KIND,
+    ACTIVE_PHASE,
+)
+ENDED_TOTAL = _counter("operations_ended", "Operations that ended.", KIND, OUTCOME, REASON)
+DURATION = _histogram(
+    "operation_duration_seconds", "From start to end of an operation.", _LONG, KIND, OUTCOME
+)
+ADOPTED = _counter(
+    "operations_adopted", "Attempts taken over from an operator that had ended.", KIND
+)
+STEP_FAILURES = _counter(
+    "step_failures",
+    "Steps of operations that failed, tried again or not, by reason.",
+    REASON,
+)
+STEP_DURATION = _histogram(
+    "step_duration_seconds", "How long each step of an operation takes.", _QUICK, STEP
+)
+
+# Waiting.
+LOCK_WAIT = _histogram(
+    "lock_wait_seconds", "How long operations waited for their locks; 0 counts too.", _WAIT, KIND
+)
+LOCK_REQUESTS = _counter("lock_requests", "Calls of the lock store.", LOCK_REQUEST, LOCK_OUTCOME)
+LOCK_LATENCY = _histogram(
+    "lock_request_duration_seconds",
+    "How long a call of the lock store takes; `wait` waits by design.",
+    _QUICK,
+    LOCK_REQUEST,
+)
+LOCK_STORE_UP = _gauge("lock_store_up", "1 if the lock store answered the last call, else 0.")
+
+# Committing.
+COMMITS = _counter("commits", "Commits put into tables' logs.", KIND)
+CONFLICTS = _counter(
+    "commit_races_lost", "Versions that somebody else took first; we reconcile and try on.", KIND
+)
+ROUNDS = _histogram(
+    "commit_rounds",
+    "How often the latest version was read and reconciled with before a commit.",
+    (1.0, 2.0, 3.0, 5.0, 10.0, 20.0),
+    KIND,
+)
+COMMITS_SEEN = _counter(
+    "reconciled_commits", "Commits of others between our read version and our commit.", KIND
+)
+REPLAYED = _counter(
+    "reconciled_deletes", "Deleted rows that were moved onto rewritten files.", KIND
+)
+MASKED = _counter(
+    "reconciled_rows_masked", "Rows of our outputs hidden since their input was gone.", KIND
+)
+EVALUATED = _counter(
+    "reconciled_rows_evaluated", "Rows on which a statement was evaluated again.", KIND
+)
+BINS_DROPPED = _counter(
+    "reconciled_bins_dropped", "Bins left out of a commit since an input had changed.", KIND
+)
+FILES_ADDED = _counter("files_added", "Files that commits added.", KIND)
+FILES_REMOVED = _counter("files_removed", "Files that commits removed.", KIND)
+BYTES_ADDED = _counter("added_bytes", "Bytes of the files that commits added.", KIND)
+BYTES_REMOVED = _counter("removed_bytes", "Bytes of the files that commits removed.", KIND)
+
+# Jobs.
+JOBS_LIMIT = _gauge("jobs_limit", "Jobs that may run at once (--max-jobs); 0: no limit.")
+JOBS_RUNNING = _gauge("jobs_running", "Jobs that have a slot.")
+JOBS_WAITING = _gauge("jobs_waiting", "Jobs that wait for a slot.")
+JOBS_STARTED = _counter("jobs_started", "Jobs started.", KIND)
+JOBS_ENDED = _counter(
+    "jobs_ended",
+    "Jobs that ended: `Finished` when their result was used, `Stopped` by us, else why they were "
+    "lost.",
+    KIND,
+    JOB_REASON,
+)
+JOB_DURATION = _histogram(
+    "job_duration_seconds",
+    "From a job's start to its first result, or to its loss. Not of adopted ones.",
+    _LONG,
+    KIND,
+    JOB_OUTCOME,
+)
+
+# Cleaning.
+CLEANED_FILES = _counter("cleaned_files", "Files that cleaning removed.")
+CLEANED_BYTES = _counter("cleaned_bytes", "Their size.")
+
+# The API server.
+API_REQUESTS = _counter(
+    "api_requests",
+    "The operator's own calls of the API server, each try; kopf's (watches, finalizers, events) "
+    "are not in it.",
+    VERB,
+    API_RESOURCE,
+    CODE,
+)
+API_LATENCY = _histogram(
+    "api_request_duration_seconds", "How long each of these tries takes.", _QUICK, VERB
+)
+
+# All tables.
+TABLES = _gauge("tables", "Tables, by whether they can be worked on, and why.", READY, REASON)
+TABLES_SEGMENTS = _gauge("tables_segments", "Live segments of all tables.")
+TABLES_FILES = _gauge("tables_files", "Live data files of all tables.")
+TABLES_BYTES = _gauge("tables_bytes", "Their size.")
+TABLES_SMALL = _gauge("tables_small_files", "Files of less than 32 MiB, of all tables.")
+TABLES_DELETED = _gauge("tables_deleted_rows", "Rows hidden by deletion vectors, of all tables.")
+TABLES_SHOWN = _gauge(
+    "tables_shown", "Tables that have series of their own: those with the most files."
+)
+
+# Each table.
+TABLE_READY = _table("ready", "1 if the table can be worked on, else 0.")
+TABLE_VERSION = _table("version", "Latest Delta version seen.")
+TABLE_SEGMENTS = _table("segments", "Live segments.")
+TABLE_FILES = _table("files", "Live data files.")
+TABLE_BYTES = _table("bytes", "Their size.")
+TABLE_SMALL = _table("small_files", "Files of less than 32 MiB.")
+TABLE_DELETED = _table("deleted_rows", "Rows hidden by deletion vectors.")
+TABLE_COMPACTED = _table(
+    "last_compaction_timestamp_seconds",
+    "When a TableCompaction of the table last succeeded, as far as known: absent if none is.",
+)
+TABLE_NEXT = _table(
+    "next_compaction_timestamp_seconds",
+    "When automatic compaction starts next by the clock; absent when it waits for something else "
+    "than time.",
+)
+TABLE_HOLD = _table(
+    "automatic_compaction",
+    "1 at the label that says what automatic compaction waits for; absent where none is asked for.",
+    HOLD,
+)
+
+FAMILIES: Final[tuple[Family, ...]] = tuple(
+    value for value in list(globals().values()) if isinstance(value, Family)
+)
+"""All of them, in the order above."""
+
+
+def bound(tables: int) -> int:
+    """The most series that all families together can come to."""
+    return sum(family.bound(tables) for family in FAMILIES)

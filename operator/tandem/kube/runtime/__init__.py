@@ -1,0 +1,13 @@
+"""What one operator process shares: context, leadership, threads, settings.
+
+Modules:
+
+    context         the shared parts
+    settings        the administrator's settings
+    leader          leader election
+    workers         threads that work on tables
+    job_slots       how many jobs run at once
+    log_context     resource fields of log lines
+    health          /healthz, /readyz and /metrics
+    kopf_internals  the private parts of kopf that we use
+"""

@@ -1,0 +1,102 @@
+"""What everything in one operator process shares. No globals: several operators may run in one
+process, each with a loop of its own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from concurrent.futures import Executor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeVar
+
+from tandem.jobs.runner import JobRunner
+from tandem.kube.client.api import Api
+from tandem.kube.client.kinds import TABLE_KIND, Body, Key
+from tandem.kube.client.resource_cache import Registry, Summary
+from tandem.kube.metrics.collectors import Metrics
+from tandem.kube.runtime.job_slots import Slots
+from tandem.kube.runtime.settings import OperatorSettings
+from tandem.kube.tables.context import Means, TableContext
+from tandem.kube.tables.location_policy import Allowed
+from tandem.locks.port import LockStore
+from tandem.operations.model import Table
+from tandem.operations.ports import Clock, Nonces, Processes
+from tandem.operations.session.performer import Around, plainly
+from tandem.spec.resources import Operation
+
+_T = TypeVar("_T")
+
+
+class RunnerOf(Protocol):
+    """Gives the `JobRunner` of one operation. Called in a worker thread or in the loop."""
+
+    def __call__(self, resource: Operation, body: Body, table: Table) -> JobRunner: ...
+
+
+class Tend(Protocol):
+    """Automatic compaction of one table: called after each refresh, and when it asked to be.
+    Gives what to add to the table's status, and in how many seconds to call it again."""
+
+    async def __call__(
+        self, table: TableContext, children: Sequence[Summary], /
+    ) -> tuple[dict[str, Any], float]: ...
+
+
+@dataclass
+class Context:
+    """`may_write`: whether we still lead; once False it stays so. `lives`: uids of operations that
+    are looked after now; `cancelled`: of those that are being deleted, and left nothing."""
+
+    settings: OperatorSettings
+    api: Api
+    registry: Registry
+    locks: LockStore
+    processes: Processes
+    clock: Clock
+    nonces: Nonces
+    pool: Executor
+    slots: Slots
+    runner_of: RunnerOf
+    metrics: Metrics
+    around: Around = plainly
+    tend: Tend | None = None
+    may_write: Callable[[], bool] = lambda: True
+    tables: dict[tuple[str, str], TableContext] = field(default_factory=dict)
+    lives: set[str] = field(default_factory=set)
+    cancelled: set[str] = field(default_factory=set)
+    _turns: dict[Key, tuple[asyncio.Lock, list[None]]] = field(default_factory=dict)
+
+    def threads(self, call: Callable[[], _T]) -> Awaitable[_T]:
+        """Run it in the pool of worker threads."""
+        return asyncio.get_running_loop().run_in_executor(self.pool, call)
+
+    def new_table(self, uid: str, *, adopted: bool) -> TableContext:
+        """A table that nobody has looked at yet."""
+        means = Means(
+            self.api,
+            self.threads,
+            self.locks,
+            self.clock,
+            self.nonces,
+            self.metrics,
+            Allowed(self.settings.allowed_locations, self.settings.allowed_endpoints),
+        )
+        return TableContext(uid, means, adopted=adopted)
+
+    def table_changed(self, namespace: str, name: str) -> None:
+        """A table has become ready, or is not any more: wake who waits for it."""
+        self.registry.nudge((TABLE_KIND, namespace, name))
+
+    @contextmanager
+    def turn(self, key: Key) -> Iterator[asyncio.Lock]:
+        """The lock by which a resource that was deleted and made again waits for the cleaning
+        of its predecessor. Nothing is kept of names that nobody uses."""
+        lock, users = self._turns.setdefault(key, (asyncio.Lock(), []))
+        users.append(None)
+        try:
+            yield lock
+        finally:
+            users.pop()
+            if not users:
+                del self._turns[key]

@@ -1,0 +1,47 @@
+"""/healthz, /readyz and /metrics, answered by the loop that does the work: a loop that hangs fails
+them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+
+from aiohttp import web
+
+from tandem.kube.metrics.collectors import CONTENT_TYPE
+
+Facts = Callable[[], Mapping[str, object]]
+Exposition = Callable[[], Awaitable[bytes]]
+
+
+@asynccontextmanager
+async def serve(
+    address: str, facts: Facts, is_ready: Callable[[], bool], exposition: Exposition
+) -> AsyncIterator[str]:
+    """Serve on `host:port` (port 0: any); the address served. "" serves nothing."""
+    if not address:
+        yield ""
+        return
+
+    async def healthz(_request: web.Request) -> web.Response:
+        return web.json_response(dict(facts()))
+
+    async def readyz(_request: web.Request) -> web.Response:
+        return web.json_response(dict(facts()), status=200 if is_ready() else 503)
+
+    async def metrics(_request: web.Request) -> web.Response:
+        return web.Response(body=await exposition(), headers={"Content-Type": CONTENT_TYPE})
+
+    app = web.Application()
+    app.router.add_get("/healthz", healthz)
+    app.router.add_get("/readyz", readyz)
+    app.router.add_get("/metrics", metrics)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=1)
+    await runner.setup()
+    host, _, port = address.rpartition(":")
+    site = web.TCPSite(runner, host or "0.0.0.0", int(port))
+    await site.start()
+    try:
+        yield f"{runner.addresses[0][0]}:{runner.addresses[0][1]}"
+    finally:
+        await runner.cleanup()

@@ -1,0 +1,189 @@
+"""Who works, among several operators: a leader, elected through the locks themselves; and which
+operators live, so that nobody takes an attempt from one that does.
+
+Correctness does not rest on either (claims, locks' owners and the log's stops guard): they keep
+two from doing the same work.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from concurrent.futures import Executor
+from typing import TypeVar
+
+import structlog
+
+from tandem.errors import LocksUnavailable
+from tandem.locks.model import WHOLE_TABLE, EntryState, Granted, LockRequest, Mode
+from tandem.locks.port import LockStore
+from tandem.operations.ports import ProcessId
+
+_log = structlog.get_logger("tandem.kube.runtime.leader")
+_T = TypeVar("_T")
+MEMBERS = "tandem:members"
+_LOOK_S = 1.0
+_PAUSE_S = 2.0
+_WAIT_S = 10.0
+
+
+def election(election_id: str) -> str:
+    """The name in the lock store under which leaders are elected."""
+    return f"tandem:leader:{election_id}"
+
+
+class LockMembers:
+    """`Processes` of operators: one lives as long as its entry among the members."""
+
+    def __init__(self, locks: LockStore, instance: str, nonce: str) -> None:
+        self._locks = locks
+        self._me = ProcessId(instance, os.getpid(), nonce)
+
+    def me(self) -> ProcessId:
+        return self._me
+
+    def alive(self, process: ProcessId) -> bool:
+        """Raises: LocksUnavailable."""
+        entries = self._locks.entries(MEMBERS)
+        return any(entry.request.owner == process.started for entry in entries)
+
+    def join(self) -> None:
+        """Also takes the place of an earlier process of this instance, which is dead then.
+        Raises: LocksUnavailable."""
+        self._locks.acquire(
+            LockRequest(
+                table=MEMBERS,
+                operation=self._me.host,
+                mode=Mode.APPEND,
+                resources=(),
+                owner=self._me.started,
+                display=str(self._me),
+            )
+        )
+
+    def leave(self) -> None:
+        """Raises: LocksUnavailable."""
+        self._locks.release(MEMBERS, self._me.host, self._me.started)
+
+
+class Leadership:
+    """The election as one candidate sees it.
+
+    Args:
+        grace_s: how long to go on when the lock store does not answer: less than the time after
+            which it lets another one lead.
+    """
+
+    def __init__(
+        self,
+        locks: LockStore,
+        members: LockMembers,
+        election_id: str,
+        pool: Executor,
+        *,
+        grace_s: float = 40.0,
+    ) -> None:
+        self._locks = locks
+        self._members = members
+        self._table = election(election_id)
+        self._pool = pool
+        self._grace_s = grace_s
+        self._wake = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        self._won = self._stood = False
+        self._seen = float("inf")
+
+    @property
+    def leads(self) -> bool:
+        """Whether we may act as the leader. Who stood still (a stopped process, a machine that
+        slept) for longer than the locks wait may have been replaced, and must look first; so it
+        leads no more, once and for all."""
+        if self._won and self._loop.time() - self._seen > self._grace_s:
+            self._won = False
+            _log.error("leads no more: nothing was heard of the locks for too long")
+        return self._won
+
+    async def win(self) -> None:
+        """Wait until we lead."""
+        me = self._members.me()
+        request = LockRequest(
+            table=self._table,
+            operation=me.host,
+            mode=Mode.EXCLUSIVE,
+            resources=(WHOLE_TABLE,),
+            owner=me.started,
+            display=str(me),
+        )
+        told = False
+        while True:
+            self._wake.clear()
+            try:
+                await self._call(self._members.join)
+                self._stood = True
+                answer = await self._call(lambda: self._locks.acquire(request))
+                if isinstance(answer, Granted):
+                    self._won = True
+                    _log.info("leads", instance=me.host)
+                    return
+                if not told:
+                    told = True
+                    _log.info("waits to lead", instance=me.host, leader=answer.blockers[0][0])
+                await self._wait(me.host)
+            except LocksUnavailable as error:
+                _log.warning("cannot stand for election", problem=str(error))
+                await asyncio.sleep(_PAUSE_S)
+
+    async def hold(self) -> None:
+        """Returns once we do not lead any more. From then on `leads` is False."""
+        me = self._members.me()
+        self._seen = self._loop.time()
+
+        def look() -> bool:
+            return any(
+                entry.request.owner == me.started and entry.state is not EntryState.WAITING
+                for entry in self._locks.entries(self._table)
+            )
+
+        while self.leads:
+            asked = self._loop.time()
+            try:
+                if not await self._call(look):
+                    _log.error("leads no more: another operator took over")
+                    break
+                if self.leads:
+                    self._seen = asked
+            except LocksUnavailable as error:
+                _log.warning("the lock store is away", problem=str(error))
+            await asyncio.sleep(_LOOK_S)
+        # Not when this is cancelled: whoever does that may call it again, and leads meanwhile.
+        self._won = False
+
+    async def resign(self) -> None:
+        """Let another one lead, at once."""
+        self._won = False
+        if not self._stood:
+            return  # nobody knows of us
+        me = self._members.me()
+        try:
+            await self._call(lambda: self._locks.release(self._table, me.host, me.started))
+            await self._call(self._members.leave)
+            _log.info("resigned", instance=me.host)
+        except LocksUnavailable as error:
+            _log.warning("resigned without being heard", problem=str(error))
+
+    async def _wait(self, operation: str) -> None:
+        def tell() -> None:
+            self._loop.call_soon_threadsafe(self._wake.set)
+
+        end = await self._call(lambda: self._locks.watch(self._table, operation, tell))
+        try:
+            async with asyncio.timeout(_WAIT_S):
+                await self._wake.wait()
+        except TimeoutError:
+            pass
+        finally:
+            await self._call(end)
+
+    async def _call(self, call: Callable[[], _T]) -> _T:
+        return await self._loop.run_in_executor(self._pool, call)

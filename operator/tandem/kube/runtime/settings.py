@@ -1,0 +1,91 @@
+"""What an operator's administrator decides. Pure data; the command line fills it in."""
+
+from __future__ import annotations
+
+import os
+import socket
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tandem.spark.application.manifest import ApplicationSettings
+
+if TYPE_CHECKING:
+    from tandem.locks.etcd.store import EtcdSettings
+
+
+def default_instance() -> str:
+    """How this operator process is known: its pod's name, elsewhere host and pid."""
+    return os.environ.get("POD_NAME") or f"{socket.gethostname()}-{os.getpid()}"
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorSettings:
+    """Settings of one operator process.
+
+    Args:
+        namespaces: patterns of those served, as `kopf run --namespace` takes them; none: all.
+        kubeconfig: None for the pod's service account, else what kubectl would use.
+        etcd: where the locks are; None for locks inside this process, which is only safe with
+            one operator and with nobody else writing through Tandem.
+        application: what all jobs have in common.
+        allowed_locations, allowed_endpoints: where tables and sources may lie, by namespace; see
+            `tandem.kube.tables.location_policy`. None: anywhere.
+        max_jobs: how many jobs may run at once; 0 for no limit.
+        workers: threads for work on tables.
+        table_poll_s: how often a table's log is looked at for commits of others.
+        poll_ms: how often a running job's progress is read.
+        election_id: operators with the same one elect a leader among them.
+        health: `host:port` of /healthz, /readyz and /metrics, "" for none.
+        table_metrics: how many tables have metrics of their own, those with the most files.
+        cancel_s: how long a deleted operation may take to clean up before its resource goes.
+        finalizers: whether a deleted operation's resource stays until it is cleaned up. Not where
+            our rights in a namespace go with the namespace (docs/decisions/0071).
+        clean_s: how long after its start a table is first cleaned, times one to four.
+        status_s, progress_s: least seconds between two writes of one status.
+    """
+
+    namespaces: tuple[str, ...] = ()
+    kubeconfig: Path | None = None
+    etcd: EtcdSettings | None = None
+    application: ApplicationSettings = field(default_factory=ApplicationSettings)
+    allowed_locations: tuple[str, ...] = ()
+    allowed_endpoints: tuple[str, ...] = ()
+    max_jobs: int = 16
+    workers: int = 16
+    table_poll_s: float = 10.0
+    poll_ms: int = 500
+    election_id: str = "tandem"
+    instance: str = field(default_factory=default_instance)
+    health: str = ""
+    table_metrics: int = 100
+    cancel_s: float = 60.0
+    finalizers: bool = True
+    clean_s: float = 60.0
+    status_s: float = 1.0
+    progress_s: float = 5.0
+
+    def told(self) -> dict[str, object]:
+        """For the log. No template, in which there may be anything, and no password."""
+        etcd = self.etcd
+        return {
+            "instance": self.instance,
+            "namespaces": list(self.namespaces) or "all",
+            "election": self.election_id,
+            "locks": "in-process" if etcd is None else list(etcd.endpoints),
+            "locks_prefix": "" if etcd is None else etcd.prefix,
+            "locks_ttl_s": None if etcd is None else etcd.ttl_s,
+            "image": self.application.image,
+            "service_account": self.application.service_account,
+            "allowed_locations": list(self.allowed_locations) or "any",
+            "allowed_endpoints": list(self.allowed_endpoints),
+            "template_policy": self.application.template_policy.value,
+            "template_allow": list(self.application.template_allow),
+            "max_jobs": self.max_jobs,
+            "workers": self.workers,
+            "table_poll_s": self.table_poll_s,
+            "job_poll_ms": self.poll_ms,
+            "finalizers": self.finalizers,
+            "health": self.health,
+            "table_metrics": self.table_metrics,
+        }

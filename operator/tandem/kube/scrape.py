@@ -1,0 +1,244 @@
+"""What a scrape looks up: operations by phase, jobs, threads, tables. Costs nothing in between.
+
+Tables have series of their own for those with the most files only; sums are over all. To be
+asked in the event loop, to which what is looked up belongs.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import datetime
+from heapq import nlargest
+from typing import Any
+
+from prometheus_client.metrics_core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from tandem.errors import Reason
+from tandem.kube.client.kinds import OPERATION_KINDS, Body, status_of
+from tandem.kube.client.resource_cache import Summary
+from tandem.kube.metrics import families as families
+from tandem.kube.metrics.families import Family
+from tandem.kube.runtime.context import Context
+from tandem.kube.runtime.workers import Workers
+from tandem.kube.tables.context import TableContext
+from tandem.spec.status import Phase, TableStatus
+
+_PASSING = frozenset({Reason.PENDING, Reason.PLANNED, Reason.RUNNING, Reason.RECONCILING, ""})
+"""Reasons of those who get on."""
+_STAY = 1.25
+"""A table that is shown makes place only for one that has so many times its files: which ones are
+shown must not change with every commit."""
+_NOBODY = TableStatus()
+TableKey = tuple[str, str]
+
+
+class State(Collector):
+    """The collector of one operator.
+
+    Args:
+        leads: whether this process leads.
+        shown: how many tables have series of their own.
+    """
+
+    def __init__(
+        self, context: Context, leads: Callable[[], bool], workers: Workers, shown: int
+    ) -> None:
+        self._context = context
+        self._leads = leads
+        self._workers = workers
+        self._limit = shown
+        self._shown: set[TableKey] = set()
+        # What each operation looked like, and since when, by `time.monotonic`.
+        self._seen: dict[str, tuple[object, float]] = {}
+        # When each table was last compacted, by uid: the compaction may be deleted by now.
+        self._compacted: dict[str, str] = {}
+
+    def collect(self) -> Iterable[Metric]:
+        yield _one(families.LEADER, self._leads())
+        yield from self._threads()
+        yield from self._jobs()
+        summaries = [s for s in self._context.registry.all() if s.kind in OPERATION_KINDS]
+        yield from self._operations(summaries)
+        yield from self._tables(summaries)
+
+    def describe(self) -> Iterable[Metric]:
+        """Asked when it is registered: the names, without looking anything up."""
+        return [_family(each) for each in families.FAMILIES if each in LOOKED_UP]
+
+    def _threads(self) -> Iterator[Metric]:
+        yield _one(families.WORKERS_LIMIT, self._workers.limit)
+        yield _one(families.WORKERS_BUSY, self._workers.busy)
+        yield _one(families.WORKERS_WAITING, self._workers.waiting)
+
+    def _jobs(self) -> Iterator[Metric]:
+        slots = self._context.slots
+        yield _one(families.JOBS_LIMIT, slots.limit)
+        yield _one(families.JOBS_RUNNING, slots.taken)
+        yield _one(families.JOBS_WAITING, slots.waiting)
+
+    # Operations
+
+    def _operations(self, summaries: Iterable[Summary]) -> Iterator[Metric]:
+        by_phase: Counter[tuple[str, str]] = Counter()
+        hindered: Counter[str] = Counter()
+        unchanged: dict[tuple[str, str], float] = {}
+        active: set[str] = set()
+        now_s = time.monotonic()
+        for summary in summaries:
+            phase = families.PHASE.of(summary.phase or Phase.PENDING)
+            by_phase[summary.kind, phase] += 1
+            if summary.ended or phase not in families.ACTIVE_PHASE.values:
+                continue
+            active.add(summary.uid)
+            if summary.reason not in _PASSING:
+                hindered[families.REASON.of(summary.reason)] += 1
+            since_s = self._since(summary, now_s)
+            key = (summary.kind, phase)
+            unchanged[key] = max(unchanged.get(key, 0.0), now_s - since_s)
+        for uid in self._seen.keys() - active:
+            del self._seen[uid]
+        found = _family(families.OPERATIONS)
+        for kind in OPERATION_KINDS:
+            for phase in Phase:
+                found.add_metric([kind, phase], by_phase.pop((kind, phase), 0))
+        for (kind, phase), count in by_phase.items():
+            found.add_metric([kind, phase], count)
+        yield found
+        found = _family(families.HINDERED)
+        for reason, count in hindered.items():
+            found.add_metric([reason], count)
+        yield found
+        found = _family(families.UNCHANGED)
+        for (kind, phase), seconds in unchanged.items():
+            found.add_metric([kind, phase], seconds)
+        yield found
+
+    def _since(self, summary: Summary, now_s: float) -> float:
+        looks = _looks(summary, self._context.registry.body(summary.uid) or {})
+        before = self._seen.get(summary.uid)
+        if before is not None and before[0] == looks:
+            return before[1]
+        self._seen[summary.uid] = (looks, now_s)
+        return now_s
+
+    # Tables
+
+    def _tables(self, summaries: Iterable[Summary]) -> Iterator[Metric]:
+        tables = self._context.tables
+        ready: Counter[tuple[str, str]] = Counter()
+        for table in tables.values():
+            first = table.conditions[0] if table.conditions else None
+            reason = families.REASON.of(first.reason if first is not None else Reason.PENDING)
+            ready[str(table.is_ready), reason] += 1
+        found = _family(families.TABLES)
+        for labels, count in ready.items():
+            found.add_metric(labels, count)
+        yield found
+        facts = [table.facts or _NOBODY for table in tables.values()]
+        yield _one(families.TABLES_SEGMENTS, sum(f.segments or 0 for f in facts))
+        yield _one(families.TABLES_FILES, sum(f.files or 0 for f in facts))
+        yield _one(families.TABLES_BYTES, sum(f.bytes or 0 for f in facts))
+        yield _one(families.TABLES_SMALL, sum(f.small_files or 0 for f in facts))
+        yield _one(families.TABLES_DELETED, sum(f.deleted_rows or 0 for f in facts))
+        self._choose(tables)
+        yield _one(families.TABLES_SHOWN, len(self._shown))
+        self._note_compactions(tables, summaries)
+        shown = {key: tables[key] for key in sorted(self._shown)}
+        for family, value in _PER_TABLE.items():
+            found = _table_family(family)
+            for key, table in shown.items():
+                number = value(table)
+                if number is not None:
+                    found.add_metric(key, number)
+            yield found
+        found = _table_family(families.TABLE_COMPACTED)
+        for key, table in shown.items():
+            if table.uid in self._compacted:
+                found.add_metric(key, _unix_s(self._compacted[table.uid]))
+        yield found
+        found = _table_family(families.TABLE_HOLD)
+        for key, table in shown.items():
+            if table.upcoming is not None:
+                found.add_metric((*key, table.upcoming.hold), 1)
+        yield found
+
+    def _choose(self, tables: Mapping[TableKey, TableContext]) -> None:
+        def rank(key: TableKey) -> tuple[float, TableKey]:
+            facts = tables[key].facts
+            files = float((facts.files if facts is not None else 0) or 0)
+            return (files * _STAY if key in self._shown else files, key)
+
+        self._shown = set(nlargest(self._limit, tables, key=rank))
+
+    def _note_compactions(
+        self, tables: Mapping[TableKey, TableContext], summaries: Iterable[Summary]
+    ) -> None:
+        uids = {table.uid for table in tables.values()}
+        for uid in self._compacted.keys() - uids:
+            del self._compacted[uid]
+        for summary in summaries:
+            if summary.kind != "TableCompaction" or summary.phase != Phase.SUCCEEDED:
+                continue
+            table = tables.get((summary.namespace, summary.table))
+            if table is not None and summary.completed > self._compacted.get(table.uid, ""):
+                self._compacted[table.uid] = summary.completed
+
+
+_PER_TABLE: Mapping[Family, Callable[[TableContext], float | None]] = {
+    families.TABLE_READY: lambda table: table.is_ready,
+    families.TABLE_VERSION: lambda table: (table.facts or _NOBODY).version,
+    families.TABLE_SEGMENTS: lambda table: (table.facts or _NOBODY).segments,
+    families.TABLE_FILES: lambda table: (table.facts or _NOBODY).files,
+    families.TABLE_BYTES: lambda table: (table.facts or _NOBODY).bytes,
+    families.TABLE_SMALL: lambda table: (table.facts or _NOBODY).small_files,
+    families.TABLE_DELETED: lambda table: (table.facts or _NOBODY).deleted_rows,
+    families.TABLE_NEXT: lambda table: (
+        table.upcoming.next_ms / 1000
+        if table.upcoming is not None and table.upcoming.next_ms is not None
+        else None
+    ),
+}
+LOOKED_UP = frozenset(
+    {
+        *(families.LEADER, families.WORKERS_LIMIT, families.WORKERS_BUSY),
+        *(families.WORKERS_WAITING, families.JOBS_LIMIT, families.JOBS_RUNNING),
+        *(families.JOBS_WAITING, families.OPERATIONS, families.HINDERED, families.UNCHANGED),
+        *(families.TABLES, families.TABLES_SEGMENTS, families.TABLES_FILES),
+        *(families.TABLES_BYTES, families.TABLES_SMALL, families.TABLES_DELETED),
+        *(families.TABLES_SHOWN, families.TABLE_COMPACTED, families.TABLE_HOLD, *_PER_TABLE),
+    }
+)
+"""Families that are looked up; all others are instruments."""
+
+
+def _looks(summary: Summary, body: Body) -> object:
+    """What changes when an operation gets on. What it says of its waiting changes with time."""
+    status: Mapping[str, Any] = status_of(body)
+    progress = status.get("progress")
+    done = progress.get("bytesDone") if isinstance(progress, Mapping) else None
+    return (summary.phase, summary.generation, status.get("attempt"), done)
+
+
+def _family(family: Family) -> GaugeMetricFamily:
+    names = [label.name for label in family.labels]
+    return GaugeMetricFamily(family.name, family.meaning, labels=names)
+
+
+def _table_family(family: Family) -> GaugeMetricFamily:
+    # Not `namespace`: Prometheus has that for where the operator itself is.
+    names = ["table_namespace", "table", *(label.name for label in family.labels)]
+    return GaugeMetricFamily(family.name, family.meaning, labels=names)
+
+
+def _one(family: Family, value: float) -> GaugeMetricFamily:
+    return GaugeMetricFamily(family.name, family.meaning, value=float(value))
+
+
+def _unix_s(time_: str) -> float:
+    try:
+        return datetime.fromisoformat(time_).timestamp()
+    except ValueError:
+        return 0.0

@@ -1,0 +1,9 @@
+"""A LakeTable in the operator: opened, with its credentials, and its status.
+
+Modules:
+
+    context          opened tables, and their waiters
+    renewable_store  a store whose credentials rotate
+    location_policy  which locations a namespace may use
+    status           the status of a LakeTable
+"""

@@ -1,0 +1,317 @@
+"""One LakeTable in the operator: its opened table with the credentials of its Secret, what its
+log says, and its status.
+
+Asks the store for no more than the next commit while nothing happens. What operations do on the
+table, and when one is made automatically, is decided elsewhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, TypeVar
+
+import structlog
+
+from tandem.delta.log.delta_log import DeltaLog
+from tandem.delta.log.names import commit_path
+from tandem.delta.log.snapshot import Snapshot
+from tandem.errors import (
+    AccessDenied,
+    LocksUnavailable,
+    ObjectNotFound,
+    Reason,
+    ReferenceNotFound,
+    StorageError,
+    TandemError,
+)
+from tandem.kube.client.api import Api, ApiError, Forbidden, NotFound, ResourcePath
+from tandem.kube.client.events import where_from
+from tandem.kube.metrics.collectors import Metrics
+from tandem.kube.tables import status
+from tandem.kube.tables.location_policy import Allowed
+from tandem.kube.tables.renewable_store import RenewedStore
+from tandem.locks.model import Entry
+from tandem.locks.port import LockStore
+from tandem.operations.model import Table
+from tandem.operations.ports import Clock, Nonces
+from tandem.operations.tables import adopt as tables
+from tandem.planning.auto.model import Hold
+from tandem.spec.status import Condition, TableStatus
+from tandem.spec.table import LakeTable
+
+_T = TypeVar("_T")
+_log = structlog.get_logger("tandem.kube.tables.context")
+_FULL_LOOK_EVERY = 30
+"""Every so many looks at the next commit, the log is listed: it may have been replaced."""
+_SECRET_S = 60.0
+_TOLERATED_ERRORS = 3
+"""So many looks may fail in passing before the table counts as not ready."""
+
+
+def _text(value: str) -> str:
+    return base64.b64decode(value).decode(errors="replace").strip()
+
+
+class Threads(Protocol):
+    def __call__(self, call: Callable[[], _T]) -> Awaitable[_T]:
+        """Run it in the pool of worker threads."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Means:
+    """What a `TableContext` works with."""
+
+    api: Api
+    threads: Threads
+    locks: LockStore
+    clock: Clock
+    nonces: Nonces
+    metrics: Metrics
+    allowed: Allowed
+
+
+@dataclass(frozen=True, slots=True)
+class Upcoming:
+    """What automatic compaction waits for; `next_ms` when it starts next, if that is known."""
+
+    hold: Hold
+    next_ms: int | None = None
+
+
+class TableContext:
+    """A LakeTable of this generation. One task refreshes it; anybody may read it.
+
+    Attributes:
+        table: what operations work on; None until it is adopted, or while it cannot be used.
+        resource: the LakeTable that was adopted last.
+        snapshot: the latest version seen.
+        conditions: what is to be said about it.
+        upcoming: how automatic compaction stands; None where none is asked for.
+        adopted: whether an earlier operator has adopted it and probed its store.
+        due: whether a refresh is due before its time.
+        wake: wakes whoever refreshes it.
+    """
+
+    def __init__(self, uid: str, means: Means, *, adopted: bool = False) -> None:
+        self.uid = uid
+        self.table: Table | None = None
+        self.resource: LakeTable | None = None
+        self.snapshot: Snapshot | None = None
+        self.conditions: tuple[Condition, ...] = ()
+        self.facts: TableStatus | None = None
+        self.locks: tuple[Entry, ...] = ()
+        self.upcoming: Upcoming | None = None
+        self.adopted = adopted
+        self.due = False
+        self.wake: Callable[[], None] = lambda: None
+        self._means = means
+        self._opened: Table | None = None
+        self._reason = Reason.ADOPTED
+        self._changed = ""
+        self._secret_version = ""
+        self._secret_looked_s = 0.0
+        self._looks = 0
+        self._errors = 0
+
+    @property
+    def is_ready(self) -> bool:
+        return self.table is not None
+
+    @property
+    def problem(self) -> tuple[Reason, str] | None:
+        """Why there is no table to work on."""
+        if self.table is not None:
+            return None
+        if not self.conditions:
+            return Reason.PENDING, "the table has not been looked at yet"
+        first = self.conditions[0]
+        return Reason(first.reason), first.message
+
+    async def refresh(self, resource: LakeTable) -> None:
+        """Look at the secret and at the log, adopt what is not adopted; never raises what a
+        table, a store or a cluster can do to us."""
+        now = self._means.clock.now_ms()
+        generation = resource.metadata.generation
+        try:
+            await self._open(resource)
+            assert self._opened is not None
+            if self.snapshot is None or self.resource != resource:
+                await self._adopt(resource)
+            else:
+                await self._look()
+        except TandemError as error:
+            self._errors += 1
+            passing = isinstance(error, StorageError) and not isinstance(
+                error, AccessDenied | ObjectNotFound
+            )
+            if self.table is not None and passing and self._errors <= _TOLERATED_ERRORS:
+                return
+            self._secret_looked_s = 0.0  # perhaps the credentials have changed
+            if error.reason in status.LASTING or self.snapshot is None:
+                self.table = None
+            self.conditions = status.hindered(error.reason, str(error), generation, now)
+            return
+        except ApiError as error:
+            if self.table is None:
+                self.conditions = status.hindered(
+                    Reason.CLUSTER_UNAVAILABLE, str(error), generation, now
+                )
+            return
+        except Exception as error:  # noqa: BLE001 - a bug, and nobody but us would say so
+            self._means.metrics.internal_errors.count("table")
+            _log.error(
+                "a bug: please report it",
+                namespace=resource.namespace,
+                table=resource.name,
+                at=where_from(error),
+            )
+            message = f"{type(error).__name__}, see the operator's log; it will be tried again"
+            if self.snapshot is None:
+                self.table = None
+            self.conditions = status.hindered(Reason.INTERNAL_ERROR, message, generation, now)
+            return
+        self._errors = 0
+        self.table = self._opened
+        self.conditions = status.ready(self._reason, self._changed, generation, now)
+
+    async def open_only(self, resource: LakeTable) -> Table:
+        """The table as it is, neither adopted nor created: to clean up on it.
+
+        Raises: TandemError, ApiError.
+        """
+        await self._open(resource)
+        assert self._opened is not None
+        return self._opened
+
+    def look_soon(self) -> None:
+        """Somebody knows of a new version: the next refresh is due now."""
+        self.due = True
+        self.wake()
+
+    def refuse(self, reason: Reason, message: str, generation: int) -> None:
+        """The resource itself is wrong."""
+        self.table = None
+        now = self._means.clock.now_ms()
+        self.conditions = status.hindered(reason, message, generation, now)
+
+    # Opening
+
+    async def _open(self, resource: LakeTable) -> None:
+        environ, version = await self._environ(resource)
+        opened = self._opened
+        if opened is not None and self.resource == resource and version == self._secret_version:
+            return
+        fresh = await self._means.threads(lambda: self._opened_anew(resource, environ))
+        same = opened is not None and opened.location == fresh.location
+        if same and opened is not None and isinstance(opened.store, RenewedStore):
+            # Whoever works on it goes on with the new credentials.
+            opened.store.inner = fresh.store
+            store = opened.store
+        else:
+            store = RenewedStore(fresh.store)
+            self.snapshot = None
+        self._opened = replace(fresh, store=store, log=DeltaLog(store))
+        if version != self._secret_version and self._secret_version:
+            _log.info("credentials renewed", table=resource.name, namespace=resource.namespace)
+        self._secret_version = version
+
+    async def _environ(self, resource: LakeTable) -> tuple[dict[str, str] | None, str]:
+        """The credentials, and the version of the secret that they are from."""
+        reference = resource.spec.storage.secret_ref
+        if reference is None:
+            return None, ""
+        now = asyncio.get_running_loop().time()
+        recent = self._secret_looked_s and now - self._secret_looked_s < _SECRET_S
+        if recent and self.resource == resource and self._secret_version:
+            return None, self._secret_version
+        path = ResourcePath("", "v1", "secrets", resource.namespace, reference.name)
+        try:
+            secret = await self._means.api.get(path)
+        except NotFound:
+            raise ReferenceNotFound(
+                "there is no Secret of this name in the namespace",
+                resource=resource.id,
+                field="spec.storage.secretRef.name",
+                found=reference.name,
+                remedy="Create it, with keys such as AWS_ACCESS_KEY_ID",
+            ) from None
+        except Forbidden:
+            raise AccessDenied(
+                "the operator may not read this Secret",
+                resource=resource.id,
+                field="spec.storage.secretRef.name",
+                found=reference.name,
+                remedy="Bind the operator's role in this namespace",
+            ) from None
+        self._secret_looked_s = now
+        data: Mapping[str, Any] = secret.get("data") or {}
+        environ = {key: _text(value) for key, value in data.items()}
+        return environ, secret["metadata"]["uid"] + secret["metadata"]["resourceVersion"]
+
+    def _opened_anew(self, resource: LakeTable, environ: dict[str, str] | None) -> Table:
+        allowed = self._means.allowed
+        if environ is not None:
+            allowed.check_endpoints(resource, environ)
+        prefixes = allowed.check(resource)
+        return tables.open_table(resource, allowed_prefixes=prefixes, environ=environ)
+
+    async def _adopt(self, resource: LakeTable) -> None:
+        opened, means = self._opened, self._means
+        assert opened is not None
+        probe = not self.adopted
+        found = await means.threads(
+            lambda: tables.adopt(opened, means.clock, means.nonces, probe=probe)
+        )
+        if self.resource is None or found.changed:
+            self._reason, self._changed = found.reason, found.changed
+        self.adopted = True
+        self.resource = resource
+        await self._take(found.snapshot)
+
+    # Looking
+
+    async def _look(self) -> None:
+        opened, snapshot = self._opened, self.snapshot
+        assert opened is not None
+        assert snapshot is not None
+        self._looks += 1
+        full = self._looks % _FULL_LOOK_EVERY == 0
+
+        def look() -> Snapshot:
+            if not full:
+                try:
+                    opened.store.head(commit_path(snapshot.version + 1))
+                except ObjectNotFound:
+                    return snapshot
+            return opened.log.update(snapshot)
+
+        await self._take(await self._means.threads(look))
+
+    async def _take(self, snapshot: Snapshot | None) -> None:
+        assert snapshot is not None  # only `foresee` finds none
+        if self.facts is not None and snapshot is self.snapshot:
+            return
+        opened = self._opened
+        assert opened is not None
+        adopted = tables.Adopted(snapshot, self._reason, self._changed)
+        now = self._means.clock.now_ms()
+        self.facts = await self._means.threads(
+            lambda: tables.status_of_table(opened, adopted, now_ms=now)
+        )
+        self.snapshot = snapshot
+
+    async def look_at_locks(self) -> None:
+        """Who holds what; what was known before stays where the lock store is away."""
+        table = self.table
+        if table is None:
+            return
+        try:
+            self.locks = await self._means.threads(
+                lambda: self._means.locks.entries(table.location)
+            )
+        except LocksUnavailable as error:
+            _log.warning("locks not read", location=table.location, problem=str(error))

@@ -1,0 +1,186 @@
+"""The status of a LakeTable, from what is known of it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, MutableMapping, Sequence
+from typing import Any, Literal
+
+from tandem.errors import Reason
+from tandem.kube.client.kinds import PLAN
+from tandem.kube.client.resource_cache import Summary
+from tandem.locks.model import WHOLE_TABLE, Entry, EntryState, Resource
+from tandem.locks.rules import blockers_of, waiting
+from tandem.operations.report.status import rfc3339
+from tandem.spec.status import (
+    Condition,
+    ConditionType,
+    FinishedOperation,
+    Phase,
+    TableLock,
+    TableStatus,
+)
+
+_LAST = 5
+_NAMED = 8
+_LOCKS = 20
+_BEHIND = 3
+LASTING = frozenset(
+    {
+        Reason.INVALID_SPEC,
+        Reason.REFERENCE_NOT_FOUND,
+        Reason.LOCATION_NOT_ALLOWED,
+        Reason.TABLE_NOT_FOUND,
+        Reason.CORRUPT_LOG,
+        Reason.UNSUPPORTED_FEATURE,
+        Reason.STORE_UNSUITABLE,
+        Reason.ACCESS_DENIED,
+    }
+)
+"""Problems that somebody has to do something about: the table is stalled."""
+
+Truth = Literal["True", "False", "Unknown"]
+
+
+def ready(reason: Reason, message: str, generation: int, now_ms: int) -> tuple[Condition, ...]:
+    """The conditions of a table that can be worked on."""
+    return _conditions(("True", "False", "False"), reason, message, generation, now_ms)
+
+
+def hindered(reason: Reason, message: str, generation: int, now_ms: int) -> tuple[Condition, ...]:
+    """The conditions of a table that cannot be worked on (yet)."""
+    lasting = reason in LASTING
+    truths: tuple[Truth, Truth, Truth] = (
+        ("False", "False", "True") if lasting else ("False", "True", "False")
+    )
+    return _conditions(truths, reason, message, generation, now_ms)
+
+
+def _conditions(
+    truths: tuple[Truth, Truth, Truth], reason: Reason, message: str, generation: int, now_ms: int
+) -> tuple[Condition, ...]:
+    types = (ConditionType.READY, ConditionType.RECONCILING, ConditionType.STALLED)
+    return tuple(
+        Condition(
+            type=type_,
+            status=truth,
+            reason=reason,
+            message=message if type_ is ConditionType.READY else "",
+            last_transition_time=rfc3339(now_ms),
+            observed_generation=generation,
+        )
+        for type_, truth in zip(types, truths, strict=True)
+    )
+
+
+def compose(
+    facts: TableStatus | None,
+    conditions: tuple[Condition, ...],
+    generation: int,
+    operations: Iterable[Summary],
+    locks: Iterable[Entry],
+    since: MutableMapping[tuple[str, bool], str] | None = None,
+    now_ms: int = 0,
+) -> TableStatus:
+    """The whole status: `facts` of the table's latest version (None where it was never read),
+    and what happens on it. `since` is what `table_locks` takes."""
+    # What is there only to be looked at is no news of the table.
+    operations = [o for o in operations if all(key != PLAN for key, _ in o.labels)]
+    locks = tuple(locks)
+    is_ready = conditions[0].status == "True"
+    is_stalled = conditions[2].status == "True"
+    return (facts or TableStatus()).model_copy(
+        update={
+            "observed_generation": generation,
+            "phase": Phase.SUCCEEDED if is_ready else Phase.FAILED if is_stalled else Phase.PENDING,
+            "conditions": conditions,
+            "running_operations": tuple(sorted(o.display for o in operations if _running(o))),
+            "held_locks": tuple(
+                held_lock(entry) for entry in locks if entry.state is not EntryState.WAITING
+            ),
+            "locks": table_locks(locks, {} if since is None else since, now_ms) or None,
+            "last_operations": _last(operations),
+        }
+    )
+
+
+def _running(operation: Summary) -> bool:
+    return operation.active and operation.phase not in ("", Phase.SUSPENDED, Phase.FAILED)
+
+
+def _last(operations: list[Summary]) -> tuple[FinishedOperation, ...]:
+    ended = [o for o in operations if o.ended and o.completed]
+    ended.sort(key=lambda o: (o.completed, o.name), reverse=True)
+    return tuple(
+        FinishedOperation(
+            name=o.display,
+            phase=Phase(o.phase),
+            reason=o.reason,
+            completion_time=o.completed,
+            version=o.version,
+        )
+        for o in ended[:_LAST]
+    )
+
+
+def table_locks(
+    entries: Sequence[Entry], since: MutableMapping[tuple[str, bool], str], now_ms: int
+) -> tuple[TableLock, ...]:
+    """Locks in detail, and the queue; no more than a status should hold.
+
+    Args:
+        since: who holds (True) or waits (False) since when: what was not there is entered with
+            `now_ms`, what is gone is dropped. Locks themselves know no time.
+    """
+    there = {_place(entry) for entry in entries}
+    for place in [place for place in since if place not in there]:
+        del since[place]
+    found: list[TableLock] = []
+    for entry in entries:
+        begun = since.setdefault(_place(entry), rfc3339(now_ms))
+        if len(found) == _LOCKS:
+            continue
+        resources = entry.request.resources
+        behind = waiting(blockers_of(entry, entries)).blockers
+        found.append(
+            TableLock(
+                operation=entry.request.display or entry.request.operation,
+                mode=entry.request.mode,
+                state=entry.state.capitalize(),
+                segments=tuple(_named(resource) for resource in resources[:_NAMED]),
+                more=len(resources) - _NAMED if len(resources) > _NAMED else None,
+                since=begun,
+                behind=tuple(f"{who} on {what}" for who, what in behind[:_BEHIND]) or None,
+            )
+        )
+    return tuple(found)
+
+
+def remembered_since(status: Mapping[str, Any]) -> dict[tuple[str, bool], str]:
+    """`since` of `table_locks` as an earlier operator left it in a LakeTable's status."""
+    return {
+        (str(lock.get("operation", "")), lock.get("state") != "Waiting"): str(lock["since"])
+        for lock in status.get("locks") or ()
+        if lock.get("since")
+    }
+
+
+def _place(entry: Entry) -> tuple[str, bool]:
+    who = entry.request.display or entry.request.operation
+    return who, entry.state is not EntryState.WAITING
+
+
+def held_lock(entry: Entry) -> str:
+    """`TableCompaction/nightly: 0.1, 5 (Rewrite)`"""
+    resources = entry.request.resources
+    names = [_named(resource) for resource in resources[:_NAMED]]
+    more = f" and {len(resources) - _NAMED} more" if len(resources) > _NAMED else ""
+    who = entry.request.display or entry.request.operation
+    return f"{who}: {', '.join(names)}{more} ({entry.request.mode})"
+
+
+def _named(resource: Resource) -> str:
+    if resource == WHOLE_TABLE:
+        return "the whole table"
+    if resource.segment:
+        return resource.segment
+    return f"{resource.interval.start or '…'} to {resource.interval.end or '…'}"

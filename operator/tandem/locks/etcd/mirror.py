@@ -1,0 +1,235 @@
+"""What we believe a table's locks in etcd to be. Pure: no I/O, no clock.
+
+The belief is always the state at some revision, perhaps an old one. That is enough to be safe:
+a transaction that relies on it compares the head, which every grant and every new waiter bumps,
+and those entries that it waits for or revokes. It fails where they changed, and reads the truth.
+It begins as the state before anything was: no head, no entries.
+
+The belief is *current* while a watch feeds it: it was read no earlier than the watch began, and
+has taken every change since. Only then may it tell a waiter to go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from tandem.locks import codec
+from tandem.locks.codec import TableKeys
+from tandem.locks.etcd.client import Change, KeyValue
+from tandem.locks.model import Entry
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """An entry and what etcd knows about its key."""
+
+    entry: Entry
+    created: int
+    modified: int
+    place: int
+    lease: int
+
+
+class Mirror:
+    """The belief about one table."""
+
+    def __init__(self, keys: TableKeys) -> None:
+        self._keys = keys
+        self._records: dict[str, Record] = {}
+        # Not looked at yet. Most of what a watch tells we wrote ourselves.
+        self._raw: dict[str, KeyValue] = {}
+        self._entries: dict[str, Entry] = {}
+        self._head = 0
+        # Up to here everything is known; beyond it, what our own calls told of single keys.
+        self._floor = 0
+        self._seen: dict[bytes, int] = {}
+        # Keys that we deleted, with the revision that had created them: a watch may yet tell
+        # of their life.
+        self._buried: dict[bytes, int] = {}
+        self._beliefs = 0
+        # Since when a watch tells us of every change; None: it does not.
+        self._watched_from: int | None = None
+        self._current = False
+        self._since_reading: list[Change] | None = None
+
+    @property
+    def head(self) -> int:
+        """The revision in which the head was put; 0: there is none, hence no entries."""
+        return self._head
+
+    @property
+    def belief(self) -> int:
+        """Another number whenever the belief is formed anew."""
+        return self._beliefs
+
+    @property
+    def current(self) -> bool:
+        return self._current
+
+    @property
+    def watched(self) -> bool:
+        return self._watched_from is not None
+
+    @property
+    def empty(self) -> bool:
+        return not self._records and not self._raw
+
+    @property
+    def entries(self) -> Mapping[str, Entry]:
+        """By operation. Raises: LocksUnavailable, if one of them cannot be read."""
+        for operation in list(self._raw):
+            self.record(operation)
+        return self._entries
+
+    def record(self, operation: str) -> Record | None:
+        """Raises: LocksUnavailable, if it cannot be read."""
+        kv = self._raw.get(operation)
+        if kv is not None:
+            self._set(operation, record_of(kv))
+        return self._records.get(operation)
+
+    # A watch begins, tells, and ends
+
+    def watch_began(self, revision: int) -> None:
+        """Every change after `revision` will be told: what was believed is not built upon."""
+        self._watched_from = revision
+        self.forget()
+
+    def watch_ended(self) -> None:
+        self._watched_from = None
+        self._current = False
+
+    def tell(self, changes: Sequence[Change]) -> bool:
+        """Changes of this table, in order. Did they concern the belief?"""
+        if self._since_reading is not None:
+            self._since_reading.extend(changes)
+        return self._current and self._take(changes)
+
+    # Reading and writing
+
+    def reading(self) -> None:
+        """The whole table is about to be read: what a watch tells from now on may be later."""
+        self._since_reading = []
+
+    def read(self, found: Iterable[KeyValue], revision: int) -> None:
+        """The whole table as it was at `revision`."""
+        told, self._since_reading = self._since_reading or (), None
+        self.forget()
+        self._floor = revision
+        for kv in found:
+            self._put(kv)
+        if self._watched_from is not None and revision >= self._watched_from:
+            self._current = True
+            self._take(told)
+
+    def not_read(self) -> None:
+        """What `reading` announced brought nothing."""
+        self._since_reading = None
+
+    def wrote(self, belief: int, records: Mapping[str, Record], revision: int) -> None:
+        """A transaction of ours, which relied on `belief`, bumped the head and put these."""
+        self._since_reading = None
+        if belief != self._beliefs:
+            return
+        for operation, record in records.items():
+            key = self._keys.of(operation)
+            raw = self._raw.get(operation)
+            if self._is_news(key, revision):
+                self._seen[key] = revision
+                self._set(operation, record)
+            elif raw is not None and raw.modified == revision:
+                self._set(operation, record)
+        if self._is_news(self._keys.head, revision):
+            self._seen[self._keys.head] = self._head = revision
+
+    def changed(self, operation: str, record: Record) -> None:
+        """We put an entry that was there again, without the head."""
+        old = self._raw.get(operation) or self._records.get(operation)
+        key = self._keys.of(operation)
+        if old is None or old.created != record.created:
+            return
+        if self._is_news(key, record.modified):
+            self._seen[key] = record.modified
+            self._set(operation, record)
+
+    def removed(self, operation: str, record: Record | None) -> None:
+        """We deleted the key that `record` tells of, perhaps with its lease."""
+        old = self._raw.get(operation) or self._records.get(operation)
+        if old is None or record is None or old.created != record.created:
+            return
+        key = self._keys.of(operation)
+        if self._watched_from is not None:
+            self._buried[key] = old.created
+        else:
+            self._seen.pop(key, None)
+        self._remove(operation)
+
+    def head_removed(self, belief: int, head: int) -> None:
+        """We deleted the head that was put at revision `head`."""
+        if belief == self._beliefs and self._head == head:
+            self._head = 0
+            self._seen[self._keys.head] = head
+
+    # Details
+
+    def forget(self) -> None:
+        """Believe in the beginning again."""
+        self._records, self._raw, self._entries = {}, {}, {}
+        self._seen, self._buried = {}, {}
+        self._head = self._floor = 0
+        self._current = False
+        self._beliefs += 1
+
+    def _take(self, changes: Sequence[Change]) -> bool:
+        """Changes of whole revisions. Those that we knew from our own calls are no news."""
+        taken = False
+        for change in changes:
+            if change.now is None:
+                self._buried.pop(change.key, None)
+            elif self._buried.get(change.key) == change.now.created:
+                continue
+            if self._is_news(change.key, change.modified):
+                taken = True
+                if change.now is not None:
+                    self._put(change.now)
+                else:
+                    self._drop(change.key)
+        if changes:
+            self._floor = max(self._floor, changes[-1].modified)
+            self._seen = {k: at for k, at in self._seen.items() if at > self._floor}
+        return taken
+
+    def _is_news(self, key: bytes, revision: int) -> bool:
+        return revision > max(self._floor, self._seen.get(key, 0))
+
+    def _put(self, kv: KeyValue) -> None:
+        operation = self._keys.operation(kv.key)
+        if operation is None:
+            if kv.key == self._keys.head:
+                self._head = kv.modified
+            return
+        self._raw[operation] = kv
+
+    def _set(self, operation: str, record: Record) -> None:
+        self._raw.pop(operation, None)
+        self._records[operation] = record
+        self._entries[operation] = record.entry
+
+    def _drop(self, key: bytes) -> None:
+        operation = self._keys.operation(key)
+        if operation is not None:
+            self._remove(operation)
+        elif key == self._keys.head:
+            self._head = 0
+
+    def _remove(self, operation: str) -> None:
+        self._raw.pop(operation, None)
+        self._records.pop(operation, None)
+        self._entries.pop(operation, None)
+
+
+def record_of(kv: KeyValue) -> Record:
+    """Raises: LocksUnavailable, if it cannot be read."""
+    entry, place = codec.decode(kv.value, created=kv.created, modified=kv.modified)
+    return Record(entry, kv.created, kv.modified, place, kv.lease)

@@ -1,0 +1,182 @@
+"""What one transaction on a table's locks shall do. Pure: decided on a mirror, sent elsewhere.
+
+The transaction compares what the decisions rely on: the head for every grant; an operation's own
+entry; one entry that a waiter waits for, which proves that it has to; each that is revoked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from tandem.locks import codec, rules
+from tandem.locks.codec import TableKeys
+from tandem.locks.etcd.client import KEEP_LEASE, delete, put, unchanged
+from tandem.locks.etcd.leases import Lease
+from tandem.locks.etcd.mirror import Mirror, Record
+from tandem.locks.model import Entry, EntryState, LockRequest, Resource
+
+# etcd takes 128 compares and 128 puts in a transaction, and 1.5 MB, unless told otherwise. Large
+# plans are better written a few at a time: while etcd does so, the next ones get ready.
+MOST_COMPARES = 120
+MOST_REVOKED = 60
+_MOST_BYTES = 100_000
+
+
+@dataclass(slots=True, eq=False)
+class Ask:
+    """A request in the queue. Without `request` it wants to know the table as it is now."""
+
+    operation: str
+    owner: str
+    answer: asyncio.Future[Any]
+    request: LockRequest | None = None
+    more: tuple[Resource, ...] = ()
+    lease: Lease | None = None
+    text: bytes | None = None
+    """The request's resources as they are written."""
+
+
+@dataclass(slots=True)
+class Plan:
+    """What one transaction shall do, and the answers if it does."""
+
+    work: dict[str, Entry]
+    head: int
+    belief: int
+    reads_all: bool
+    records: dict[str, Record | None] = field(default_factory=dict)
+    """What is relied on, and compared."""
+    puts: dict[str, int] = field(default_factory=dict)
+    """operation → lease"""
+    texts: dict[str, bytes | None] = field(default_factory=dict)
+    deletes: set[str] = field(default_factory=set)
+    waits: dict[Ask, rules.Blockers] = field(default_factory=dict)
+    grants: list[Ask] = field(default_factory=list)
+    again: list[Ask] = field(default_factory=list)
+    reads: list[Ask] = field(default_factory=list)
+
+    def place(self, operation: str) -> int:
+        entry, record = self.work[operation], self.records.get(operation)
+        if entry.order >= rules.LAST:
+            return entry.order - rules.LAST
+        return record.place if record is not None else 0
+
+    def written(self, operation: str, revision: int) -> Record:
+        """What was put at `revision`."""
+        entry, lease, place = self.work[operation], self.puts[operation], self.place(operation)
+        record = self.records.get(operation)
+        created = record.created if record is not None else revision
+        if entry.order >= rules.LAST:
+            entry = replace(entry, order=codec.order(created, place))
+        if entry.state is not EntryState.WAITING and not entry.token:
+            entry = replace(entry, token=revision)
+        if lease == KEEP_LEASE:
+            lease = record.lease if record is not None else 0
+        return Record(entry, created, revision, place, lease)
+
+    def left_leases(self) -> list[int]:
+        """Leases that a take-over left without an entry."""
+        records = ((self.records.get(o), lease) for o, lease in self.puts.items())
+        return [
+            record.lease
+            for record, lease in records
+            if record is not None and lease not in (KEEP_LEASE, record.lease) and record.lease
+        ]
+
+    def requests(self, keys: TableKeys, table: str) -> tuple[list[Any], list[Any]]:
+        """(compares, what is done if all of them hold)"""
+        compares = [
+            unchanged(keys.of(operation), record.modified if record else 0)
+            for operation, record in self.records.items()
+        ]
+        success: list[Any] = [delete(keys.of(operation)) for operation in self.deletes]
+        if self.puts:
+            compares.append(unchanged(keys.head, self.head))
+            success.append(put(keys.head, codec.head(table)))
+        for operation, lease in self.puts.items():
+            text = self.texts.get(operation)
+            value = codec.encode(self.work[operation], self.place(operation), text)
+            success.append(put(keys.of(operation), value, lease))
+        return compares, success
+
+
+def take(queue: deque[Ask], most: int) -> list[Ask]:
+    """The next requests to be decided together, of different operations."""
+    batch: list[Ask] = []
+    operations: set[str] = set()
+    size = 0
+    while queue and len(batch) < most:
+        ask = queue[0]
+        size += _size(ask)
+        if batch and (ask.operation in operations or size > _MOST_BYTES):
+            break
+        if ask.operation:
+            operations.add(ask.operation)
+        batch.append(queue.popleft())
+    return batch
+
+
+def decide_batch(batch: Sequence[Ask], mirror: Mirror) -> Plan:
+    """Decide one after the other, as if each were alone. Raises: LocksUnavailable, if an entry
+    cannot be read."""
+    reads = [ask for ask in batch if ask.lease is None]
+    plan = Plan(dict(mirror.entries), mirror.head, mirror.belief, bool(reads), reads=reads)
+    for place, ask in enumerate(batch):
+        if ask.lease is None:
+            continue
+        if len(plan.records) + 1 + MOST_REVOKED > MOST_COMPARES:
+            plan.again.append(ask)
+        else:
+            _decide_one(plan, mirror, ask, ask.lease, place)
+    # Others wait here, but what they do was not told yet: read it with what we do.
+    plan.reads_all |= bool(plan.puts) and mirror.watched and not mirror.current
+    return plan
+
+
+def _decide_one(plan: Plan, mirror: Mirror, ask: Ask, lease: Lease, place: int) -> None:
+    mine = plan.work.get(ask.operation)
+    plan.records[ask.operation] = record = mirror.record(ask.operation)
+    if ask.request is None:
+        extended = rules.extend(mine, ask.owner, ask.more, plan.work.values(), MOST_REVOKED)
+        if extended is None:
+            plan.waits[ask] = ()
+            return
+        outcome = extended
+    elif mine is not None and mine.revoked_by:
+        # A new place in the queue is a new key, and no transaction puts what it deletes.
+        plan.deletes.add(ask.operation)
+        del plan.work[ask.operation]
+        plan.again.append(ask)
+        return
+    else:
+        outcome = rules.acquire(ask.request, mine, plan.work.values(), MOST_REVOKED)
+    entry = outcome.entry
+    if entry is None and record is not None and record.lease != lease.id:
+        entry = plan.work[ask.operation]
+    if entry is not None:
+        if entry.order == rules.LAST:
+            entry = replace(entry, order=rules.LAST + place)
+        plan.work[ask.operation] = entry
+        plan.puts[ask.operation] = lease.id
+        plan.texts[ask.operation] = ask.text
+    for revoked in outcome.revoke:
+        plan.work[revoked] = replace(plan.work[revoked], revoked_by=ask.operation)
+        plan.records.setdefault(revoked, mirror.record(revoked))
+        plan.puts.setdefault(revoked, KEEP_LEASE)
+    if outcome.granted:
+        plan.grants.append(ask)
+        return
+    plan.waits[ask] = outcome.blockers
+    # That this one is there proves that we have to wait, whatever else has changed.
+    blocker = outcome.blockers[0][0].request.operation
+    if blocker not in plan.puts:
+        plan.records[blocker] = mirror.record(blocker)
+
+
+def _size(ask: Ask) -> int:
+    """About so many bytes are written; what an extension extends is not counted."""
+    return len(ask.text or b"")

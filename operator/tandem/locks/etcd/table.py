@@ -1,0 +1,428 @@
+"""The locks of one table in etcd: decided on the mirror, written by compared transactions.
+
+A table is watched only while somebody waits: else nobody but who uses it needs to know, and what
+others did meanwhile is noticed, and read, by the transaction that meets it. Requests that come
+while a transaction is under way are decided together and share the next one, so that a busy
+table costs etcd less, not more. Runs on the store's event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import aclosing
+from dataclasses import replace
+from typing import Any
+
+from tandem.errors import InvalidSpec, LocksUnavailable
+from tandem.locks import codec, rules
+from tandem.locks.etcd.client import (
+    KEEP_LEASE,
+    Answer,
+    EtcdClient,
+    KeyValue,
+    LeaseMissing,
+    StreamBroken,
+    delete,
+    empty,
+    put,
+    read,
+    unchanged,
+)
+from tandem.locks.etcd.leases import LeaseName, Leases
+from tandem.locks.etcd.mirror import Mirror, Record, record_of
+from tandem.locks.etcd.plan import MOST_COMPARES, MOST_REVOKED, Ask, Plan, decide_batch, take
+from tandem.locks.model import (
+    CommitLease,
+    Entry,
+    EntryState,
+    Granted,
+    LockRequest,
+    Resource,
+    Waiting,
+)
+
+_TRIES_S = 5.0
+_RECONNECT_S = 0.2
+
+Answers = Granted | Waiting
+
+
+class Table:
+    """One table. `revoke` ends a lease without anybody waiting for it."""
+
+    def __init__(
+        self,
+        name: str,
+        keys: codec.TableKeys,
+        client: EtcdClient,
+        leases: Leases,
+        revoke: Callable[[int], None],
+    ) -> None:
+        self.name = name
+        self.used_at = time.monotonic()
+        self._keys = keys
+        self._client = client
+        self._leases = leases
+        self._revoke = revoke
+        self.mirror = Mirror(keys)
+        self._queue: deque[Ask] = deque()
+        self._worker: asyncio.Future[None] | None = None
+        self._working = False
+        self._watchers: dict[int, tuple[str, Callable[[], None]]] = {}
+        self._blockers: dict[int, tuple[Entry, Entry]] = {}
+        self._numbers = itertools.count()
+        self._looking = False
+        self._following: asyncio.Task[None] | None = None
+        # Was an entry removed, so that the head may stand alone now?
+        self._left = False
+
+    # What the store asks for
+
+    async def acquire(self, request: LockRequest, text: bytes) -> Answers:
+        """`text` is what `codec.encode_resources` makes of the request."""
+        name = (request.table, request.operation, request.owner)
+        for _ in range(3):
+            lease = await self._leases.ensure(name)
+            try:
+                answer: Answers = await self._ask(
+                    Ask(request.operation, request.owner, _future(), request, (), lease, text)
+                )
+            except LeaseMissing:
+                self._leases.forget(lease)
+                continue
+            return answer
+        raise LocksUnavailable("leases expire as soon as they are granted", resource=self.name)
+
+    async def extend(self, operation: str, owner: str, resources: tuple[Resource, ...]) -> Answers:
+        lease = self._leases.get((self.name, operation, owner))
+        if lease is None or lease.lost or lease.released:
+            return Waiting(())
+        ask = Ask(operation, owner, _future(), more=resources, lease=lease)
+        try:
+            answer: Answers = await self._ask(ask)
+        except LeaseMissing:
+            return Waiting(())
+        return answer
+
+    async def entries(self) -> tuple[Entry, ...]:
+        await self._ask(Ask("", "", _future()))
+        return tuple(sorted(self.mirror.entries.values(), key=lambda entry: entry.order))
+
+    async def enter_commit(self, operation: str, owner: str) -> CommitLease:
+        lease = self._leases.get((self.name, operation, owner))
+        if lease is None or lease.lost or lease.released:
+            return CommitLease.LOST
+        answer = await self._change_state(operation, owner, EntryState.COMMITTING)
+        return CommitLease.LOST if lease.lost else answer
+
+    async def leave_commit(self, operation: str, owner: str) -> None:
+        lease = self._leases.get((self.name, operation, owner))
+        if lease is not None and not lease.lost and not lease.released:
+            await self._change_state(operation, owner, EntryState.HELD)
+
+    async def release(self, operation: str, owner: str) -> None:
+        lease = self._leases.get((self.name, operation, owner))
+        record = self.mirror.record(operation)
+        if lease is None:
+            # Perhaps an earlier process of the same owner.
+            record = await self._read_record(operation)
+            if record is None or record.entry.request.owner != owner:
+                return
+            await self._client.revoke(record.lease)
+            self._left = True
+        else:
+            self._leases.stop(lease)
+            await self._client.revoke(lease.id)
+            self._leases.forget(lease)
+            self._left = True
+            if record is None or record.lease != lease.id:
+                return
+        self.mirror.removed(operation, record)
+        self.look()
+
+    def watch(self, operation: str, wake: Callable[[], None]) -> int:
+        number = next(self._numbers)
+        self._watchers[number] = (operation, wake)
+        self.used_at = time.monotonic()
+        if self._following is None:
+            self._following = asyncio.ensure_future(self._follow())
+        elif self.mirror.current:
+            self.look()
+        return number
+
+    def end_watch(self, number: int) -> None:
+        self.used_at = time.monotonic()
+        self._watchers.pop(number, None)
+        self._blockers.pop(number, None)
+
+    # What the store does now and then
+
+    def idle(self, since: float) -> bool:
+        """Has nobody used it since this time (`time.monotonic()`), or waits for it?"""
+        return self.used_at <= since and not self._working and not self._watchers
+
+    def rest(self) -> None:
+        """Nobody has waited for a while: watch no more."""
+        if self._following is not None and not self._watchers:
+            self._following.cancel()
+            self._following = None
+            self.mirror.watch_ended()
+
+    def look_again(self, *, doubt: bool) -> None:
+        """Read the table for those who wait, where that has failed, or in doubt of the watch."""
+        waiting = self._watchers and self.mirror.watched and not self._working
+        if waiting and (doubt or not self.mirror.current):
+            self.refresh()
+
+    async def close(self) -> None:
+        """To be called when no more requests come."""
+        tasks = [task for task in (self._worker, self._following) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    @property
+    def may_be_empty(self) -> bool:
+        mirror = self.mirror
+        return self._left or (mirror.head > 0 and mirror.empty)
+
+    async def remove_head(self) -> None:
+        """Leave nothing behind where there are no entries. Raises: LocksUnavailable."""
+        head, belief = self.mirror.head, self.mirror.belief
+        done = await self._client.transact(
+            [empty(self._keys.operations, self._keys.operations_end)],
+            [delete(self._keys.head)],
+            [],
+        )
+        self._left = False
+        if done.succeeded:
+            self.mirror.head_removed(belief, head)
+        elif not self.mirror.current:
+            self.mirror.forget()
+
+    # Watching
+
+    async def _follow(self) -> None:
+        """Whenever the watch begins anew, whether its stream broke, its endpoint was left, or
+        its revision was compacted, the table is read anew."""
+        mirror = self.mirror
+        while True:
+            try:
+                async with aclosing(self._client.watch(self._keys.start, self._keys.end)) as watch:
+                    async for told in watch:
+                        if isinstance(told, int):
+                            mirror.watch_began(told)
+                            self.refresh()
+                        elif mirror.tell(told):
+                            self.look()
+            except (StreamBroken, LocksUnavailable):
+                mirror.watch_ended()
+                await asyncio.sleep(_RECONNECT_S)
+
+    def lost(self, name: LeaseName) -> None:
+        """A lease was lost in use: whoever watches it is to know, also while etcd is away."""
+        for operation, wake in list(self._watchers.values()):
+            if operation == name[1]:
+                _call_soon(wake)
+
+    def refresh(self) -> None:
+        """Read the table, for those who watch. If that fails, the store tries again."""
+        answer = _future()
+        answer.add_done_callback(lambda done: done.cancelled() or done.exception())
+        self._put_in_queue(Ask("", "", answer))
+
+    def look(self) -> None:
+        """Wake those whose way is free, once all that happens now has happened."""
+        if self._watchers and not self._looking:
+            self._looking = True
+            asyncio.get_running_loop().call_soon(self._look)
+
+    def _look(self) -> None:
+        self._looking = False
+        if not self.mirror.current:
+            return
+        try:
+            entries = self.mirror.entries
+        except LocksUnavailable:
+            # Whoever asks for a lock is told what cannot be read.
+            return
+        for number, (operation, wake) in list(self._watchers.items()):
+            mine = entries.get(operation)
+            seen = self._blockers.get(number)
+            if seen and mine is seen[0] and entries.get(seen[1].request.operation) is seen[1]:
+                continue
+            blockers = rules.blockers_of(mine, entries.values(), MOST_REVOKED)
+            if blockers and mine is not None:
+                self._blockers[number] = (mine, blockers[0][0])
+            else:
+                self._blockers.pop(number, None)
+                _call_soon(wake)
+
+    # The queue
+
+    async def _ask(self, ask: Ask) -> Any:
+        self.used_at = time.monotonic()
+        self._queue.append(ask)
+        if not self._working:
+            # Who comes first serves those who came with it; a task serves who comes later.
+            await self._work(batches=1)
+        return await ask.answer
+
+    def _put_in_queue(self, ask: Ask) -> None:
+        self._queue.append(ask)
+        self._start()
+
+    def _start(self) -> None:
+        if self._queue and not self._working:
+            self._working = True
+            self._worker = asyncio.ensure_future(self._work())
+
+    async def _work(self, batches: float = math.inf) -> None:
+        self._working = True
+        alone = 0
+        batch: list[Ask] = []
+        try:
+            while self._queue and (batches > 0 or alone):
+                batches -= 1
+                batch = take(self._queue, 1 if alone else MOST_COMPARES)
+                alone = max(alone - 1, 0)
+                try:
+                    await self._settle(batch)
+                except (LeaseMissing, InvalidSpec) as error:
+                    # One of the leases is gone, or one of the plans too large: which?
+                    if len(batch) == 1:
+                        _fail(batch, error)
+                    else:
+                        alone = len(batch)
+                        self._queue.extendleft(reversed(batch))
+                except LocksUnavailable as error:
+                    # What is believed may be what cannot be read. And the others in the queue
+                    # would find it out one after the other.
+                    self.mirror.forget()
+                    _fail([*batch, *self._queue], error)
+                    self._queue.clear()
+        except BaseException as error:
+            _fail([*batch, *self._queue], error)
+            self._queue.clear()
+            raise
+        finally:
+            self._working = False
+            self._start()
+
+    async def _settle(self, batch: list[Ask]) -> None:
+        """Decide and write until it succeeds. Each failure means that somebody else was
+        quicker, and brings the table as it is."""
+        ends = time.monotonic() + _TRIES_S
+        while time.monotonic() < ends:
+            plan = decide_batch(batch, self.mirror)
+            self.mirror.reading()
+            try:
+                done = await self._transact(plan)
+            except BaseException:
+                self.mirror.not_read()
+                raise
+            if done.succeeded:
+                self._apply(plan, done)
+                return
+            self.mirror.read(done.found, done.revision)
+            self.look()
+        raise LocksUnavailable("others change the locks all the time", resource=self.name)
+
+    async def _transact(self, plan: Plan) -> Answer:
+        compares, success = plan.requests(self._keys, self.name)
+        everything = read(self._keys.start, self._keys.end)
+        if plan.reads_all:
+            success.append(everything)
+        return await self._client.transact(compares, success, [everything])
+
+    def _apply(self, plan: Plan, done: Answer) -> None:
+        written = {o: plan.written(o, done.revision) for o in plan.puts}
+        if plan.reads_all:
+            self.mirror.read(done.found, done.revision)
+        else:
+            self.mirror.not_read()
+            for operation in plan.deletes:
+                self.mirror.removed(operation, plan.records[operation])
+            if plan.puts:
+                self.mirror.wrote(plan.belief, written, done.revision)
+        for lease in plan.left_leases():
+            self._revoke(lease)
+        self._queue.extendleft(reversed(plan.again))
+        for ask in plan.reads:
+            _answer(ask, None)
+        for ask, blockers in plan.waits.items():
+            if ask.request is not None and ask.lease is not None:
+                self._leases.use(ask.lease)
+            _answer(ask, rules.waiting(blockers))
+        for ask in plan.grants:
+            if ask.lease is not None:
+                self._leases.use(ask.lease)
+            record = written.get(ask.operation)
+            entry = record.entry if record is not None else plan.work[ask.operation]
+            _answer(ask, Granted(entry.token))
+        self.look()
+
+    # One entry by itself
+
+    async def _change_state(self, operation: str, owner: str, state: EntryState) -> CommitLease:
+        """Held to committing or back, without the head: it changes nobody's grant, and who
+        would revoke the entry compares it."""
+        key = self._keys.of(operation)
+        record, fresh = self.mirror.record(operation), False
+        ends = time.monotonic() + _TRIES_S
+        while time.monotonic() < ends:
+            answer = rules.may_commit(record.entry if record else None, owner)
+            if record is None or answer is not CommitLease.ENTERED:
+                if fresh:
+                    return answer
+                record, fresh = await self._read_record(operation), True
+                continue
+            if state is EntryState.HELD and record.entry.state is state:
+                return answer
+            entry = replace(record.entry, state=state)
+            done = await self._client.transact(
+                [unchanged(key, record.modified)],
+                [put(key, codec.encode(entry, record.place), KEEP_LEASE)],
+                [read(key)],
+            )
+            if done.succeeded:
+                self.mirror.changed(operation, replace(record, entry=entry, modified=done.revision))
+                self.look()
+                return answer
+            record, fresh = _only(done.found), True
+        raise LocksUnavailable("others change the lock all the time", resource=self.name)
+
+    async def _read_record(self, operation: str) -> Record | None:
+        key = self._keys.of(operation)
+        return _only(await self._client.read(key, b""))
+
+
+def _only(found: Sequence[KeyValue]) -> Record | None:
+    return record_of(found[0]) if found else None
+
+
+def _future() -> asyncio.Future[Any]:
+    return asyncio.get_running_loop().create_future()
+
+
+def _answer(ask: Ask, answer: Answers | None) -> None:
+    if not ask.answer.done():
+        ask.answer.set_result(answer)
+
+
+def _fail(batch: list[Ask], error: BaseException) -> None:
+    if not isinstance(error, Exception):
+        error = LocksUnavailable("the lock store is closed")
+    for ask in batch:
+        if not ask.answer.done():
+            ask.answer.set_exception(error)
+
+
+def _call_soon(wake: Callable[[], None]) -> None:
+    """By the loop, so that an error in it is told and ends nothing of ours."""
+    asyncio.get_running_loop().call_soon(wake)

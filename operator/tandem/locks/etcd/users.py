@@ -1,0 +1,241 @@
+"""Who may use an etcd, and what: root, and one user that owns one prefix.
+
+For whoever sets an etcd up for Tandem alone. Beside `etcd_client` the only file that speaks to
+etcd; the operator itself never does what is done here, and needs no right to.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import grpc
+from aetcd import rpc
+
+from tandem.errors import InvalidSpec, LocksUnavailable
+from tandem.locks.codec import after
+from tandem.locks.etcd.client import _ELSEWHERE, Access, _credentials, _Endpoint, _told
+
+ROOT: Final = "root"
+_PAUSE_S = 0.5
+_CALL_S = 5.0
+_TRIES = 5
+_READWRITE: Final = rpc.Permission.READWRITE
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """A user that shall own all keys below `prefix/`, and may do nothing else."""
+
+    user: str
+    password: str = field(repr=False)
+    prefix: str
+
+    def __post_init__(self) -> None:
+        def wrong(what: str, message: str, expected: str, found: str = "") -> InvalidSpec:
+            return InvalidSpec(message, resource="etcd", field=what, found=found, expected=expected)
+
+        if self.user in ("", ROOT):
+            raise wrong("user", "cannot own a prefix", "a user of its own", self.user)
+        if not self.password:
+            raise wrong("password", "is empty", "a file with a password in it")
+        if not self.prefix.startswith("/") or not self.prefix.strip("/"):
+            raise wrong("prefix", "would be all of etcd", "such as /tandem/v1", self.prefix)
+
+    @property
+    def keys(self) -> tuple[bytes, bytes]:
+        """First key, and the first one that is not meant."""
+        start = f"{self.prefix.rstrip('/')}/".encode()
+        return start, after(start)
+
+
+async def ensure(access: Access, owner: Owner, *, wait_s: float = 60.0) -> list[str]:
+    """Make it so that root has the password of `access`, that `owner` is as described, and that
+    etcd asks for passwords; what was changed, in words, nothing if all was so.
+
+    May run twice at once. Raises: LocksUnavailable if etcd does not answer within `wait_s`, or
+    refuses root's password.
+    """
+    credentials = _credentials(access) if access.tls else None
+    endpoints = [
+        _Endpoint(address.split("://", 1)[-1], credentials) for address in access.endpoints
+    ]
+    try:
+        return await _Setup(access, owner, endpoints, time.monotonic() + wait_s).run()
+    finally:
+        await asyncio.gather(*(endpoint.channel.close() for endpoint in endpoints))
+
+
+class _Refused(Exception):
+    """etcd's answer to a call that is repeated, once more, does not change."""
+
+    def __init__(self, code: Any, details: str) -> None:
+        super().__init__(details)
+        self.code = code
+        self.details = details
+
+
+class _Setup:
+    def __init__(
+        self, access: Access, owner: Owner, endpoints: list[_Endpoint], deadline: float
+    ) -> None:
+        self._access = access
+        self._owner = owner
+        self._endpoints = endpoints
+        self._deadline = deadline
+        self._token: str | None = None
+        self._done: list[str] = []
+
+    async def run(self) -> list[str]:
+        last: _Refused | None = None
+        for _ in range(_TRIES):
+            try:
+                await self._all()
+            except _Refused as refused:
+                # Another one does the same at this moment, and was faster; or a token is old.
+                last = refused
+                await asyncio.sleep(_PAUSE_S / 5)
+            else:
+                return self._done
+        assert last is not None
+        raise LocksUnavailable(
+            "etcd refuses what is to be set up",
+            resource=self._endpoints[0].address,
+            found=f"{last.code.name}: {last.details}"[:300],
+            remedy="Set the user up with etcdctl, or give Tandem an etcd of its own",
+        )
+
+    async def _all(self) -> None:
+        asks = await self._authenticate()
+        await self._root(asks=asks)
+        await self._role()
+        await self._user(asks=asks)
+        if not asks:
+            await self._call("AuthEnable", rpc.AuthEnableRequest())
+            self._done.append("etcd asks for passwords now")
+
+    async def _authenticate(self) -> bool:
+        """Whether etcd asks for passwords; then we are root from now on."""
+        self._token = None
+        try:
+            self._token = await self._token_of(ROOT, self._access.password)
+        except _Refused as refused:
+            if "not enabled" in refused.details:
+                return False
+            raise LocksUnavailable(
+                "etcd asks for passwords already, and root's is another one",
+                resource=self._endpoints[0].address,
+                found=f"{refused.code.name}: {refused.details}"[:300],
+                remedy="Give root's password, or have etcd's administrator make the user",
+            ) from refused
+        return True
+
+    async def _root(self, *, asks: bool) -> None:
+        roles = await self._roles(ROOT)
+        if roles is None:
+            await self._add(ROOT, self._access.password)
+            roles = []
+        elif not asks:
+            # Nobody could have told whether it is the right one.
+            await self._change(ROOT, self._access.password)
+        if ROOT not in roles:
+            request = rpc.AuthUserGrantRoleRequest(user=ROOT, role=ROOT)
+            await self._call("UserGrantRole", request)
+            self._done.append("root is root")
+
+    async def _role(self) -> None:
+        name = self._owner.user
+        start, end = self._owner.keys
+        found = await self._maybe("RoleGet", rpc.AuthRoleGetRequest(role=name))
+        if found is None:
+            await self._call("RoleAdd", rpc.AuthRoleAddRequest(name=name))
+        there = [] if found is None else [(p.permType, p.key, p.range_end) for p in found.perm]
+        if (_READWRITE, start, end) not in there:
+            permission = rpc.Permission(permType=_READWRITE, key=start, range_end=end)
+            request = rpc.AuthRoleGrantPermissionRequest(name=name, perm=permission)
+            await self._call("RoleGrantPermission", request)
+            self._done.append(f"role {name} may read and write {start.decode()}…")
+        for _type, key, range_end in there:
+            if (key, range_end) != (start, end):
+                await self._call(
+                    "RoleRevokePermission",
+                    rpc.AuthRoleRevokePermissionRequest(role=name, key=key, range_end=range_end),
+                )
+                text = key.decode(errors="replace")
+                self._done.append(f"role {name} may not use {text!r}… any more")
+
+    async def _user(self, *, asks: bool) -> None:
+        name, password = self._owner.user, self._owner.password
+        roles = await self._roles(name)
+        if roles is None:
+            await self._add(name, password)
+            roles = []
+        elif not asks or not await self._knows(name, password):
+            await self._change(name, password)
+        if name not in roles:
+            request = rpc.AuthUserGrantRoleRequest(user=name, role=name)
+            await self._call("UserGrantRole", request)
+            self._done.append(f"user {name} has role {name}")
+        for role in roles:
+            if role != name:
+                revoke = rpc.AuthUserRevokeRoleRequest(name=name, role=role)
+                await self._call("UserRevokeRole", revoke)
+                self._done.append(f"user {name} has no role {role} any more")
+
+    # Users
+
+    async def _roles(self, user: str) -> list[str] | None:
+        """None if there is no such user."""
+        found = await self._maybe("UserGet", rpc.AuthUserGetRequest(name=user))
+        return None if found is None else list(found.roles)
+
+    async def _add(self, user: str, password: str) -> None:
+        await self._call("UserAdd", rpc.AuthUserAddRequest(name=user, password=password))
+        self._done.append(f"user {user} made")
+
+    async def _change(self, user: str, password: str) -> None:
+        request = rpc.AuthUserChangePasswordRequest(name=user, password=password)
+        await self._call("UserChangePassword", request)
+        self._done.append(f"user {user} has the password that was given")
+
+    async def _knows(self, user: str, password: str) -> bool:
+        try:
+            await self._token_of(user, password)
+        except _Refused:
+            return False
+        return True
+
+    async def _token_of(self, user: str, password: str) -> str:
+        request = rpc.AuthenticateRequest(name=user, password=password)
+        return str((await self._call("Authenticate", request)).token)
+
+    # Calls
+
+    async def _maybe(self, method: str, request: Any) -> Any:
+        """The answer, or None if there is nothing of that name."""
+        try:
+            return await self._call(method, request)
+        except _Refused as refused:
+            if "not found" in refused.details:
+                return None
+            raise
+
+    async def _call(self, method: str, request: Any) -> Any:
+        """Raises: _Refused, LocksUnavailable."""
+        tries = 0
+        while True:
+            endpoint = self._endpoints[tries % len(self._endpoints)]
+            tries += 1
+            call: Callable[..., Awaitable[Any]] = getattr(endpoint.auth, method)
+            metadata = None if self._token is None else (("token", self._token),)
+            try:
+                return await call(request, timeout=_CALL_S, metadata=metadata)
+            except grpc.aio.AioRpcError as error:
+                if error.code() not in _ELSEWHERE:
+                    raise _Refused(error.code(), error.details() or "") from error
+                if time.monotonic() + _PAUSE_S >= self._deadline:
+                    raise _told(error, endpoint) from error
+            await asyncio.sleep(_PAUSE_S)

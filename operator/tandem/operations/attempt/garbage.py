@@ -1,0 +1,48 @@
+"""Deleting what no commit refers to, and never anything else.
+
+Two cases, told apart by the log: an abandoned attempt can never commit, so all its files go; of
+a committed attempt go the files that its commit does not name (written by a twin of the job, or
+for a round that lost).
+"""
+
+from __future__ import annotations
+
+from tandem.delta import dv
+from tandem.delta.actions import Commit
+from tandem.operations.attempt import paths
+from tandem.storage.store import Store
+from tandem.timeline.segments import TAG_ROW_MAP
+
+
+def clean_abandoned(store: Store, operation_id: str, up_to: int) -> None:
+    """Everything that attempts 1 to `up_to` wrote, but the record of who and why. All of them
+    must be abandoned in the log."""
+    for attempt in range(1, up_to + 1):
+        store.delete_prefix(paths.data(operation_id, attempt))
+        store.delete_prefix(paths.deletion_vectors(operation_id, attempt))
+        store.delete_prefix(paths.rounds(operation_id, attempt))
+        row_map = paths.row_map(operation_id, attempt)
+        store.delete([row_map])
+        store.delete_prefix(row_map)  # what a killed writer left of it
+
+
+def clean_unused(store: Store, operation_id: str, attempt: int, committed: Commit) -> None:
+    """What the attempt wrote and `committed`, its commit, does not name."""
+    used = {add.path for add in committed.adds}
+    used |= {add.tags[TAG_ROW_MAP] for add in committed.adds if TAG_ROW_MAP in add.tags}
+    used |= {
+        dv.file_path(add.deletion_vector)
+        for add in committed.adds
+        if add.deletion_vector is not None and add.deletion_vector.storage == "u"
+    }
+    folders = (
+        paths.data(operation_id, attempt),
+        paths.deletion_vectors(operation_id, attempt),
+        paths.rounds(operation_id, attempt),
+    )
+    for folder in folders:
+        store.delete_prefix(folder, keep=used)
+    row_map = paths.row_map(operation_id, attempt)
+    if row_map not in used:
+        store.delete([row_map])
+    store.delete_prefix(row_map)  # what a killed writer left of it, never the map itself

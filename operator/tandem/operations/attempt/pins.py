@@ -1,0 +1,60 @@
+"""What unfinished operations still need: nothing of it may be cleaned (invariant 6).
+
+An operation is unfinished while it has a persisted plan of an attempt that has not ended, and
+no result. Those of dead processes count too: their next run may adopt what they left.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+from tandem.jobs.formats import IngestJob, JobSpec
+from tandem.operations.attempt import paths, records
+from tandem.operations.attempt.records import PlanRecord
+from tandem.storage.store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class Pin:
+    """One unfinished attempt: the version it reads, and whose it is."""
+
+    operation_id: str
+    attempt: int
+    kind: str
+    read_version: int
+
+
+def unfinished(store: Store) -> tuple[Pin, ...]:
+    """All pins of a table. One listing, and a read per unfinished attempt.
+
+    Raises: ManifestInvalid if a plan is damaged: then nothing may be cleaned.
+    """
+    plans: dict[str, set[int]] = defaultdict(set)
+    ended: dict[str, set[int]] = defaultdict(set)
+    finished: set[str] = set()
+    for meta in store.list(paths.operations()):
+        operation_id, _, rest = meta.path.removeprefix(paths.operations() + "/").partition("/")
+        if rest == "result.json":
+            finished.add(operation_id)
+            continue
+        split = paths.split_attempt(meta.path)
+        if split is not None and split[1] == "plan.json":
+            plans[operation_id].add(split[0])
+        elif split is not None and split[1] == "ended.json":
+            ended[operation_id].add(split[0])
+    pins = []
+    for operation_id in sorted(plans.keys() - finished):
+        for attempt in sorted(plans[operation_id] - ended[operation_id]):
+            plan = records.load(store, paths.plan(operation_id, attempt), PlanRecord)
+            if plan is not None:
+                pins.append(Pin(operation_id, attempt, plan.kind, plan.read_version))
+    return tuple(pins)
+
+
+def inputs(store: Store, pin: Pin) -> frozenset[str]:
+    """The logged paths that a pinned attempt reads. Raises: ManifestInvalid, StorageError."""
+    job = records.load(store, paths.job(pin.operation_id, pin.attempt), JobSpec)
+    if job is None or isinstance(job.job, IngestJob):
+        return frozenset()
+    return frozenset(file.logged_path for file in job.job.inputs)

@@ -1,0 +1,169 @@
+"""The small files of an operation, as persisted formats, and how they are read and written.
+
+Refused whole when cut off, of another version, or of another operation: a wrong record is
+never half believed.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+from pydantic import Field, ValidationError
+
+from tandem.errors import AlreadyExists, ManifestInvalid, ObjectNotFound
+from tandem.jobs.formats import Format
+from tandem.spec.status import OperationResult, Plan
+from tandem.storage.store import Store
+
+
+class OperationRecord(Format):
+    """operation.json: the identity, put if absent. `table_id` is that of the table on which it
+    began ("" in records of before that was kept)."""
+
+    operation_id: str
+    kind: str
+    namespace: str
+    name: str
+    spec_hash: str
+    spec: dict[str, Any]
+    run: int = 1
+    table_id: str = ""
+
+
+class AttemptRecord(Format):
+    """attempt.json: who claimed the attempt, put if absent. `token` tells two claims of the
+    same process apart."""
+
+    operation_id: str
+    attempt: int
+    host: str
+    pid: int
+    started: str
+    token: str
+    claimed_ms: int
+
+
+class RunRecord(Format):
+    """One run of a compaction: `segments` (the inputs, in order) become one new segment.
+
+    `first` and `level` decide its name in the commit loop; `sequence` is the first input's
+    place in the order, `chunk` the interval that the output covers, `steps` the exact lists of
+    inputs of the loop that chose them."""
+
+    segments: tuple[str, ...]
+    first: str
+    level: int
+    sequence: int
+    chunk: str = ""
+    parents: str = ""
+    major: bool = False
+    steps: tuple[str, ...] = ()
+
+
+class ProtocolRecord(Format):
+    """The table's protocol as it was read."""
+
+    min_reader: int
+    min_writer: int
+    reader_features: tuple[str, ...] = ()
+    writer_features: tuple[str, ...] = ()
+
+
+class PlanRecord(Format):
+    """plan.json: what an attempt set out to do; from then on its inputs are pinned.
+
+    The inputs themselves, with the rows that were deleted in them, are in job.json.
+    `statement` holds canonical texts."""
+
+    operation_id: str
+    attempt: int
+    kind: str
+    read_version: int
+    table_id: str
+    protocol: ProtocolRecord
+    summary: Plan
+    runs: tuple[RunRecord, ...] = ()
+    statement: dict[str, Any] = Field(default_factory=dict)
+    started_ms: int = 0
+
+
+class EndedRecord(Format):
+    """ended.json: why an attempt ended without a commit, and whether it counts as a failure.
+    `token` is that of the session that ended it, its own or one that took it for dead. `phase`
+    is how the operation ended, if that was before it was begun ("": it was not): then the attempt
+    wrote no more than its claim, and none may follow."""
+
+    operation_id: str
+    attempt: int
+    reason: str
+    message: str
+    counted: bool
+    token: str = ""
+    phase: str = ""
+
+
+class ResultRecord(Format):
+    """result.json: what a later run of the same resource reports."""
+
+    operation_id: str
+    attempt: int
+    phase: str
+    reason: str
+    message: str
+    result: OperationResult | None = None
+    plan: Plan | None = None
+    started_ms: int = 0
+    ended_ms: int = 0
+
+
+_F = TypeVar("_F", bound=Format)
+
+
+def encode(record: Format) -> bytes:
+    return record.model_dump_json(by_alias=True).encode()
+
+
+def decode(data: bytes, model: type[_F], path: str, **expected: object) -> _F:
+    """The record in `data`. `expected` are fields that must have these values.
+
+    Raises: ManifestInvalid.
+    """
+    try:
+        record = model.model_validate_json(data)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        raise ManifestInvalid(
+            "this file is cut off, damaged, or of another version of Tandem",
+            resource=path,
+            field=".".join(str(part) for part in first["loc"]),
+            found=first["msg"],
+            expected=f"a {model.__name__} of format version 1",
+        ) from error
+    for name, value in expected.items():
+        if getattr(record, name) != value:
+            raise ManifestInvalid(
+                "this file belongs to something else",
+                resource=path,
+                field=name,
+                found=getattr(record, name),
+                expected=str(value),
+            )
+    return record
+
+
+def load(store: Store, path: str, model: type[_F], **expected: object) -> _F | None:
+    """The record at `path`, None if there is none. Raises: ManifestInvalid, StorageError."""
+    try:
+        data = store.get(path)
+    except ObjectNotFound:
+        return None
+    return decode(data, model, path, **expected)
+
+
+def put_once(store: Store, path: str, record: Format) -> bool:
+    """Write if there is nothing yet; False if there was. Raises: StorageError."""
+    try:
+        store.put_if_absent(path, encode(record))
+    except AlreadyExists:
+        return False
+    return True

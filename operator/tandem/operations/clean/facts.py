@@ -1,0 +1,178 @@
+"""What is known of a table's operations and of what is gone, for cleaning to decide on.
+
+Attempts are told apart by the log alone: one that neither committed nor is abandoned there may
+yet commit, whatever else is said of it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from urllib.parse import unquote
+
+from tandem.delta.log.snapshot import Snapshot
+from tandem.delta.properties import tombstone_retention_ms
+from tandem.operations.attempt import paths, pins, records
+from tandem.operations.attempt.pins import Pin
+from tandem.operations.attempt.records import AttemptRecord, PlanRecord, ResultRecord
+from tandem.operations.clean import log_history
+from tandem.operations.model import Table
+from tandem.operations.ports import (
+    THIS_PROCESS,
+    AttemptKey,
+    Clock,
+    Hands,
+    Nonces,
+    Processes,
+    ProcessId,
+    SystemClock,
+    SystemNonces,
+    SystemProcesses,
+)
+from tandem.operations.session import commit_actions, recovery
+from tandem.planning.cleaning import Ended, Facts, Found, Part, Unfinished
+from tandem.spec.status import Phase
+
+Plans = tuple[tuple[int, ...], frozenset[str]]
+
+
+@dataclass(frozen=True)
+class Means:
+    """What a cleaning works with."""
+
+    clock: Clock = field(default_factory=SystemClock)
+    processes: Processes = field(default_factory=SystemProcesses)
+    nonces: Nonces = field(default_factory=SystemNonces)
+    hands: Hands = THIS_PROCESS
+
+
+class Knowledge:
+    """Of one table."""
+
+    def __init__(self, table: Table, means: Means) -> None:
+        self._table = table
+        self._store = table.store
+        self._means = means
+
+    def facts(
+        self, latest: Snapshot, found: Sequence[Found], now_ms: int, since_ms: int | None
+    ) -> Facts:
+        """Everything that a decision needs, as of a version; `since_ms` as in `past.Asked`.
+
+        Raises: ManifestInvalid if the plan of an unfinished operation is damaged, LogGap,
+            CorruptLog, StorageError.
+        """
+        reads, inputs = self._plans(found, self._ended(latest, found, log_history.Past()))
+        kept_ms = tombstone_retention_ms(latest.configuration)
+        asked = log_history.Asked(since_ms, reads, kept_ms)
+        told = log_history.read_past(self._table.log, latest, asked)
+        return Facts(
+            now_ms,
+            log_history.live_files(latest),
+            told.tombstones,
+            self._ended(latest, found, told),
+            reads,
+            inputs,
+            told.known_from_ms,
+            told.known_from_version,
+        )
+
+    def unfinished(self, snapshot: Snapshot, found: Sequence[Found]) -> list[Unfinished]:
+        """Attempts of which there are files and that may yet commit.
+
+        Raises: ManifestInvalid, LocksUnavailable, StorageError.
+        """
+        operations = self._ended(snapshot, found, log_history.Past())
+        touched: dict[tuple[str, int], int] = {}
+        for file in found:
+            known = operations.get(file.operation_id)
+            if not file.attempt or known is None or known.over(file.attempt):
+                continue
+            if file.attempt == known.unbegun:
+                continue  # its claim is all there is of it, and stays
+            key = (file.operation_id, file.attempt)
+            touched.setdefault(key, 0)
+            if file.path != paths.ended(*key):  # that is no work on it
+                touched[key] = max(touched[key], file.modified_ms)
+        return [
+            Unfinished(operation_id, attempt, ms, self._lives(operation_id, attempt))
+            for (operation_id, attempt), ms in sorted(touched.items())
+        ]
+
+    def _lives(self, operation_id: str, attempt: int) -> bool:
+        processes = self._means.processes
+        key = AttemptKey(processes.me(), self._table.location, operation_id, attempt)
+        if self._means.hands.busy(key, self):
+            return True
+        claim = records.load(self._store, paths.claim(operation_id, attempt), AttemptRecord)
+        if claim is None:
+            return False
+        process = ProcessId(claim.host, claim.pid, claim.started)
+        # Of ours we know: it is not in our hands.
+        return process != processes.me() and processes.alive(process)
+
+    def _ended(
+        self, snapshot: Snapshot, found: Iterable[Found], told: log_history.Past
+    ) -> dict[str, Ended]:
+        """Every operation that the log or `_tandem` knows."""
+        attempts: dict[str, set[int]] = defaultdict(set)
+        recorded: set[str] = set()
+        for file in found:
+            if not file.operation_id:
+                continue
+            attempts[file.operation_id].add(file.attempt)
+            if file.path == paths.result(file.operation_id):
+                recorded.add(file.operation_id)
+        ours = {f for f in map(paths.operation_of_app, snapshot.txns) if f}
+        ours |= {f.operation_id for f in found if f.operation_id and f.part is not Part.DATA}
+        known: dict[str, Ended] = {}
+        for operation_id in ours:
+            stops = commit_actions.stops(snapshot, operation_id)
+            version, when = told.commits.get(operation_id, (told.known_from_version, 0))
+            ended = Ended(
+                stops.succeeded,
+                stops.abandoned,
+                stops.closed,
+                logged=stops.succeeded > 0,
+                recorded=operation_id in recorded,
+                version=version,
+                committed_ms=when,
+            )
+            if ended.recorded and not all(ended.over(n) for n in attempts[operation_id] if n):
+                ended = self._as_recorded(operation_id, ended)
+            known[operation_id] = ended
+        return known
+
+    def _as_recorded(self, operation_id: str, ended: Ended) -> Ended:
+        """The log may forget its `txn`s, by a property of the table; the result does not."""
+        result = records.load(self._store, paths.result(operation_id), ResultRecord)
+        if result is None:
+            return ended
+        if recovery.unbegun(self._store, operation_id, result.attempt) is not None:
+            return replace(ended, unbegun=result.attempt)
+        if result.phase == Phase.SUCCEEDED:
+            return replace(ended, succeeded=result.attempt)
+        return replace(ended, closed=True)
+
+    def _plans(self, found: Iterable[Found], operations: Mapping[str, Ended]) -> Plans:
+        """Versions and files that unfinished plans read."""
+        reads: set[int] = set()
+        inputs: set[str] = set()
+        for path, operation_id, attempt in sorted(
+            {
+                (f.path, f.operation_id, f.attempt)
+                for f in found
+                if f.part is Part.ATTEMPT and f.path.endswith("/plan.json")
+            }
+        ):
+            if operations[operation_id].over(attempt):
+                continue
+            plan = records.load(self._store, path, PlanRecord)
+            if plan is None:
+                continue
+            reads.add(plan.read_version)
+            pin = Pin(operation_id, attempt, plan.kind, plan.read_version)
+            for logged_path in pins.inputs(self._store, pin):
+                inputs.update(log_history.kept(unquote(logged_path), self._table.location))
+        return tuple(sorted(reads)), frozenset(inputs)

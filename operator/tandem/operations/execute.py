@@ -1,0 +1,151 @@
+"""Runs one operation to its end in the calling thread, and says what became of it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tandem.delta.log import maintenance
+from tandem.delta.log.snapshot import Snapshot
+from tandem.operations.attempt import pins
+from tandem.operations.kinds.compaction import Compaction
+from tandem.operations.kinds.ingest import Ingest
+from tandem.operations.kinds.merge import Merge
+from tandem.operations.kinds.segment_rewrite import SegmentRewriting
+from tandem.operations.kinds.update import Update
+from tandem.operations.machine.state import Limits, OperationState
+from tandem.operations.model import Identity, Kind, Table
+from tandem.operations.ports import Ports
+from tandem.operations.report.status import status_of
+from tandem.operations.session.identity import identify
+from tandem.operations.session.performer import Around, Options, Performer, plainly
+from tandem.operations.session.session import Session
+from tandem.spec.resources import Operation, SegmentRewrite, TableCompaction, TableIngest
+from tandem.spec.status import OperationStatus
+
+_LOG = logging.getLogger(__name__)
+
+OnStatus = Callable[[OperationStatus], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Drive:
+    """How to run an operation. `again` starts a new run of one that has ended; with
+    `only_failed` not of one that has succeeded."""
+
+    again: bool = False
+    only_failed: bool = False
+    plan_only: bool = False
+    poll_ms: int = 300
+    lock_wait_s: float = 1.0
+    around: Around = plainly
+
+
+def kind_of(resource: Operation) -> Kind:
+    """The module that knows what is special about a resource's kind."""
+    if isinstance(resource, TableCompaction):
+        return Compaction(resource)
+    if isinstance(resource, TableIngest):
+        return Ingest(resource)
+    if isinstance(resource, SegmentRewrite):
+        return SegmentRewriting(resource)
+    return Update(resource) if resource.spec.merge is None else Merge(resource)
+
+
+def open_session(
+    resource: Operation,
+    table: Table,
+    ports: Ports,
+    drive: Drive,
+    on_status: OnStatus | None = None,
+    *,
+    started_ms: int | None = None,
+    snapshot: Snapshot | None = None,
+) -> Session:
+    """A session that has done nothing yet but read the table to know who it is.
+
+    `started_ms` is when an earlier process started the operation: `activeDeadlineSeconds` and
+    `status.startTime` count from there. A deadline that has passed by now ends the operation
+    once it is known that it has not committed.
+
+    `snapshot`, of any version of the table, saves reading the whole log: only what came after
+    it is read.
+
+    Raises: TableNotFound, StorageError.
+    """
+    latest = table.log.snapshot() if snapshot is None else table.log.update(snapshot)
+    identity = identify(resource, table, latest, again=drive.again, only_failed=drive.only_failed)
+    spec = resource.spec
+    limits = Limits(
+        backoff_limit=spec.backoff_limit,
+        dry_run=spec.dry_run or drive.plan_only,
+        suspended=spec.suspend and not drive.plan_only,
+        poll_ms=drive.poll_ms,
+    )
+    options = Options(
+        lock_wait_s=drive.lock_wait_s,
+        priority=spec.priority,
+        maintain=lambda table_, snapshot_: _maintain(table_, snapshot_, ports),
+    )
+    performer = Performer(identity, table, kind_of(resource), ports, options, drive.around)
+    performer.work.latest = latest
+    deadline = spec.active_deadline_seconds
+    start = ports.clock.now_ms() if started_ms is None else started_ms
+
+    def watch(state: OperationState) -> None:
+        if on_status is not None:
+            on_status(_status(state, identity, resource, start, ports.clock.now_ms()))
+
+    return Session(
+        performer,
+        ports.clock,
+        limits,
+        started_ms=start,
+        deadline_ms=None if deadline is None else deadline * 1000,
+        watch=watch,
+        identity=identity,
+    )
+
+
+def finish(session: Session, resource: Operation, ports: Ports) -> OperationStatus:
+    """Drive a session to its end."""
+    try:
+        while session.advance():
+            pass
+    finally:
+        session.close()
+    return _status(
+        session.state, session.identity, resource, session.started_ms, ports.clock.now_ms()
+    )
+
+
+def _status(
+    state: OperationState, identity: Identity, resource: Operation, started_ms: int, now_ms: int
+) -> OperationStatus:
+    return status_of(
+        state,
+        operation_id=identity.operation_id,
+        generation=resource.metadata.generation,
+        started_ms=started_ms,
+        now_ms=now_ms,
+    )
+
+
+def _maintain(table: Table, snapshot: Snapshot, ports: Ports) -> None:
+    try:
+        due = maintenance.is_due(table.log, snapshot)
+    except ValueError as error:
+        # A property without sense: what was done has committed, and only the checkpoint waits.
+        _LOG.warning("%s: no checkpoint: %s", table.display, error)
+        return
+    if not due:
+        return
+    snapshot = table.log.update(snapshot)
+    reading = [pin.read_version for pin in pins.unfinished(table.store)]
+    maintenance.maintain(
+        table.log,
+        snapshot,
+        now_ms=ports.clock.now_ms(),
+        in_use_from=min(reading, default=None),
+    )

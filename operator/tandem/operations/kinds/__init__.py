@@ -1,0 +1,19 @@
+"""What is special about each kind of operation, and what several kinds share.
+
+Plans, jobs and change sets; never performs an effect and never commits.
+
+    compaction       `TableCompaction`
+    segment_rewrite  `SegmentRewrite`
+    update           `TableUpdate`: update and delete
+    merge            `TableUpdate`: merge
+    ingest           `TableIngest`
+    rewrite          what rewrites share
+    row_level        what updates, deletes and merges share
+    selection        which files a condition may affect
+    job_files        from live files to job inputs, from job outputs to `add` actions
+    snapshot_view    the working set as reconciliation sees it
+    commit_history   what was committed since a version
+    table_changes    schema and protocol changes in between
+    segment_numbers  names of new segments
+    time_column      the table's time column in its files
+"""

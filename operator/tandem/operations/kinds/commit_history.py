@@ -1,0 +1,153 @@
+"""What was committed since a version, and the working set at versions in between.
+
+The reading side of reconciling a statement: commits, views and row maps, each read once. A row
+map that is lost or damaged is simply not there (C6b), a version that the log can no longer
+show neither; a store that does not answer is an error.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+
+import pyarrow.compute as pc
+
+from tandem.delta.log.delta_log import DeltaLog
+from tandem.delta.log.snapshot import Snapshot
+from tandem.errors import CorruptLog, LogGap, ObjectNotFound, RowMapInvalid, VersionNotFound
+from tandem.operations.attempt import paths
+from tandem.operations.kinds.snapshot_view import SnapshotView, VectorCache
+from tandem.reconcile.classify import classify, gap
+from tandem.reconcile.model import CommitSummary, RowMapLike
+from tandem.rowmap import binary_format
+from tandem.rowmap.rowmap import RowMap
+from tandem.storage.store import Store
+
+_OURS = re.compile(r"([0-9a-f]{16}(?:r\d+)?)-(\d+)/")
+
+
+class PublishedRowMaps(Mapping[str, RowMapLike]):
+    """Output path → row map, for files that compactions of ours wrote.
+
+    The path of a file names the attempt that wrote it, hence its map: no tag is needed, and a
+    map is found as well for files that a restore brought back. One of more than `most_rows` is
+    not believed.
+    """
+
+    def __init__(self, store: Store, table_id: str, most_rows: Callable[[], int]) -> None:
+        self._store = store
+        self._table_id = table_id
+        self._most_rows = most_rows
+        self._maps: dict[str, RowMap | None] = {}
+
+    def __getitem__(self, path: str) -> RowMapLike:
+        match = _OURS.match(path)
+        if match is None:
+            raise KeyError(path)
+        operation_id, attempt = match[1], int(match[2])
+        where = paths.row_map(operation_id, attempt)
+        if where not in self._maps:
+            self._maps[where] = self._load(where, operation_id, attempt)
+        found = self._maps[where]
+        if found is None or path not in found.output_paths:
+            raise KeyError(path)
+        return found
+
+    def __iter__(self) -> Iterator[str]:
+        for found in self._maps.values():
+            yield from found.output_paths if found is not None else ()
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def _load(self, where: str, operation_id: str, attempt: int) -> RowMap | None:
+        try:
+            data = self._store.get(where)
+            found = binary_format.from_bytes(data, resource=where, most_rows=self._most_rows)
+        except (ObjectNotFound, RowMapInvalid):
+            return None
+        mine = (self._table_id, operation_id, attempt)
+        identity = found.identity
+        return (
+            found if (identity.table_id, identity.operation_id, identity.attempt) == mine else None
+        )
+
+
+class History:
+    """Versions of one table as one operation looks at them. Not shared between threads."""
+
+    def __init__(self, log: DeltaLog, cache: VectorCache, table_id: str) -> None:
+        self._log = log
+        self._cache = cache
+        self._views: dict[int, SnapshotView] = {}
+        self._summaries: dict[int, CommitSummary] = {}
+        self.row_maps = PublishedRowMaps(log.store, table_id, self._most_rows)
+
+    def remember(self, snapshot: Snapshot) -> SnapshotView:
+        """Keep a version that has been read anyway: the log may lose it."""
+        if snapshot.version not in self._views:
+            self._views[snapshot.version] = SnapshotView(snapshot, self._cache)
+        return self._views[snapshot.version]
+
+    def _most_rows(self) -> int:
+        """Of all files together, in the versions that were read."""
+        return max((_rows(view.snapshot) for view in self._views.values()), default=0)
+
+    def forget(self, keep: set[int]) -> None:
+        """Drop all versions but these."""
+        self._views = {v: view for v, view in self._views.items() if v in keep}
+
+    def view(self, version: int) -> SnapshotView | None:
+        """The working set at a version, None if the log no longer lets it be read."""
+        if version not in self._views:
+            try:
+                self.remember(self._log.snapshot(version))
+            except (VersionNotFound, CorruptLog):
+                return None
+        return self._views[version]
+
+    def since(self, version: int, latest: Snapshot) -> list[CommitSummary]:
+        """All commits after `version`, up to the latest, without a hole: what log clean-up took
+        is one gap, with every file in which the versions around it differ.
+
+        What has been read is asked for again together with the commit before it: where that
+        one is gone, a file with the right name need not be the commit that once had it.
+        """
+        known = version
+        while known + 1 in self._summaries:
+            known += 1
+        if known < latest.version:
+            try:
+                for commit in self._log.commits(known, latest.version):
+                    self._summaries[commit.version] = classify(commit, self.row_maps)
+            except LogGap as hole:
+                return self._around(version, hole.first_available, latest)
+        return [self._summaries[v] for v in range(version + 1, latest.version + 1)]
+
+    def _around(self, version: int, available: int, latest: Snapshot) -> list[CommitSummary]:
+        after = self.view(available) if available <= latest.version else None
+        if after is None:
+            return [gap(latest.version, self._differing(version, latest))]
+        rest = self._log.commits(available + 1, latest.version)
+        lost = gap(available, self._differing(version, after.snapshot))
+        return [lost, *(classify(commit, self.row_maps) for commit in rest)]
+
+    def _differing(self, version: int, after: Snapshot) -> frozenset[str]:
+        before = self.view(version)
+        if before is None:
+            return frozenset(after.files["path"].to_pylist())
+        keys = [_keys(snapshot) for snapshot in (before.snapshot, after)]
+        return frozenset(path for path, _ in keys[0] ^ keys[1])
+
+
+def _rows(snapshot: Snapshot) -> int:
+    # A file without statistics hardly has more rows than bits.
+    bits = pc.multiply(snapshot.files["size"], 8)
+    return pc.sum(pc.coalesce(snapshot.num_records, bits)).as_py() or 0
+
+
+def _keys(snapshot: Snapshot) -> set[tuple[str, object]]:
+    vector = snapshot.files["deletion_vector"]
+    parts = [pc.struct_field(vector, name).to_pylist() for name in ("pathOrInlineDv", "offset")]
+    paths = snapshot.files["path"].to_pylist()
+    return set(zip(paths, zip(*parts, strict=True), strict=True))

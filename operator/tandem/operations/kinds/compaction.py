@@ -1,0 +1,194 @@
+"""`TableCompaction`: plan runs, let a job re-encode them, reconcile by file.
+
+What it shares with other rewrites is in `rewriting`; here is what makes segments of others:
+which runs, and what their outputs are called.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Literal
+
+from tandem.delta.actions import AddFile
+from tandem.jobs.formats import Bin, InputFile, JobLayout, OutputFile, RewriteJob
+from tandem.locks.model import Mode
+from tandem.operations.attempt import paths
+from tandem.operations.attempt.records import RunRecord
+from tandem.operations.kinds.rewrite import Rewriting, locks_on, past_segments, published
+from tandem.operations.kinds.selection import files_where, require_inside
+from tandem.operations.kinds.time_column import time_column
+from tandem.operations.model import ChangeSet, Planned, Work
+from tandem.planning.compaction import plan_compaction
+from tandem.planning.layout import checked_columns
+from tandem.planning.model import CompactionPlan, CompactionRequest, Run
+from tandem.reconcile.rewrite import RewriteDecision
+from tandem.spec.compaction import LayoutStrategy, TableCompaction
+from tandem.spec.status import Plan
+from tandem.timeline import lineage
+from tandem.timeline.live_tags import live_names, mentioned_names
+from tandem.timeline.names import NameRequest, SegmentNumbers, output_names
+from tandem.timeline.segments import TAG_CHUNK, layout_label, output_tags, segments
+
+
+class Compaction(Rewriting):
+    """The `Kind` of one TableCompaction."""
+
+    def __init__(self, resource: TableCompaction) -> None:
+        super().__init__()
+        self._resource = resource
+
+    # Planning
+
+    def plan(self, work: Work) -> Planned:
+        snapshot = work.snapshot
+        self.begin()
+        time = time_column(work.table.spec, snapshot)
+        live = segments(snapshot.adds(), time)
+        request = self._request(work)
+        plan = plan_compaction(
+            live,
+            request,
+            granularity=time.granularity if time else None,
+            past=past_segments(work, live, self._named),
+        )
+        summary = _summary(plan, snapshot.version)
+        locks = locks_on(plan.segments)
+        if not plan.runs:
+            return Planned(summary, None, Mode.REWRITE, locks, nothing_to_do=plan.nothing)
+        require_inside(work.table, (file.add for file in plan.files))
+        self.vectors(work).load(f.add.deletion_vector for f in plan.files if f.add.deletion_vector)
+        inputs: list[InputFile] = []
+        bins: list[Bin] = []
+        for number, run in enumerate(plan.runs):
+            for each in run.bins:
+                first = len(inputs)
+                inputs += (self.input_file(work, file.add) for file in each.files)
+                bins.append(
+                    Bin(
+                        inputs=tuple(range(first, len(inputs))),
+                        partition_values=dict(each.partition),
+                        run=number,
+                    )
+                )
+        job = RewriteJob(
+            inputs=tuple(inputs),
+            bins=tuple(bins),
+            target_file_size=self._resource.spec.target_file_size,
+            layout=_job_layout(request),
+        )
+        runs = tuple(_record(run) for run in plan.runs)
+        return Planned(summary, job, Mode.REWRITE, locks, record={"runs": runs})
+
+    @property
+    def _named(self) -> frozenset[str]:
+        custom = self._resource.spec.custom
+        return frozenset((custom.segments if custom is not None else None) or ())
+
+    def _request(self, work: Work) -> CompactionRequest:
+        spec = self._resource.spec
+        custom = spec.custom
+        selects = None
+        if custom is not None and custom.where is not None:
+            selects = files_where(
+                custom.where,
+                work.snapshot,
+                resource=self._resource.id,
+                field="spec.custom.where",
+            )
+        columns = checked_columns(
+            spec.layout.columns,
+            work.snapshot.schema,
+            work.snapshot.partition_columns,
+            resource=self._resource.id,
+        )
+        request = CompactionRequest.of(spec, selects=selects, resource=self._resource.id)
+        return replace(request, layout_columns=columns)
+
+    # Committing
+
+    def change(self, work: Work) -> ChangeSet:
+        assert work.decision is not None
+        decision = work.decision.payload
+        assert isinstance(decision, RewriteDecision)
+        plan, job = work.frozen
+        assert isinstance(job.job, RewriteJob)
+        order = job.job.layout
+        removed = self.removed(decision)
+        runs = {output.run for output in published(work, decision)}
+        names, numbers = self._names(work, removed.values(), runs)
+        map_path = paths.row_map(plan.operation_id, plan.attempt)
+
+        def tags_of(output: OutputFile) -> dict[str, str]:
+            run = plan.runs[output.run]
+            tags = output_tags(
+                names[output.run],
+                run.sequence,
+                parents=lineage.parse_lineage(run.parents),
+                row_map=map_path,
+                major=run.major,
+                layout=layout_label(order.strategy, order.columns) if order is not None else "",
+            )
+            if run.chunk:
+                tags[TAG_CHUNK] = run.chunk
+            return tags
+
+        change = self.change_set(work, decision, removed.values(), tags_of, numbers=numbers)
+        if order is None or order.strategy != "ZOrder":
+            return change
+        by = json.dumps(order.columns, ensure_ascii=False, separators=(",", ":"))
+        return replace(change, parameters={**change.parameters, "zOrderBy": by})
+
+    def _names(
+        self, work: Work, removed: Iterable[AddFile], runs: set[int]
+    ) -> tuple[dict[int, str], SegmentNumbers]:
+        """Names of the output segments on top of the version just read."""
+        plan, _ = work.frozen
+        gone = {add.logged_path for add in removed}
+        taken = live_names(work.snapshot.files, without=gone)
+        numbers = SegmentNumbers.at(work.snapshot.txns, mentioned_names(work.snapshot.files))
+        order = sorted(runs)
+        requests = [NameRequest(plan.runs[n].first, plan.runs[n].level) for n in order]
+        return dict(zip(order, output_names(requests, taken, numbers), strict=True)), numbers
+
+
+def _job_layout(request: CompactionRequest) -> JobLayout | None:
+    if request.layout is LayoutStrategy.BIN_PACK:
+        return None
+    strategy: Literal["Sort", "ZOrder"] = (
+        "Sort" if request.layout is LayoutStrategy.SORT else "ZOrder"
+    )
+    return JobLayout(strategy=strategy, columns=request.layout_columns)
+
+
+def _summary(plan: CompactionPlan, version: int) -> Plan:
+    return Plan(
+        read_version=version,
+        inputs=len(plan.files),
+        input_bytes=plan.input_bytes,
+        segments=plan.segments,
+        outputs=tuple(run.output or f"(new number).{run.level}" for run in plan.runs),
+        output_files=plan.expected_files,
+        output_bytes=plan.expected_bytes,
+        cost_bytes=plan.cost_bytes,
+        steps=_steps(plan),
+        locks=tuple(f"Rewrite segment {name}" for name in plan.segments),
+    )
+
+
+def _steps(plan: CompactionPlan) -> tuple[str, ...]:
+    return tuple(f"{', '.join(s.inputs)} → {s.output}" for run in plan.runs for s in run.steps)
+
+
+def _record(run: Run) -> RunRecord:
+    return RunRecord(
+        segments=run.segments,
+        first=run.segments[0],
+        level=run.level,
+        sequence=run.sequence,
+        chunk=str(run.interval) if run.interval is not None else "",
+        parents=lineage.format_lineage(run.parents()),
+        major=run.major,
+        steps=tuple(f"{', '.join(s.inputs)} → {s.output}" for s in run.steps),
+    )

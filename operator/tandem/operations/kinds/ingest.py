@@ -1,0 +1,102 @@
+"""`TableIngest`: a job writes the rows of a source as new files; one commit makes them a segment.
+
+An append disturbs nobody and nobody disturbs it: there is nothing to reconcile but the table
+itself (another schema, another table).
+"""
+
+from __future__ import annotations
+
+from tandem.delta import protocol
+from tandem.delta.log.delta_log import DeltaLog
+from tandem.jobs.formats import IngestJob, JobSpec
+from tandem.locks.model import WHOLE_TABLE, Mode
+from tandem.operations.attempt import paths, records
+from tandem.operations.kinds.job_files import output_add
+from tandem.operations.kinds.segment_numbers import new_segment, numbers_at
+from tandem.operations.kinds.table_changes import verdict_of_table
+from tandem.operations.machine.events import Verdict
+from tandem.operations.model import ChangeSet, Decision, OutputFileChange, Planned, Work
+from tandem.spark.sources.options import checked, storage_options
+from tandem.spec.status import Plan, Reconciled, RowsAffected
+from tandem.spec.update import SourceFormat, TableIngest
+from tandem.storage import allowed, open_store
+from tandem.timeline.segments import output_tags
+
+
+class Ingest:
+    """The `Kind` of one TableIngest."""
+
+    protocol_kind = protocol.OperationKind.INGEST
+    app = "ingest"
+
+    def __init__(self, resource: TableIngest) -> None:
+        self._resource = resource
+
+    def plan(self, work: Work) -> Planned:
+        source = self._resource.spec.source
+        checked(source.format.value, source.options)
+        allowed.require(
+            source.location,
+            work.table.allowed_prefixes,
+            resource=self._resource.id,
+            field="spec.source.location",
+        )
+        summary = Plan(
+            read_version=work.snapshot.version,
+            inputs=0,
+            input_bytes=0,
+            outputs=(new_segment(work.snapshot, work.now_ms).name,),
+            locks=("Append to the table",),
+        )
+        job = IngestJob(
+            source_format=source.format.value,
+            source_location=source.location,
+            source_options=dict(source.options),
+            source_version=self._source_version(work),
+            target_file_size=self._resource.spec.target_file_size,
+        )
+        return Planned(summary, job, Mode.APPEND, (WHOLE_TABLE,))
+
+    def plan_of_adopted(self, work: Work) -> Planned:
+        return Planned(work.frozen[0].summary, None, Mode.APPEND, (WHOLE_TABLE,))
+
+    def _source_version(self, work: Work) -> int | None:
+        """A Delta source is read at one version by all attempts: that of the first."""
+        source = self._resource.spec.source
+        if source.format is not SourceFormat.DELTA or source.version is not None:
+            return source.version
+        path = paths.job(work.identity.operation_id, 1)
+        first = records.load(work.table.store, path, JobSpec)
+        if first is not None and isinstance(first.job, IngestJob):
+            return first.job.source_version
+        options = storage_options(source.location, work.table.location, work.table.storage_options)
+        return DeltaLog(open_store(source.location, options)).latest_version()
+
+    def load(self, work: Work, round_: int) -> None:
+        """Nothing belongs to the result but its files."""
+
+    def decide(self, work: Work) -> Decision:
+        refusal = verdict_of_table(work, self.protocol_kind, needs_vectors=False)
+        return refusal or Decision(Verdict.COMMIT)
+
+    def change(self, work: Work) -> ChangeSet:
+        plan, _ = work.frozen
+        result = work.results[0]
+        segment = new_segment(work.snapshot, work.now_ms)
+        tags = output_tags(segment.name, segment.sequence)
+        outputs = tuple(
+            OutputFileChange(output_add(o, tags, data_change=True), o.rows) for o in result.outputs
+        )
+        return ChangeSet(
+            operation="WRITE",
+            parameters={"mode": "Append", "partitionBy": "[]"},
+            outputs=outputs,
+            blind_append=True,
+            segments=(segment.name,) if outputs else (),
+            numbers=segment.numbers if outputs else numbers_at(work.snapshot),
+            rows=RowsAffected(inserted=result.rows_written),
+            reconciled=Reconciled(
+                commits_seen=max(0, work.snapshot.version - plan.read_version),
+                rounds=work.rounds,
+            ),
+        )

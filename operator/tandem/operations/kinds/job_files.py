@@ -1,0 +1,41 @@
+"""Files of a job: from live files to its inputs, and from its outputs to `add` actions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pyroaring import BitMap64
+
+from tandem.delta import dv
+from tandem.delta.actions import AddFile
+from tandem.jobs.formats import InputFile, OutputFile
+from tandem.operations.kinds.snapshot_view import SnapshotView
+from tandem.rowmap.positions import span
+
+
+def input_file(view: SnapshotView, path: str, wanted: BitMap64 | None) -> InputFile:
+    """A file of which only `wanted` rows are evaluated; None: all that are live."""
+    add, state = view.add(path), view.get(path)
+    assert add is not None
+    assert state is not None
+    skipped = state.dead if wanted is None else span(0, state.rows) - wanted
+    return InputFile(
+        logged_path=path,
+        size=add.size,
+        rows=state.rows,
+        dv=dv.to_base64(skipped) if skipped else "",
+        partition_values=dict(add.partition_values),
+    )
+
+
+def output_add(output: OutputFile, tags: Mapping[str, str], *, data_change: bool) -> AddFile:
+    """Our paths need no percent-encoding: the logged path is the path."""
+    return AddFile(
+        logged_path=output.path,
+        partition_values=dict(output.partition_values),
+        size=output.size,
+        modified_ms=output.modified_ms,
+        data_change=data_change,
+        stats=output.stats,
+        tags=dict(tags),
+    )

@@ -1,0 +1,148 @@
+"""`TableUpdate`, merge: what it means, its source, and the job that evaluates it.
+
+One that inserts also decides by rows that it does not find: a round on a part can tell only that
+its inserts are still right; else it is executed again
+(docs/decisions/0081-merge-goes-on-with-its-matches.md).
+"""
+
+from __future__ import annotations
+
+from tandem.delta import protocol
+from tandem.delta.actions import Metadata
+from tandem.delta.log.snapshot import Snapshot
+from tandem.jobs.formats import InputFile, MergeClause, MergeJob
+from tandem.operations.kinds.row_level import ByRow, Said
+from tandem.operations.kinds.selection import Selects, files_of
+from tandem.operations.model import Work
+from tandem.operations.rounds.source_copy import SourceCopy, copied
+from tandem.reconcile import statement as rule
+from tandem.spark.sources.options import checked
+from tandem.spec import update as spec
+from tandem.spec.status import RowsAffected
+from tandem.statements import merge as statements
+from tandem.statements.prune import Keys
+from tandem.statements.types import Schema
+from tandem.storage import allowed
+
+_FIELD = "spec.merge"
+
+
+class Merge(ByRow[statements.Merge]):
+    """The `Kind` of one TableUpdate with `merge`."""
+
+    app = "merge"
+    merges = True
+    _keys: tuple[Keys, ...] = ()
+    """What `on` requires columns of the table to equal, once a round has copied the source."""
+
+    @property
+    def protocol_kind(self) -> protocol.OperationKind:
+        return protocol.OperationKind.MERGE
+
+    @property
+    def _merge(self) -> spec.Merge:
+        assert self._resource.spec.merge is not None
+        return self._resource.spec.merge
+
+    def check(self, work: Work) -> None:
+        source = self._merge.source
+        checked(source.format.value, source.options, f"{_FIELD}.source")
+        allowed.require(
+            source.location,
+            work.table.allowed_prefixes,
+            resource=self._resource.id,
+            field=f"{_FIELD}.source.location",
+        )
+
+    def parsed(self, metadata: Metadata) -> statements.Merge:
+        """As far as can be told without the source: the job parses it again, with its columns."""
+        return statements.parse_merge(
+            self._merge.on,
+            clauses(self._merge),
+            Schema.from_json(metadata.schema_string, metadata.partition_columns),
+            None,
+            resource=self._resource.id,
+            field=_FIELD,
+        )
+
+    def selects(self, statement: statements.Merge, snapshot: Snapshot) -> Selects:
+        if statement.when("NotMatchedBySource"):
+            return lambda _add: True
+        # A file in which nothing can match decides nothing: neither that a source row has a
+        # match, nor what becomes of one of its own.
+        return files_of(statement.on, snapshot, relation=statements.TABLE, keys=self._keys)
+
+    def load(self, work: Work, round_: int) -> None:
+        # What this round was asked was selected by the keys that were known then.
+        self._keys = _keys_of(copied(work, before=round_))
+        super().load(work, round_)
+        self._keys = _keys_of(copied(work))
+
+    def needs_job(self, statement: statements.Merge, files: int) -> bool:
+        return files > 0 or self.inserts(statement)
+
+    def inserts(self, statement: statements.Merge) -> bool:
+        return bool(statement.when("NotMatched"))
+
+    def job(self, statement: statements.Merge, inputs: tuple[InputFile, ...]) -> MergeJob:  # noqa: ARG002
+        source = self._merge.source
+        return MergeJob(
+            source_format=source.format.value,
+            source_location=source.location,
+            source_options=dict(source.options),
+            source_version=source.version,
+            on=self._merge.on,
+            clauses=clauses(self._merge),
+            inputs=inputs,
+            target_file_size=self._resource.spec.target_file_size,
+        )
+
+    def said(self, statement: statements.Merge, agreed: rule.Commit, inserted: int) -> Said:
+        updated = agreed.rows_updated
+        return Said(
+            "MERGE",
+            statement.predicates(),
+            RowsAffected(updated=updated, deleted=agreed.rows_matched - updated, inserted=inserted),
+        )
+
+
+def _keys_of(copy: SourceCopy | None) -> tuple[Keys, ...]:
+    return copy.keys if copy is not None else ()
+
+
+def clauses(merge: spec.Merge) -> tuple[MergeClause, ...]:
+    """The clauses as typed, each with the place where it stands."""
+    found: list[MergeClause] = []
+    for number, matched in enumerate(merge.when_matched):
+        found.append(
+            MergeClause(
+                when="Matched",
+                action="Delete" if matched.delete is not None else "Update",
+                where=matched.where,
+                set={} if matched.update is None else dict(matched.update.set),
+                all=matched.update_all is not None,
+                field=f"{_FIELD}.whenMatched[{number}]",
+            )
+        )
+    for number, missing in enumerate(merge.when_not_matched):
+        found.append(
+            MergeClause(
+                when="NotMatched",
+                action="Insert",
+                where=missing.where,
+                set={} if missing.insert is None else dict(missing.insert.values),
+                all=missing.insert_all is not None,
+                field=f"{_FIELD}.whenNotMatched[{number}]",
+            )
+        )
+    for number, left in enumerate(merge.when_not_matched_by_source):
+        found.append(
+            MergeClause(
+                when="NotMatchedBySource",
+                action="Delete" if left.delete is not None else "Update",
+                where=left.where,
+                set={} if left.update is None else dict(left.update.set),
+                field=f"{_FIELD}.whenNotMatchedBySource[{number}]",
+            )
+        )
+    return tuple(found)

@@ -1,0 +1,230 @@
+"""What all kinds share that write files anew and change no rows: compaction, segment rewrite.
+
+A rewrite never changes what rows there are, so nobody can be in its way: what others did to its
+inputs meanwhile is masked in its outputs (design, "Reconciliation").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+
+from pyroaring import BitMap64
+
+from tandem.delta import dv, protocol
+from tandem.delta.actions import AddFile
+from tandem.errors import CountMismatch, LogGap, ManifestInvalid
+from tandem.jobs.formats import InputFile, OutputFile, RewriteJob
+from tandem.locks.model import Mode, Resource, segment
+from tandem.operations.attempt import paths
+from tandem.operations.attempt.sidecars import read_sidecar
+from tandem.operations.kinds.job_files import output_add
+from tandem.operations.kinds.snapshot_view import SnapshotView, VectorCache
+from tandem.operations.kinds.table_changes import verdict_of_table
+from tandem.operations.machine.events import Verdict
+from tandem.operations.model import ChangeSet, Decision, OutputFileChange, Planned, Work
+from tandem.reconcile.rewrite import Moved, RewriteDecision, RewriteInput, rewrite
+from tandem.rowmap import binary_format
+from tandem.rowmap.rowmap import RowMap, RowMapIdentity
+from tandem.spec.status import Reconciled
+from tandem.timeline.history import retired
+from tandem.timeline.names import SegmentNumbers
+from tandem.timeline.segments import TAG_SEGMENT, Segment
+
+
+class Rewriting:
+    """The part of a `Kind` that rewrites have in common. Holds what is immutable: deletion
+    vectors, the row map and where it moved rows; and the version that was last decided on."""
+
+    protocol_kind = protocol.OperationKind.COMPACTION
+    app = "rewrite"
+
+    def __init__(self) -> None:
+        self._cache: VectorCache | None = None
+        self._row_map: RowMap | None = None
+        self._row_map_bytes = b""
+        self._inputs: tuple[RewriteInput, ...] = ()
+        self._decided: tuple[object, RewriteDecision] | None = None
+        self._moved: Moved = {}
+        self._view: SnapshotView | None = None
+
+    # Planning
+
+    def plan_of_adopted(self, work: Work) -> Planned:
+        plan, _ = work.frozen
+        return Planned(plan.summary, None, Mode.REWRITE, locks_on(plan.summary.segments))
+
+    def begin(self) -> None:
+        """Another plan or another result: nothing of the last attempt's holds."""
+        self._row_map, self._row_map_bytes = None, b""
+        self._inputs, self._decided, self._moved, self._view = (), None, {}, None
+
+    def vectors(self, work: Work) -> VectorCache:
+        if self._cache is None:
+            self._cache = VectorCache(work.table.store)
+        return self._cache
+
+    def input_file(self, work: Work, add: AddFile) -> InputFile:
+        """A file as it is now, for the job."""
+        cache = self.vectors(work)
+        dead = cache.dead(add)
+        return InputFile(
+            logged_path=add.logged_path,
+            size=add.size,
+            rows=cache.rows_of(add),
+            dv=dv.to_base64(dead) if dead else "",
+            partition_values=dict(add.partition_values),
+        )
+
+    # Reconciling
+
+    def load(self, work: Work, round_: int) -> None:
+        result = work.results[round_]
+        if result.row_map is None:
+            raise ManifestInvalid(
+                "a rewrite's result has no row map",
+                resource=paths.rounds(result.operation_id, result.attempt),
+                field="rowMap",
+            )
+        # Perhaps of an attempt that somebody else planned, and we adopt after one of ours.
+        self.begin()
+        self._row_map_bytes = read_sidecar(work.table.store, result.row_map)
+        plan, job = work.frozen
+        assert isinstance(job.job, RewriteJob)
+        rows = sum(file.rows for file in job.job.inputs)
+        self._row_map = binary_format.from_bytes(
+            self._row_map_bytes,
+            expected=RowMapIdentity(
+                plan.table_id, plan.operation_id, plan.attempt, plan.read_version
+            ),
+            resource=result.row_map.path,
+            most_rows=lambda: rows,
+        )
+
+    @property
+    def row_map(self) -> RowMap:
+        """The map of the attempt's result, once loaded."""
+        assert self._row_map is not None
+        return self._row_map
+
+    def decide(self, work: Work) -> Decision:
+        _, job = work.frozen
+        assert isinstance(job.job, RewriteJob)
+        snapshot = work.snapshot
+        refusal = verdict_of_table(work, self.protocol_kind, needs_vectors=False)
+        if refusal is not None:
+            return refusal
+        decision = self._rewrite(
+            SnapshotView(snapshot, self.vectors(work)),
+            self._inputs or tuple(map(_as_planned, job.job.inputs)),
+            protocol.writes_deletion_vectors(snapshot.protocol, snapshot.metadata),
+        )
+        if decision.superseded:
+            nothing = "nothing of what it rewrote is left to replace"
+            return Decision(Verdict.SUPERSEDED, nothing, payload=decision)
+        return Decision(Verdict.COMMIT, payload=decision)
+
+    def _rewrite(
+        self, view: SnapshotView, inputs: tuple[RewriteInput, ...], deletion_vectors: bool
+    ) -> RewriteDecision:
+        """The decision; that of the round before if nothing has happened to our inputs since.
+        Who only lost a put to somebody else shall not lose the next one by thinking again."""
+        self._inputs, self._view = inputs, view
+        view.prefetch(i.path for i in inputs)
+        grounds = (deletion_vectors, *(view.vector_id(i.path) for i in inputs))
+        if self._decided is None or self._decided[0] != grounds:
+            decision = rewrite(
+                inputs, view, self.row_map, deletion_vectors=deletion_vectors, moved=self._moved
+            )
+            self._decided = (grounds, decision)
+        return self._decided[1]
+
+    def removed(self, decision: RewriteDecision) -> dict[str, AddFile]:
+        """The live adds of `decision.removes` by logged path, as of the version just decided on."""
+        assert self._view is not None
+        adds = ((path, self._view.add(path)) for path in decision.removes)
+        return {path: add for path, add in adds if add is not None}
+
+    def change_set(
+        self,
+        work: Work,
+        decision: RewriteDecision,
+        removed: Iterable[AddFile],
+        tags_of: Callable[[OutputFile], Mapping[str, str]],
+        *,
+        numbers: SegmentNumbers | None = None,
+    ) -> ChangeSet:
+        """The commit of a decision. `tags_of` an output names its segment; `removed` are the
+        live adds of `decision.removes`."""
+        plan, _ = work.frozen
+        outputs = []
+        replayed: dict[str, int] = {}
+        for output in published(work, decision):
+            tags = tags_of(output)
+            name = tags[TAG_SEGMENT]
+            mask = decision.masks.get(output.path)
+            if mask is not None:
+                replayed[name] = replayed.get(name, 0) + len(mask)
+            add = output_add(output, tags, data_change=False)
+            outputs.append(OutputFileChange(add, output.rows, mask))
+        counts = decision.counts
+        return ChangeSet(
+            operation="OPTIMIZE",
+            parameters={"predicate": "[]", "zOrderBy": "[]", "auto": "false"},
+            outputs=tuple(outputs),
+            removes=tuple(removed),
+            data_change=False,
+            segments=tuple(dict.fromkeys(o.add.tags[TAG_SEGMENT] for o in outputs)),
+            numbers=numbers,
+            reconciled=Reconciled(
+                commits_seen=max(0, work.snapshot.version - plan.read_version),
+                deletes_remapped=counts.deletes_remapped,
+                rows_masked=counts.rows_masked,
+                bins_dropped=counts.bins_dropped,
+                rounds=work.rounds,
+                by_segment=replayed or None,
+            ),
+            row_map=self._row_map_bytes if outputs else b"",
+        )
+
+
+def _as_planned(file: InputFile) -> RewriteInput:
+    return RewriteInput(
+        path=file.logged_path,
+        dead_at_read=dv.from_base64(file.dv) if file.dv else BitMap64(),
+        rows=file.rows,
+    )
+
+
+def published(work: Work, decision: RewriteDecision) -> list[OutputFile]:
+    """The files that a decision makes visible, in the order of the result.
+
+    Raises: CountMismatch if the decision was made on another result: its rows would be lost.
+    """
+    chosen = set(decision.outputs)
+    found = [output for output in work.results[0].outputs if output.path in chosen]
+    if len(found) != len(chosen):
+        raise CountMismatch(
+            "A decision names files that the result does not have",
+            found=f"{len(found)} of them",
+            expected=f"all {len(chosen)}",
+            remedy="Nothing was published; run the operation again",
+        )
+    return found
+
+
+def locks_on(names: Iterable[str]) -> tuple[Resource, ...]:
+    """The resources of these segments."""
+    return tuple(segment(name) for name in names)
+
+
+def past_segments(
+    work: Work, live: Sequence[Segment], named: Collection[str]
+) -> tuple[Segment, ...]:
+    """Segments of the past, only where one is named that is not live: for the message."""
+    if set(named) <= {each.name for each in live}:
+        return ()
+    log, last = work.table.log, work.snapshot.version
+    try:
+        return retired(live, log.commits(0, last))
+    except LogGap as hole:
+        return retired(live, log.commits(hole.first_available, last))

@@ -1,0 +1,488 @@
+"""What update, delete and merge share: a job evaluates the statement, rounds follow the table.
+
+Reconciled by row: each row that is live where the statement takes effect is answered once,
+whoever rewrote its file meanwhile (design, "Reconciliation"). What a statement means, and which
+job evaluates it, is said by the kinds themselves (`update.py`, `merge.py`).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
+
+import pyarrow as pa
+from pyroaring import BitMap64
+
+from tandem.delta import protocol
+from tandem.delta.actions import Metadata
+from tandem.delta.log.snapshot import Snapshot
+from tandem.errors import DeletionVectorsDisabled, ManifestInvalid, Reason
+from tandem.jobs.formats import InputFile, MergeJob, OutputFile, RoundRequest, StatementJob
+from tandem.locks.model import WHOLE_TABLE, Mode, Resource, segment
+from tandem.operations.attempt import paths
+from tandem.operations.attempt.sidecars import read_sidecar
+from tandem.operations.kinds.commit_history import History
+from tandem.operations.kinds.job_files import input_file, output_add
+from tandem.operations.kinds.segment_numbers import new_segment, numbers_at
+from tandem.operations.kinds.selection import Selects, require_inside
+from tandem.operations.kinds.snapshot_view import SnapshotView, VectorCache
+from tandem.operations.kinds.table_changes import verdict_of_table
+from tandem.operations.machine.events import Verdict
+from tandem.operations.model import ChangeSet, Decision, OutputFileChange, Planned, Work
+from tandem.operations.rounds.port import SmallAnswer
+from tandem.reconcile import statement as rule
+from tandem.reconcile.matches import InsertFile, RoundResult, round_result
+from tandem.reconcile.merge_sources import matched_sources
+from tandem.reconcile.rules import Isolation
+from tandem.spec.status import Plan, Reconciled, RowsAffected
+from tandem.spec.update import TableUpdate
+from tandem.timeline.segments import output_tags, segment_name
+
+MAX_SEGMENT_LOCKS = 1_000
+"""A statement that concerns more segments locks the table: one entry stays small."""
+
+Asked = rule.Evaluate | rule.Reexecute
+_OfJob = rule.Commit | rule.Evaluate | rule.Reexecute | rule.Conflict
+
+
+class Spoken(Protocol):
+    """A statement that was parsed, of whatever kind."""
+
+    @property
+    def canonical(self) -> str: ...
+    @property
+    def deterministic(self) -> bool: ...
+    def to_json(self) -> dict[str, Any]: ...
+
+
+S = TypeVar("S", bound=Spoken)
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What a commit says of its statement: Delta's name for it, its parameters, and the rows."""
+
+    operation: str
+    parameters: Mapping[str, str]
+    rows: RowsAffected
+
+
+@dataclass(slots=True)
+class _Course(Generic[S]):
+    """How far the statement has come in this attempt; rebuilt from its rounds after a restart.
+
+    `settled` is what the rounds of the job came to. `progress` is ahead of it by rows that need
+    no evaluation and, if `has_small`, by small rounds, which are not recorded: `outputs` has the
+    files that they wrote. Another round of the job then begins at `settled` again, so that a
+    process that takes over asks the same question.
+    """
+
+    statement: S
+    history: History
+    settled: rule.StatementProgress | None = None
+    progress: rule.StatementProgress | None = None
+    has_small: bool = False
+    outputs: dict[str, OutputFile] = field(default_factory=dict)
+    asked: Asked | None = None
+    request: RoundRequest | None = None
+    commit: rule.Commit | None = None
+
+    def settle(self, progress: rule.StatementProgress) -> None:
+        """A round of the job has been taken in."""
+        self.settled = self.progress = progress
+        self.has_small = False
+        self.outputs.clear()
+
+
+class ByRow(ABC, Generic[S]):
+    """The common part of the `Kind`s of a TableUpdate.
+
+    `merges` tells that the statement may delete and update side by side, and inserts.
+    """
+
+    app: ClassVar[str]
+    merges: ClassVar[bool] = False
+
+    def __init__(self, resource: TableUpdate) -> None:
+        self._resource = resource
+        self._cache: VectorCache | None = None
+        self._course: _Course[S] | None = None
+
+    # What differs
+
+    @property
+    @abstractmethod
+    def protocol_kind(self) -> protocol.OperationKind:
+        """Which column of the protocol's feature table applies."""
+
+    @abstractmethod
+    def parsed(self, metadata: Metadata) -> S:
+        """The statement, against the table as it is. Raises: InvalidStatement."""
+
+    @abstractmethod
+    def selects(self, statement: S, snapshot: Snapshot) -> Selects:
+        """Which files may hold rows that the statement concerns."""
+
+    @abstractmethod
+    def job(self, statement: S, inputs: tuple[InputFile, ...]) -> StatementJob | MergeJob:
+        """The job that evaluates it, on these files first."""
+
+    @abstractmethod
+    def said(self, statement: S, agreed: rule.Commit, inserted: int) -> Said:
+        """What the commit says; `inserted` counts the rows of fresh files."""
+
+    def needs_job(self, statement: S, files: int) -> bool:  # noqa: ARG002
+        """Whether there is anything to evaluate when so many files may be concerned."""
+        return files > 0
+
+    def inserts(self, statement: S) -> bool:  # noqa: ARG002
+        """Whether it inserts what it does not find, and so depends on all rows at once."""
+        return False
+
+    def check(self, work: Work) -> None:
+        """Whatever else must be right before anything is planned. Raises what is wrong."""
+
+    # Planning
+
+    def plan(self, work: Work) -> Planned:
+        self.check(work)
+        snapshot = work.snapshot
+        lake = work.table.spec
+        # Where the LakeTable asks for them, a plan may be made before they are turned on.
+        asked_for = lake is not None and lake.spec.enable_deletion_vectors
+        enabled = protocol.writes_deletion_vectors(snapshot.protocol, snapshot.metadata)
+        if not enabled and not asked_for:
+            raise DeletionVectorsDisabled(
+                "the table has no deletion vectors, and rows are deleted with nothing else",
+                resource=self._resource.id,
+                field="spec.tableRef",
+                found="delta.enableDeletionVectors is not true",
+                expected="a table with deletion vectors",
+                remedy="Set enableDeletionVectors: true in the LakeTable; old readers may then "
+                "refuse the table",
+            )
+        course = self._begin(work)
+        view = course.history.remember(snapshot)
+        selects = self.selects(course.statement, snapshot)
+        chosen = sorted(
+            (add for add in snapshot.adds() if selects(add)), key=lambda add: add.logged_path
+        )
+        require_inside(work.table, chosen)
+        view.prefetch(add.logged_path for add in chosen)
+        inputs = tuple(input_file(view, add.logged_path, None) for add in chosen)
+        names = tuple(dict.fromkeys(segment_name(add) for add in chosen))
+        needed = self.needs_job(course.statement, len(inputs))
+        locks = _locks(names) if needed else ()
+        summary = Plan(
+            read_version=snapshot.version,
+            inputs=len(inputs),
+            input_bytes=sum(file.size for file in inputs),
+            # What a statement writes is known when it has matched: at most as much again.
+            cost_bytes=sum(file.size for file in inputs),
+            segments=names,
+            statement=course.statement.canonical,
+            locks=tuple(f"Update segment {r.segment}" if r.segment else "Update the table"
+                        for r in locks),
+        )  # fmt: skip
+        if not needed:
+            # True at the version that was read, wherever in a serial order that stands: rows
+            # that come later come after the statement.
+            nothing = "no file can hold a row that the statement concerns"
+            return Planned(summary, None, Mode.UPDATE, (), nothing_to_do=nothing)
+        record = {"statement": course.statement.to_json()}
+        job = self.job(course.statement, inputs)
+        return Planned(summary, job, Mode.UPDATE, locks, record=record)
+
+    def plan_of_adopted(self, work: Work) -> Planned:
+        summary = work.frozen[0].summary
+        return Planned(summary, None, Mode.UPDATE, _locks(summary.segments))
+
+    def _begin(self, work: Work) -> _Course[S]:
+        if self._cache is None:
+            self._cache = VectorCache(work.table.store)
+        metadata = work.snapshot.metadata
+        history = History(work.table.log, self._cache, metadata.id)
+        self._course = _Course(self.parsed(metadata), history)
+        return self._course
+
+    # Reconciling
+
+    def load(self, work: Work, round_: int) -> None:
+        plan, _ = work.frozen
+        course = self._course
+        if course is None or (round_ == 0 and course.progress is not None):
+            course = self._begin(work)
+        result = self._round(work, round_)
+        if round_ == 0:
+            course.settle(rule.start(plan.read_version, result))
+            return
+        request = work.requests[round_]
+        if course.asked is None:
+            self._ask_again(work, course, request.table_version, round_)
+        if course.asked is None or course.request != request:
+            raise ManifestInvalid(
+                "the round was asked for on other grounds than those that hold now",
+                resource=paths.round_file(plan.operation_id, plan.attempt, round_, "request.json"),
+            )
+        course.settle(_absorbed(course.asked, result))
+        course.asked = course.request = None
+
+    def _round(self, work: Work, round_: int) -> RoundResult:
+        """Matches and insert files of a round. Raises: ManifestInvalid, CountMismatch."""
+        _, job = work.frozen
+        assert isinstance(job.job, StatementJob | MergeJob)
+        result = work.results[round_]
+        inputs = job.job.inputs if round_ == 0 else work.requests[round_].inputs
+        if result.matches is None:
+            raise ManifestInvalid(
+                "a statement's result has no matches",
+                resource=paths.rounds(result.operation_id, result.attempt),
+                field="matches",
+            )
+        data = read_sidecar(work.table.store, result.matches)
+        with pa.ipc.open_file(pa.BufferReader(data)) as reader:
+            table = reader.read_all()
+        return round_result(
+            table,
+            [file.logged_path for file in inputs],
+            _files(result.outputs, fresh=False),
+            fresh=_files(result.outputs, fresh=True),
+            merged=self.merges,
+        )
+
+    def _ask_again(self, work: Work, course: _Course[S], at: int, round_: int) -> None:
+        """What an earlier process must have asked at a version: the rule gives the same answer
+        to the same question."""
+        view = course.history.view(at)
+        outcome = None if view is None else self._next_of_job(course, view)
+        if isinstance(outcome, rule.Evaluate | rule.Reexecute):
+            course.asked = outcome
+            course.request = self._request(course, work, outcome, round_)
+
+    def decide(self, work: Work) -> Decision:
+        refusal = verdict_of_table(work, self.protocol_kind, needs_vectors=True)
+        if refusal is not None:
+            return refusal
+        snapshot = work.snapshot
+        if not protocol.writes_deletion_vectors(snapshot.protocol, snapshot.metadata):
+            return Decision(
+                Verdict.CONFLICT,
+                "deletion vectors were switched off",
+                Reason.DELETION_VECTORS_DISABLED,
+            )
+        course = self._course
+        assert course is not None
+        latest = course.history.remember(snapshot)
+        outcome = self._ahead(work, course, latest) or self._next_of_job(course, latest)
+        if isinstance(outcome, rule.Conflict):
+            return Decision(Verdict.CONFLICT, outcome.why, outcome.reason, payload=outcome)
+        if isinstance(outcome, rule.Commit):
+            # If the put is lost, what has been settled need not be settled again.
+            course.commit, course.progress = outcome, outcome.progress
+            assert course.settled is not None
+            course.history.forget(
+                {course.settled.evaluated_at, outcome.progress.evaluated_at, outcome.at}
+            )
+            return Decision(Verdict.COMMIT, payload=outcome)
+        course.asked = outcome
+        course.request = self._request(course, work, outcome, max(work.results) + 1)
+        return Decision(Verdict.EVALUATE, outcome.why, evaluate=course.request)
+
+    def _ahead(self, work: Work, course: _Course[S], latest: SnapshotView) -> rule.Commit | None:
+        """The commit, if nothing is left to evaluate but what takes no job: rows of files whose
+        statistics rule out a match, and small rounds. None if the job is needed."""
+        while work.small_rounds.understands(work):
+            progress = course.progress
+            assert progress is not None
+            outcome = self._rule(course, latest, progress, small=True)
+            if isinstance(outcome, rule.Commit):
+                return outcome
+            if isinstance(outcome, rule.Evaluate):
+                asked = self._questions(course, outcome)
+                if not self.needs_job(course.statement, len(asked)):
+                    course.progress = _absorbed(outcome, RoundResult(merged=self.merges))
+                    continue
+                view = course.history.view(outcome.at)
+                assert view is not None
+                view.prefetch(asked)
+                inputs = tuple(input_file(view, path, asked[path]) for path in sorted(asked))
+                answer = work.small_rounds.rows(work, inputs)
+                if answer is None:
+                    return None
+                course.progress = rule.absorb(outcome, self._taken(course, inputs, answer))
+            elif isinstance(outcome, rule.Reinsert):
+                answer = work.small_rounds.inserts(work, matched_sources(outcome.progress.matches))
+                if answer is None:
+                    return None
+                fresh = self._taken(course, (), answer).fresh
+                course.progress = rule.inserted(outcome.progress, fresh)
+            else:
+                return None
+        return None
+
+    def _taken(
+        self, course: _Course[S], inputs: Sequence[InputFile], answer: SmallAnswer
+    ) -> RoundResult:
+        """Raises: CountMismatch."""
+        course.has_small = True
+        course.outputs |= {output.path: output for output in answer.outputs}
+        return round_result(
+            answer.matches,
+            [file.logged_path for file in inputs],
+            _files(answer.outputs, fresh=False),
+            fresh=_files(answer.outputs, fresh=True),
+            merged=self.merges,
+        )
+
+    def _next_of_job(self, course: _Course[S], latest: SnapshotView) -> _OfJob:
+        """What to do with the rounds of the job alone; answer ourselves what needs none."""
+        progress, settled = course.progress, course.settled
+        assert progress is not None
+        assert settled is not None
+        if course.has_small:
+            # They led nowhere, and have been tried all the same.
+            progress = replace(settled, attempts=progress.attempts)
+            course.has_small = False
+            course.outputs.clear()
+        while True:
+            outcome = self._rule(course, latest, progress)
+            if not isinstance(outcome, rule.Evaluate | rule.Reexecute):
+                assert not isinstance(outcome, rule.Reinsert)
+                course.progress = progress
+                return outcome
+            if self.needs_job(course.statement, len(self._questions(course, outcome))):
+                course.progress = progress
+                return outcome
+            progress = _absorbed(outcome, RoundResult(merged=self.merges))
+
+    def _rule(
+        self,
+        course: _Course[S],
+        latest: SnapshotView,
+        progress: rule.StatementProgress,
+        *,
+        small: bool = False,
+    ) -> rule.Outcome:
+        spec = self._resource.spec
+        return rule.decide(
+            progress,
+            course.history.since(progress.evaluated_at, latest.snapshot),
+            view=course.history.view,
+            row_maps=course.history.row_maps,
+            policy=rule.Policy(
+                Isolation(spec.isolation.value),
+                course.statement.deterministic,
+                spec.conflict.max_attempts,
+                inserts=self.inserts(course.statement),
+            ),
+            concerned=lambda at, rows: self._concerned(course, at, rows),
+            small=small,
+        )
+
+    def _concerned(
+        self, course: _Course[S], at: int, rows: Mapping[str, BitMap64]
+    ) -> Mapping[str, BitMap64]:
+        """Without the rows of files in which, as their statistics say, nothing matches."""
+        view = course.history.view(at)
+        assert view is not None
+        selects = self.selects(course.statement, view.snapshot)
+        view.prefetch(rows)
+        return {
+            path: positions
+            for path, positions in rows.items()
+            if (add := view.add(path)) is not None and selects(add)
+        }
+
+    def _questions(self, course: _Course[S], asked: Asked) -> Mapping[str, BitMap64 | None]:
+        """The rows to evaluate by file (None: all live ones), without files that cannot match."""
+        if isinstance(asked, rule.Evaluate):
+            return asked.rows
+        view = course.history.view(asked.at)
+        assert view is not None
+        selects = self.selects(course.statement, view.snapshot)
+        return {a.logged_path: None for a in view.snapshot.adds() if selects(a)}
+
+    def _request(self, course: _Course[S], work: Work, asked: Asked, round_: int) -> RoundRequest:
+        plan, _ = work.frozen
+        view = course.history.view(asked.at)
+        assert view is not None
+        questions = self._questions(course, asked)
+        view.prefetch(questions)
+        return RoundRequest(
+            operation_id=plan.operation_id,
+            attempt=plan.attempt,
+            round=round_,
+            table_version=asked.at,
+            part=self.inserts(course.statement) and isinstance(asked, rule.Evaluate),
+            inputs=tuple(input_file(view, path, questions[path]) for path in sorted(questions)),
+        )
+
+    # Committing
+
+    def change(self, work: Work) -> ChangeSet:
+        course = self._course
+        assert course is not None
+        assert course.commit is not None
+        agreed, plan = course.commit, work.frozen[0]
+        latest = course.history.remember(work.snapshot)
+        latest.prefetch(agreed.deletes)
+        removes, marked = [], []
+        by_segment: dict[str, int] = {}
+        for path, found in agreed.deletes.items():
+            add = latest.add(path)
+            assert add is not None
+            if found.is_whole:
+                removes.append(add)
+            else:
+                marked.append(OutputFileChange(add, found.rows, found.dead))
+            name = segment_name(add)
+            by_segment[name] = by_segment.get(name, 0) + found.deleted
+        written = {o.path: o for result in work.results.values() for o in result.outputs}
+        written |= course.outputs
+        added = (*agreed.inserts, *agreed.fresh)
+        segment_ = new_segment(work.snapshot, work.now_ms) if added else None
+        outputs = []
+        for path in added:
+            assert segment_ is not None
+            tags = output_tags(segment_.name, segment_.sequence)
+            add = output_add(written[path], tags, data_change=True)
+            outputs.append(OutputFileChange(add, written[path].rows, agreed.masks.get(path)))
+        inserted = sum(written[path].rows for path in agreed.fresh)
+        said = self.said(course.statement, agreed, inserted)
+        return ChangeSet(
+            operation=said.operation,
+            parameters=said.parameters,
+            outputs=tuple(outputs),
+            removes=tuple(removes),
+            marked=tuple(marked),
+            isolation=self._resource.spec.isolation.value,
+            segments=(segment_.name,) if segment_ else (),
+            numbers=segment_.numbers if segment_ else numbers_at(work.snapshot),
+            rows=said.rows,
+            reconciled=Reconciled(
+                commits_seen=max(0, work.snapshot.version - plan.read_version),
+                deletes_remapped=agreed.moved,
+                rows_evaluated=agreed.progress.rows_evaluated,
+                rounds=work.rounds,
+                by_segment=by_segment if agreed.moved else None,
+            ),
+            details={"statement": course.statement.to_json()},
+        )
+
+
+def _absorbed(asked: Asked, result: RoundResult) -> rule.StatementProgress:
+    if isinstance(asked, rule.Evaluate):
+        return rule.absorb(asked, result)
+    return rule.start(asked.at, result, attempts=asked.attempts, course=asked.course)
+
+
+def _files(outputs: Sequence[OutputFile], *, fresh: bool) -> list[InsertFile]:
+    return [InsertFile(o.path, o.rows) for o in outputs if o.fresh is fresh]
+
+
+def _locks(names: tuple[str, ...]) -> tuple[Resource, ...]:
+    if not 0 < len(names) <= MAX_SEGMENT_LOCKS:
+        return (WHOLE_TABLE,)
+    return tuple(segment(name) for name in names)

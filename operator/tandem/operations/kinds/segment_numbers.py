@@ -1,0 +1,30 @@
+"""Names, numbers and order of new segments on top of a version. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tandem.delta.log.snapshot import Snapshot
+from tandem.timeline.live_tags import live_marks
+from tandem.timeline.names import SegmentNumbers
+
+
+@dataclass(frozen=True, slots=True)
+class NewSegment:
+    """A fresh segment: its name, its place in the order, and the numbers taken."""
+
+    name: str
+    sequence: int
+    numbers: SegmentNumbers
+
+
+def new_segment(snapshot: Snapshot, now_ms: int) -> NewSegment:
+    """The segment that an ingest or an update makes if it commits right after `snapshot`."""
+    marks = live_marks(snapshot.files)
+    numbers = SegmentNumbers.at(snapshot.txns, marks.mentioned)
+    return NewSegment(str(numbers.take()), marks.next_sequence(now_ms), numbers)
+
+
+def numbers_at(snapshot: Snapshot) -> SegmentNumbers:
+    """The high-water mark as it is: for commits that make no segment."""
+    return SegmentNumbers.at(snapshot.txns)

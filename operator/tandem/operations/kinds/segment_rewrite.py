@@ -1,0 +1,137 @@
+"""`SegmentRewrite`: write the files of single segments anew, each in its segment's name.
+
+An output takes the place of the one file that it was made of: same segment, same place in the
+order, same time chunk. So no sibling is touched, and nothing of another segment is ever hidden
+or shown twice (I-10, D45, D46, D52).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from tandem.delta.actions import AddFile
+from tandem.delta.log.snapshot import Snapshot
+from tandem.jobs.formats import Bin, JobLayout, OutputFile, RewriteJob
+from tandem.locks.model import Mode
+from tandem.operations.attempt import paths
+from tandem.operations.kinds.rewrite import Rewriting, locks_on, past_segments
+from tandem.operations.kinds.selection import require_inside
+from tandem.operations.model import ChangeSet, Planned, Work
+from tandem.planning.layout import checked_columns
+from tandem.planning.segment_rewrite import (
+    SegmentRewritePlan,
+    SegmentRewriteRequest,
+    plan_segment_rewrite,
+)
+from tandem.reconcile.rewrite import RewriteDecision
+from tandem.spec.segment_rewrite import SegmentRewrite
+from tandem.spec.status import Plan
+from tandem.timeline.segments import Segment, layout_label, segments, successor_tags
+
+ONE_FILE = 0
+"""A target size at which no file is ever closed: an input becomes one output, however large."""
+
+
+class SegmentRewriting(Rewriting):
+    """The `Kind` of one SegmentRewrite."""
+
+    def __init__(self, resource: SegmentRewrite) -> None:
+        super().__init__()
+        self._resource = resource
+        self._planned = False
+
+    def plan(self, work: Work) -> Planned:
+        snapshot = work.snapshot
+        self.begin()
+        order = self._order(snapshot)
+        live = segments(snapshot.adds())
+        named = self._resource.spec.segments
+        request = SegmentRewriteRequest.of(
+            self._resource.spec,
+            resource=self._resource.id,
+            there_before=self._planned or _planned_before(work, live, named),
+        )
+        plan = plan_segment_rewrite(live, request, past_segments(work, live, named))
+        self._planned = True
+        summary = _summary(plan, snapshot.version)
+        locks = locks_on(plan.segments)
+        if not plan.parts:
+            return Planned(
+                summary, None, Mode.REWRITE, locks,
+                nothing_to_do=plan.nothing, superseded=plan.superseded,
+            )  # fmt: skip
+        require_inside(work.table, (file.add for file in plan.files))
+        self.vectors(work).load(f.add.deletion_vector for f in plan.files if f.add.deletion_vector)
+        recompress = self._resource.spec.rewrite.recompress
+        job = RewriteJob(
+            inputs=tuple(self.input_file(work, file.add) for file in plan.files),
+            bins=tuple(
+                Bin(inputs=(number,), partition_values=dict(each.partition))
+                for number, each in enumerate(plan.bins)
+            ),
+            target_file_size=ONE_FILE,
+            codec=recompress.codec if recompress is not None else "",
+            codec_level=recompress.level if recompress is not None else None,
+            layout=order,
+        )
+        return Planned(summary, job, Mode.REWRITE, locks)
+
+    def _order(self, snapshot: Snapshot) -> JobLayout | None:
+        columns = self._resource.spec.rewrite.sort_by
+        if not columns:
+            return None
+        found = checked_columns(
+            columns,
+            snapshot.schema,
+            snapshot.partition_columns,
+            resource=self._resource.id,
+            field="spec.rewrite.sortBy",
+        )
+        return JobLayout(strategy="Sort", columns=found)
+
+    def change(self, work: Work) -> ChangeSet:
+        assert work.decision is not None
+        decision = work.decision.payload
+        assert isinstance(decision, RewriteDecision)
+        plan, job = work.frozen
+        assert isinstance(job.job, RewriteJob)
+        order = job.job.layout
+        label = layout_label(order.strategy, order.columns) if order is not None else ""
+        removed = self.removed(decision)
+        # As they are now: who wrote to the table since may have changed their tags.
+        origins: dict[str, AddFile] = {
+            output: removed[input_]
+            for (input_,), outputs in self.row_map.bins()
+            if input_ in removed
+            for output in outputs
+        }
+        map_path = paths.row_map(plan.operation_id, plan.attempt)
+
+        def tags_of(output: OutputFile) -> dict[str, str]:
+            return successor_tags(origins[output.path], row_map=map_path, layout=label)
+
+        return self.change_set(work, decision, removed.values(), tags_of)
+
+
+def _planned_before(work: Work, live: Sequence[Segment], named: Collection[str]) -> bool:
+    """Whether an attempt has planned, hence found all that is named; looked up only where some
+    of it is gone."""
+    if set(named) <= {each.name for each in live}:
+        return False
+    files = work.table.store.list(paths.attempts(work.identity.operation_id))
+    return any(split[1] == "plan.json" for f in files if (split := paths.split_attempt(f.path)))
+
+
+def _summary(plan: SegmentRewritePlan, version: int) -> Plan:
+    return Plan(
+        read_version=version,
+        inputs=len(plan.files),
+        input_bytes=plan.input_bytes,
+        segments=plan.segments,
+        outputs=plan.segments,
+        output_files=plan.expected_files,
+        output_bytes=plan.expected_bytes,
+        cost_bytes=plan.input_bytes + plan.expected_bytes,
+        steps=plan.steps,
+        locks=tuple(f"Rewrite segment {name}" for name in plan.segments),
+    )

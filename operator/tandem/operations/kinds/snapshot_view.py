@@ -1,0 +1,106 @@
+"""The working set at one version as reconciliation looks at it: by path, vectors loaded once.
+
+A data file and a deletion vector never change, so both may be kept for as long as an operation
+lives: every round of the commit loop pays only for what is new.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import pyarrow.parquet as pq
+from pyroaring import BitMap64
+
+from tandem.delta import dv
+from tandem.delta.actions import AddFile, DeletionVector
+from tandem.delta.log.snapshot import Snapshot
+from tandem.reconcile.model import FileState
+from tandem.storage.store import Store
+
+_NONE_DEAD = BitMap64()
+
+
+@dataclass(slots=True)
+class VectorCache:
+    """Deletion vectors and row counts of immutable files. Not shared between threads."""
+
+    store: Store
+    vectors: dict[str, BitMap64] = field(default_factory=dict)
+    rows: dict[str, int] = field(default_factory=dict)
+
+    def load(self, vectors: Iterable[DeletionVector]) -> None:
+        """Make sure that these are here, reading the missing ones together."""
+        missing = {v.unique_id: v for v in vectors if v.unique_id not in self.vectors}
+        loaded = dv.load_many(self.store, list(missing.values()))
+        self.vectors.update(zip(missing, loaded, strict=True))
+
+    def dead(self, add: AddFile) -> BitMap64:
+        """Positions deleted in a file. Not to be changed by the caller."""
+        vector = add.deletion_vector
+        if vector is None:
+            return _NONE_DEAD
+        if vector.unique_id not in self.vectors:
+            self.load([vector])
+        return self.vectors[vector.unique_id]
+
+    def rows_of(self, add: AddFile) -> int:
+        """Physical rows: by its statistics, else by its footer. Raises: DataFileMissing…"""
+        known = self.rows.get(add.logged_path)
+        if known is None:
+            known = _rows_by_stats(add.stats)
+            if known is None:
+                with self.store.open_input(add.path) as source:
+                    known = pq.ParquetFile(source).metadata.num_rows
+            self.rows[add.logged_path] = known
+        return known
+
+
+class SnapshotView:
+    """A `FileView` of one version. `prefetch` paths before asking for them one by one."""
+
+    def __init__(self, snapshot: Snapshot, cache: VectorCache) -> None:
+        self.snapshot = snapshot
+        self._cache = cache
+        self._adds: dict[str, AddFile | None] = {}
+
+    def prefetch(self, paths: Iterable[str]) -> None:
+        """Look these up in one pass over the snapshot, and load their vectors together."""
+        wanted = [path for path in paths if path not in self._adds]
+        found = self.snapshot.files_by_path(wanted)
+        for path in wanted:
+            self._adds[path] = found.get(path)
+        self._cache.load(a.deletion_vector for a in found.values() if a.deletion_vector)
+
+    def add(self, path: str) -> AddFile | None:
+        if path not in self._adds:
+            self.prefetch([path])
+        return self._adds[path]
+
+    def vector_id(self, path: str) -> str | None:
+        """What tells a file's deleted rows apart: "" if there are none, None if it is not live."""
+        add = self.add(path)
+        if add is None:
+            return None
+        return add.deletion_vector.unique_id if add.deletion_vector is not None else ""
+
+    def get(self, path: str) -> FileState | None:
+        add = self.add(path)
+        if add is None:
+            return None
+        return FileState(path, self._cache.rows_of(add), self._cache.dead(add))
+
+    def paths(self) -> list[str]:
+        """All live files, in a fixed order."""
+        return sorted(self.snapshot.files["path"].to_pylist())
+
+
+def _rows_by_stats(stats: str | None) -> int | None:
+    if not stats:
+        return None
+    try:
+        value = json.loads(stats).get("numRecords")
+    except (ValueError, AttributeError, RecursionError):
+        return None
+    return value if isinstance(value, int) else None

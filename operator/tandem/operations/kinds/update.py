@@ -1,0 +1,58 @@
+"""`TableUpdate`, update and delete: what they mean, and the job that evaluates them."""
+
+from __future__ import annotations
+
+from tandem.delta import protocol
+from tandem.delta.actions import Metadata
+from tandem.delta.log.snapshot import Snapshot
+from tandem.jobs.formats import InputFile, StatementJob
+from tandem.operations.kinds.row_level import ByRow, Said
+from tandem.operations.kinds.selection import Selects, files_of
+from tandem.reconcile import statement as rule
+from tandem.spec.status import RowsAffected
+from tandem.statements.statement import Statement, parse_statement
+
+
+class Update(ByRow[Statement]):
+    """The `Kind` of one TableUpdate with `update` or `delete`."""
+
+    app = "statement"
+
+    @property
+    def protocol_kind(self) -> protocol.OperationKind:
+        if self._resource.spec.update is not None:
+            return protocol.OperationKind.UPDATE
+        return protocol.OperationKind.DELETE
+
+    def parsed(self, metadata: Metadata) -> Statement:
+        spec = self._resource.spec
+        what = spec.update if spec.update is not None else spec.delete
+        assert what is not None
+        return parse_statement(
+            what.where,
+            spec.update.set if spec.update is not None else None,
+            metadata.schema_string,
+            partition_columns=metadata.partition_columns,
+            resource=self._resource.id,
+            field="spec.update" if spec.update is not None else "spec.delete",
+        )
+
+    def selects(self, statement: Statement, snapshot: Snapshot) -> Selects:
+        return files_of(statement.where, snapshot)
+
+    def job(self, statement: Statement, inputs: tuple[InputFile, ...]) -> StatementJob:
+        return StatementJob(
+            where=statement.where_sql,
+            set=statement.set_sql,
+            inputs=inputs,
+            target_file_size=self._resource.spec.target_file_size,
+        )
+
+    def said(self, statement: Statement, agreed: rule.Commit, inserted: int) -> Said:
+        assert not inserted
+        updates, rows = statement.kind == "Update", agreed.rows_matched
+        return Said(
+            "UPDATE" if updates else "DELETE",
+            {"predicate": f'["{statement.where_sql}"]'},
+            RowsAffected(updated=rows) if updates else RowsAffected(deleted=rows),
+        )

@@ -1,0 +1,166 @@
+"""The moves of the machine: ask for an effect, end, give up an attempt, succeed. Pure.
+
+`step` says when; here is how. The way out of an operation is a list of effects still to
+perform (`Closing`), which no failure but that of an abandonment can change.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from tandem.errors import Reason
+from tandem.operations.attempt.paths import MOST_ATTEMPTS
+from tandem.operations.machine.effects import Effect, Point
+from tandem.operations.machine.events import Ending
+from tandem.operations.machine.state import Closing, OperationState
+from tandem.spec.status import OperationResult, Phase
+
+Step = tuple[OperationState, tuple[Effect, ...]]
+
+AFTER_SUCCESS = (
+    Point.FINISH_JOB,
+    Point.STOP_JOB,
+    Point.RELEASE_LOCKS,  # only now: the commit is visible (I-29)
+    Point.CLEAN_UNUSED,
+    Point.RECORD_RESULT,  # last of what must be done: who finds it need not look further
+    Point.MAINTAIN,
+)
+"""What is left to do once a success is visible. None of it can turn success into failure."""
+
+GIVE_UP = (Point.STOP_JOB, Point.ABANDON_ATTEMPT, Point.CLEAN_ATTEMPT)
+"""How an attempt ends without a commit: its files go only after its death is in the log."""
+
+UNRECORDED = frozenset(
+    {
+        Reason.INTERRUPTED,
+        Reason.CANCELLED,
+        Reason.ALREADY_RUNNING,
+        Reason.ABANDONED,
+        Reason.SPARK_MISSING,
+        Reason.ACCESS_DENIED,
+        Reason.STORAGE_FULL,
+        Reason.STORAGE_ERROR,
+        Reason.INTERNAL_ERROR,
+    }
+)
+"""Failures of the surroundings: the next run tries again instead of reporting them."""
+
+
+def do(state: OperationState, point: Point, *, delay_ms: int = 0, **changes: Any) -> Step:
+    """Ask for one effect, with the attempt, round and version that the state has by then."""
+    state = state.at(**changes)
+    version = state.version + 1 if point in (Point.PUT_COMMIT, Point.LOOK_UP_COMMIT) else -1
+    return perform(state, Effect(point, state.attempt, state.round, version, delay_ms))
+
+
+def perform(state: OperationState, effect: Effect) -> Step:
+    """Ask for just this effect, for the first time."""
+    return state.at(waiting=effect, retries=0, hindrance=None), (effect,)
+
+
+def end(state: OperationState, ending: Ending) -> Step:
+    return state.at(
+        phase=ending.phase, ended=ending, waiting=None, closing=None, message=ending.message
+    ), ()
+
+
+def claim(state: OperationState) -> Step:
+    """Claim the attempt after all that are known."""
+    attempt = max(state.earlier, state.abandoned) + 1
+    if attempt > MOST_ATTEMPTS:
+        return too_many(state, attempt - 1)
+    return perform(state, Effect(Point.CLAIM_ATTEMPT, attempt))
+
+
+def too_many(state: OperationState, attempts: int) -> Step:
+    """Something is wrong with the counting: nothing is done any more."""
+    message = f"the log or `_tandem` say that there were {attempts} attempts; no more than "
+    message += f"{MOST_ATTEMPTS} are made"
+    return end(state, Ending(Phase.FAILED, Reason.BACKOFF_LIMIT_EXCEEDED, message))
+
+
+def end_unbegun(state: OperationState, ending: Ending) -> Step:
+    """End before anything was begun, in a way that keeps out whoever planned before us and
+    sleeps since: it could begin after this was told (Z1)."""
+    state = state.at(unbegun=ending)
+    if not state.attempt:
+        return claim(state)
+    return close(state, Closing((Point.RECORD_RESULT, *unlock(state)), ending))
+
+
+def unlock(state: OperationState) -> tuple[Point, ...]:
+    """What is left to do about locks on the way out: nothing where there are none."""
+    return (Point.RELEASE_LOCKS,) if state.token else ()
+
+
+def close(state: OperationState, closing: Closing) -> Step:
+    """Perform what is left on the way out, then end or start over."""
+    if closing.todo:
+        point, rest = closing.todo[0], closing.todo[1:]
+        return do(state, point, closing=replace(closing, todo=rest))
+    if closing.again:
+        ending = closing.ending
+        # It is read while the next attempt runs, and must not be taken for its problem.
+        message = (
+            f"attempt {ending.attempt}: {ending.message}" if ending.attempt else ending.message
+        )
+        fresh = OperationState(limits=state.limits, message=message, asked=state.asked)
+        delay = 0 if state.asked is not None else closing.delay_ms
+        return do(fresh, Point.READ_TABLE, delay_ms=delay)
+    return end(state, closing.ending)
+
+
+def give_up(
+    state: OperationState,
+    phase: Phase,
+    reason: Reason,
+    message: str,
+    *,
+    again: bool = False,
+    counted: bool = True,
+    delay_ms: int = 0,
+) -> Step:
+    """End this attempt without a commit; then end the operation, or try `again`."""
+    todo: tuple[Point, ...] = ()
+    resumable = again or phase is Phase.SUSPENDED or reason in UNRECORDED
+    closes = state.attempt > 0 and not resumable
+    # What the surroundings did does not use up the tries of later runs (Spark was missing).
+    counted = counted and (again or reason not in UNRECORDED)
+    if state.attempt:
+        # An attempt without a persisted plan wrote nothing that could be found or committed.
+        todo += GIVE_UP if state.persisted or closes else ()
+        todo += (Point.RELEASE_LOCKS,)
+        todo += (Point.RECORD_RESULT,) if closes else ()
+    ending = Ending(phase, reason, message, state.attempt, plan=state.plan)
+    closing = Closing(todo, ending, again, counted, closes, delay_ms)
+    return close(state.at(message=message), closing)
+
+
+def fail(state: OperationState, reason: Reason, message: str, *, fresh: bool) -> Step:
+    """The attempt failed; `fresh` says whether another one may help."""
+    if not fresh or not state.attempt:
+        return give_up(state, Phase.FAILED, reason, message)
+    failures = state.failures + 1
+    if failures > state.limits.backoff_limit:
+        if failures > 1:
+            message = f"{message} (attempt {failures} of {failures}: backoffLimit)"
+        return give_up(state, Phase.FAILED, reason, message)
+    delay = state.limits.retry_delay_ms * 2 ** min(failures - 1, 8)
+    return give_up(state, Phase.FAILED, reason, message, again=True, delay_ms=delay)
+
+
+def succeed(state: OperationState, result: OperationResult) -> Step:
+    version = "" if result.version is None else f" as version {result.version}"
+    # Only what is worth a look: that nothing was met goes without saying.
+    met = result.reconciled is not None and result.reconciled.commits_seen > 0
+    story = "; ".join(result.summary or ()) if met else ""
+    ending = Ending(
+        Phase.SUCCEEDED,
+        Reason.COMMITTED,
+        f"committed{version}" + (f": {story}" if story else ""),
+        state.attempt,
+        result=result,
+        plan=state.plan,
+    )
+    return close(state.at(message=ending.message), Closing(AFTER_SUCCESS, ending))

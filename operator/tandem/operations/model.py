@@ -1,0 +1,225 @@
+"""What one operation works with: its identity, its table, and what it has read so far.
+
+`Work` is the performer's memory between effects. It can be lost at any time: everything in it
+is either read again or, if it was written, loaded from the attempt's files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from pyroaring import BitMap64
+
+from tandem.delta.actions import AddFile, DeletionVector
+from tandem.delta.log.delta_log import DeltaLog
+from tandem.delta.log.snapshot import Snapshot
+from tandem.delta.protocol import OperationKind
+from tandem.errors import Reason
+from tandem.jobs.formats import AnyJob, JobResult, JobSpec, RoundRequest
+from tandem.locks.model import Mode, Resource
+from tandem.operations.attempt.records import PlanRecord
+from tandem.operations.machine.events import Verdict
+from tandem.operations.rounds.port import NoSmallRounds, SmallRounds
+from tandem.operations.rounds.source_copy import SourceCopy
+from tandem.spec.status import Plan, Reconciled, RowsAffected
+from tandem.spec.table import LakeTable
+from tandem.storage.store import Store
+from tandem.timeline.names import SegmentNumbers
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table as an operation sees it. `storage_options` hold nothing secret; `display` is how
+    people know it (`LakeTable/flights`)."""
+
+    store: Store
+    log: DeltaLog
+    display: str
+    spec: LakeTable | None = None
+    storage_options: Mapping[str, str] = field(default_factory=dict)
+    allowed_prefixes: tuple[str, ...] = ()
+
+    @property
+    def location(self) -> str:
+        return self.store.location
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Who an operation is. `display` is how people know it: `TableCompaction/nightly`."""
+
+    operation_id: str
+    kind: str
+    namespace: str
+    name: str
+    spec_hash: str
+    spec: Mapping[str, object]
+    run: int = 1
+
+    @property
+    def display(self) -> str:
+        return f"{self.kind}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """What `Kind.plan` comes to. With `nothing_to_do` there is no job; it is `superseded` if
+    there was something when an earlier attempt planned."""
+
+    summary: Plan
+    job: AnyJob | None
+    mode: Mode
+    locks: tuple[Resource, ...]
+    nothing_to_do: str = ""
+    superseded: bool = False
+    record: Mapping[str, object] = field(default_factory=dict)  # further fields of PlanRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What `Kind.decide` comes to. `evaluate` is the request of the next round; `payload` is
+    the kind's own, for `Kind.change`."""
+
+    verdict: Verdict
+    why: str = ""
+    reason: Reason = Reason.CONFLICT
+    evaluate: RoundRequest | None = None
+    payload: object = None
+
+
+@dataclass(frozen=True, slots=True)
+class OutputFileChange:
+    """A file that becomes visible, and all its rows that are dead then (written as a deletion
+    vector). `add` of a file that is live already is the live action: its removal repeats it."""
+
+    add: AddFile
+    rows: int
+    dead: BitMap64 | None = None
+
+
+Vectors = Mapping[str, tuple[BitMap64, DeletionVector]]
+"""Logged path → the rows dead then, and the vector that says so, written already."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeSet:
+    """The content of a commit, before deletion vectors are written.
+
+    `marked`: live files of others that get another deletion vector, each with all its dead
+    positions then. `operation` is Delta's standard name. `row_map` is what must be published
+    with it, "" for none.
+    """
+
+    operation: str
+    parameters: Mapping[str, str]
+    outputs: tuple[OutputFileChange, ...] = ()
+    removes: tuple[AddFile, ...] = ()
+    marked: tuple[OutputFileChange, ...] = ()
+    data_change: bool = True
+    blind_append: bool = False
+    isolation: str = "WriteSerializable"
+    segments: tuple[str, ...] = ()
+    numbers: SegmentNumbers | None = None
+    rows: RowsAffected | None = None
+    reconciled: Reconciled = field(default_factory=Reconciled)
+    row_map: bytes = b""
+    details: Mapping[str, object] = field(default_factory=dict)
+    summary: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How far a round's job was when it was first looked at: its speed is measured from there,
+    also by a process that took it over half-way."""
+
+    round: int
+    total: int
+    done: int
+    since_ms: int
+
+
+@dataclass(slots=True)
+class Work:
+    """`latest` is the version last read, `job` and `plan` the attempt's frozen ones, `requests`
+    and `results` those of the rounds so far, `sources` copies of a merge's source by path."""
+
+    identity: Identity
+    table: Table
+    small_rounds: SmallRounds = field(default_factory=NoSmallRounds)
+    now_ms: int = 0
+    latest: Snapshot | None = None
+    planned: Planned | None = None
+    plan: PlanRecord | None = None
+    job: JobSpec | None = None
+    requests: dict[int, RoundRequest] = field(default_factory=dict)
+    results: dict[int, JobResult] = field(default_factory=dict)
+    sources: dict[str, SourceCopy] = field(default_factory=dict)
+    decision: Decision | None = None
+    change: ChangeSet | None = None
+    sidecars: Mapping[str, AddFile] = field(default_factory=dict)
+    vectors: Vectors = field(default_factory=dict)
+    row_map_written: bool = False
+    token: str = ""
+    rounds: int = 0
+    pace: Pace | None = None
+    polls: int = 0
+
+    def forget_attempt(self) -> None:
+        """Another attempt begins: nothing of the last one holds."""
+        self.planned = self.plan = self.job = self.decision = self.change = None
+        self.requests, self.results, self.sidecars, self.vectors = {}, {}, {}, {}
+        self.sources = {}
+        self.row_map_written = False
+        self.pace = None
+        self.rounds = 0
+
+    @property
+    def snapshot(self) -> Snapshot:
+        if self.latest is None:
+            raise RuntimeError("the table has not been read yet")
+        return self.latest
+
+    @property
+    def frozen(self) -> tuple[PlanRecord, JobSpec]:
+        if self.plan is None or self.job is None:
+            raise RuntimeError("the plan has not been persisted yet")
+        return self.plan, self.job
+
+
+class Kind(Protocol):
+    """What is special about one kind of operation. Everything else is the same for all."""
+
+    @property
+    def protocol_kind(self) -> OperationKind:
+        """Which column of the protocol's feature table applies."""
+        ...
+
+    @property
+    def app(self) -> str:
+        """The application of `spark_apps/` that does the work."""
+        ...
+
+    def plan(self, work: Work) -> Planned:
+        """Plan against `work.snapshot`. Raises what makes the operation impossible."""
+        ...
+
+    def plan_of_adopted(self, work: Work) -> Planned:
+        """The mode and locks of the frozen plan that an earlier run left."""
+        ...
+
+    def load(self, work: Work, round_: int) -> None:
+        """Read and verify what else belongs to a round's result (row map, matches).
+
+        Raises: ManifestInvalid.
+        """
+        ...
+
+    def decide(self, work: Work) -> Decision:
+        """Reconcile the results so far with `work.snapshot`."""
+        ...
+
+    def change(self, work: Work) -> ChangeSet:
+        """The commit's content, from the decision just made."""
+        ...

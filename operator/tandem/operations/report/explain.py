@@ -1,0 +1,181 @@
+"""What an operation met and did about it, for people: fields of its result, and sentences.
+
+Looks at decisions that have been made, and changes none of them. Who took an input away is
+found in the commits since the read version; these are read only where there is such an input,
+and only the last `MOST_COMMITS` of them, since the put waits for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from tandem.delta import dv
+from tandem.delta.actions import AddFile, Commit, Metadata, Protocol
+from tandem.delta.log.delta_log import DeltaLog
+from tandem.errors import LogGap, VersionNotFound
+from tandem.jobs.formats import InputFile, RewriteJob
+from tandem.operations.machine.events import Verdict
+from tandem.operations.model import ChangeSet, Decision, Work
+from tandem.operations.report.sentences import gone_to, sentences
+from tandem.operations.report.status import rfc3339
+from tandem.reconcile import statement as rule
+from tandem.reconcile.classify import author_of, describe
+from tandem.reconcile.model import Author
+from tandem.reconcile.rewrite import RewriteDecision
+from tandem.reconcile.round_history import Course
+from tandem.reconcile.rules import InputFate
+from tandem.spec.status import Met
+from tandem.timeline.segments import segment_name
+
+MOST_COMMITS = 32
+"""So many of the last commits are read to find out who took an input away."""
+MOST_MET = 8
+"""So many of the last commits that mattered are told."""
+
+
+class Explainer:
+    """Explains one operation. Keeps the commits that it has read: a round later there are only
+    a few more."""
+
+    def __init__(self, log: DeltaLog) -> None:
+        self._log = log
+        self._commits: dict[int, Commit] = {}
+
+    def change(self, work: Work, change: ChangeSet, milliseconds: int) -> ChangeSet:
+        """The change set with what it met; `milliseconds` is how long it took to come to it."""
+        plan, _ = work.frozen
+        payload = work.decision.payload if work.decision is not None else None
+        found, onto = change.reconciled, dict[str, int]()
+        if isinstance(payload, RewriteDecision):
+            onto = _by_segment(change, payload.replayed)
+            mets = self._takers(work, payload)
+            found = found.model_copy(
+                update={
+                    "by_segment": onto or None,
+                    "files_masked": _files(change, payload.replayed) or None,
+                    "met": mets or None,
+                }
+            )
+        elif isinstance(payload, rule.Commit):
+            onto = _by_segment(change, payload.moved_to)
+            found = found.model_copy(
+                update={
+                    "files_masked": _files(change, payload.moved_to) or None,
+                    "rows_lost": payload.progress.lost or None,
+                    "met": _followed(payload.progress.course) or None,
+                }
+            )
+        if found.commits_seen:
+            found = found.model_copy(update={"milliseconds": max(0, milliseconds)})
+        statement = isinstance(payload, rule.Commit)
+        summary = sentences(plan.read_version, found, onto, statement=statement)
+        return replace(change, reconciled=found, summary=summary)
+
+    def decision(self, work: Work, decision: Decision) -> Decision:
+        """A decision against a commit, with the name of who was the cause."""
+        payload = decision.payload
+        if isinstance(payload, RewriteDecision) and decision.verdict is Verdict.SUPERSEDED:
+            who = gone_to(self._takers(work, payload))
+            return replace(decision, why=f"{decision.why}: {who}") if who else decision
+        of_table = decision.verdict in (Verdict.CONFLICT, Verdict.REPLAN)
+        if of_table and not isinstance(payload, rule.Conflict):
+            for commit in self._since(work):
+                if any(isinstance(action, Metadata | Protocol) for action in commit.actions):
+                    return replace(decision, why=f"{decision.why}, by {describe(commit)}")
+        return decision
+
+    def _since(self, work: Work) -> list[Commit]:
+        """The last commits after the read version, newest first, as far as they can be read."""
+        last = work.snapshot.version
+        first = max(work.frozen[0].read_version + 1, last - MOST_COMMITS + 1)
+        missing = [v for v in range(first, last + 1) if v not in self._commits]
+        if missing:
+            try:
+                read = self._log.commits(missing[0], last)
+            except (LogGap, VersionNotFound):
+                read = []  # log clean-up, or another table: then nobody is named
+            self._commits |= {commit.version: commit for commit in read}
+        return [self._commits[v] for v in range(last, first - 1, -1) if v in self._commits]
+
+    def _takers(self, work: Work, decision: RewriteDecision) -> tuple[Met, ...]:
+        """The commits that took inputs away or restored them."""
+        taken = {
+            path: fate
+            for path, fate in decision.fates.items()
+            if fate in (InputFate.GONE, InputFate.OTHER)
+        }
+        if not taken:
+            return ()
+        job = work.frozen[1].job
+        assert isinstance(job, RewriteJob)
+        inputs = {file.logged_path: file for file in job.inputs if file.logged_path in taken}
+        found: list[Met] = []
+        for commit in self._since(work):
+            removed = {gone.logged_path for gone in commit.removes}
+            touched = removed | {add.logged_path for add in commit.adds}
+            mine = [
+                path
+                for path, fate in taken.items()
+                if path in (removed if fate is InputFate.GONE else touched)
+            ]
+            if mine:
+                gone = sum(taken[path] is InputFate.GONE for path in mine)
+                found.append(
+                    _met(
+                        author_of(commit),
+                        inputs_gone=gone,
+                        inputs_restored=len(mine) - gone,
+                        rows_masked=sum(_live(inputs[path]) for path in mine),
+                    )
+                )
+                for path in mine:
+                    del taken[path]
+        return tuple(reversed(found[:MOST_MET]))
+
+
+def _live(file: InputFile) -> int:
+    return file.rows - (len(dv.from_base64(file.dv)) if file.dv else 0)
+
+
+def _followed(course: Course) -> tuple[Met, ...]:
+    return tuple(
+        _met(
+            turn.author,
+            rows_evaluated=turn.rows,
+            rows_lost=turn.lost,
+            executed_again=turn.whole,
+        )
+        for turn in course[-MOST_MET:]
+    )
+
+
+def _met(author: Author, *, executed_again: bool = False, **counts: int) -> Met:
+    """What is zero is not told."""
+    return Met(
+        version=author.version,
+        operation=author.operation,
+        engine=author.engine,
+        by=author.by or None,
+        time=rfc3339(author.time_ms) if author.time_ms else None,
+        executed_again=executed_again or None,
+        **{name: count or None for name, count in counts.items()},
+    )
+
+
+def _by_segment(change: ChangeSet, rows: Mapping[str, int]) -> dict[str, int]:
+    """Rows by path as rows by segment, in the order of the change."""
+    names: dict[str, int] = {}
+    for add in _adds(change):
+        if add.logged_path in rows:
+            name = segment_name(add)
+            names[name] = names.get(name, 0) + rows[add.logged_path]
+    return names
+
+
+def _files(change: ChangeSet, rows: Mapping[str, int]) -> int:
+    return sum(add.logged_path in rows for add in _adds(change))
+
+
+def _adds(change: ChangeSet) -> list[AddFile]:
+    return [*(file.add for file in (*change.outputs, *change.marked)), *change.removes]

@@ -1,0 +1,132 @@
+"""From a state to the `status` that people see. Pure."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Literal
+
+from tandem.errors import Reason
+from tandem.operations.machine.state import OperationState
+from tandem.spec.status import (
+    ENDED,
+    Condition,
+    ConditionType,
+    OperationStatus,
+    Phase,
+    Progress,
+)
+
+_PHASE_REASON = {
+    Phase.PENDING: Reason.PENDING,
+    Phase.PLANNED: Reason.PLANNED,
+    Phase.LOCKED: Reason.PLANNED,
+    Phase.RUNNING: Reason.RUNNING,
+    Phase.RECONCILING: Reason.RECONCILING,
+}
+
+Truth = Literal["True", "False", "Unknown"]
+
+
+def rfc3339(ms: int) -> str:
+    """Unix milliseconds as Kubernetes writes times."""
+    return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def status_of(
+    state: OperationState,
+    *,
+    operation_id: str,
+    generation: int,
+    started_ms: int,
+    now_ms: int,
+) -> OperationStatus:
+    """The status of an operation that started at `started_ms` (Unix milliseconds)."""
+    ending = state.ended
+    phase = ending.phase if ending else state.phase
+    reason = ending.reason if ending else _reason(state)
+    message = ending.message if ending else _message(state, now_ms)
+    return OperationStatus(
+        observed_generation=generation,
+        phase=phase,
+        attempt=ending.attempt if ending else state.attempt,
+        operation_id=operation_id,
+        start_time=rfc3339(started_ms),
+        completion_time=rfc3339(now_ms) if phase in ENDED else None,
+        conditions=conditions(phase, reason, message, generation, now_ms),
+        progress=_progress(state.progress, phase),
+        plan=(ending.plan if ending else None) or state.plan,
+        result=ending.result if ending else None,
+    )
+
+
+def _progress(progress: Progress | None, phase: Phase) -> Progress | None:
+    if progress is None:
+        return None
+    if phase is Phase.SUCCEEDED:
+        # What the job said last need not have been its end.
+        return progress.completed()
+    return progress.stopped() if phase in ENDED or phase is Phase.SUSPENDED else progress
+
+
+def _reason(state: OperationState) -> Reason:
+    if state.hindrance:
+        return state.hindrance[0]
+    if state.waiting_since_ms:
+        return Reason.WAITING_FOR_LOCK
+    return _PHASE_REASON.get(state.phase, Reason.PENDING)
+
+
+def _message(state: OperationState, now_ms: int) -> str:
+    if state.hindrance:
+        return state.hindrance[1]
+    if state.waiting_since_ms:
+        lasts = spoken((now_ms - state.waiting_since_ms) // 1000)
+        if not state.blockers:
+            return f"waits for its turn, {lasts}"
+        who, what = state.blockers[0]
+        more = f" and {len(state.blockers) - 1} more" if len(state.blockers) > 1 else ""
+        return f"waits for {who} on {what}{more}, {lasts}"
+    return state.message
+
+
+def spoken(seconds: int) -> str:
+    """How long, as people say it: `40 s`, `3 min`, `2 h 5 min`."""
+    minutes, seconds = divmod(max(0, seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours} h {minutes} min" if minutes else f"{hours} h"
+    return f"{minutes} min" if minutes else f"{seconds} s"
+
+
+def conditions(
+    phase: Phase, reason: Reason, message: str, generation: int, now_ms: int
+) -> tuple[Condition, ...]:
+    """The conditions of an operation in `phase`, the one that says most first.
+
+    What tools make of them (Flux and `kubectl wait` by kstatus, Argo CD) decides their truth:
+    `Ready` False alone would mean "still at work" to them, so a failure is `Stalled`; what is
+    suspended is as its owner wants it, and has no `Ready` that could say otherwise.
+    """
+
+    def condition(type_: ConditionType, status: Truth, text: str = "") -> Condition:
+        return Condition(
+            type=type_,
+            status=status,
+            reason=reason,
+            message=text,
+            last_transition_time=rfc3339(now_ms),
+            observed_generation=generation,
+        )
+
+    well = phase in (Phase.SUCCEEDED, Phase.SUPERSEDED)
+    failed = phase is Phase.FAILED
+    at_work = phase not in ENDED and phase is not Phase.SUSPENDED
+    ended_well: Truth = "True" if well else "False" if failed else "Unknown"
+    found = (
+        condition(ConditionType.SUCCEEDED, ended_well, message),
+        condition(ConditionType.RECONCILING, "True" if at_work else "False"),
+        condition(ConditionType.STALLED, "True" if failed else "False", message if failed else ""),
+    )
+    if phase is Phase.SUSPENDED:
+        return found
+    return (*found, condition(ConditionType.READY, ended_well))

@@ -1,0 +1,370 @@
+"""Small rounds evaluated with Arrow, in the process of the engine.
+
+Answers exactly what a round of the job would, by `tandem.statements.local`, whose meaning is
+proven equal to Spark's, and writes files as the job's tasks do. Whatever it is not sure of, and
+every error of a row, is left to the job: that says it best. One object serves one operation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tandem.delta.datafiles.conform import all_nullable
+from tandem.delta.datafiles.reader import TableFormat, arrow_schema
+from tandem.delta.dv import from_base64
+from tandem.errors import StatementFailed
+from tandem.jobs.formats import InputFile, JobSpec, MergeJob, OutputFile, StatementJob
+from tandem.operations.rounds.port import SmallAnswer
+from tandem.operations.rounds.source_copy import SourceCopy, copied
+from tandem.reconcile.matches import KEPT
+from tandem.reconcile.merge_sources import Sources
+from tandem.spark.runtime.control import output_file, table_format
+from tandem.spark.runtime.row_files import (
+    HIDDEN,
+    INPUT,
+    MATCHES,
+    POSITION,
+    RowFiles,
+    open_input,
+    spellings,
+)
+from tandem.spark.runtime.row_files import Work as WriteWork
+from tandem.statements import tree
+from tandem.statements.local import (
+    LocalMerge,
+    LocalStatement,
+    NeedsSpark,
+    compile_merge,
+    compile_statement,
+)
+from tandem.statements.statement import Statement, parse_statement
+
+if TYPE_CHECKING:
+    from tandem.operations.model import Work
+
+MAX_ROWS = 1_000_000
+"""Rows of a round: about a second of work, a tenth of what a job needs for them."""
+PART_ROWS = 100_000
+PART_BYTES = 32 << 20
+"""Rows and size of the files that are in memory at a time."""
+READ_ROWS = 4_096
+READ_BYTES = 256 << 20
+"""A part that takes more memory is the job's. A file of few bytes may hold gigabytes of one text,
+so it is read in batches of so many rows, and given up in time."""
+
+_RECORD = [pa.field("source_1", pa.int64()), pa.field("source_2", pa.int64())]
+_NOT_HERE = (NeedsSpark, StatementFailed, pa.ArrowException)
+"""Whatever Arrow cannot do with some value (texts of more than 2 GiB in one array), the job can."""
+_NOT_OURS = ("__CHAR_VARCHAR_TYPE_STRING", "__COLLATIONS")
+"""Metadata of columns whose comparisons or checks are Spark's alone."""
+
+
+class ArrowRounds:
+    """`SmallRounds` as they are everywhere but in tests."""
+
+    def __init__(self) -> None:
+        self._of: tuple[str, int, str] | None = None
+        self._evaluator: _Statement | _Merge | None = None
+
+    def understands(self, work: Work) -> bool:
+        return self._current(work) is not None
+
+    def rows(self, work: Work, inputs: Sequence[InputFile]) -> SmallAnswer | None:
+        evaluator = self._current(work)
+        parts = _parts(inputs)
+        if evaluator is None or parts is None:
+            return None
+        try:
+            return _joined([(first, evaluator.rows(part)) for first, part in parts])
+        except _NOT_HERE:
+            return None
+
+    def inserts(self, work: Work, matched: Sources) -> SmallAnswer | None:
+        evaluator = self._current(work)
+        if not isinstance(evaluator, _Merge):
+            return None
+        try:
+            return evaluator.inserts(matched)
+        except _NOT_HERE:
+            return None
+
+    def _current(self, work: Work) -> _Statement | _Merge | None:
+        _, spec = work.frozen
+        copy = copied(work) if isinstance(spec.job, MergeJob) else None
+        which = (spec.operation_id, spec.attempt, "" if copy is None else str(id(copy)))
+        if which != self._of:
+            self._of, self._evaluator = which, _evaluator(work, spec, copy)
+        return self._evaluator
+
+
+def _parts(inputs: Sequence[InputFile]) -> list[tuple[int, Sequence[InputFile]]] | None:
+    """What is evaluated at a time: the number of the first input, and the inputs. None if a round
+    of them is not small, or they are not the table's own files."""
+    rows = [i.rows - (len(from_base64(i.dv)) if i.dv else 0) for i in inputs]
+    large = any(r > PART_ROWS or i.size > PART_BYTES for r, i in zip(rows, inputs, strict=True))
+    outside = any("://" in i.logged_path or i.logged_path.startswith("/") for i in inputs)
+    if large or outside or sum(rows) > MAX_ROWS:
+        return None
+    parts: list[tuple[int, Sequence[InputFile]]] = []
+    first = in_rows = in_bytes = 0
+    for number, (live, input_) in enumerate(zip(rows, inputs, strict=True)):
+        if in_rows + live > PART_ROWS or in_bytes + input_.size > PART_BYTES:
+            parts.append((first, inputs[first:number]))
+            first, in_rows, in_bytes = number, 0, 0
+        in_rows, in_bytes = in_rows + live, in_bytes + input_.size
+    return [*parts, (first, inputs[first:])]
+
+
+def _joined(answers: Sequence[tuple[int, SmallAnswer]]) -> SmallAnswer:
+    """Answers about parts of the inputs as one about all. In each, `input` and `output` count its
+    own files; there are no fresh ones."""
+    if len(answers) == 1:
+        return answers[0][1]
+    outputs: list[OutputFile] = []
+    tables = []
+    for first, answer in answers:
+        found = answer.matches
+        which = pc.add(found["input"], pa.scalar(first, pa.int32()))
+        there = pc.greater_equal(found["output"], 0)
+        shifted = pc.add(found["output"], pa.scalar(len(outputs), pa.int32()))
+        moved = pc.if_else(there, shifted, found["output"])
+        tables.append(found.set_column(0, "input", which).set_column(2, "output", moved))
+        outputs += answer.outputs
+    return SmallAnswer(pa.concat_tables(tables), tuple(outputs))
+
+
+def _evaluator(work: Work, spec: JobSpec, copy: SourceCopy | None) -> _Statement | _Merge | None:
+    if any(text in spec.table.schema_string for text in _NOT_OURS):
+        return None
+    files = _Files(work, spec)
+    if isinstance(spec.job, StatementJob):
+        statement = parse_statement(
+            spec.job.where,
+            dict(spec.job.set) or None,
+            spec.table.schema_string,
+            partition_columns=spec.table.partition_columns,
+            resource=work.identity.display,
+            field="job.json",
+        )
+        compiled = compile_statement(statement)
+        return None if compiled is None else _Statement(files, statement, compiled)
+    if copy is None or not copy.whole:
+        return None
+    merge = compile_merge(copy.statement)
+    return None if merge is None else _Merge(files, copy, merge)
+
+
+@dataclass(frozen=True)
+class _Files:
+    """Data files of the table: those that are read, and those of the attempt that are written."""
+
+    work: Work
+    spec: JobSpec
+
+    @cached_property
+    def format(self) -> TableFormat:
+        table = table_format(self.spec.table)
+        # What must not be null is checked when it is written, as in the job.
+        return replace(table, schema=all_nullable(table.schema))
+
+    def read(self, inputs: Sequence[InputFile], columns: Sequence[str]) -> pa.Table:
+        """Live rows, with where they are. Raises: NeedsSpark if they take too much memory;
+        DataFileMissing, StorageError, CountMismatch."""
+        batches: list[pa.RecordBatch] = []
+        size = 0
+        for number, input_ in enumerate(inputs):
+            for batch in self._batches(number, input_, columns):
+                batches.append(batch)
+                size += batch.nbytes
+                if size > READ_BYTES:
+                    raise NeedsSpark(f"{input_.logged_path}: more than {READ_BYTES} bytes of rows")
+        hidden = [pa.field(INPUT, pa.int32()), pa.field(POSITION, pa.int64())]
+        empty = pa.schema([*arrow_schema(self.format, columns), *hidden]).empty_table()
+        return pa.Table.from_batches(batches) if batches else empty
+
+    def _batches(
+        self, number: int, input_: InputFile, columns: Sequence[str]
+    ) -> Iterator[pa.RecordBatch]:
+        with open_input(self.work.table.store, self.format, input_, columns) as reader:
+            for batch in reader.batches(
+                dead=from_base64(input_.dv) if input_.dv else None,
+                positions=POSITION,
+                batch_rows=READ_ROWS,
+            ):
+                which = pa.repeat(pa.scalar(number, pa.int32()), batch.num_rows)
+                arrays = [*(batch.column(n) for n in columns), which, batch.column(POSITION)]
+                yield pa.RecordBatch.from_arrays(arrays, names=[*columns, *HIDDEN])
+
+    def write(
+        self, rows: pa.Table, inputs: Sequence[InputFile] = (), *, fresh: bool = False
+    ) -> tuple[list[OutputFile], pa.Table]:
+        """Rows with all columns of the table as new files, and where each landed. `inputs` are
+        the files that they come from. Raises: StatementFailed, StorageError."""
+        if not rows.num_rows:
+            return [], MATCHES.empty_table()
+        job = self.spec.job
+        assert isinstance(job, StatementJob | MergeJob)
+        to = WriteWork(
+            table=self.spec.table,
+            data_prefix=self.spec.data_prefix,
+            target_file_size=job.target_file_size,
+            spellings=spellings(
+                self.spec.table,
+                inputs,
+                [name.lower() for name in job.set] if isinstance(job, StatementJob) else (),
+            ),
+        )
+        writer = RowFiles(self.work.table.store, to, tuple(rows.column_names))
+        written = writer.write_all(rows.combine_chunks().to_batches())
+        outputs = [output_file(f) for f in written.files]
+        if fresh:
+            outputs = [output.model_copy(update={"fresh": True}) for output in outputs]
+        return outputs, written.matches
+
+
+@dataclass(frozen=True)
+class _Statement:
+    files: _Files
+    statement: Statement
+    local: LocalStatement
+
+    def rows(self, inputs: Sequence[InputFile]) -> SmallAnswer:
+        """Raises: NeedsSpark, StatementFailed; DataFileMissing, StorageError."""
+        table = self.files.read(inputs, self._columns)
+        data = table.drop_columns(list(HIDDEN))
+        found = self.local.evaluate(data)
+        places = table.select(list(HIDDEN)).take(found.matched)
+        if found.written is None:
+            return SmallAnswer(_sorted(_deleted(places)))
+        rows = found.written
+        for name in HIDDEN:
+            rows = rows.append_column(name, places[name])
+        outputs, matches = self.files.write(rows, inputs)
+        return SmallAnswer(_sorted(matches), tuple(outputs))
+
+    @cached_property
+    def _columns(self) -> list[str]:
+        names = list(self.files.format.schema.names)
+        if self.local.assignments:
+            return names
+        where = self.statement.where
+        read = set() if where is None else _roots(where)
+        # A batch without columns would not know how many rows it has.
+        return [name for name in names if name in read] or names[:1]
+
+
+@dataclass(frozen=True)
+class _Merge:
+    files: _Files
+    copy: SourceCopy
+    local: LocalMerge
+
+    def rows(self, inputs: Sequence[InputFile]) -> SmallAnswer:
+        """Raises: NeedsSpark, StatementFailed; DataFileMissing, StorageError."""
+        if self.copy.statement.records_matches and not self.copy.identified:
+            raise NeedsSpark("source rows have no identity")
+        names = list(self.files.format.schema.names)
+        table = self.files.read(inputs, names)
+        target = table.select(names)
+        found = self.local.match(target, self.copy.rows)
+        if len(np.unique(found.target)) < len(found.target):
+            raise NeedsSpark("several rows of the source match one row of the table")
+        # For each row of the table its source row, -1 for none, and the clause that applies.
+        sources = np.full(table.num_rows, -1, dtype=np.int64)
+        sources[found.target] = found.source
+        clauses = np.full(table.num_rows, -1, dtype=np.int64)
+        pairs = self.local.pairs(target, self.copy.rows, found)
+        clauses[found.target] = self.local.applying("Matched", pairs)
+        alone = np.flatnonzero(sources < 0)
+        left = self.local.alone(target, alone, "NotMatchedBySource")
+        clauses[alone] = self.local.applying("NotMatchedBySource", left)
+        updated, deleted = [], []
+        for clause in self.local.clauses:
+            places = np.flatnonzero(clauses == clause.number)
+            if not len(places):
+                continue
+            if clause.action == "Delete":
+                deleted.append(places)
+                continue
+            if clause.when == "Matched":
+                chosen = found.take(np.flatnonzero(clauses[found.target] == clause.number))
+                rows, places = self.local.pairs(target, self.copy.rows, chosen), chosen.target
+            else:
+                rows = self.local.alone(target, places, clause.when)
+            written = clause.written(rows, target, places)
+            for name in HIDDEN:
+                written = written.append_column(name, table[name].take(pa.array(places)))
+            updated.append(written)
+        after = pa.concat_tables(updated) if updated else table.slice(0, 0)
+        outputs, matches = self.files.write(after, inputs)
+        parts = [matches]
+        hidden = table.select(list(HIDDEN))
+        parts += [_deleted(hidden.take(pa.array(places))) for places in deleted]
+        if self.copy.statement.records_matches:
+            stays = np.flatnonzero((clauses < 0) & (sources >= 0))
+            parts.append(_deleted(hidden.take(pa.array(stays)), output=KEPT))
+        answer = _sorted(pa.concat_tables(parts))
+        if self.copy.statement.records_matches:
+            answer = self._recorded(answer, hidden, sources)
+        return SmallAnswer(answer, tuple(outputs))
+
+    def _recorded(self, answer: pa.Table, hidden: pa.Table, sources: Any) -> pa.Table:
+        """With the identity of the source row that each row matched, null for none."""
+        order = np.lexsort((hidden[POSITION].to_numpy(), hidden[INPUT].to_numpy()))
+        places = hidden.take(pa.array(order))
+        told = _positions_in(places, answer)
+        matched = sources[order][told]
+        ids = self.copy.identities[np.maximum(matched, 0)] if len(self.copy.rows) else None
+        for number, field in enumerate(_RECORD):
+            values = np.zeros(len(matched), np.int64) if ids is None else ids[:, number]
+            answer = answer.append_column(field, pa.array(values, mask=matched < 0))
+        return answer
+
+    def inserts(self, matched: Sources) -> SmallAnswer:
+        """Raises: NeedsSpark, StatementFailed; StorageError."""
+        if not (self.copy.statement.records_matches and self.copy.identified):
+            raise NeedsSpark("source rows have no identity")
+        known = set(map(tuple, matched.tolist()))
+        ids = self.copy.identities.tolist()
+        missing = np.array([n for n, id_ in enumerate(ids) if tuple(id_) not in known], np.int64)
+        rows = self.local.alone(self.copy.rows, missing, "NotMatched")
+        clauses = self.local.applying("NotMatched", rows)
+        empty = arrow_schema(self.files.format).empty_table()
+        written = []
+        for clause in self.local.when("NotMatched"):
+            chosen = missing[clauses == clause.number]
+            if len(chosen):
+                alone = self.local.alone(self.copy.rows, chosen, "NotMatched")
+                written.append(clause.written(alone, empty, chosen))
+        outputs = self.files.write(pa.concat_tables(written), fresh=True)[0] if written else []
+        return SmallAnswer(MATCHES.empty_table(), tuple(outputs))
+
+
+def _roots(where: tree.Expr) -> set[str]:
+    return {node.parts[0] for node in tree.walk(where) if isinstance(node, tree.ColumnRef)}
+
+
+def _deleted(places: pa.Table, *, output: int | None = None) -> pa.Table:
+    """Matches of rows that become nothing (no `output`), or stay as they are."""
+    which = pa.repeat(pa.scalar(output, pa.int32()), len(places))
+    nowhere = pa.nulls(len(places), pa.int64())
+    return pa.table([places[INPUT], places[POSITION], which, nowhere], schema=MATCHES)
+
+
+def _sorted(matches: pa.Table) -> pa.Table:
+    return matches.sort_by([("input", "ascending"), ("position", "ascending")])
+
+
+def _positions_in(places: pa.Table, matches: pa.Table) -> Any:
+    """Where in `places`, sorted by input and position, each of the matches is."""
+    width = np.int64(1 + (pc.max(places[POSITION]).as_py() or 0))
+    ours = places[INPUT].to_numpy().astype(np.int64) * width + places[POSITION].to_numpy()
+    theirs = matches["input"].to_numpy().astype(np.int64) * width + matches["position"].to_numpy()
+    return np.searchsorted(ours, theirs)

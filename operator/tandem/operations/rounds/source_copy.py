@@ -1,0 +1,139 @@
+"""A merge's source as its job copied it: what the engine needs to prune files and for small rounds.
+
+The job copies a source of few rows whole (the columns that the merge reads, and the identity of
+each row), and of a larger one the least and the greatest key. The engine has neither credentials
+for the source nor Spark's readers; with the copy it needs none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tandem.errors import ManifestInvalid
+from tandem.jobs.formats import SOURCE_IDS, SOURCE_IS_WHOLE, SOURCE_SCHEMA, MergeJob, SidecarRef
+from tandem.operations.attempt.sidecars import read_sidecar
+from tandem.reconcile.merge_sources import Sources
+from tandem.statements import tree
+from tandem.statements.merge import SOURCE, TABLE, Merge, parse_merge
+from tandem.statements.prune import Keys
+from tandem.statements.types import Schema
+
+if TYPE_CHECKING:
+    from tandem.operations.model import Work
+
+_KEY_TYPES = frozenset(
+    {
+        "byte",
+        "short",
+        "integer",
+        "long",
+        "string",
+        "date",
+        "timestamp",
+        "timestamp_ntz",
+        "decimal",
+    }
+)
+"""Types whose values Python orders as Spark does. A float may be NaN, which no bound covers."""
+
+
+@dataclass(frozen=True)
+class SourceCopy:
+    """`rows` have the columns that the merge reads; with `whole` all rows, else the least and the
+    greatest value of each column. `statement` is the merge, with the source's columns known."""
+
+    rows: pa.Table
+    whole: bool
+    statement: Merge
+
+    @cached_property
+    def identities(self) -> Sources:
+        """Of each row, as matches record it; shape (rows, 2). None was taken where the merge
+        needs none."""
+        return np.stack([self.rows[name].to_numpy() for name in SOURCE_IDS], axis=1)
+
+    @property
+    def identified(self) -> bool:
+        return self.whole and set(SOURCE_IDS) <= set(self.rows.column_names)
+
+    @cached_property
+    def keys(self) -> tuple[Keys, ...]:
+        """Of each column that must equal one of the source, the values that occur there."""
+        found = []
+        for ours, theirs in equal_columns(self.statement.on):
+            values = _values(self.rows[theirs.parts[1]], theirs.type.name)
+            if values is not None:
+                found.append(Keys(ours.parts, ours.type, values, complete=self.whole))
+        return tuple(found)
+
+
+def copied(work: Work, before: int | None = None) -> SourceCopy | None:
+    """The copy of the newest result that has one; of those of the rounds before `before`, if
+    given. Raises: ManifestInvalid."""
+    for round_ in sorted(work.results, reverse=True):
+        ref = work.results[round_].source
+        if ref is not None and (before is None or round_ < before):
+            if ref.path not in work.sources:
+                work.sources[ref.path] = _load(work, ref)
+            return work.sources[ref.path]
+    return None
+
+
+def _load(work: Work, ref: SidecarRef) -> SourceCopy:
+    _, spec = work.frozen
+    assert isinstance(spec.job, MergeJob)
+    try:
+        with pa.ipc.open_file(pa.BufferReader(read_sidecar(work.table.store, ref))) as reader:
+            rows = reader.read_all()
+        told = rows.schema.metadata or {}
+        columns = Schema.from_json(told[SOURCE_SCHEMA].decode())
+        whole = told[SOURCE_IS_WHOLE] == b"true"
+    except (pa.ArrowInvalid, KeyError, ValueError) as error:
+        raise ManifestInvalid(
+            "the copy of the source cannot be read",
+            resource=ref.path,
+            found=f"{type(error).__name__}: {error}"[:300],
+            expected="an Arrow file with the source's schema",
+        ) from error
+    statement = parse_merge(
+        spec.job.on,
+        spec.job.clauses,
+        Schema.from_json(spec.table.schema_string, spec.table.partition_columns),
+        columns,
+        resource=work.identity.display,
+    )
+    return SourceCopy(rows, whole, statement)
+
+
+def equal_columns(on: tree.Expr) -> Iterator[tuple[tree.ColumnRef, tree.ColumnRef]]:
+    """Columns of the table and of the source, of one type, that `on` requires to be equal."""
+    if isinstance(on, tree.Logical) and on.op == "AND":
+        for operand in on.operands:
+            yield from equal_columns(operand)
+    elif isinstance(on, tree.Binary) and on.op == "=":
+        sides = {
+            side.parts[0]: side
+            for side in (on.left, on.right)
+            if isinstance(side, tree.ColumnRef) and len(side.parts) == 2
+        }
+        if sides.keys() == {TABLE, SOURCE}:
+            ours, theirs = sides[TABLE], sides[SOURCE]
+            if ours.type == theirs.type and ours.type.name in _KEY_TYPES:
+                yield ours, theirs
+
+
+def _values(column: Any, type_: str) -> tuple[Any, ...] | None:
+    """Distinct values but NULL, which equals nothing, ascending; None where Python has no such
+    values (years beyond 9999)."""
+    try:
+        found = pc.unique(column.drop_null()).to_pylist()
+    except (ValueError, OverflowError):
+        return None
+    return tuple(sorted(value.encode() for value in found) if type_ == "string" else sorted(found))

@@ -1,0 +1,290 @@
+"""`tandem run` and `tandem plan` as functions: order resources, run them, report all.
+
+A `LakeTable` comes before what refers to it, `dependsOn` orders the rest, everything else
+starts together, a thread each.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from tandem.errors import InvalidSpec, Reason, TandemError
+from tandem.operations.execute import Drive, finish, open_session
+from tandem.operations.machine.events import Ask
+from tandem.operations.model import Table
+from tandem.operations.ports import Ports, SystemClock
+from tandem.operations.report.status import conditions
+from tandem.operations.session.session import Session
+from tandem.operations.tables import adopt as tables
+from tandem.operations.tables import auto_compaction
+from tandem.spec.resources import AnyResource, LakeTable, Operation, require_built
+from tandem.spec.status import OperationStatus, Phase, TableStatus
+
+Key = tuple[str, str, str]
+Status = OperationStatus | TableStatus
+GOOD_ENDS = frozenset({Phase.SUCCEEDED, Phase.SUPERSEDED})
+_GLANCE_S = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A resource with its final status."""
+
+    resource: AnyResource
+    status: Status
+
+    def manifest(self) -> dict[str, Any]:
+        """As `-o json` prints it."""
+        return {**self.resource.manifest(), "status": self.status.manifest()}
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """`parallel` operations at once, 0 for no limit. Without `ports`: this machine's clock and
+    processes, locks inside this process, jobs by local Spark. `open_table` is how a LakeTable
+    becomes a `Table`."""
+
+    ports: Ports | None = None
+    parallel: int = 0
+    again: bool = False
+    plan_only: bool = False
+    poll_ms: int = 300
+    allowed_prefixes: tuple[str, ...] = ()
+    environ: Mapping[str, str] | None = None
+    probe: bool = True
+    open_table: Callable[..., Table] = tables.open_table
+    drive: Drive = field(default_factory=Drive)
+
+
+Observer = Callable[[AnyResource, Status], None]
+
+
+def run(
+    resources: Sequence[AnyResource],
+    options: RunOptions | None = None,
+    *,
+    observer: Observer | None = None,
+    cancel: threading.Event | None = None,
+) -> list[Outcome]:
+    """Run resources to their ends; outcomes in the order given.
+
+    Args:
+        observer: called from any thread whenever a status changes.
+        cancel: once set, operations are asked to stop; they give up what has not committed, and
+            are reported. A KeyboardInterrupt in the calling thread is raised at once instead:
+            what runs is then left as a kill would leave it.
+
+    Raises: InvalidSpec before anything starts (circular `dependsOn`, kinds not built yet).
+    """
+    return _Runner(resources, options or RunOptions(), observer, cancel).run()
+
+
+def plan(
+    resources: Sequence[AnyResource],
+    options: RunOptions | None = None,
+    *,
+    observer: Observer | None = None,
+) -> list[Outcome]:
+    """What `run` would do. Changes nothing."""
+    return run(resources, replace(options or RunOptions(), plan_only=True), observer=observer)
+
+
+def local_ports() -> Ports:
+    """This machine, this process, local Spark."""
+    from tandem.spark.launch.local import LocalRunner  # starts nothing, but imports much
+
+    return Ports(jobs=LocalRunner())
+
+
+class _Runner:
+    def __init__(
+        self,
+        resources: Sequence[AnyResource],
+        options: RunOptions,
+        observer: Observer | None,
+        cancel: threading.Event | None,
+    ) -> None:
+        require_built(list(resources))
+        self._resources = {r.key: r for r in resources}
+        self._options = options
+        self._ports = options.ports or local_ports()
+        self._observer = observer
+        self._cancel = cancel or threading.Event()
+        self._needs = {r.key: self._needs_of(r) for r in resources}
+        _refuse_circles(self._needs)
+        self._outcomes: dict[Key, Outcome] = {}
+        self._tables: dict[Key, Table] = {}
+        self._absent: set[Key] = set()
+        self._sessions: dict[Key, Session] = {}
+        self._lock = threading.Lock()
+        self._stopping = False
+
+    def run(self) -> list[Outcome]:
+        waiting = list(self._resources)
+        running: dict[Future[Outcome], Key] = {}
+        threads = self._options.parallel or max(1, len(waiting))
+        pool = ThreadPoolExecutor(threads, thread_name_prefix="operation")
+        try:
+            while waiting or running:
+                if self._cancel.is_set() and not self._stopping:
+                    self._stop()
+                self._start_ready(pool, waiting, running)
+                done, _ = wait(running, timeout=_GLANCE_S, return_when=FIRST_COMPLETED)
+                for future in done:
+                    self._outcomes[running.pop(future)] = future.result()
+        except BaseException:
+            self._stop()
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+        pool.shutdown()
+        return [self._outcomes[key] for key in self._resources]
+
+    def _start_ready(
+        self,
+        pool: ThreadPoolExecutor,
+        waiting: list[Key],
+        running: dict[Future[Outcome], Key],
+    ) -> None:
+        for key in list(waiting):
+            needs = self._needs[key]
+            if any(need not in self._outcomes for need in needs) and not self._stopping:
+                continue
+            waiting.remove(key)
+            resource = self._resources[key]
+            bad = [n for n in needs if not self._ended_well(n)]
+            if self._stopping:
+                self._outcomes[key] = _failed(
+                    resource, Reason.INTERRUPTED, "interrupted before it started"
+                )
+            elif bad and not self._options.plan_only:
+                message = f"not started, since {_named(bad[0])} did not end well"
+                self._outcomes[key] = _failed(resource, Reason.WAITING_FOR_DEPENDENCY, message)
+            elif bad and bad[0][0] == LakeTable.kind_name:
+                message = f"not planned, since {_named(bad[0])} cannot be read"
+                self._outcomes[key] = _failed(resource, Reason.WAITING_FOR_DEPENDENCY, message)
+            else:
+                running[pool.submit(self._run_one, resource)] = key
+
+    def _ended_well(self, key: Key) -> bool:
+        outcome = self._outcomes.get(key)
+        return outcome is not None and outcome.status.phase in GOOD_ENDS
+
+    def _stop(self) -> None:
+        with self._lock:
+            self._stopping = True
+            for session in self._sessions.values():
+                session.ask(Ask.INTERRUPT)
+
+    def _run_one(self, resource: AnyResource) -> Outcome:
+        try:
+            if isinstance(resource, LakeTable):
+                return self._run_table(resource)
+            return self._run_operation(resource)
+        except TandemError as error:
+            return _failed(resource, error.reason, str(error))
+
+    def _run_table(self, resource: LakeTable) -> Outcome:
+        options, ports = self._options, self._ports
+        table = options.open_table(
+            resource, allowed_prefixes=options.allowed_prefixes, environ=options.environ
+        )
+        if options.plan_only:
+            adopted = tables.foresee(table)
+        else:
+            adopted = tables.adopt(table, ports.clock, ports.nonces, probe=options.probe)
+        with self._lock:
+            self._tables[resource.key] = table
+            if adopted.snapshot is None:
+                self._absent.add(resource.key)
+        now_ms = ports.clock.now_ms()
+        status = tables.status_of_table(table, adopted, now_ms=now_ms)
+        if options.plan_only and adopted.snapshot is not None:
+            coming = auto_compaction.foreseen(resource, adopted.snapshot, now_ms)
+            status = status.model_copy(update={"next_compaction": coming})
+        self._report(resource, status)
+        return Outcome(resource, status)
+
+    def _run_operation(self, resource: Operation) -> Outcome:
+        table_key = (LakeTable.kind_name, resource.namespace, resource.spec.table_ref.name)
+        if table_key in self._absent:
+            message = "the table would be created first; there is nothing to plan on yet"
+            return Outcome(resource, _ended(resource, Phase.PENDING, Reason.PENDING, message))
+        options = self._options
+        drive = replace(
+            options.drive,
+            again=options.again,
+            plan_only=options.plan_only,
+            poll_ms=options.poll_ms,
+        )
+        session = open_session(
+            resource,
+            self._tables[table_key],
+            self._ports,
+            drive,
+            on_status=lambda status: self._report(resource, status),
+        )
+        with self._lock:
+            self._sessions[resource.key] = session
+            if self._stopping:
+                session.ask(Ask.INTERRUPT)
+        try:
+            return Outcome(resource, finish(session, resource, self._ports))
+        finally:
+            with self._lock:
+                del self._sessions[resource.key]
+
+    def _report(self, resource: AnyResource, status: Status) -> None:
+        if self._observer is not None:
+            self._observer(resource, status)
+
+    def _needs_of(self, resource: AnyResource) -> tuple[Key, ...]:
+        if isinstance(resource, LakeTable):
+            return ()
+        space = resource.namespace
+        needs = [(LakeTable.kind_name, space, resource.spec.table_ref.name)]
+        needs += [(d.kind.value, space, d.name) for d in resource.spec.depends_on]
+        for need in needs:
+            if need not in self._resources:
+                raise InvalidSpec(
+                    "refers to a resource that is not part of this run",
+                    resource=resource.id,
+                    field="spec.tableRef" if need is needs[0] else "spec.dependsOn",
+                    found=_named(need),
+                )
+        return tuple(needs)
+
+
+def _refuse_circles(needs: Mapping[Key, tuple[Key, ...]]) -> None:
+    done: set[Key] = set()
+    while len(done) < len(needs):
+        ready = {key for key, before in needs.items() if key not in done and done >= set(before)}
+        if not ready:
+            stuck = sorted(needs.keys() - done)
+            raise InvalidSpec(
+                "these resources wait for each other",
+                resource=_named(stuck[0]),
+                field="spec.dependsOn",
+                found=", ".join(map(_named, stuck)),
+                expected="no circle",
+            )
+        done |= ready
+
+
+def _named(key: Key) -> str:
+    return f"{key[0]}/{key[2]}"
+
+
+def _failed(resource: AnyResource, reason: Reason, message: str) -> Outcome:
+    return Outcome(resource, _ended(resource, Phase.FAILED, reason, message))
+
+
+def _ended(resource: AnyResource, phase: Phase, reason: Reason, message: str) -> Status:
+    generation = resource.metadata.generation
+    found = conditions(phase, reason, message, generation, now_ms=SystemClock().now_ms())
+    if isinstance(resource, LakeTable):
+        return TableStatus(observed_generation=generation, phase=phase, conditions=found)
+    return OperationStatus(observed_generation=generation, phase=phase, conditions=found)

@@ -1,0 +1,188 @@
+"""From a change set to a commit: deletion vectors, tags, statistics, the two kinds of `txn`.
+
+Also the reverse: finding the commit of a success again, and what it came to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from pydantic import ValidationError
+from pyroaring import BitMap64
+
+from tandem.delta import dv
+from tandem.delta.actions import Action, AddFile, Commit, DeletionVector, Txn
+from tandem.delta.log.commit import commit_info, remove_of
+from tandem.delta.log.delta_log import DeltaLog
+from tandem.delta.log.snapshot import Snapshot
+from tandem.delta.stats import loosen
+from tandem.operations.attempt import paths
+from tandem.operations.model import ChangeSet, OutputFileChange, Vectors, Work
+from tandem.spec.status import OperationResult
+from tandem.storage.store import Store
+
+
+def write_vectors(store: Store, folder: str, change: ChangeSet, known: Vectors) -> Vectors:
+    """The deletion vectors of a change set by logged path, the fresh ones in one file below
+    `folder`. Of `known`, written in an earlier round, those that still hold are kept.
+
+    None lies inline, however small: Spark's vacuum fails on a table with one
+    (docs/decisions/0087)."""
+    vectors: dict[str, tuple[BitMap64, DeletionVector]] = {}
+    fresh: list[tuple[str, BitMap64]] = []
+    for file in (*change.outputs, *change.marked):
+        path, rows = file.add.logged_path, file.dead
+        if not rows:
+            continue
+        there = known.get(path)
+        if there is not None and there[0] == rows:
+            vectors[path] = there
+        else:
+            fresh.append((path, rows))
+    written = dv.write_file(store, folder, [rows for _, rows in fresh])
+    for (path, rows), vector in zip(fresh, written, strict=True):
+        vectors[path] = (rows, vector)
+    return vectors
+
+
+def adds_of(change: ChangeSet, vectors: Vectors) -> Mapping[str, AddFile]:
+    """The adds of a change set, with their deletion vectors, by logged path."""
+    found = {}
+    for file in (*change.outputs, *change.marked):
+        _, vector = vectors.get(file.add.logged_path, (None, None))
+        found[file.add.logged_path] = _with_vector(file, vector)
+    return found
+
+
+def _with_vector(file: OutputFileChange, vector: DeletionVector | None) -> AddFile:
+    if vector is None:
+        return replace(file.add, deletion_vector=None)
+    # Demanded by the protocol of every add with a vector; bounds are wide from now on.
+    return replace(file.add, deletion_vector=vector, stats=loosen(file.add.stats, file.rows))
+
+
+def actions(work: Work, attempt: int, fencing: int) -> list[Action]:
+    """The commit of `work.change` on top of `work.snapshot`, `commitInfo` first."""
+    change = work.change
+    assert change is not None
+    plan, _ = work.frozen
+    result = result_of(work, version=work.snapshot.version + 1)
+    tandem = {
+        "operation": work.identity.operation_id,
+        "attempt": attempt,
+        "kind": work.identity.kind,
+        "resource": f"{work.identity.namespace}/{work.identity.display}",
+        "readVersion": plan.read_version,
+        "result": result.manifest(),
+        **({"fencing": fencing} if fencing else {}),
+        **change.details,
+    }
+    info = commit_info(
+        change.operation,
+        change.parameters,
+        now_ms=work.now_ms,
+        previous=work.snapshot,
+        blind_append=change.blind_append,
+        isolation=change.isolation,
+        tandem=tandem,
+    )
+    found: list[Action] = [info, Txn(paths.success_app(work.identity.operation_id), attempt,
+                                     work.now_ms)]  # fmt: skip
+    if change.numbers is not None and change.numbers.highest >= 0:
+        found.append(change.numbers.txn(work.now_ms))
+    gone = [*change.removes, *(file.add for file in change.marked)]
+    found += (
+        remove_of(add, deletion_ms=work.now_ms, data_change=change.data_change) for add in gone
+    )
+    found += (replace(a, data_change=change.data_change) for a in work.sidecars.values())
+    return found
+
+
+def abandonment(work: Work, attempt: int, *, closes: bool) -> list[Action]:
+    """A commit without data that declares all attempts up to `attempt` dead; one that `closes`
+    the operation, those to come as well."""
+    info = commit_info(
+        "ABANDON",
+        {"attempt": str(attempt)},
+        now_ms=work.now_ms,
+        previous=work.snapshot,
+        blind_append=True,
+        tandem={
+            "operation": work.identity.operation_id,
+            "kind": work.identity.kind,
+            "resource": f"{work.identity.namespace}/{work.identity.display}",
+            "abandoned": attempt,
+        },
+    )
+    operation_id = work.identity.operation_id
+    found: list[Action] = [info, Txn(paths.abandoned_app(operation_id), attempt, work.now_ms)]
+    if closes:
+        found.append(Txn(paths.closed_app(operation_id), attempt, work.now_ms))
+    return found
+
+
+def result_of(work: Work, version: int) -> OperationResult:
+    """What the operation did, for its status, if the change set is committed as `version`."""
+    change = work.change
+    assert change is not None
+    return OperationResult(
+        version=version,
+        files_added=len(change.outputs),
+        files_removed=len(change.removes),
+        bytes_added=sum(f.add.size for f in change.outputs),
+        bytes_removed=sum(add.size for add in change.removes),
+        rows_affected=change.rows,
+        segments=change.segments or None,
+        reconciled=change.reconciled,
+        summary=change.summary or None,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Stops:
+    """What in a version keeps attempts of an operation from committing after it: the attempt
+    that succeeded and the highest abandoned one (0 for none), and whether it is closed."""
+
+    succeeded: int = 0
+    abandoned: int = 0
+    closed: bool = False
+
+    def forbid(self, attempt: int) -> bool:
+        return self.succeeded > 0 or self.closed or self.abandoned >= attempt
+
+
+def stops(snapshot: Snapshot, operation_id: str) -> Stops:
+    """The stops that a version shows."""
+    succeeded = snapshot.txns.get(paths.success_app(operation_id))
+    abandoned = snapshot.txns.get(paths.abandoned_app(operation_id))
+    return Stops(
+        succeeded.version if succeeded else 0,
+        abandoned.version if abandoned else 0,
+        paths.closed_app(operation_id) in snapshot.txns,
+    )
+
+
+def find(log: DeltaLog, operation_id: str, latest: int) -> Commit | None:
+    """The commit of a success that the log shows, looked for backwards from `latest`; None if
+    log clean-up has removed it."""
+    app = paths.success_app(operation_id)
+    for version in range(latest, -1, -1):
+        commit = log.commit(version)
+        if commit is None:
+            return None
+        if any(isinstance(a, Txn) and a.app_id == app for a in commit.actions):
+            return commit
+    return None
+
+
+def result_in(commit: Commit | None) -> OperationResult:
+    """The result that a commit of ours carries, with the version that it really became."""
+    if commit is None:
+        return OperationResult()
+    body = commit.info.body.get("tandem") if commit.info else None
+    try:
+        result = OperationResult.model_validate((body or {}).get("result") or {})
+    except (ValidationError, AttributeError):
+        result = OperationResult()
+    return result.model_copy(update={"version": commit.version})

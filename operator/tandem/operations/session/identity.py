@@ -1,0 +1,100 @@
+"""Which operation a resource is: its id, and which of its runs (`--again`) is meant."""
+
+from __future__ import annotations
+
+from tandem.delta.log.snapshot import Snapshot
+from tandem.errors import ObjectNotFound
+from tandem.operations.attempt import paths, records
+from tandem.operations.attempt.records import OperationRecord, ResultRecord
+from tandem.operations.model import Identity, Table
+from tandem.operations.session import commit_actions, recovery
+from tandem.spec.identity import canonical_spec, spec_hash
+from tandem.spec.resources import Operation
+from tandem.spec.status import Phase
+
+
+def identify(
+    resource: Operation,
+    table: Table,
+    snapshot: Snapshot,
+    *,
+    again: bool,
+    only_failed: bool = False,
+) -> Identity:
+    """The latest run of a resource; with `again` a new one, unless the latest is unfinished
+    (that one is then taken up: a killed `--again` is not forgotten). With `only_failed` there
+    is no new one after a success, either, whatever is asked for.
+
+    What was done to another table at this location, which is gone, is no run of this one: a
+    new one is begun, whatever is asked for (docs/decisions/0089).
+
+    Raises: ManifestInvalid, StorageError.
+    """
+    hash_ = spec_hash(resource)
+
+    def at(run: int) -> Identity:
+        return Identity(
+            operation_id=paths.operation_id(
+                resource.namespace, resource.kind_name, resource.name, hash_, run
+            ),
+            kind=resource.kind_name,
+            namespace=resource.namespace,
+            name=resource.name,
+            spec_hash=hash_,
+            spec=canonical_spec(resource),
+            run=run,
+        )
+
+    run = 1
+    while _began(table, snapshot, at(run + 1).operation_id):
+        run += 1
+    latest = at(run)
+    if _of_another_table(table, snapshot, latest.operation_id):
+        return at(run + 1)
+    over = _failed if only_failed else _finished
+    if again and over(table, snapshot, latest.operation_id):
+        return at(run + 1)
+    return latest
+
+
+def _began(table: Table, snapshot: Snapshot, operation_id: str) -> bool:
+    """The log tells of it for longer than its record is kept."""
+    in_log = commit_actions.stops(snapshot, operation_id) != commit_actions.Stops()
+    return in_log or _exists(table, paths.identity(operation_id))
+
+
+def _finished(table: Table, snapshot: Snapshot, operation_id: str) -> bool:
+    stops = commit_actions.stops(snapshot, operation_id)
+    if stops.succeeded > 0 or stops.closed or _exists(table, paths.result(operation_id)):
+        return True
+    return recovery.last_unbegun(table.store, operation_id) is not None
+
+
+def _failed(table: Table, snapshot: Snapshot, operation_id: str) -> bool:
+    """Without the record, a log that is closed says no more than that there was no success."""
+    stops = commit_actions.stops(snapshot, operation_id)
+    if stops.succeeded:
+        return False
+    path = paths.result(operation_id)
+    record = records.load(table.store, path, ResultRecord, operation_id=operation_id)
+    if record is not None:
+        return record.phase == Phase.FAILED
+    told = recovery.last_unbegun(table.store, operation_id)
+    return stops.closed if told is None else told.phase is Phase.FAILED
+
+
+def _of_another_table(table: Table, snapshot: Snapshot, operation_id: str) -> bool:
+    """What this log tells of is of this table, even where its id was changed."""
+    if commit_actions.stops(snapshot, operation_id) != commit_actions.Stops():
+        return False
+    path = paths.identity(operation_id)
+    record = records.load(table.store, path, OperationRecord, operation_id=operation_id)
+    return record is not None and record.table_id not in ("", snapshot.metadata.id)
+
+
+def _exists(table: Table, path: str) -> bool:
+    try:
+        table.store.head(path)
+    except ObjectNotFound:
+        return False
+    return True

@@ -1,0 +1,261 @@
+"""The engine's side of a job: freeze its plan, start it, watch it, believe its result.
+
+The truth about success is the result file; what the runner says only tells when to stop
+waiting for it.
+"""
+
+from __future__ import annotations
+
+import math
+
+from tandem.errors import (
+    AlreadyExists,
+    ManifestInvalid,
+    ObjectNotFound,
+    OutputMissing,
+    Reason,
+)
+from tandem.jobs.formats import (
+    JobFailure,
+    JobProgress,
+    JobResult,
+    JobSpec,
+    RewriteJob,
+    RoundRequest,
+)
+from tandem.jobs.formats import Table as JobTable
+from tandem.jobs.runner import JobPhase, JobRequest, JobRunner
+from tandem.operations.attempt import paths, records
+from tandem.operations.attempt.records import PlanRecord, ProtocolRecord
+from tandem.operations.machine.events import Event, JobLost, JobRunning, RoundDone
+from tandem.operations.model import ChangeSet, Pace, Work
+from tandem.operations.report.status import spoken
+from tandem.spec.status import Progress
+from tandem.storage.store import Store
+
+LOOK_EVERY = 20
+"""Of how many polls one looks whether another session has ended the attempt."""
+_TELLING = 20
+"""A pace is told from the twentieth part of the whole on."""
+_LOST = frozenset({JobPhase.ENDED, JobPhase.FAILED, JobPhase.UNKNOWN})
+
+
+def persist(work: Work, attempt: int) -> None:
+    """Write plan.json and job.json. From here on the inputs are frozen, and pinned."""
+    planned = work.planned
+    assert planned is not None
+    assert planned.job is not None
+    operation_id = work.identity.operation_id
+    snapshot = work.snapshot
+    plan = PlanRecord.model_validate(
+        {
+            "operation_id": operation_id,
+            "attempt": attempt,
+            "kind": work.identity.kind,
+            "read_version": snapshot.version,
+            "table_id": snapshot.metadata.id,
+            "protocol": ProtocolRecord(
+                min_reader=snapshot.protocol.min_reader,
+                min_writer=snapshot.protocol.min_writer,
+                reader_features=tuple(sorted(snapshot.protocol.reader_features)),
+                writer_features=tuple(sorted(snapshot.protocol.writer_features)),
+            ),
+            "summary": planned.summary,
+            "started_ms": work.now_ms,
+            **planned.record,
+        }
+    )
+    job = JobSpec(
+        operation_id=operation_id,
+        attempt=attempt,
+        table=JobTable(
+            location=work.table.location,
+            version=snapshot.version,
+            table_id=snapshot.metadata.id,
+            schema_string=snapshot.metadata.schema_string,
+            partition_columns=snapshot.metadata.partition_columns,
+            configuration=dict(snapshot.metadata.configuration),
+            storage_options=dict(work.table.storage_options),
+            allowed_prefixes=work.table.allowed_prefixes,
+        ),
+        data_prefix=paths.data(operation_id, attempt),
+        control_prefix=paths.attempt(operation_id, attempt),
+        job=planned.job,
+    )
+    # Repeated after a lost answer, both are the same bytes.
+    work.table.store.put(paths.plan(operation_id, attempt), records.encode(plan))
+    work.table.store.put(paths.job(operation_id, attempt), records.encode(job))
+    work.plan, work.job = plan, job
+
+
+def request(work: Work, app: str, attempt: int) -> JobRequest:
+    """What to start."""
+    operation_id = work.identity.operation_id
+    plan, spec = work.frozen
+    return JobRequest(
+        name=paths.job_name(operation_id, attempt),
+        app=app,
+        location=work.table.location,
+        spec_path=paths.job(operation_id, attempt),
+        storage_options=tuple(sorted(work.table.storage_options.items())),
+        input_bytes=plan.summary.input_bytes,
+        # A bin that keeps its order is a task; how everything else is cut, Spark decides.
+        tasks=len(spec.job.bins)
+        if isinstance(spec.job, RewriteJob) and spec.job.layout is None
+        else 0,
+        operation_id=operation_id,
+        attempt=attempt,
+        allowed_locations=work.table.allowed_prefixes,
+    )
+
+
+def poll(work: Work, runner: JobRunner, attempt: int, round_: int, now_ms: int) -> Event:
+    """Is the round's result there, or will it never be?"""
+    store, operation_id = work.table.store, work.identity.operation_id
+    # Asked before looking for the result, so that one written in between is not missed.
+    status = runner.status(paths.job_name(operation_id, attempt))
+    if _exists(store, paths.round_file(operation_id, attempt, round_, "result.json")):
+        return RoundDone(round_)
+    failure = _failure(store, operation_id, attempt, round_)
+    if failure is not None:
+        # The job does not know for which resource it works.
+        message = f"{work.identity.display}: {failure.message}"
+        return JobLost(_reason(failure.reason), message, failure.transient)
+    if status.phase in _LOST:
+        where = f" (log: {status.log})" if status.log else ""
+        message = status.message or "the job ended without a result"
+        return JobLost(status.reason or Reason.JOB_FAILED, f"{message}{where}", status.transient)
+    work.polls += 1
+    if work.polls % LOOK_EVERY == 0 and _is_over(store, operation_id, attempt):
+        # Its result has been cleaned away, or will be, and its driver waits for more rounds.
+        message = f"attempt {attempt} was taken for dead and ended by another session"
+        return JobLost(Reason.ABANDONED, message)
+    # Its image may yet be pushed, a node be added: what only waits is not lost.
+    hindrance = None if status.reason is None else (status.reason, status.message)
+    return JobRunning(_progress(work, attempt, round_, now_ms), hindrance)
+
+
+def _failure(store: Store, operation_id: str, attempt: int, round_: int) -> JobFailure | None:
+    # One driver serves all rounds: what it died of, it told in the round that it began with.
+    for told in sorted({round_, 0}, reverse=True):
+        path = paths.round_file(operation_id, attempt, told, "failure.json")
+        found = records.load(store, path, JobFailure, operation_id=operation_id, attempt=attempt)
+        if found is not None:
+            return found
+    return None
+
+
+def read_result(work: Work, attempt: int, round_: int) -> None:
+    """The round's manifest into `work`. Raises: ManifestInvalid, StorageError."""
+    operation_id = work.identity.operation_id
+    path = paths.round_file(operation_id, attempt, round_, "result.json")
+    result = records.load(
+        work.table.store, path, JobResult, operation_id=operation_id, attempt=attempt, round=round_
+    )
+    if result is None:
+        raise ManifestInvalid(
+            "the result is gone",
+            resource=path,
+            found="no such object",
+            expected="the answer that was there a moment ago",
+            remedy="Does somebody clean _tandem?",
+        )
+    folder = paths.data(operation_id, attempt) + "/"
+    for output in result.outputs:
+        if not output.path.startswith(folder):
+            raise ManifestInvalid(
+                "the result names a file outside its attempt's folder",
+                resource=path,
+                field="outputs.path",
+                found=output.path,
+                expected=f"{folder}…",
+            )
+    work.results[round_] = result
+
+
+def request_round(work: Work, attempt: int, round_: int, request_: RoundRequest) -> None:
+    """Ask the job's driver to evaluate more rows."""
+    path = paths.round_file(work.identity.operation_id, attempt, round_, "request.json")
+    try:
+        work.table.store.put_if_absent(path, records.encode(request_))
+    except AlreadyExists:
+        # A twin of this process, or our first try, asked before; its question stands.
+        there = records.load(work.table.store, path, RoundRequest, round=round_)
+        if there is None:
+            raise
+        request_ = there
+    work.requests[round_] = request_
+
+
+def check_outputs(store: Store, operation_id: str, attempt: int, change: ChangeSet) -> None:
+    """That our files are still there: a vacuum without retention takes what no commit names.
+
+    Raises: OutputMissing.
+    """
+    there = {m.path: m.size for m in store.list(paths.data(operation_id, attempt))}
+    for output in change.outputs:
+        if there.get(output.add.path) != output.add.size:
+            raise OutputMissing(
+                "a file that the job wrote is gone before it could be committed",
+                resource=output.add.path,
+                found=f"{there.get(output.add.path, 'no')} bytes",
+                expected=f"{output.add.size} bytes",
+                remedy="Does somebody vacuum this table without retention?",
+            )
+
+
+def _is_over(store: Store, operation_id: str, attempt: int) -> bool:
+    """Whether somebody has ended the attempt, or the operation. Later even the record of that is
+    cleaned away, with the plan, which was there before the job."""
+    ended, plan = paths.ended(operation_id, attempt), paths.plan(operation_id, attempt)
+    told = paths.result(operation_id)
+    return _exists(store, ended) or _exists(store, told) or not _exists(store, plan)
+
+
+def _exists(store: Store, path: str) -> bool:
+    try:
+        store.head(path)
+    except ObjectNotFound:
+        return False
+    return True
+
+
+def _reason(text: str) -> Reason:
+    return Reason(text) if text in set(Reason) else Reason.JOB_FAILED
+
+
+def _progress(work: Work, attempt: int, round_: int, now_ms: int) -> Progress | None:
+    path = paths.progress(work.identity.operation_id, attempt)
+    try:
+        found = records.load(work.table.store, path, JobProgress)
+    except ManifestInvalid:
+        return None  # for people only, and overwritten while we read
+    if found is None:
+        return None
+    total = found.bytes_total or found.files_total
+    done = min(total, found.bytes_done if found.bytes_total else found.files_done)
+    pace = work.pace
+    if pace is None or (pace.round, pace.total) != (round_, total) or done < pace.done:
+        pace = work.pace = Pace(round_, total, done, now_ms)
+    eta = eta_seconds(pace, done, now_ms)
+    left = "" if eta is None else f", {spoken(eta)} left"
+    return Progress(
+        percent=100 * done // total if total else 0,
+        files_done=found.files_done,
+        files_total=found.files_total,
+        bytes_done=found.bytes_done,
+        bytes_total=found.bytes_total,
+        eta_seconds=eta,
+        summary=f"{found.files_done}/{found.files_total} files{left}",
+    )
+
+
+def eta_seconds(pace: Pace, done: int, now_ms: int) -> int | None:
+    """How long the rest takes if it goes on as fast; None while that cannot be told.
+
+    The first files come while Python's workers still start, so they tell nothing.
+    """
+    gained, elapsed_ms = done - pace.done, now_ms - pace.since_ms
+    if gained * _TELLING < pace.total or elapsed_ms <= 0 or done >= pace.total:
+        return None
+    return math.ceil((pace.total - done) * elapsed_ms / gained / 1000)

@@ -1,0 +1,427 @@
+"""Performs effects against the real world: store, log, locks, jobs. One method per point.
+
+What an effect raises becomes an event here, in one place, so that `step` decides what a failure
+means. `around` is where tests stand: it sees every effect by name, before and after.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tandem.delta import protocol
+from tandem.delta.log.snapshot import Snapshot
+from tandem.errors import (
+    AccessDenied,
+    AlreadyExists,
+    DataFileMissing,
+    ManifestInvalid,
+    ObjectNotFound,
+    OutputMissing,
+    RowMapInvalid,
+    StorageError,
+    StorageFull,
+    TandemError,
+    Unreachable,
+)
+from tandem.locks.model import CommitLease, Granted, LockRequest
+from tandem.operations.attempt import garbage, paths, records
+from tandem.operations.attempt.records import AttemptRecord, OperationRecord, ResultRecord
+from tandem.operations.machine.effects import Effect, Point
+from tandem.operations.machine.events import (
+    AbandonedBefore,
+    AdoptionRefused,
+    AttemptAdopted,
+    ClaimLost,
+    CommitFound,
+    CommitRefused,
+    CommitUnknown,
+    Decided,
+    Done,
+    EffectFailed,
+    Ending,
+    Event,
+    LocksGranted,
+    LocksWaiting,
+    PlanMade,
+    RecordedBefore,
+    TableRead,
+    Verdict,
+)
+from tandem.operations.machine.state import OperationState
+from tandem.operations.model import Identity, Kind, Table, Work
+from tandem.operations.ports import AttemptKey, Ports
+from tandem.operations.report.explain import Explainer
+from tandem.operations.session import commit_actions, job_control, recovery
+from tandem.operations.session.committer import Publisher
+
+Around = Callable[[Effect, Callable[[], Event]], Event]
+
+_LOCK_WAIT_S = 1.0
+_FRESH = (ManifestInvalid, RowMapInvalid, OutputMissing, DataFileMissing)
+"""Failures that another attempt, planned anew, may not meet again."""
+
+
+def plainly(_effect: Effect, call: Callable[[], Event]) -> Event:
+    """The `around` of everyday: just do it."""
+    return call()
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """`maintain` does what table properties ask after a commit (checkpoint, log clean-up); it
+    gets the version that was read last."""
+
+    lock_wait_s: float = _LOCK_WAIT_S
+    priority: int = 0
+    maintain: Callable[[Table, Snapshot], None] | None = None
+
+
+class Performer:
+    """Performs the effects of one operation. Not thread-safe: one operation, one thread."""
+
+    def __init__(
+        self,
+        identity: Identity,
+        table: Table,
+        kind: Kind,
+        ports: Ports,
+        options: Options | None = None,
+        around: Around = plainly,
+    ) -> None:
+        self.work = Work(identity, table, ports.small_rounds())
+        self._id = identity.operation_id
+        self._table = table
+        self._store = table.store
+        self._kind = kind
+        self._ports = ports
+        self._options = options or Options()
+        self._around = around
+        self._token = ports.nonces.nonce()
+        self._publisher = Publisher(table, identity.operation_id, ports.clock, ports.nonces)
+        self._explainer = Explainer(table.log)
+        self._started_ms = ports.clock.now_ms()
+        self._has_identity = False
+        self._methods: dict[Point, Callable[[Effect, OperationState], Event]] = {
+            Point.READ_TABLE: self._read_table,
+            Point.CHECK_EARLIER_OUTCOME: self._check_earlier_outcome,
+            Point.FIND_COMMIT: self._find_commit,
+            Point.PLAN: self._plan,
+            Point.CLAIM_ATTEMPT: self._claim_attempt,
+            Point.ADOPT_ATTEMPT: self._adopt_attempt,
+            Point.ACQUIRE_LOCKS: self._acquire_locks,
+            Point.AWAIT_LOCKS: self._await_locks,
+            Point.PERSIST_PLAN: self._persist_plan,
+            Point.START_JOB: self._start_job,
+            Point.POLL_JOB: self._poll_job,
+            Point.READ_RESULT: self._read_result,
+            Point.RECONCILE: self._reconcile,
+            Point.REQUEST_ROUND: self._request_round,
+            Point.WRITE_SIDECARS: self._write_sidecars,
+            Point.ENTER_COMMIT: self._enter_commit,
+            Point.PUT_COMMIT: self._put_commit,
+            Point.LOOK_UP_COMMIT: self._look_up_commit,
+            Point.RECORD_RESULT: self._record_result,
+            Point.FINISH_JOB: self._finish_job,
+            Point.STOP_JOB: self._stop_job,
+            Point.ABANDON_ATTEMPT: self._abandon_attempt,
+            Point.CLEAN_ATTEMPT: self._clean_attempt,
+            Point.CLEAN_UNUSED: self._clean_unused,
+            Point.RELEASE_LOCKS: self._release_locks,
+            Point.MAINTAIN: self._maintain,
+        }
+
+    def close(self) -> None:
+        """Nobody will perform anything more: another session may take the attempt over."""
+        self._ports.hands.drop(self)
+
+    def _key(self, attempt: int) -> AttemptKey:
+        return AttemptKey(self._ports.processes.me(), self._table.location, self._id, attempt)
+
+    def perform(self, effect: Effect, state: OperationState) -> Event:
+        """Do it, and say what came of it. Raises nothing that an operation can cause."""
+        try:
+            return self._around(effect, lambda: self._methods[effect.point](effect, state))
+        except Unreachable as error:
+            return EffectFailed(effect, error.reason, str(error), retryable=True, patient=True)
+        except TandemError as error:
+            lasting = isinstance(error, AccessDenied | StorageFull | ObjectNotFound | AlreadyExists)
+            passing = isinstance(error, StorageError) and not lasting
+            # The outcome of a put is never guessed: it is looked up first.
+            if effect.point is Point.PUT_COMMIT and passing:
+                return CommitUnknown()
+            fresh = isinstance(error, (*_FRESH, ObjectNotFound))
+            return EffectFailed(effect, error.reason, str(error), retryable=passing, fresh=fresh)
+
+    # Finding out where we are
+
+    def _read_table(self, _effect: Effect, _state: OperationState) -> Event:
+        self._publisher.refresh(self.work)
+        stops = commit_actions.stops(self.work.snapshot, self._id)
+        version = self.work.snapshot.version
+        return TableRead(version, stops.succeeded, stops.abandoned, stops.closed)
+
+    def _check_earlier_outcome(self, _effect: Effect, _state: OperationState) -> Event:
+        stops = commit_actions.stops(self.work.snapshot, self._id)
+        self.work.forget_attempt()
+        ports = self._ports
+
+        def twin(attempt: int) -> bool:
+            return ports.hands.busy(self._key(attempt), self)
+
+        found = recovery.find(self._store, self._id, stops, ports.processes, ports.jobs, twin)
+        if found.attempt and found.recorded is None and not stops.succeeded:
+            # What may have committed is neither done again nor cleaned.
+            protocol.check_remembers(
+                self.work.snapshot.metadata, resource=self.work.identity.display
+            )
+        return found
+
+    def _find_commit(self, _effect: Effect, _state: OperationState) -> Event:
+        if not commit_actions.stops(self.work.snapshot, self._id).succeeded:
+            self._publisher.refresh(self.work)
+        found = commit_actions.find(self._table.log, self._id, self.work.snapshot.version)
+        if found is None:
+            # Log clean-up has taken it; perhaps another process has recorded it in time.
+            path = paths.result(self._id)
+            recorded = records.load(self._store, path, ResultRecord, operation_id=self._id)
+            if recorded is not None and recorded.result is not None:
+                return CommitFound(recorded.result)
+        return CommitFound(commit_actions.result_in(found))
+
+    # Planning and locking
+
+    def _plan(self, _effect: Effect, _state: OperationState) -> Event:
+        snapshot = self.work.snapshot
+        protocol.check(
+            snapshot.protocol,
+            snapshot.metadata,
+            self._kind.protocol_kind,
+            resource=self.work.identity.display,
+        )
+        snapshot.require_unique_paths()
+        planned = self.work.planned = self._kind.plan(self.work)
+        return PlanMade(planned.summary, planned.nothing_to_do, planned.superseded)
+
+    def _claim_attempt(self, effect: Effect, _state: OperationState) -> Event:
+        self._put_identity()
+        me = self._ports.processes.me()
+        path = paths.claim(self._id, effect.attempt)
+        claim = AttemptRecord(
+            operation_id=self._id,
+            attempt=effect.attempt,
+            host=me.host,
+            pid=me.pid,
+            started=me.started,
+            token=self._token,
+            claimed_ms=self._ports.clock.now_ms(),
+        )
+        if not records.put_once(self._store, path, claim):
+            there = records.load(self._store, path, AttemptRecord)
+            # Ours after all if the answer of the first try was lost.
+            if there is None or there.token != self._token:
+                return ClaimLost()
+        self._ports.hands.take(self._key(effect.attempt), self)
+        return Done(effect.point)
+
+    def _put_identity(self) -> None:
+        if self._has_identity:
+            return  # nobody takes it away, and to write it again only to be refused costs a sync
+        identity = self.work.identity
+        record = OperationRecord(
+            operation_id=self._id,
+            kind=identity.kind,
+            namespace=identity.namespace,
+            name=identity.name,
+            spec_hash=identity.spec_hash,
+            spec=dict(identity.spec),
+            run=identity.run,
+            table_id=self.work.snapshot.metadata.id,
+        )
+        records.put_once(self._store, paths.identity(self._id), record)
+        self._has_identity = True
+
+    def _adopt_attempt(self, effect: Effect, _state: OperationState) -> Event:
+        work = self.work
+        if not self._ports.hands.take(self._key(effect.attempt), self):
+            return ClaimLost()
+        try:
+            work.plan, work.job = recovery.load_frozen(self._store, self._id, effect.attempt)
+            last = recovery.load_rounds(self._store, work, effect.attempt)
+            for round_ in range(last + 1):
+                self._kind.load(work, round_)
+            awaited = recovery.awaited(self._store, work, effect.attempt, self._ports.jobs)
+        except (ManifestInvalid, RowMapInvalid, ObjectNotFound) as error:
+            work.forget_attempt()
+            return AdoptionRefused(f"attempt {effect.attempt} cannot be used: {error}")
+        if awaited is not None:
+            return AttemptAdopted(work.plan.summary, awaited, awaited=True)
+        if last < 0:
+            work.forget_attempt()
+            return AdoptionRefused(f"attempt {effect.attempt} ended without a result")
+        return AttemptAdopted(work.plan.summary, last)
+
+    def _acquire_locks(self, _effect: Effect, _state: OperationState) -> Event:
+        planned = self.work.planned or self._kind.plan_of_adopted(self.work)
+        answer = self._ports.locks.acquire(
+            LockRequest(
+                table=self._table.location,
+                operation=self._id,
+                mode=planned.mode,
+                resources=planned.locks,
+                owner=self._token,
+                priority=self._options.priority,
+                display=self.work.identity.display,
+            )
+        )
+        if isinstance(answer, Granted):
+            return LocksGranted(answer.token)
+        return LocksWaiting(answer.blockers, self._ports.clock.now_ms())
+
+    def _await_locks(self, effect: Effect, _state: OperationState) -> Event:
+        self._ports.locks.wait(self._table.location, self._id, self._options.lock_wait_s)
+        return Done(effect.point)
+
+    # Running
+
+    def _persist_plan(self, effect: Effect, _state: OperationState) -> Event:
+        job_control.persist(self.work, effect.attempt)
+        return Done(effect.point)
+
+    def _start_job(self, effect: Effect, _state: OperationState) -> Event:
+        self._ports.jobs.start(job_control.request(self.work, self._kind.app, effect.attempt))
+        return Done(effect.point)
+
+    def _poll_job(self, effect: Effect, _state: OperationState) -> Event:
+        now_ms = self._ports.clock.now_ms()
+        return job_control.poll(self.work, self._ports.jobs, effect.attempt, effect.round, now_ms)
+
+    def _read_result(self, effect: Effect, _state: OperationState) -> Event:
+        job_control.read_result(self.work, effect.attempt, effect.round)
+        self._kind.load(self.work, effect.round)
+        return Done(effect.point)
+
+    def _request_round(self, effect: Effect, _state: OperationState) -> Event:
+        decision = self.work.decision
+        assert decision is not None
+        assert decision.evaluate is not None
+        # It may take long: whoever is more important need not wait for us.
+        self._ports.locks.leave_commit(self._table.location, self._id, self._token)
+        job_control.request_round(self.work, effect.attempt, effect.round, decision.evaluate)
+        return Done(effect.point)
+
+    # Reconciling and committing
+
+    def _reconcile(self, _effect: Effect, _state: OperationState) -> Event:
+        work = self.work
+        protocol.check(
+            work.snapshot.protocol,
+            work.snapshot.metadata,
+            self._kind.protocol_kind,
+            resource=work.identity.display,
+        )
+        work.rounds += 1
+        begun_ms = self._ports.clock.now_ms()
+        decision = work.decision = self._kind.decide(work)
+        if decision.verdict is Verdict.COMMIT:
+            change = self._kind.change(work)
+            took_ms = self._ports.clock.now_ms() - begun_ms
+            work.change = self._explainer.change(work, change, took_ms)
+        else:
+            decision = self._explainer.decision(work, decision)
+        return Decided(work.snapshot.version, decision.verdict, decision.why, decision.reason)
+
+    def _write_sidecars(self, effect: Effect, _state: OperationState) -> Event:
+        change = self.work.change
+        assert change is not None
+        work, folder = self.work, paths.deletion_vectors(self._id, effect.attempt)
+        work.vectors = commit_actions.write_vectors(self._store, folder, change, work.vectors)
+        work.sidecars = commit_actions.adds_of(change, work.vectors)
+        if change.row_map and not work.row_map_written:
+            # The same bytes in every round: the map says where rows went, not which live.
+            self._store.put(paths.row_map(self._id, effect.attempt), change.row_map)
+            work.row_map_written = True
+        return Done(effect.point)
+
+    def _enter_commit(self, effect: Effect, _state: OperationState) -> Event:
+        lease = self._ports.locks.enter_commit(self._table.location, self._id, self._token)
+        if lease is CommitLease.ENTERED:
+            return Done(effect.point)
+        return CommitRefused(revoked=lease is CommitLease.REVOKED)
+
+    def _put_commit(self, effect: Effect, state: OperationState) -> Event:
+        return self._publisher.put(self.work, effect, state.token)
+
+    def _look_up_commit(self, effect: Effect, _state: OperationState) -> Event:
+        return self._publisher.look_up(self.work, effect)
+
+    # The way out
+
+    def _record_result(self, effect: Effect, state: OperationState) -> Event:
+        assert state.closing is not None
+        self._put_identity()
+        path = paths.result(self._id)
+        ending = state.closing.ending
+        unbegun = state.unbegun is not None
+        if unbegun and not self._publisher.ends_unbegun(self.work, ending, self._token):
+            return AbandonedBefore()
+        record = self._record(ending)
+        # The log is the truth: whatever somebody recorded who did not see it, goes.
+        if ending.result is not None and ending.result.version is not None:
+            self._store.put(path, records.encode(record))
+        elif not records.put_once(self._store, path, record):
+            there = records.load(self._store, path, ResultRecord, operation_id=self._id)
+            if there is not None and not state.succeeded:
+                return RecordedBefore(recovery.ending_of(there))
+        return Done(effect.point)
+
+    def _record(self, ending: Ending) -> ResultRecord:
+        return ResultRecord(
+            operation_id=self._id,
+            attempt=ending.attempt,
+            phase=ending.phase,
+            reason=ending.reason,
+            message=ending.message,
+            result=ending.result,
+            plan=ending.plan,
+            started_ms=self._started_ms,
+            ended_ms=self._ports.clock.now_ms(),
+        )
+
+    def _finish_job(self, effect: Effect, _state: OperationState) -> Event:
+        self._store.put(paths.done(self._id, effect.attempt), b"{}")
+        return Done(effect.point)
+
+    def _stop_job(self, effect: Effect, _state: OperationState) -> Event:
+        self._ports.jobs.stop(paths.job_name(self._id, effect.attempt))
+        return Done(effect.point)
+
+    def _abandon_attempt(self, effect: Effect, state: OperationState) -> Event:
+        assert state.closing is not None
+        record = self._record(state.closing.ending)
+        return self._publisher.abandon(self.work, effect, state, record, self._token)
+
+    def _clean_attempt(self, effect: Effect, _state: OperationState) -> Event:
+        garbage.clean_abandoned(self._store, self._id, effect.attempt)
+        return Done(effect.point)
+
+    def _clean_unused(self, effect: Effect, state: OperationState) -> Event:
+        assert state.closing is not None
+        assert state.closing.ending.result is not None
+        version = state.closing.ending.result.version
+        committed = None if version is None else self._table.log.commit(version)
+        if committed is not None:
+            garbage.clean_unused(self._store, self._id, effect.attempt, committed)
+        return Done(effect.point)
+
+    def _release_locks(self, effect: Effect, _state: OperationState) -> Event:
+        self._ports.locks.release(self._table.location, self._id, self._token)
+        return Done(effect.point)
+
+    def _maintain(self, effect: Effect, state: OperationState) -> Event:
+        assert state.closing is not None
+        assert state.closing.ending.result is not None
+        version = state.closing.ending.result.version
+        if self._options.maintain is not None and version is not None:
+            self._options.maintain(self._table, self.work.snapshot)
+        return Done(effect.point)

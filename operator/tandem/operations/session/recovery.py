@@ -1,0 +1,192 @@
+"""What earlier runs of an operation left below `_tandem`, and whether it can be used."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+
+from tandem.errors import ManifestInvalid, Reason
+from tandem.jobs.formats import JobResult, JobSpec, RoundRequest
+from tandem.jobs.runner import JobPhase, JobRunner
+from tandem.operations.attempt import paths, records
+from tandem.operations.attempt.records import AttemptRecord, EndedRecord, PlanRecord, ResultRecord
+from tandem.operations.machine.events import EarlierFound, Ending
+from tandem.operations.model import Work
+from tandem.operations.ports import Processes, ProcessId
+from tandem.operations.session.commit_actions import Stops
+from tandem.spec.status import Phase
+from tandem.storage.store import Store
+
+_FROZEN = frozenset({"plan.json", "job.json"})
+
+
+def find(
+    store: Store,
+    operation_id: str,
+    stops: Stops,
+    processes: Processes,
+    jobs: JobRunner,
+    twin: Callable[[int], bool],
+) -> EarlierFound:
+    """Look at the records of all attempts; one listing, and a read or two per attempt. `twin`
+    says whether another session of this process is at work on an attempt.
+
+    Raises: ManifestInvalid if a record is damaged, StorageError.
+    """
+    path = paths.result(operation_id)
+    recorded = records.load(store, path, ResultRecord, operation_id=operation_id)
+    if recorded is not None:
+        return EarlierFound(recorded=ending_of(recorded))
+    files: dict[int, set[str]] = defaultdict(set)
+    for meta in store.list(paths.attempts(operation_id)):
+        split = paths.split_attempt(meta.path)
+        if split is not None:
+            files[split[0]].add(split[1])
+    claimed = [attempt for attempt, names in files.items() if "attempt.json" in names]
+    last = max(claimed, default=0)
+    if stops.closed:
+        path = paths.ending(operation_id)
+        ending = records.load(store, path, ResultRecord, operation_id=operation_id)
+        if ending is not None:
+            return EarlierFound(closing=ending_of(ending), attempt=last)
+    if "ended.json" in files[last] and (told := unbegun(store, operation_id, last)) is not None:
+        return EarlierFound(closing=told, attempt=last)
+    abandoned = stops.abandoned
+    failures = sum(
+        1
+        for attempt in claimed
+        if attempt <= abandoned and _counts(store, operation_id, attempt, files[attempt])
+    )
+    alive = ""
+    if last > abandoned:
+        me = f"another session of {processes.me()}"
+        alive = me if twin(last) else _alive(store, operation_id, last, processes)
+    frozen = files[last] >= _FROZEN and "ended.json" not in files[last]
+    complete = frozen and "rounds/0/result.json" in files[last]
+    going_on = frozen and not complete and not alive and last > abandoned
+    return EarlierFound(
+        attempt=last,
+        begun="plan.json" in files[last],
+        complete=complete,
+        running=going_on and _known(jobs, operation_id, last),
+        alive=alive,
+        failures=failures,
+    )
+
+
+def unbegun(store: Store, operation_id: str, attempt: int) -> Ending | None:
+    """How the operation ended, if it did so with this attempt before it was begun. The log says
+    nothing of it. Raises: ManifestInvalid, StorageError."""
+    path = paths.ended(operation_id, attempt)
+    ended = records.load(store, path, EndedRecord, operation_id=operation_id)
+    if ended is None or not ended.phase:
+        return None
+    return Ending(Phase(ended.phase), Reason(ended.reason), ended.message, attempt)
+
+
+def last_unbegun(store: Store, operation_id: str) -> Ending | None:
+    """The same of the highest attempt that anybody has claimed."""
+    last = highest_claim(store, operation_id)
+    return unbegun(store, operation_id, last) if last else None
+
+
+def _known(jobs: JobRunner, operation_id: str, attempt: int) -> bool:
+    # Of a job that has ended, the runner knows why: that is worth more than a guess.
+    return jobs.status(paths.job_name(operation_id, attempt)).phase is not JobPhase.UNKNOWN
+
+
+def highest_claim(store: Store, operation_id: str) -> int:
+    """The highest attempt that anybody has claimed; 0 for none."""
+    splits = (paths.split_attempt(m.path) for m in store.list(paths.attempts(operation_id)))
+    return max((s[0] for s in splits if s is not None), default=0)
+
+
+def ending_of(record: ResultRecord) -> Ending:
+    """The ending that a result record holds."""
+    return Ending(
+        Phase(record.phase),
+        Reason(record.reason),
+        record.message,
+        record.attempt,
+        result=record.result,
+        plan=record.plan,
+    )
+
+
+def _counts(store: Store, operation_id: str, attempt: int, names: set[str]) -> bool:
+    if "ended.json" not in names:
+        return True  # it died without a word
+    path = paths.ended(operation_id, attempt)
+    ended = records.load(store, path, EndedRecord, operation_id=operation_id)
+    return ended is None or ended.counted
+
+
+def _alive(store: Store, operation_id: str, attempt: int, processes: Processes) -> str:
+    path = paths.claim(operation_id, attempt)
+    claim = records.load(store, path, AttemptRecord, operation_id=operation_id)
+    if claim is None:
+        return ""
+    process = ProcessId(claim.host, claim.pid, claim.started)
+    if process == processes.me() or not processes.alive(process):
+        return ""
+    return str(process)
+
+
+def load_frozen(store: Store, operation_id: str, attempt: int) -> tuple[PlanRecord, JobSpec]:
+    """plan.json and job.json of an attempt. Raises: ManifestInvalid, StorageError."""
+    expected = {"operation_id": operation_id, "attempt": attempt}
+    plan_path = paths.plan(operation_id, attempt)
+    job_path = paths.job(operation_id, attempt)
+    plan = records.load(store, plan_path, PlanRecord, **expected)
+    job = records.load(store, job_path, JobSpec, **expected)
+    for path, record in ((plan_path, plan), (job_path, job)):
+        if record is None:
+            raise ManifestInvalid("this file is absent", resource=path, expected="the frozen plan")
+    assert plan is not None
+    assert job is not None
+    return plan, job
+
+
+def load_rounds(store: Store, work: Work, attempt: int) -> int:
+    """Load requests and results of all rounds that are complete; the last one's number, -1 if
+    there is none.
+
+    Raises: ManifestInvalid, StorageError.
+    """
+    operation_id = work.identity.operation_id
+    expected = {"operation_id": operation_id, "attempt": attempt}
+    round_ = 0
+    while True:
+        path = paths.round_file(operation_id, attempt, round_, "result.json")
+        result = records.load(store, path, JobResult, **expected, round=round_)
+        if result is None:
+            break
+        if round_:
+            path = paths.round_file(operation_id, attempt, round_, "request.json")
+            request = records.load(store, path, RoundRequest, **expected, round=round_)
+            if request is None:
+                raise ManifestInvalid("this file is absent", resource=path)
+            work.requests[round_] = request
+        work.results[round_] = result
+        round_ += 1
+    return round_ - 1
+
+
+def awaited(store: Store, work: Work, attempt: int, jobs: JobRunner) -> int | None:
+    """The round that the attempt's job is at work on (its request is loaded), None if none is
+    asked for or nobody knows of the job. To be called after `load_rounds`.
+
+    Raises: ManifestInvalid, StorageError.
+    """
+    operation_id = work.identity.operation_id
+    round_ = len(work.results)
+    if not _known(jobs, operation_id, attempt):
+        return None
+    if round_:  # the first is asked for by job.json
+        path = paths.round_file(operation_id, attempt, round_, "request.json")
+        expected = {"operation_id": operation_id, "attempt": attempt, "round": round_}
+        request = records.load(store, path, RoundRequest, **expected)
+        if request is None:
+            return None
+        work.requests[round_] = request
+    return round_

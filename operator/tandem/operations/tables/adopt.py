@@ -1,0 +1,257 @@
+"""`LakeTable`: adopt the table at a location, or create it.
+
+Adopting changes nothing but, where asked for, the protocol (deletion vectors). Put-if-absent is
+tried, not believed: a store without it is refused before anything is committed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from uuid import UUID
+
+from tandem.delta import protocol
+from tandem.delta.actions import Action, Metadata
+from tandem.delta.log.commit import commit_info
+from tandem.delta.log.delta_log import DeltaLog
+from tandem.delta.log.snapshot import Snapshot
+from tandem.delta.schema import parse, to_delta_json
+from tandem.errors import AlreadyExists, OutcomeUnknown, Reason, TableNotFound
+from tandem.operations.kinds.time_column import time_column
+from tandem.operations.model import Table
+from tandem.operations.ports import Clock, Nonces
+from tandem.operations.report.status import rfc3339
+from tandem.spec.status import Condition, ConditionType, Phase, TableStatus
+from tandem.spec.table import Create, LakeTable
+from tandem.storage import open_store, probe_put_if_absent
+from tandem.timeline.segments import segments
+
+SMALL_FILE_BYTES = 32 * 2**20
+_TRIES = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Adopted:
+    """What `adopt` did: `reason` is Created or Adopted; `changed` says what was committed.
+    Without a snapshot there is no table yet (`foresee`)."""
+
+    snapshot: Snapshot | None
+    reason: Reason
+    changed: str = ""
+
+
+def open_table(
+    resource: LakeTable,
+    *,
+    allowed_prefixes: tuple[str, ...] = (),
+    environ: Mapping[str, str] | None = None,
+) -> Table:
+    """The table of a LakeTable; nothing is read yet. Raises: LocationNotAllowed, StorageError."""
+    options = resource.spec.storage.options
+    store = open_store(
+        resource.spec.location, options, allowed_prefixes=allowed_prefixes, environ=environ
+    )
+    return Table(
+        store=store,
+        log=DeltaLog(store),
+        display=resource.id,
+        spec=resource,
+        storage_options=dict(options),
+        allowed_prefixes=allowed_prefixes,
+    )
+
+
+def adopt(table: Table, clock: Clock, nonces: Nonces, *, probe: bool = True) -> Adopted:
+    """Make sure that there is a table that we may work on.
+
+    Raises: TableNotFound without `create`, StoreUnsuitable, UnsupportedFeature, AccessDenied.
+    """
+    resource = table.spec
+    assert resource is not None
+    snapshot = _existing(table)
+    if snapshot is None and resource.spec.create is None:
+        raise _no_table(table)
+    if probe:
+        probe_put_if_absent(table.store)
+    if snapshot is None:
+        assert resource.spec.create is not None
+        if _create(table, resource.spec.create, clock, nonces):
+            return Adopted(table.log.snapshot(), Reason.CREATED, "created the table")
+        snapshot = table.log.snapshot()
+    _check(table, snapshot)
+    if resource.spec.enable_deletion_vectors:
+        return _enable_deletion_vectors(table, snapshot, clock, nonces)
+    return Adopted(snapshot, Reason.ADOPTED)
+
+
+def foresee(table: Table) -> Adopted:
+    """What `adopt` would find. Changes nothing; without a table, there is no snapshot.
+
+    Raises: TableNotFound without `create`, UnsupportedFeature.
+    """
+    resource = table.spec
+    assert resource is not None
+    snapshot = _existing(table)
+    if snapshot is None:
+        if resource.spec.create is None:
+            raise _no_table(table)
+        return Adopted(None, Reason.CREATED, "would create the table")
+    _check(table, snapshot)
+    upgrade = resource.spec.enable_deletion_vectors and not protocol.writes_deletion_vectors(
+        snapshot.protocol, snapshot.metadata
+    )
+    return Adopted(snapshot, Reason.ADOPTED, "would turn deletion vectors on" if upgrade else "")
+
+
+def _no_table(table: Table) -> TableNotFound:
+    return TableNotFound(
+        "there is no Delta table at this location",
+        resource=table.display,
+        field="spec.location",
+        found=table.location,
+        expected="a Delta table",
+        remedy="Correct the location, or say in spec.create what to create",
+    )
+
+
+def _check(table: Table, snapshot: Snapshot) -> None:
+    assert table.spec is not None
+    time_column(table.spec, snapshot)
+    enabled = protocol.writes_deletion_vectors(snapshot.protocol, snapshot.metadata)
+    if table.spec.spec.enable_deletion_vectors and not enabled:
+        protocol.check_vectors(snapshot.metadata, resource=table.display)
+    protocol.check(
+        snapshot.protocol,
+        snapshot.metadata,
+        protocol.OperationKind.COMPACTION,
+        resource=table.display,
+    )
+
+
+def _existing(table: Table) -> Snapshot | None:
+    try:
+        return table.log.snapshot()
+    except TableNotFound:
+        return None
+
+
+def _create(table: Table, create: Create, clock: Clock, nonces: Nonces) -> bool:
+    """Put version 0; False if somebody else did meanwhile."""
+    assert table.spec is not None
+    fields = [
+        {
+            "name": column.name,
+            "type": column.type,
+            "nullable": column.nullable,
+            "metadata": {"comment": column.comment} if column.comment is not None else {},
+        }
+        for column in create.columns
+    ]
+    schema = parse(_json({"type": "struct", "fields": fields}), resource=table.spec.id)
+    deletion_vectors = table.spec.spec.enable_deletion_vectors
+    configuration = dict(create.properties)
+    if deletion_vectors:
+        configuration["delta.enableDeletionVectors"] = "true"
+    # Spelled as the schema spells them: names are case-insensitive.
+    partition_by = tuple(schema[name].name for name in create.partition_by)
+    now = clock.now_ms()
+    nonce = nonces.nonce()
+    metadata = Metadata(
+        id=str(UUID(bytes=hashlib.sha256(nonce.encode()).digest()[:16], version=4)),
+        schema_string=to_delta_json(schema),
+        partition_columns=partition_by,
+        configuration=configuration,
+        created_ms=now,
+    )
+    if deletion_vectors:
+        protocol.check_vectors(metadata, resource=table.spec.id)
+    new = protocol.for_new_table(schema, deletion_vectors=deletion_vectors)
+    protocol.check(new, metadata, protocol.OperationKind.INGEST, resource=table.spec.id)
+    info = commit_info(
+        "CREATE TABLE",
+        {"mode": "ErrorIfExists", "partitionBy": _json(list(partition_by))},
+        now_ms=now,
+        previous=None,
+        blind_append=True,
+        tandem={"resource": f"{table.spec.namespace}/{table.spec.id}"},
+    )
+    return _put(table, 0, [info, new, metadata], nonce)
+
+
+def _enable_deletion_vectors(
+    table: Table, snapshot: Snapshot, clock: Clock, nonces: Nonces
+) -> Adopted:
+    changed = ""
+    for _ in range(_TRIES):
+        if protocol.writes_deletion_vectors(snapshot.protocol, snapshot.metadata):
+            return Adopted(snapshot, Reason.ADOPTED, changed)
+        new, metadata = protocol.enable_deletion_vectors(snapshot.protocol, snapshot.metadata)
+        info = commit_info(
+            "SET TBLPROPERTIES",
+            {"properties": _json({"delta.enableDeletionVectors": "true"})},
+            now_ms=clock.now_ms(),
+            previous=snapshot,
+            blind_append=False,
+        )
+        if _put(table, snapshot.version + 1, [info, new, metadata], nonces.nonce()):
+            changed = "turned deletion vectors on"
+        snapshot = table.log.update(snapshot)
+    raise AlreadyExists("other writers were faster every time", resource=table.location)
+
+
+def _put(table: Table, version: int, actions: list[Action], token: str) -> bool:
+    for _ in range(3):
+        try:
+            table.log.put_commit(version, actions, token=token)
+        except AlreadyExists:
+            return False
+        except OutcomeUnknown:
+            continue  # the same token again: whichever of them arrived is ours
+        return True
+    raise OutcomeUnknown(
+        "whether the commit was made is unknown",
+        resource=table.location,
+        remedy="Run it again to find out",
+    )
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+
+
+def status_of_table(
+    table: Table, adopted: Adopted, *, now_ms: int, running: tuple[str, ...] = ()
+) -> TableStatus:
+    """The table status: what the seeds call it, from one snapshot."""
+    resource, snapshot = table.spec, adopted.snapshot
+    assert resource is not None
+    live = segments(snapshot.adds()) if snapshot is not None else ()
+    rows = [segment.rows for segment in live]
+    known = [count for count in rows if count is not None]
+    deleted = sum(segment.deleted_rows for segment in live)
+    generation = resource.metadata.generation
+    when = rfc3339(now_ms)
+    return TableStatus(
+        observed_generation=generation,
+        phase=Phase.SUCCEEDED,
+        conditions=(
+            Condition(
+                type=ConditionType.READY,
+                status="True",
+                reason=adopted.reason,
+                message=adopted.changed,
+                last_transition_time=when,
+                observed_generation=generation,
+            ),
+        ),
+        version=snapshot.version if snapshot else None,
+        segments=len(live),
+        files=snapshot.num_files if snapshot else 0,
+        bytes=snapshot.size_bytes if snapshot else 0,
+        rows=sum(known) - deleted if len(known) == len(rows) else None,
+        deleted_rows=deleted,
+        small_files=sum(1 for s in live for f in s.files if f.size < SMALL_FILE_BYTES),
+        running_operations=running,
+    )

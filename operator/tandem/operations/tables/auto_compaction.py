@@ -1,0 +1,52 @@
+"""Automatic compaction between a table as it was read and `tandem.planning.auto.decide`: what it
+is told of the table, and how its answer looks in a status."""
+
+from __future__ import annotations
+
+from tandem.delta.log.snapshot import Snapshot
+from tandem.operations.kinds.time_column import time_column
+from tandem.planning.auto.child_compactions import TableId
+from tandem.planning.auto.decide import decide
+from tandem.planning.auto.model import Decision, TableFacts
+from tandem.planning.auto.schedule_times import spelled
+from tandem.spec.status import NextCompaction, NextRun
+from tandem.spec.table import LakeTable
+from tandem.timeline.segments import segments
+
+
+def table_facts(resource: LakeTable, uid: str, snapshot: Snapshot) -> TableFacts:
+    """A LakeTable at a version. Raises: InvalidSpec if its time column is none."""
+    time = time_column(resource, snapshot)
+    live = segments(snapshot.adds(), time)
+    granularity = time.granularity if time is not None else None
+    return TableFacts(TableId(resource.name, uid), live, granularity)
+
+
+def foreseen(resource: LakeTable, snapshot: Snapshot, now_ms: int) -> NextCompaction | None:
+    """What an operator would do next with a table that it sees for the first time; None if its
+    LakeTable asks for nothing. Raises: InvalidSpec."""
+    policy = resource.spec.compaction
+    if policy is None:
+        return None
+    decision = decide(policy, table_facts(resource, "", snapshot), (), now_ms)
+    return next_compaction(decision, decision.why)
+
+
+def next_compaction(decision: Decision, why: str) -> NextCompaction:
+    """What a LakeTable's status says. Pure."""
+    return NextCompaction(
+        what=decision.next_what,
+        next_time=spelled(decision.next_ms) if decision.next_ms is not None else None,
+        why=why,
+        schedules=tuple(
+            NextRun(
+                id=state.line,
+                cron=state.cron,
+                type=state.type,
+                since=spelled(state.since_ms),
+                next_time=spelled(state.next_ms) if state.next_ms is not None else None,
+            )
+            for state in decision.schedules
+        )
+        or None,
+    )

@@ -1,0 +1,360 @@
+"""Automatic compaction: what to start now, what comes next, and why nothing runs now.
+
+A pure function of the policy, the table's segments, the children that there are, and the time.
+Decision 0050 says why the rules are as they are; `docs/automatic-compaction.md` says what they
+mean for people.
+
+- A *line* is the minor compactions of a table, or those of one schedule: one at a time each.
+- Minor ones are due as soon as a run is compactible, scheduled ones by cron (of missed times
+  only the latest), all within window and `minInterval`, after failures with growing distance.
+- Several due: minor before semi-major before major; but what was passed over once goes next.
+- A scheduled one starts when no other is at work; a minor one may start beside it, on segments
+  that the other does not hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from tandem.planning.auto import schedule_times
+from tandem.planning.auto.child_compactions import (
+    MINOR_LINE,
+    Child,
+    TableId,
+    minor_name,
+    minor_spec,
+    schedule_line,
+    scheduled_name,
+    scheduled_spec,
+    zone_of,
+)
+from tandem.planning.auto.model import ChildFact, Decision, Hold, ScheduleState, TableFacts
+from tandem.planning.compaction import plan_compaction
+from tandem.planning.model import CompactionPlan, CompactionRequest
+from tandem.spec.compaction import CompactionType
+from tandem.spec.fields import format_duration
+from tandem.spec.status import Phase
+from tandem.spec.table import AutomaticCompaction, History, Schedule
+from tandem.timeline import lineage
+
+BATCH = 2_000
+"""About how many segments one minor compaction takes: a table of a million small files that is
+adopted becomes many commits, each of which may fail without the others."""
+
+BACKOFF_MS = 60_000
+BACKOFF_MAX_MS = 3600_000
+
+_ORDER = (
+    CompactionType.MINOR,
+    CompactionType.SEMI_MAJOR,
+    CompactionType.MAJOR,
+    CompactionType.CUSTOM,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    """A compaction that is due, from `ready_ms` on, which is later than now after a failure."""
+
+    child: Child
+    type: CompactionType
+    ready_ms: int
+    why: str
+    due_ms: int | None  # None: at once
+    passed: bool = False
+
+    @property
+    def rank(self) -> tuple[bool, int, int, str]:
+        return (not self.passed, _ORDER.index(self.type), self.due_ms or 0, self.child.line)
+
+
+def decide(
+    policy: AutomaticCompaction,
+    table: TableFacts,
+    children: Sequence[ChildFact],
+    now_ms: int,
+    since: Mapping[str, int] | None = None,
+) -> Decision:
+    """What automatic compaction does at a moment.
+
+    Args:
+        children: all automatic compactions of this table that exist, in any order.
+        since: up to when each schedule has been dealt with, as an earlier decision said. A
+            schedule that is not in it begins now: what it missed before is not made up for.
+    """
+    states = tuple(_states(policy, table.id, children, now_ms, since or {}))
+    candidates, notes = _due(policy, table, children, now_ms, states)
+    lines = {MINOR_LINE, *(state.line for state in states)}
+    delete = _beyond(policy.history, children, lines)
+    coming = [each.ready_ms for each in candidates if each.ready_ms > now_ms]
+    coming += [state.next_ms for state in states if state.next_ms is not None]
+    ready = sorted((c for c in candidates if c.ready_ms <= now_ms), key=lambda c: c.rank)
+    if not ready:
+        next_ms, what, why = _expected(policy, children, candidates, states)
+        why = " ".join(filter(None, (why, *notes)))
+        hold = _hold(candidates, children)
+        return Decision((), delete, next_ms, what, why, min(coming, default=None), states, hold)
+    first = ready[0].child
+    start_ms, why = _earliest(policy, children, now_ms)
+    if start_ms > now_ms:
+        why = " ".join((why, *notes))
+        wake = min([start_ms, *coming])
+        hold = Hold.INTERVAL if _is_open(policy, now_ms) else Hold.WINDOW
+        return Decision((), delete, start_ms, first.what, why, wake, states, hold)
+    blocker = _blocker(first, children)
+    if blocker is not None:
+        why = " ".join((f"Waits for {blocker.display}.", *notes))
+        wake_ms = min(coming, default=None)
+        return Decision((), delete, None, first.what, why, wake_ms, states, Hold.AT_WORK)
+    return Decision((first,), delete, now_ms, first.what, "", min(coming, default=None), states)
+
+
+def _hold(waiting: Sequence[_Candidate], children: Sequence[ChildFact]) -> Hold:
+    """What is waited for where nothing is ready."""
+    if waiting:
+        return Hold.AFTER_FAILURE
+    return Hold.AT_WORK if any(child.at_work for child in children) else Hold.NOT_DUE
+
+
+# What is due
+
+
+def _states(
+    policy: AutomaticCompaction,
+    table: TableId,
+    children: Sequence[ChildFact],
+    now_ms: int,
+    since: Mapping[str, int],
+) -> Iterable[ScheduleState]:
+    seen: set[str] = set()
+    for schedule in policy.schedules:
+        line = schedule_line(table, policy, schedule)
+        if line in seen:  # the same twice is the same
+            continue
+        seen.add(line)
+        done = [c.scheduled_ms for c in children if c.line == line and c.scheduled_ms is not None]
+        # Without memory of its own, a policy that is given anew does not make up for the time
+        # in which there was none, although children of former days may still be there.
+        begun = max([since[line], *done]) if line in since else now_ms
+        next_ms = schedule_times.next_run(
+            schedule.cron, zone_of(policy, schedule), max(begun, now_ms)
+        )
+        yield ScheduleState(line, schedule.cron, schedule.template.type, begun, next_ms)
+
+
+def _due(
+    policy: AutomaticCompaction,
+    table: TableFacts,
+    children: Sequence[ChildFact],
+    now_ms: int,
+    states: Sequence[ScheduleState],
+) -> tuple[list[_Candidate], list[str]]:
+    """What is due, also if it must wait; and notes on what cannot become due."""
+    found: list[_Candidate] = []
+    notes: list[str] = []
+    if policy.minor is not None and policy.minor.enabled:
+        candidate, note = _minor(policy, table, children)
+        found += [candidate] if candidate is not None else []
+        notes += [note] if note else []
+    elif not policy.schedules:
+        notes.append("Neither minor compactions nor schedules are asked for.")
+    by_line = {schedule_line(table.id, policy, each): each for each in policy.schedules}
+    for state in states:
+        candidate, note = _scheduled(policy, by_line[state.line], state, table.id, children, now_ms)
+        found += [candidate] if candidate is not None else []
+        notes += [note] if note else []
+    return found, notes
+
+
+def _minor(
+    policy: AutomaticCompaction, table: TableFacts, children: Sequence[ChildFact]
+) -> tuple[_Candidate | None, str]:
+    assert policy.minor is not None
+    running = _unfinished(children, MINOR_LINE)
+    if running is not None:
+        return None, _still(running)
+    held = frozenset[str]().union(*(c.segments or () for c in children if c.at_work))
+    request = CompactionRequest(
+        CompactionType.MINOR,
+        thresholds=policy.minor.thresholds,
+        preserve=policy.minor.preserve,
+        max_segment_size=policy.minor.max_segment_size,
+        target_file_size=policy.minor.target_file_size,
+        skip_offset_ms=policy.skip_offset_from_latest,
+        excluded=held,
+    )
+    plan = plan_compaction(table.segments, request, granularity=table.granularity)
+    if not plan.runs:
+        return None, plan.nothing
+    inputs = _batch(plan)
+    spec = minor_spec(table.id, policy, policy.minor, inputs)
+    first = plan.runs[0].segments
+    last = _last_ended(children, MINOR_LINE)
+    number, in_vain = 0, False
+    if last is not None:
+        # One that ended well and yet left its inputs there did nothing: asking for the same
+        # again at once would not end.
+        in_vain = last.name == minor_name(table.id, policy, first, last.retries)
+        number = last.retries + 1 if last.failed or in_vain else 0
+    ready_ms, why = _after_failure(last, number)
+    names = {child.name for child in children}
+    while (name := minor_name(table.id, policy, first, number)) in names:
+        number += 1  # the inputs came back, by a restore; that name has had its life
+    what = f"Minor of segments {lineage.format_lineage(lineage.of(inputs), 60)}"
+    child = Child(name, MINOR_LINE, spec, what, retries=number)
+    return _Candidate(child, CompactionType.MINOR, ready_ms, why, None), ""
+
+
+def _batch(plan: CompactionPlan) -> tuple[str, ...]:
+    """The inputs of as many whole runs as come to about `BATCH` segments, at least of one."""
+    chosen: dict[str, None] = {}
+    for run in plan.runs:
+        if chosen and len(chosen) + len(run.segments) > BATCH:
+            break
+        chosen.update(dict.fromkeys(run.segments))
+    return tuple(chosen)
+
+
+def _scheduled(
+    policy: AutomaticCompaction,
+    schedule: Schedule,
+    state: ScheduleState,
+    table: TableId,
+    children: Sequence[ChildFact],
+    now_ms: int,
+) -> tuple[_Candidate | None, str]:
+    run_ms = schedule_times.latest_run(
+        schedule.cron, zone_of(policy, schedule), after_ms=state.since_ms, until_ms=now_ms
+    )
+    spec = scheduled_spec(table, policy, schedule)
+    name = scheduled_name(table, state.type, state.line, run_ms or 0)
+    running = _unfinished(children, state.line)
+    if running is not None:
+        return None, _still(running)
+    if run_ms is None:
+        return None, ""
+    ready_ms, why, retries = _after_failed_run(children, state.line)
+    passed = any(c.line != state.line and c.created_ms >= run_ms for c in children)
+    child = Child(name, state.line, spec, _what(state), run_ms, retries)
+    return _Candidate(child, state.type, ready_ms, why, run_ms, passed), ""
+
+
+def _still(child: ChildFact) -> str:
+    return f"{child.display} is {'suspended' if child.phase == Phase.SUSPENDED else 'at work'}."
+
+
+def _what(state: ScheduleState) -> str:
+    return f"{state.type} by schedule {state.cron!r}"
+
+
+def backoff_ms(failures: int) -> int:
+    """How long after the last of so many failures in a row the next try comes."""
+    return min(BACKOFF_MS << min(failures - 1, 30), BACKOFF_MAX_MS) if failures else 0
+
+
+def _after_failure(last: ChildFact | None, failures: int) -> tuple[int, str]:
+    if last is None or not failures:
+        return 0, ""
+    wait = backoff_ms(failures)
+    end = f"failed: {last.message}" if last.failed and last.message else "failed"
+    what = end if last.failed else "left its segments as they were"
+    count = f" That was the {failures}th time in a row." if failures > 3 else ""
+    why = f"{last.display} {what.rstrip('.')}.{count} Tried again after {format_duration(wait)}."
+    return last.last_ms + wait, why
+
+
+def _after_failed_run(children: Sequence[ChildFact], line: str) -> tuple[int, str, int]:
+    last = _last_ended(children, line)
+    failures = last.retries + 1 if last is not None and last.failed else 0
+    return (*_after_failure(last, failures), failures)
+
+
+# When it may start
+
+
+def _earliest(
+    policy: AutomaticCompaction, children: Sequence[ChildFact], from_ms: int
+) -> tuple[int, str]:
+    """When something may start, from a moment on, by `minInterval` and the window; and why."""
+    start_ms, why = from_ms, ""
+    if policy.min_interval and children:
+        free_ms = max(child.last_ms for child in children) + policy.min_interval
+        if free_ms > start_ms:
+            interval = format_duration(policy.min_interval)
+            start_ms = free_ms
+            why = f"The last one is less than minInterval ({interval}) ago."
+    window = policy.maintenance_window
+    if window is None:
+        return start_ms, why
+    if not _is_open(policy, start_ms):
+        start_ms = schedule_times.next_opening(window.start, window.time_zone, start_ms)
+        hours = f"{window.start} for {format_duration(window.duration)}, {window.time_zone}"
+        why = f"Outside the maintenance window ({hours})."
+    return start_ms, why
+
+
+def _is_open(policy: AutomaticCompaction, at_ms: int) -> bool:
+    """Whether the maintenance window, if there is one, is open."""
+    window = policy.maintenance_window
+    return window is None or schedule_times.is_open(
+        window.start, window.duration, window.time_zone, at_ms
+    )
+
+
+def _blocker(first: Child, children: Sequence[ChildFact]) -> ChildFact | None:
+    """The child at work that must end, or plan, before `first` can start."""
+    at_work = sorted((c for c in children if c.at_work), key=lambda c: (c.created_ms, c.name))
+    if first.line == MINOR_LINE:
+        # What it plans is not known yet; in a moment it is.
+        at_work = [child for child in at_work if child.segments is None]
+    return at_work[0] if at_work else None
+
+
+def _expected(
+    policy: AutomaticCompaction,
+    children: Sequence[ChildFact],
+    waiting: Sequence[_Candidate],
+    states: Sequence[ScheduleState],
+) -> tuple[int | None, str, str]:
+    """What starts next by the clock alone, and why it must wait."""
+    found = [
+        (_earliest(policy, children, each.ready_ms)[0], each.child.what, each.why)
+        for each in waiting
+    ]
+    for state in states:
+        if state.next_ms is not None:
+            ready_ms, why, _ = _after_failed_run(children, state.line)
+            start_ms, _ = _earliest(policy, children, max(state.next_ms, ready_ms))
+            found.append((start_ms, _what(state), why if ready_ms > state.next_ms else ""))
+    return min(found, default=(None, "", ""), key=lambda each: each[0] or 0)
+
+
+# What there is
+
+
+def _unfinished(children: Iterable[ChildFact], line: str) -> ChildFact | None:
+    return next((child for child in children if child.line == line and not child.ended), None)
+
+
+def _last_ended(children: Iterable[ChildFact], line: str) -> ChildFact | None:
+    ended = [child for child in children if child.line == line and child.ended]
+    return max(ended, default=None, key=lambda child: (child.last_ms, child.retries, child.name))
+
+
+def _beyond(
+    history: History, children: Sequence[ChildFact], lines: Iterable[str]
+) -> tuple[str, ...]:
+    """Finished children beyond the limits, oldest first. The last one of each of the `lines`
+    stays: it is all that is remembered of how that went."""
+    ended = sorted(
+        (child for child in children if child.ended and not child.deleting),
+        key=lambda child: (child.last_ms, child.name),
+        reverse=True,
+    )
+    last = {found.name for line in lines if (found := _last_ended(ended, line)) is not None}
+    well = [child for child in ended if not child.failed]
+    badly = [child for child in ended if child.failed]
+    beyond = [*well[history.succeeded :], *badly[history.failed :]]
+    oldest_first = sorted(beyond, key=lambda child: (child.last_ms, child.name))
+    return tuple(child.name for child in oldest_first if child.name not in last)

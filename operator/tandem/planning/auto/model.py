@@ -1,0 +1,114 @@
+"""The values of automatic compaction: what it is told, and what it answers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from tandem.planning.auto.child_compactions import Child, TableId
+from tandem.spec.compaction import CompactionType
+from tandem.spec.status import Phase
+from tandem.spec.table import Granularity
+from tandem.timeline.segments import Segment
+
+
+class Hold(StrEnum):
+    """What automatic compaction waits for, in a word; `Decision.why` says it in sentences."""
+
+    NOTHING = "Nothing"  # one is started now
+    NOT_DUE = "NotDue"  # nothing is compactible, and no schedule's time has come
+    AT_WORK = "AtWork"
+    AFTER_FAILURE = "AfterFailure"
+    INTERVAL = "MinInterval"
+    WINDOW = "MaintenanceWindow"
+    REFUSED = "Refused"  # it cannot be planned, or not be created
+
+
+@dataclass(frozen=True, slots=True)
+class TableFacts:
+    """A table at the version last seen: its live segments in order, made with the time column
+    to which `granularity` belongs."""
+
+    id: TableId
+    segments: Sequence[Segment]
+    granularity: Granularity | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ChildFact:
+    """An automatic compaction that exists.
+
+    Attributes:
+        phase: "" before its first status.
+        segments: what its plan takes; None before it has planned.
+        ended: it will not go on by itself.
+        ended_ms: when it ended.
+        message: why it failed.
+    """
+
+    name: str
+    line: str
+    phase: str
+    created_ms: int
+    ended: bool = False
+    ended_ms: int | None = None
+    segments: frozenset[str] | None = None
+    scheduled_ms: int | None = None
+    retries: int = 0
+    message: str = ""
+    deleting: bool = False
+
+    @property
+    def failed(self) -> bool:
+        return self.ended and self.phase == Phase.FAILED
+
+    @property
+    def at_work(self) -> bool:
+        """Whether it may hold segments, or will."""
+        return not self.ended and self.phase != Phase.SUSPENDED
+
+    @property
+    def last_ms(self) -> int:
+        return self.created_ms if self.ended_ms is None else max(self.created_ms, self.ended_ms)
+
+    @property
+    def display(self) -> str:
+        return f"TableCompaction/{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleState:
+    """A schedule, up to when it has been dealt with, and when it fires next (None: never)."""
+
+    line: str
+    cron: str
+    type: CompactionType
+    since_ms: int
+    next_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What to do now.
+
+    Attributes:
+        create: children to create; at most one, since the next decision depends on it.
+        delete: names of finished children beyond the history's limits.
+        next_ms: when the next compaction is expected to start; None where that depends on
+            something else than time.
+        next_what: which one; "" for none.
+        why: why nothing is started now; "" where something is.
+        hold: the same in a word.
+        wake_ms: when to decide again although nothing else has changed; None for never.
+        schedules: to be kept, and given back as `since` (line → `since_ms`).
+    """
+
+    create: tuple[Child, ...] = ()
+    delete: tuple[str, ...] = ()
+    next_ms: int | None = None
+    next_what: str = ""
+    why: str = ""
+    wake_ms: int | None = None
+    schedules: tuple[ScheduleState, ...] = ()
+    hold: Hold = Hold.NOTHING

@@ -1,0 +1,46 @@
+"""Which rows of its source a merge matched, so that it can tell whether it would insert others.
+
+A source row is told by its content: two hashes, the same in every round since the source is
+pinned (`tandem.spark.sources.row_hash`). Rows of equal content are one here: they match the same
+rows, and a row of the table that two of them match has no record at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
+
+from tandem.reconcile.matches import KEPT, FileMatches, Matches
+
+Sources = npt.NDArray[np.int64]
+"""Distinct source rows, ascending: shape (rows, 2)."""
+
+
+def matched_sources(matches: Matches) -> Sources:
+    """The source rows that match some row, whatever was done with it."""
+    none = np.empty((0, 2), dtype=np.int64)
+    found = np.concatenate([none, *(f.sources for f in matches.values() if f.sources is not None)])
+    found = found[found.any(axis=1)]
+    found = found[np.lexsort((found[:, 1], found[:, 0]))]
+    first = np.ones(len(found), dtype=bool)
+    first[1:] = (found[1:] != found[:-1]).any(axis=1)
+    distinct: Sources = found[first]
+    return distinct
+
+
+def same_sources(a: Sources, b: Sources) -> bool:
+    return bool(np.array_equal(a, b))
+
+
+def acting(matches: Matches) -> Mapping[str, FileMatches]:
+    """Without rows that matched and are left as they are."""
+    found = {}
+    for path, there in matches.items():
+        indexes = np.flatnonzero(there.outputs != KEPT)
+        if len(indexes) == len(there):
+            found[path] = there
+        elif len(indexes):
+            found[path] = there.only(indexes)
+    return found

@@ -1,0 +1,174 @@
+"""The walk back: which rows of a later version are rows that were live at S.
+
+A row is followed from where it is live now, through the row maps of the files that hold it,
+until a position that was live at S is met, or until there is no map to follow (design,
+"Update, delete"). Whole files and whole runs are decided at once; only matched rows are ever
+followed one by one, and that in arrays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+from pyroaring import BitMap64
+
+from tandem.errors import CountMismatch
+from tandem.reconcile.matches import FileMatches, Matches, count, joined, select
+from tandem.reconcile.model import FileView, Prefetching, RowMapLike, RowMaps
+from tandem.rowmap.positions import span
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One rewrite on the way from S to now."""
+
+    row_map: RowMapLike
+    source: str
+    output: str
+
+
+@dataclass(frozen=True, slots=True)
+class Trail:
+    """Rows of `source` that were live at S, and the rewrites that carried them to one file.
+
+    `steps` are in commit order; none if the rows still lie where they were.
+    """
+
+    source: str
+    positions: BitMap64
+    steps: tuple[Step, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Carried:
+    """The result of S, as far as it is still there at a later version.
+
+    `matches` by files of that version; `unknown` are its live rows that S did not know, by
+    file; `lost` counts matches whose row is live no more, `moved` those now in another file,
+    by file in `moved_to`.
+    """
+
+    matches: Matches
+    unknown: dict[str, BitMap64] = field(default_factory=dict)
+    lost: int = 0
+    moved: int = 0
+    moved_to: dict[str, int] = field(default_factory=dict)
+
+
+def carry(
+    matches: Matches,
+    changed: Iterable[str],
+    at_s: FileView,
+    now: FileView,
+    row_maps: RowMaps,
+) -> Carried:
+    """Carry the result of S over to a later version.
+
+    `changed` are the files that any commit between the two added, removed or gave another
+    deletion vector; work is proportional to them and to the matches that they held.
+
+    Raises:
+        CountMismatch: a row of S would be in two places.
+    """
+    changed = frozenset(changed)
+    paths = sorted(changed)
+    for view in (at_s, now):
+        prefetch(view, paths)
+    trails: dict[str, list[tuple[str, Trail]]] = {}
+    unknown: dict[str, BitMap64] = {}
+    for path in paths:
+        state = now.get(path)
+        if state is None:
+            continue
+        found, rest = walk(path, span(0, state.rows) - state.dead, at_s, row_maps)
+        if rest:
+            unknown[path] = rest
+        for trail in found:
+            trails.setdefault(trail.source, []).append((path, trail))
+    _check_disjoint(trails, changed, now)
+    kept: dict[str, list[FileMatches]] = {}
+    moved: dict[str, int] = {}
+    for source, found_there in matches.items():
+        if source not in changed:
+            kept.setdefault(source, []).append(found_there)
+            continue
+        for path, trail in trails.get(source, ()):
+            part = _follow(found_there, trail)
+            if len(part):
+                kept.setdefault(path, []).append(part)
+                if trail.steps:
+                    moved[path] = moved.get(path, 0) + len(part)
+    result = {path: joined(parts, path) for path, parts in kept.items()}
+    lost = count(matches) - count(result)
+    return Carried(result, unknown, lost, sum(moved.values()), moved)
+
+
+def walk(
+    path: str, positions: BitMap64, at_s: FileView, row_maps: RowMaps
+) -> tuple[list[Trail], BitMap64]:
+    """Walk these rows back. Returns the trails to rows live at S, and the rows without one."""
+    state = at_s.get(path)
+    here = positions - state.dead if state is not None else BitMap64()
+    rest = positions - here if here else positions
+    trails = [Trail(path, here)] if here else []
+    if not rest:
+        return trails, rest
+    row_map = row_maps.get(path)
+    if row_map is None:
+        return trails, rest
+    unknown = BitMap64()
+    origins = row_map.backward(path, rest)
+    prefetch(at_s, list(origins))
+    for source, rows in origins.items():
+        below, lost = walk(source, rows, at_s, row_maps)
+        step = Step(row_map, source, path)
+        trails += [Trail(t.source, t.positions, (*t.steps, step)) for t in below]
+        if lost:
+            unknown |= row_map.forward(source, lost)[path]
+    return trails, unknown
+
+
+def prefetch(view: FileView, paths: list[str]) -> None:
+    """Let a view over a columnar snapshot look all of these up in one pass."""
+    if isinstance(view, Prefetching):
+        view.prefetch(paths)
+
+
+def _follow(found: FileMatches, trail: Trail) -> FileMatches:
+    """The matches on a trail, at their positions at its end."""
+    indexes = select(found, trail.positions)
+    positions = found.positions[indexes]
+    for step in trail.steps:
+        outputs, positions = step.row_map.locate(step.source, positions)
+        if not bool((outputs == step.row_map.output_number(step.output)).all()):
+            raise CountMismatch(
+                "A row map leads back from a row but not forward to it",
+                resource=step.output,
+                remedy="Nothing was published; the row map is not to be trusted",
+            )
+    order = np.argsort(positions, kind="stable")
+    return found.only(indexes[order], positions[order])
+
+
+def _check_disjoint(
+    trails: dict[str, list[tuple[str, Trail]]], changed: frozenset[str], now: FileView
+) -> None:
+    """A row of S lives in one place at most, whoever wrote the table meanwhile."""
+    for source, found in trails.items():
+        seen = BitMap64()
+        if source not in changed:
+            state = now.get(source)
+            if state is not None:
+                seen = span(0, state.rows) - state.dead
+        for path, trail in found:
+            if not seen.isdisjoint(trail.positions):
+                raise CountMismatch(
+                    "A row would be in two files at once",
+                    resource=path,
+                    found=f"{len(seen & trail.positions)} rows of {source}",
+                    expected="none",
+                    remedy="Nothing was published; look for a writer that adds files twice",
+                )
+            seen |= trail.positions

@@ -1,0 +1,13 @@
+"""Row maps: where every input row of a rewrite landed.
+
+Pure: positions and counts only. A row map is what lets a delete that was committed during a
+rewrite be replayed onto the rewritten files.
+
+    rowmap         `RowMap` and its builder
+    run_table      files, runs and shuffles, and their lookup arrays
+    groups         rows of many inputs, grouped by where they went
+    permutation    rows that a sort or z-order reordered
+    ranks_format   permutations as bytes
+    positions      bitmaps and arrays of positions
+    binary_format  row maps as bytes: versioned and checksummed
+"""

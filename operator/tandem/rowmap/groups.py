@@ -1,0 +1,57 @@
+"""Which inputs and outputs of a row map share rows: what is committed or dropped as a whole."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from tandem.rowmap.permutation import Shuffle
+from tandem.rowmap.run_table import MapInput, MapOutput, Run
+
+Group = tuple[tuple[str, ...], tuple[str, ...]]
+
+
+def groups(
+    inputs: Sequence[MapInput],
+    outputs: Sequence[MapOutput],
+    runs: Iterable[Run],
+    shuffles: Iterable[Shuffle],
+) -> tuple[Group, ...]:
+    """Groups of (inputs, outputs) that share no row with each other, in input order.
+
+    Files without a row that moved are groups of their own. What was sorted together is one
+    group, whether or not its rows mingled.
+    """
+    parent = list(range(len(inputs)))
+
+    def root(index: int) -> int:
+        while parent[index] != index:
+            parent[index] = parent[parent[index]]
+            index = parent[index]
+        return index
+
+    first_input: dict[int, int] = {}
+
+    def join(input_: int, output: int) -> None:
+        other = root(first_input.setdefault(output, input_))
+        mine = root(input_)
+        parent[max(mine, other)] = min(mine, other)
+
+    for run in runs:
+        join(run.input, run.output)
+    for shuffle in shuffles:
+        moved = [index for index in shuffle.inputs if inputs[index].live]
+        written = [index for index in shuffle.outputs if outputs[index].rows]
+        for index in written:
+            join(moved[0], index)
+        for index in moved:
+            join(index, written[0])
+    found: dict[int, tuple[list[str], list[str]]] = {}
+    for index, file in enumerate(inputs):
+        found.setdefault(root(index), ([], []))[0].append(file.path)
+    for index, written_file in enumerate(outputs):
+        if index in first_input:
+            found[root(first_input[index])][1].append(written_file.path)
+    return (
+        *((tuple(members), tuple(written)) for members, written in found.values()),
+        *(((), (file.path,)) for index, file in enumerate(outputs) if index not in first_input),
+    )

@@ -1,0 +1,352 @@
+"""The `SparkApplication` of an attempt: built from a job request, read back as a job's status.
+
+Pure: knows the API of Kubeflow's Spark operator (`sparkoperator.k8s.io/v1beta2`, v2.5.1), and no
+client. It is one `ApplicationBuilder` (`tandem.spark.application.port`).
+
+An application is written once: the Spark operator runs it again after nearly every change of
+its spec, so nothing here makes a patch.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from tandem.errors import InvalidSpec
+from tandem.jobs.runner import JobRequest, JobStatus
+from tandem.spark.application import template as templates
+from tandem.spark.application.allowed import check_patterns
+from tandem.spark.application.pods import SECURITY, complete_pods
+from tandem.spark.application.policy import TemplatePolicy, require_listed, require_restricted
+from tandem.spark.application.port import ApplicationBuilder, ApplicationSettings, Owner
+from tandem.spark.application.sizes import MIB, Pod, Sizes, sizes
+from tandem.spark.application.status import (
+    FINISHED,
+    LOG_ANNOTATION,
+    Patience,
+    classify,
+    driver_pod_name,
+    needs_pod,
+    state_of,
+)
+from tandem.spark.runtime.session import SHORT_JOB_BYTES, session_conf
+
+__all__ = [
+    "LOG_ANNOTATION",
+    "MANAGED_BY",
+    "ApplicationBuilder",
+    "ApplicationSettings",
+    "KubeflowApplications",
+    "Owner",
+    "Patience",
+    "build",
+    "classify",
+    "label_value",
+]
+
+Json = dict[str, Any]
+
+MANAGED_BY: Final = ("app.kubernetes.io/managed-by", "tandem")
+OPERATION_LABEL: Final = "tandem.dev/operation"
+ATTEMPT_LABEL: Final = "tandem.dev/attempt"
+INPUT_BYTES_ANNOTATION: Final = "tandem.dev/input-bytes"
+
+MAX_NAME: Final = 50
+"""Longer names are cut and hashed by the Spark operator for the services that it makes."""
+_DNS_1035 = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
+
+_NETWORK_POLICY: Final = "org.apache.spark.deploy.k8s.features.NetworkPolicyFeatureStep"
+
+_SIZE_KEYS: Final = {
+    ("driver", "cores"): "spark.driver.cores",
+    ("driver", "memory"): "spark.driver.memory",
+    ("driver", "memoryOverhead"): "spark.driver.memoryOverhead",
+    ("executor", "cores"): "spark.executor.cores",
+    ("executor", "memory"): "spark.executor.memory",
+    ("executor", "memoryOverhead"): "spark.executor.memoryOverhead",
+    ("executor", "instances"): "spark.executor.instances",
+}
+"""Fields that the Spark operator passes on as these settings, after those of `sparkConf`."""
+
+
+_ANY_JOB: Final = JobRequest("tandem-any", "rewrite", "file:///any", "job.json")
+_ANYBODY: Final = Owner("tandem.dev/v1alpha1", "", "", "")
+
+
+@dataclass(frozen=True, slots=True)
+class KubeflowApplications:
+    """`ApplicationBuilder` for Kubeflow's Spark operator.
+
+    Raises: InvalidSpec if the operator-wide template sets what is ours, or if what templates are
+        allowed beside the lists is no pattern.
+    """
+
+    settings: ApplicationSettings = field(default_factory=ApplicationSettings)
+
+    def __post_init__(self) -> None:
+        templates.check(self.settings.template, resource="the operator's sparkTemplate")
+        check_patterns(self.settings.template_allow)
+
+    @property
+    def resource(self) -> tuple[str, str, str]:
+        return ("sparkoperator.k8s.io", "v1beta2", "sparkapplications")
+
+    def check(
+        self,
+        template: Mapping[str, Any] | None,
+        *,
+        resource: str = "",
+        service_account: str = "",
+    ) -> None:
+        templates.check(template, resource=resource, field="spec.sparkTemplate")
+        if template is None or self.settings.template_policy is TemplatePolicy.ANY:
+            return
+        require_listed(
+            template,
+            allowed=self.settings.template_allow,
+            resource=resource,
+            field="spec.sparkTemplate",
+        )
+        without, made = (
+            build(
+                _ANY_JOB,
+                settings=self.settings,
+                owner=_ANYBODY,
+                namespace="",
+                template=piece,
+                service_account=service_account,
+            )["spec"]
+            for piece in (None, template)
+        )
+        require_restricted(
+            without,
+            made,
+            accounts=(self.settings.service_account, service_account),
+            resource=resource,
+            field="spec.sparkTemplate",
+        )
+
+    def build(
+        self,
+        request: JobRequest,
+        *,
+        owner: Owner,
+        namespace: str,
+        template: Mapping[str, Any] | None = None,
+        secret_name: str | None = None,
+        service_account: str = "",
+        labels: Mapping[str, str] | None = None,
+    ) -> Json:
+        # Whoever asks for a job need not have asked whether its template is right.
+        whose = f"{owner.kind}/{owner.name}"
+        self.check(template, resource=whose, service_account=service_account)
+        return build(
+            request,
+            settings=self.settings,
+            owner=owner,
+            namespace=namespace,
+            template=template,
+            secret_name=secret_name,
+            service_account=service_account,
+            labels=labels,
+        )
+
+    def classify(
+        self,
+        application: Mapping[str, Any] | None,
+        driver_pod: Mapping[str, Any] | None,
+        *,
+        now_ms: int | None = None,
+    ) -> JobStatus:
+        return classify(application, driver_pod, now_ms=now_ms, patience=self.settings.patience)
+
+    def needs_pod(self, application: Mapping[str, Any]) -> bool:
+        return needs_pod(application)
+
+    def finished(self, application: Mapping[str, Any]) -> bool:
+        return state_of(application) in FINISHED
+
+    def driver_pod(self, application: Mapping[str, Any]) -> str:
+        return driver_pod_name(application)
+
+    def pods(self, name: str) -> str:
+        return f"sparkoperator.k8s.io/app-name={name}"
+
+
+def build(
+    request: JobRequest,
+    *,
+    settings: ApplicationSettings,
+    owner: Owner,
+    namespace: str,
+    template: Mapping[str, Any] | None = None,
+    secret_name: str | None = None,
+    service_account: str = "",
+    labels: Mapping[str, str] | None = None,
+) -> Json:
+    """The `SparkApplication` of one attempt. The same arguments give the same object.
+
+    Args:
+        template: the resource's `sparkTemplate`; `settings.template` lies below it.
+        secret_name: a Secret whose keys become environment variables of driver and executors.
+            Credentials never stand in arguments or anywhere else in the object.
+        service_account: of the table's storage, instead of the settings'; not used beside a
+            Secret.
+        labels: more labels of ours; names of resources are shortened by `label_value`.
+
+    Raises: InvalidSpec naming the path that a template must not set, or for a name that is no
+        DNS-1035 label.
+    """
+    _check_name(request.name)
+    whose = f"{owner.kind}/{owner.name}"
+    templates.check(template, resource=whose, field="spec.sparkTemplate")
+    users = templates.merge(settings.template or {}, template or {})
+    conf = templates.texts((users.get("spec") or {}).get("sparkConf") or {})
+    asked = users.get("spec") or {}
+    driver = asked.get("driver") or {}
+    distributed = _asks_for_executors(asked, conf)
+    size = sizes(
+        request.input_bytes,
+        tasks=request.tasks,
+        cores=_whole(driver.get("cores") or conf.get("spark.driver.cores"), request.cores),
+        heap=request.memory_bytes,
+        max_executors=settings.max_executors,
+        distributed=distributed,
+    )
+    # Where a table has both, the secret is used.
+    account = "" if secret_name else service_account
+    defaults = _defaults(request, settings, size, account or settings.service_account)
+    for (part, key), setting in _SIZE_KEYS.items():
+        if setting in conf:
+            # The field would win over what the user says in the other place.
+            defaults[part].pop(key, None)
+    if (asked.get("dynamicAllocation") or {}).get("enabled"):
+        defaults["executor"].pop("instances", None)
+    merged = templates.merge({"spec": defaults}, settings.template or {})
+    # One after the other, so that a null of the resource's template removes what is below.
+    merged = templates.merge(merged, template or {})
+    spec = merged.setdefault("spec", {})
+    complete_pods(spec, secret_name, alone=not size.executors)
+    spec.update(
+        {
+            "type": "Python",
+            "mode": "cluster",
+            "mainApplicationFile": f"{settings.apps_dir}/{request.app}.py",
+            "arguments": request.arguments(),
+            "restartPolicy": {"type": "Never"},
+        }
+    )
+    spec["sparkConf"] = {**templates.texts(spec.get("sparkConf") or {}), **session_conf()}
+    if spec.get("hadoopConf"):
+        spec["hadoopConf"] = templates.texts(spec["hadoopConf"])
+    if not size.executors:
+        spec["driver"]["kubernetesMaster"] = f"local[{size.driver.cores}]"
+    metadata = merged.get("metadata") or {}
+    return {
+        "apiVersion": "sparkoperator.k8s.io/v1beta2",
+        "kind": "SparkApplication",
+        "metadata": {
+            "name": request.name,
+            "namespace": namespace,
+            "ownerReferences": [owner.reference()],
+            "labels": {
+                **templates.texts(metadata.get("labels") or {}),
+                MANAGED_BY[0]: MANAGED_BY[1],
+                "tandem.dev/kind": owner.kind,
+                OPERATION_LABEL: label_value(request.operation_id),
+                ATTEMPT_LABEL: str(request.attempt),
+                **{key: label_value(value) for key, value in (labels or {}).items()},
+            },
+            "annotations": {
+                **templates.texts(metadata.get("annotations") or {}),
+                INPUT_BYTES_ANNOTATION: str(request.input_bytes),
+            },
+        },
+        "spec": spec,
+    }
+
+
+def label_value(text: str) -> str:
+    """A name as a label's value: what is longer than 63 characters is cut and hashed."""
+    if len(text) <= 63:
+        return text
+    digest = hashlib.sha256(text.encode()).hexdigest()[:8]
+    return f"{text[:54].rstrip('-_.')}-{digest}"
+
+
+def _check_name(name: str) -> None:
+    if len(name) > MAX_NAME or not _DNS_1035.fullmatch(name):
+        raise InvalidSpec(
+            "is no name for a SparkApplication",
+            field="metadata.name",
+            found=name,
+            expected=f"a DNS-1035 label of at most {MAX_NAME} characters",
+        )
+
+
+def _asks_for_executors(spec: Mapping[str, Any], conf: Mapping[str, str]) -> bool:
+    """Whether a template says how many executors there shall be: then there are some."""
+    return bool(
+        (spec.get("executor") or {}).get("instances")
+        or (spec.get("dynamicAllocation") or {}).get("enabled")
+        or conf.get("spark.executor.instances")
+        or conf.get("spark.dynamicAllocation.enabled") == "true"
+    )
+
+
+def _defaults(
+    request: JobRequest, settings: ApplicationSettings, size: Sizes, account: str
+) -> Json:
+    """What a template may change."""
+    flags = ["-XX:+UseSerialGC"]
+    if not size.executors and request.input_bytes < SHORT_JOB_BYTES:
+        flags.append("-XX:TieredStopAtLevel=1")
+    driver = {**_pod(size.driver), "serviceAccount": account, "securityContext": SECURITY}
+    # Alone, the driver starts no executors; the CRD wants to be told of them all the same.
+    executor = {
+        **(_pod(size.executor) if size.executors else {"cores": 1, "memory": "512m"}),
+        "instances": size.executors or 1,
+        "serviceAccount": account,
+        "securityContext": SECURITY,
+    }
+    defaults: Json = {
+        "pythonVersion": "3",
+        "sparkVersion": settings.spark_version,
+        "image": settings.image,
+        "imagePullPolicy": settings.image_pull_policy,
+        "driver": driver,
+        "executor": executor,
+        "sparkConf": {
+            "spark.log.level": "WARN",
+            "spark.ui.showConsoleProgress": "false",
+            "spark.driver.extraJavaOptions": " ".join(flags),
+            "spark.sql.shuffle.partitions": str(size.slots),
+            "spark.default.parallelism": str(size.slots),
+            "spark.sql.catalogImplementation": "in-memory",
+            "spark.sql.execution.arrow.pyspark.enabled": "true",
+            # Spark 4.2's needs a right that the Spark operator (2.5.1) lacks. Null brings it back.
+            "spark.kubernetes.driver.pod.excludedFeatureSteps": _NETWORK_POLICY,
+            # A task's fourth loss ends a job, and says why; Spark's own 3 executors come before.
+            "spark.executor.maxNumFailures": str(max(8, 2 * size.executors)),
+        },
+    }
+    if settings.ttl_s is not None:
+        defaults["timeToLiveSeconds"] = settings.ttl_s
+    return defaults
+
+
+def _pod(pod: Pod) -> Json:
+    return {
+        "cores": pod.cores,
+        "memory": f"{pod.heap // MIB}m",
+        "memoryOverhead": f"{pod.beside // MIB}m",
+    }
+
+
+def _whole(value: object, default: int) -> int:
+    """A number of cores as a template gives it; the CRD judges what is none."""
+    text = str(value or "")
+    return max(int(text), 1) if text.isdecimal() and len(text) < 9 else default

@@ -1,0 +1,271 @@
+"""What a `sparkTemplate` may make of a job under the policy `restricted`. Pure.
+
+A template is written by whoever may create operations in a namespace; a SparkApplication is put
+into effect by the Spark operator, whose rights are larger. So what a template says must stay in
+the pods that it makes, and these must keep to the Pod Security Standard `restricted` and to the
+account of the job. What runs inside of these pods is not our business: the image is free.
+
+Two questions. What a template sets must be on the lists of `application_allowed`. And what it makes
+of the pods must be restricted: judged is the application with the template against the one without
+it, since what the operator's own template (an administrator's) breaks is no fault of a resource.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final
+
+from tandem.errors import InvalidSpec
+from tandem.spark.application.allowed import OPTION, VALUE, unlisted
+
+Json = Mapping[str, Any]
+
+
+class TemplatePolicy(StrEnum):
+    """`any`: whatever the Spark operator takes."""
+
+    RESTRICTED = "restricted"
+    ANY = "any"
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """`where` is the path below a SparkApplication. `what` is all that is wrong there, so that
+    the same fault in something else is another violation."""
+
+    where: str
+    why: str
+    what: str
+
+
+def require_listed(template: Json, *, allowed: tuple[str, ...], resource: str, field: str) -> None:
+    """That a template sets nothing but what is on the lists.
+
+    Args:
+        allowed: an administrator's additions, `spark.extraListeners` or `spec.batchScheduler`.
+    Raises: InvalidSpec that names the path of the first thing that is not, and how many more.
+    """
+    found = list(unlisted(template, allowed))
+    if not found:
+        return
+    first, more = found[0], len(found) - 1
+    raise InvalidSpec(
+        "cannot be set by a template under this operator's template policy",
+        resource=resource,
+        field=f"{field}.{first.path}" if field else first.path,
+        found=first.found,
+        expected=first.expected,
+        remedy=(f"Remove it (and {more} more: {found[1].path}, …). " if more else "Remove it. ")
+        + f"The operator's administrator can allow it by {OPTION} (the chart's {VALUE}), or give "
+        "it to all jobs by --spark-template (jobs.sparkTemplate)",
+    )
+
+
+def require_restricted(
+    without: Json, made: Json, *, accounts: Iterable[str], resource: str, field: str
+) -> None:
+    """That a template breaks nothing.
+
+    Args:
+        without, made: `spec` of the application without and with it.
+        accounts: service accounts that its pods may have.
+    Raises: InvalidSpec that names the path of the first thing that it breaks, and how many more.
+    """
+    known = set(violations(without, accounts=accounts))
+    found = [each for each in violations(made, accounts=accounts) if each not in known]
+    if not found:
+        return
+    first, more = found[0], len(found) - 1
+    raise InvalidSpec(
+        f"{first.why}, which this operator's template policy refuses",
+        resource=resource,
+        field=f"{field}.{first.where}" if field else first.where,
+        expected="what keeps to Pod Security restricted and to the job's account",
+        remedy=(f"Remove it (and {more} more: {found[1].where}, …). " if more else "Remove it. ")
+        + "The operator's administrator can give it to all jobs by --spark-template "
+        "(the chart's jobs.sparkTemplate)",
+    )
+
+
+def violations(spec: Json, *, accounts: Iterable[str]) -> Iterator[Violation]:
+    """Everything in an application's `spec` that is not restricted."""
+    allowed = frozenset(accounts) | {""}
+    for key, value in _mapping(spec.get("sparkConf")).items():
+        if "apparmor" in key.lower():
+            yield _wrong(f"spec.sparkConf.{key}", "it changes a pod's confinement", value)
+    yield from _volumes("spec", spec.get("volumes"))
+    for part in ("driver", "executor"):
+        yield from _part(f"spec.{part}", _mapping(spec.get(part)), allowed)
+
+
+# Pods
+
+_VOLUMES: Final = frozenset(
+    {
+        "configMap",
+        "csi",
+        "downwardAPI",
+        "emptyDir",
+        "ephemeral",
+        "persistentVolumeClaim",
+        "projected",
+        "secret",
+    }
+)
+_SYSCTLS: Final = frozenset(
+    {
+        "kernel.shm_rmid_forced",
+        "net.ipv4.ip_local_port_range",
+        "net.ipv4.ip_unprivileged_port_start",
+        "net.ipv4.tcp_syncookies",
+        "net.ipv4.ping_group_range",
+        "net.ipv4.ip_local_reserved_ports",
+        "net.ipv4.tcp_keepalive_time",
+        "net.ipv4.tcp_fin_timeout",
+        "net.ipv4.tcp_keepalive_intvl",
+        "net.ipv4.tcp_keepalive_probes",
+    }
+)
+_SELINUX: Final = ("", "container_t", "container_init_t", "container_kvm_t", "container_engine_t")
+_PROFILES: Final = ("RuntimeDefault", "Localhost")
+_SPARKS: Final = ("spark-kubernetes-driver", "spark-kubernetes-executor")
+_HANDLERS: Final = ("livenessProbe", "readinessProbe", "startupProbe")
+
+
+def _part(where: str, pod: Json, accounts: frozenset[str]) -> Iterator[Violation]:
+    """Driver or executor: the Spark operator's own fields, and the pod template."""
+    template = _mapping(pod.get("template"))
+    inner = _mapping(template.get("spec"))
+    at = f"{where}.template.spec"
+    for path, holder in ((where, pod), (at, inner)):
+        for key in ("serviceAccount", "serviceAccountName"):
+            if holder.get(key) not in (None, *accounts):
+                yield _wrong(f"{path}.{key}", "it is another account than the job's", holder[key])
+        for key in ("hostNetwork", "hostPID", "hostIPC"):
+            if holder.get(key):
+                yield _wrong(f"{path}.{key}", "it shares the host's namespaces", holder[key])
+    metadata = _mapping(template.get("metadata"))
+    for path, holder in ((where, pod), (f"{where}.template.metadata", metadata)):
+        for key, value in _mapping(holder.get("annotations")).items():
+            if "apparmor" in key.lower() and value not in ("runtime/default",):
+                yield _wrong(f"{path}.annotations.{key}", "it changes a pod's confinement", value)
+    yield from _volumes(at, inner.get("volumes"))
+    # The webhook's field wins over the template's where both are given; either alone must do.
+    contexts = [(f"{where}.podSecurityContext", _mapping(pod.get("podSecurityContext")))]
+    contexts.append((f"{at}.securityContext", _mapping(inner.get("securityContext"))))
+    for path, context in contexts:
+        yield from _forbidden(path, context)
+    shared: Json = {**contexts[1][1], **contexts[0][1]}
+    # Spark's own container, by the field and by the template: whoever has no webhook has only
+    # the latter.
+    yield from _container(where, {**pod, "name": _SPARKS[0]}, shared)
+    for key in ("initContainers", "sidecars"):
+        yield from _containers(f"{where}.{key}", pod.get(key), shared)
+    for key in ("initContainers", "containers", "ephemeralContainers"):
+        yield from _containers(f"{at}.{key}", inner.get(key), contexts[1][1])
+
+
+def _containers(where: str, found: Any, shared: Json) -> Iterator[Violation]:
+    if found is None:
+        return
+    if not isinstance(found, list):
+        yield _wrong(where, "it is no list", found)
+        return
+    for item in found:
+        container = _mapping(item)
+        yield from _container(f"{where}.{container.get('name', '')}", container, shared)
+
+
+def _container(where: str, container: Json, shared: Json) -> Iterator[Violation]:
+    """A container, or driver and executor, which have the same fields."""
+    context = _mapping(container.get("securityContext"))
+    at = f"{where}.securityContext"
+
+    def wrong(path: str, why: str) -> Violation:
+        # With all of it: the same fault of another image is another one. What runs as Spark is
+        # free anyway, and so is its size.
+        sparks = container.get("name") in _SPARKS
+        return Violation(path, why, _text(context if sparks else container))
+
+    for each in _forbidden(at, context):
+        yield wrong(each.where, each.why)
+    if context.get("privileged"):
+        yield wrong(f"{at}.privileged", "it is privileged")
+    if context.get("procMount") not in (None, "Default"):
+        yield wrong(f"{at}.procMount", "it unmasks /proc")
+    if context.get("allowPrivilegeEscalation") is not False:
+        yield wrong(f"{at}.allowPrivilegeEscalation", "it is not false")
+    capabilities = _mapping(context.get("capabilities"))
+    if "ALL" not in _items(capabilities.get("drop")):
+        yield wrong(f"{at}.capabilities.drop", "it does not drop ALL")
+    if any(each != "NET_BIND_SERVICE" for each in _items(capabilities.get("add"))):
+        yield wrong(f"{at}.capabilities.add", "it adds capabilities")
+    both = {**shared, **{key: value for key, value in context.items() if value is not None}}
+    if both.get("runAsNonRoot") is not True:
+        yield wrong(f"{at}.runAsNonRoot", "it is not true")
+    if _mapping(both.get("seccompProfile")).get("type") not in _PROFILES:
+        yield wrong(f"{at}.seccompProfile", "it is not RuntimeDefault")
+    for port in _items(container.get("ports")):
+        if _mapping(port).get("hostPort"):
+            yield wrong(f"{where}.ports", "it takes a port of the host")
+    handlers = [_mapping(container.get(name)) for name in _HANDLERS]
+    handlers += [_mapping(each) for each in _mapping(container.get("lifecycle")).values()]
+    for handler in handlers:
+        for kind in ("httpGet", "tcpSocket"):
+            if _mapping(handler.get(kind)).get("host"):
+                yield wrong(f"{where}.{kind}.host", "it has the node talk to another host")
+
+
+def _forbidden(where: str, context: Json) -> Iterator[Violation]:
+    """Of a pod's or a container's security context."""
+    if context.get("runAsUser") in (0, "0"):
+        yield _wrong(f"{where}.runAsUser", "it is root", context)
+    if context.get("runAsNonRoot") is False:
+        yield _wrong(f"{where}.runAsNonRoot", "it is not true", context)
+    for key in ("seccompProfile", "appArmorProfile"):
+        if _mapping(context.get(key)).get("type") not in (None, *_PROFILES):
+            yield _wrong(f"{where}.{key}", "it is unconfined", context)
+    selinux = _mapping(context.get("seLinuxOptions"))
+    if (selinux.get("type") or "") not in _SELINUX or selinux.get("user") or selinux.get("role"):
+        yield _wrong(f"{where}.seLinuxOptions", "it changes a pod's confinement", context)
+    if _mapping(context.get("windowsOptions")).get("hostProcess"):
+        yield _wrong(f"{where}.windowsOptions.hostProcess", "it is a process of the host", context)
+    for sysctl in _items(context.get("sysctls")):
+        if str(_mapping(sysctl).get("name")) not in _SYSCTLS:
+            yield _wrong(f"{where}.sysctls", "it is no safe one", context)
+
+
+def _volumes(where: str, found: Any) -> Iterator[Violation]:
+    if found is None:
+        return
+    if not isinstance(found, list):
+        yield _wrong(f"{where}.volumes", "it is no list", found)
+        return
+    for item in found:
+        volume = _mapping(item)
+        for kind in volume.keys() - {"name"} - _VOLUMES:
+            name = volume.get("name", "")
+            yield _wrong(f"{where}.volumes.{name}.{kind}", "it is no restricted volume", volume)
+
+
+def _mapping(value: Any) -> Json:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _items(value: Any) -> list[Any]:
+    """Of what should be a list; anything else is one item, which is none of those that are let
+    through."""
+    if value in (None, (), "", {}):
+        return []
+    return value if isinstance(value, list) else [value]
+
+
+def _wrong(where: str, why: str, what: Any) -> Violation:
+    return Violation(where, why, _text(what))
+
+
+def _text(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, default=str)

@@ -1,0 +1,16 @@
+"""The jobs: each module's `run` does one, and writes one result.
+
+Modules:
+
+    rewrite         bins in their order
+    rewrite_sorted  bins sorted or z-ordered
+    ordering        the order of sorted rows
+    sorted_rows     the sink of sorted rows
+    statement       update and delete
+    merge           merge
+    merge_source    the source of a merge
+    merge_writer    the sink of a merge
+    source_copy     a copy of the source for the engine
+    ingest          ingest
+    warm            runs each job once, for the class-data archive
+"""

@@ -1,0 +1,413 @@
+"""The merge job: join the table with a source, write what rows become and what is inserted.
+
+Round 0 merges into the files of the job; then the driver serves rounds as the statement job does:
+the whole merge again at a later version, or a part, rows of the table that are new since. A merge
+that inserts records which source row matched which (`source_rows.py`), so that the engine can tell
+whether a part is enough. The source is pinned when it is first read
+(`pin.py`). What people typed is parsed here, where the source's columns are known, and Spark gets
+canonical text only. The join is one: which source rows found no row, which rows no source row,
+and which several, all come out of it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from tandem.errors import CountMismatch, JobFailed, ObjectNotFound, SourceChanged, StatementFailed
+from tandem.jobs.formats import SOURCE_IDS, InputFile, JobResult, MergeJob, SidecarRef
+from tandem.spark.jobs import merge_source, source_copy
+from tandem.spark.jobs.source_copy import Size
+from tandem.spark.jobs.statement import serve
+from tandem.spark.runtime.control import Control
+from tandem.spark.runtime.frames import (
+    cardinality,
+    isolated,
+    read_rows,
+    reported_shares,
+    table_schema,
+)
+from tandem.spark.runtime.listing import Source
+from tandem.spark.runtime.names import quoted
+from tandem.spark.sources import source_pin
+from tandem.spark.sources.options import place
+from tandem.spark.sources.row_hash import with_identity
+from tandem.spark.sources.schema_alignment import by_name, check_columns
+from tandem.statements.merge import SOURCE, TABLE, Clause, Merge, parse_merge
+from tandem.statements.types import Schema
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+    from tandem.spark.jobs.merge_writer import MergeAnswer
+
+_HERE = "__tandem_here"
+"""True on every row of the source: an outer join has null where there is none."""
+_CLAUSE = "__tandem_clause"
+_NONE = -1
+"""The clause of rows that matched, and to which none applies."""
+MEASURED_BYTES = 16 << 20
+"""A source whose files are larger is not read once more to measure it."""
+BROADCAST_BYTES = 64 << 20
+"""A source that takes at most so many bytes of memory is sent to all tasks, where the kind of join
+allows it. Of a source that was not measured Spark decides while it runs."""
+
+MAX_RECORDED = 2_000_000
+"""A merge that matched more rows is executed again as a whole instead: the record of a row is 16
+bytes, at the job and at the operator, and as much again for where it is if it stays."""
+UNEVEN = 4
+"""One of many tasks may have matched so many times its share of that: all together send the
+driver no more than so many times what it keeps."""
+
+
+@dataclass(frozen=True)
+class _Sides:
+    """The two sides of the join, and what is to be done. `part`: the table's side are only some
+    of its rows; `record`: source rows have an identity, which is to be told. `plain` is the
+    source without marks of the join; `size` that of its files in bytes, 0 if unknown;
+    `broadcast`: it takes little memory."""
+
+    statement: Merge
+    schema: StructType
+    table: DataFrame
+    source: DataFrame
+    plain: DataFrame
+    size: int
+    part: bool
+    record: bool
+    broadcast: bool = False
+
+
+def run(control: Control, spark: SparkSession, stop: threading.Event | None = None) -> None:
+    """Merge, then serve rounds. `stop` ends the service early (tests).
+
+    Raises: TandemError if round 0 fails. Failures of later rounds are answered.
+    """
+    from tandem.spark.jobs.merge_writer import MergeSink
+
+    job = control.spec.job
+    assert isinstance(job, MergeJob)
+    with isolated(spark) as own:
+        own.dataSource.register(MergeSink)
+        size: Size | None = None
+
+        def round_(inputs: Sequence[InputFile], number: int) -> None:
+            nonlocal size
+            asked = control.request(number) if number else None
+            part = asked is not None and asked.part
+            size = _merge(control, own, job, inputs, number, size, part=part)
+
+        round_(job.inputs, 0)
+        serve(control, round_, stop or threading.Event())
+
+
+def _merge(
+    control: Control,
+    spark: SparkSession,
+    job: MergeJob,
+    inputs: Sequence[InputFile],
+    round_: int,
+    size: Size | None,
+    *,
+    part: bool,
+) -> Size | None:
+    """Execute a round, and return what the source takes in memory, which stays as it is."""
+    spec = control.spec
+    live = sum(i.rows - cardinality(i) for i in inputs)
+    with _held(control) as held:
+        sides = _sides(control, spark, job, inputs if live else (), round_, held, part)
+        if round_ == 0 and _is_small(sides):
+            size = source_copy.measure(sides.plain, sides.statement)
+        if size is not None and size.bytes <= BROADCAST_BYTES:
+            sides = replace(sides, broadcast=True)
+        copy = _copy(control, sides, size, round_)
+        with reported_shares(control, "Merging", inputs, round_):
+            answer = _write(control, sides, inputs, job.target_file_size, round_)
+        if answer.doubled:
+            raise _several(control, spark, sides, inputs, answer.doubled[0])
+    _check_counts(answer, live, round_)
+    data = control.store.get(answer.matches)
+    control.publish(
+        JobResult(
+            operation_id=spec.operation_id,
+            attempt=spec.attempt,
+            round=round_,
+            outputs=answer.outputs,
+            matches=SidecarRef(
+                path=answer.matches, size=len(data), sha256=hashlib.sha256(data).hexdigest()
+            ),
+            source=copy,
+            rows_read=live,
+            rows_written=answer.updated + answer.inserted,
+            rows_matched=answer.updated + answer.deleted,
+        )
+    )
+    return size
+
+
+def _copy(control: Control, sides: _Sides, size: Size | None, round_: int) -> SidecarRef | None:
+    """The source for the engine: whole with the first round, if it is small; else its bounds
+    with the second one, which most merges do not have."""
+    if round_ == 0 and size is not None:
+        return source_copy.whole(control, sides.plain, sides.statement, size, round_)
+    if round_ == 1 and control.result(0).source is None:
+        return source_copy.bounds(control, sides.plain, sides.statement, round_)
+    return None
+
+
+def _is_small(sides: _Sides) -> bool:
+    """Whether the source may be read once more at little cost."""
+    if sides.size:
+        return sides.size <= MEASURED_BYTES
+    # Of a Delta table the pin has no sizes; what one task reads is bounded.
+    return sides.plain.rdd.getNumPartitions() <= 1
+
+
+_Held = tuple[source_pin.SourcePin, Source | None]
+
+
+@contextmanager
+def _held(control: Control) -> Iterator[_Held]:
+    """The pinned source, looked at before it is read and after: what failed in between may have
+    failed because of the change. Raises: SourceChanged."""
+    found, source = source_pin.pinned(control)
+    try:
+        yield found, source
+    except SourceChanged:
+        raise
+    except Exception:
+        source_pin.check(control, found)
+        raise
+    source_pin.check(control, found)
+
+
+def _sides(
+    control: Control,
+    spark: SparkSession,
+    job: MergeJob,
+    inputs: Sequence[InputFile],
+    round_: int,
+    held: _Held,
+    part: bool,
+) -> _Sides:
+    from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
+
+    table = control.spec.table
+    schema = table_schema(table)
+    source = merge_source.read(control, spark, schema, *held)
+    statement = parse_merge(
+        job.on,
+        job.clauses,
+        Schema.from_json(table.schema_string, table.partition_columns),
+        Schema.from_json(source.schema.json()),
+    )
+    if any(clause.every for clause in statement.clauses):
+        _check_every(source.schema, schema, job)
+    rows = read_rows(control, spark, inputs, _columns_read(statement), round_, hidden=True)
+    told = None
+    if statement.records_matches:
+        told = with_identity(source)
+    plain = source if told is None else told
+    return _Sides(
+        statement,
+        schema,
+        rows.alias(TABLE),
+        plain.withColumn(_HERE, F.lit(True)).alias(SOURCE),
+        plain,
+        size=sum(file.size for file in held[0].files),
+        part=part,
+        record=told is not None,
+    )
+
+
+def _check_every(source: StructType, schema: StructType, job: MergeJob) -> None:
+    """Columns that are no simple values must have the same fields on both sides."""
+    from pyspark.sql.types import AtomicType, StructType
+
+    for field in schema.fields:
+        if not isinstance(field.dataType, AtomicType):
+            there = [f for f in source.fields if f.name.lower() == field.name.lower()]
+            pair = StructType(there), StructType([field])
+            check_columns(*pair, job.source_location, field=place(job))
+
+
+def _columns_read(statement: Merge) -> tuple[str, ...]:
+    """The columns that are looked at, and those that some update leaves as they are."""
+    names = [column.name for column in statement.table.columns]
+    read = set(statement.columns_of_table())
+    for clause in statement.clauses:
+        if clause.action == "Update":
+            read |= set(names) - clause.set_sql.keys()
+    return tuple(name for name in names if name in read)
+
+
+def _write(
+    control: Control,
+    sides: _Sides,
+    inputs: Sequence[InputFile],
+    target_file_size: int,
+    round_: int,
+) -> MergeAnswer:
+    from tandem.spark.jobs.merge_writer import NAME, MergeAnswer, MergeWork
+    from tandem.spark.runtime.datasource import put_work
+    from tandem.spark.runtime.row_files import spellings
+
+    tasks = int(sides.table.sparkSession.conf.get("spark.sql.shuffle.partitions") or 1)
+    record = MAX_RECORDED if sides.record else 0
+    work = MergeWork(
+        table=control.spec.table,
+        data_prefix=control.spec.data_prefix,
+        target_file_size=target_file_size,
+        answer_path=control.round_path(round_, f"answer-{uuid.uuid4()}"),
+        round=round_,
+        spellings=spellings(control.spec.table, inputs),
+        one_match_only=sides.statement.one_match_only,
+        record=record,
+        record_of_task=min(record, UNEVEN * record // tasks),
+    )
+    options = put_work(control, work, round_)
+    _decided(sides).write.format(NAME).options(**options).mode("append").save()
+    try:
+        return MergeAnswer.model_validate_json(control.store.get(work.answer_path))
+    except ObjectNotFound as error:
+        raise JobFailed("Spark wrote no answer", resource=work.answer_path) from error
+
+
+def _decided(sides: _Sides) -> DataFrame:
+    """The rows to which something happens: the table's columns as they become, where the row
+    was, and its fate."""
+    from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
+
+    from tandem.spark.jobs.merge_writer import FATE, Fate
+    from tandem.spark.runtime.row_files import INPUT, POSITION
+
+    clauses = sides.statement.clauses
+    joined = _joined(sides).withColumn(_CLAUSE, _clause(sides.statement, sides.record))
+    joined = joined.filter(F.col(_CLAUSE).isNotNull())
+    written = [(n, c) for n, c in enumerate(clauses) if c.action != "Delete"]
+    columns = []
+    for field in sides.schema.fields if written else ():
+        value = F.lit(None).cast(field.dataType)
+        for number, clause in written:
+            becomes = _value(clause, field.name, sides).cast(field.dataType)
+            value = F.when(F.col(_CLAUSE) == number, becomes).otherwise(value)
+        columns.append(value.alias(field.name))
+    fate = F.lit(int(Fate.KEPT))
+    for number, clause in enumerate(clauses):
+        fates = {"Delete": Fate.DELETED, "Update": Fate.UPDATED, "Insert": Fate.INSERTED}
+        fate = F.when(F.col(_CLAUSE) == number, int(fates[clause.action])).otherwise(fate)
+    hidden = [F.col(f"{TABLE}.{name}").alias(name) for name in (INPUT, POSITION)]
+    if sides.record:
+        hidden += [F.col(f"{SOURCE}.{name}").alias(name) for name in SOURCE_IDS]
+    return joined.select(*columns, *hidden, fate.alias(FATE))
+
+
+def _value(clause: Clause, name: str, sides: _Sides) -> Column:
+    """What a column becomes by an update or an insert."""
+    from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
+    from pyspark.sql.types import AtomicType
+
+    text = clause.set_sql.get(name)
+    if text is None:
+        return F.lit(None) if clause.action == "Insert" else F.col(f"{TABLE}.{quoted(name)}")
+    wanted = sides.schema[name].dataType
+    if clause.every and not isinstance(wanted, AtomicType):
+        found = next(f for f in sides.source.schema.fields if f.name.lower() == name.lower())
+        return by_name(F.expr(text), found.dataType, wanted, "the source", name)
+    # ANSI store assignment: a value that does not fit its column raises.
+    return F.expr(text)
+
+
+def _clause(statement: Merge, record: bool) -> Column:
+    """The number of the clause that applies to a row of the join; null for none, except for
+    matches that are to be told all the same."""
+    from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
+
+    from tandem.spark.runtime.row_files import POSITION
+
+    def first(when: str, otherwise: Column) -> Column:
+        chosen = otherwise
+        numbered = [(n, c) for n, c in enumerate(statement.clauses) if c.when == when]
+        for number, clause in reversed(numbered):
+            applies = F.expr(clause.where_sql)
+            chosen = F.when(applies, number).otherwise(chosen)
+        return chosen
+
+    nothing = F.lit(None).cast("int")
+    here = F.col(f"{TABLE}.{POSITION}").isNotNull()
+    there = F.col(f"{SOURCE}.{_HERE}").isNotNull()
+    told = statement.one_match_only or record
+    return (
+        F.when(here & there, first("Matched", F.lit(_NONE) if told else nothing))
+        .when(there, first("NotMatched", nothing))
+        .otherwise(first("NotMatchedBySource", nothing))
+    )
+
+
+def _joined(sides: _Sides) -> DataFrame:
+    from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
+
+    statement, source = sides.statement, sides.source
+    inserts = statement.when("NotMatched") and not sides.part
+    leaves = statement.when("NotMatchedBySource")
+    how = {
+        (False, False): "inner",
+        (True, False): "right",
+        (False, True): "left",
+        (True, True): "full",
+    }[bool(inserts), bool(leaves)]
+    if sides.broadcast and how in ("inner", "left"):
+        source = F.broadcast(source)
+    return sides.table.join(source, F.expr(statement.on_sql), how)
+
+
+def _check_counts(answer: MergeAnswer, live: int, round_: int) -> None:
+    updated = sum(o.rows for o in answer.outputs if not o.fresh)
+    inserted = sum(o.rows for o in answer.outputs if o.fresh)
+    if (updated, inserted) != (answer.updated, answer.inserted) or (
+        answer.updated + answer.deleted > live
+    ):
+        raise CountMismatch(
+            "a merge touched another number of rows than it wrote",
+            resource=f"round {round_}",
+            found=f"{updated} rewritten and {inserted} inserted",
+            expected=f"{answer.updated} and {answer.inserted}; at most {live} matched",
+        )
+
+
+def _several(
+    control: Control,
+    spark: SparkSession,
+    sides: _Sides,
+    inputs: Sequence[InputFile],
+    place: tuple[int, int],
+) -> StatementFailed:
+    """The error that shows the key of a row which several source rows matched."""
+    from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
+
+    from tandem.spark.runtime.row_files import POSITION
+
+    input_, position = place
+    statement = sides.statement
+    keys = statement.keys_of_table()
+    needed = tuple(statement.columns_of_table()) or keys
+    rows = read_rows(control, spark, [inputs[input_]], needed, 0, hidden=True)
+    row = rows.filter(F.col(POSITION) == position).alias(TABLE)
+    both = row.join(sides.source, F.expr(statement.on_sql), "inner")
+    shown = [F.first(F.col(f"{TABLE}.{quoted(k)}").cast("string")).alias(k) for k in keys]
+    found = both.agg(F.count(F.lit(1)).alias("__tandem_count"), *shown).collect()[0]
+    told = ", ".join(f"{key} = {str(found[key])[:80]}" for key in keys)
+    file = inputs[input_].logged_path
+    return StatementFailed(
+        "several rows of the source match one row of the table, so it is not clear which applies",
+        field="spec.merge.on",
+        found=f"{found['__tandem_count']} rows for {told or f'row {position} of {file}'}",
+        expected="at most one",
+        remedy="Make on or the source more exact, so that each row is matched once",
+    )

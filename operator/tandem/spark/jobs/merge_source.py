@@ -1,0 +1,96 @@
+"""The source of a merge as one DataFrame, `s` of its expressions.
+
+Columns of CSV and JSON that the table has by name are read with the table's types, as an ingest
+would; others are texts (CSV), or what Spark infers (JSON). Parquet and Delta have types of their
+own. Files may differ in columns: what one lacks is null there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import reduce
+from typing import TYPE_CHECKING
+
+from tandem.errors import InvalidSpec
+from tandem.spark.runtime.control import Control
+from tandem.spark.runtime.listing import Source, check_spelling
+from tandem.spark.runtime.names import quoted
+from tandem.spark.sources import readers
+from tandem.spark.sources.options import SourceJob, place, source_job
+from tandem.spark.sources.options import check_names as check_names
+from tandem.spark.sources.schema_alignment import by_name
+from tandem.spark.sources.source_pin import SourcePin
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import DataType, StructType
+
+
+def read(
+    control: Control,
+    spark: SparkSession,
+    schema: StructType,
+    pin: SourcePin,
+    source: Source | None,
+) -> DataFrame:
+    """The pinned source. `schema` is the table's.
+
+    Raises: InvalidSpec, StatementFailed, StorageError; and what Spark raises.
+    """
+    job = source_job(control.spec)
+    found = readers.read(control, spark, schema, source=source, version=pin.version)
+    frames = [rows.frame for rows in found]
+    if not frames:
+        raise InvalidSpec(
+            "the source has no columns",
+            resource=job.source_location,
+            field=f"{place(job)}.location",
+            found="files without a line",
+            expected="a header, at least",
+        )
+    for frame in frames:
+        check_spelling(frame.schema.names, job.source_location)
+        check_names(frame.schema.names, job)
+    return frames[0] if len(frames) == 1 else _together(frames, schema, job)
+
+
+def _together(frames: Sequence[DataFrame], schema: StructType, job: SourceJob) -> DataFrame:
+    """All rows, each with the columns of all."""
+    from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
+
+    table = {f.name.lower(): f.dataType for f in schema.fields}
+    spelled: dict[str, str] = {}
+    types: dict[str, DataType] = {}
+    for frame in frames:
+        for found in frame.schema.fields:
+            key = found.name.lower()
+            spelled.setdefault(key, found.name)
+            if types.setdefault(key, found.dataType) == found.dataType:
+                continue
+            if key not in table:
+                raise InvalidSpec(
+                    "a column has different types in the files of the source",
+                    resource=job.source_location,
+                    field=place(job),
+                    found=f"{found.name}: {types[key].simpleString()} and "
+                    f"{found.dataType.simpleString()}",
+                    expected="one type, for a column that the table does not have",
+                )
+            types[key] = table[key]
+    whole = []
+    for frame in frames:
+        present = {f.name.lower(): f for f in frame.schema.fields}
+        columns = []
+        for key, name in spelled.items():
+            there = present.get(key)
+            if there is None:
+                column = F.lit(None).cast(types[key])
+            elif there.dataType == types[key]:
+                column = F.col(quoted(there.name))
+            else:
+                column = by_name(
+                    F.col(quoted(there.name)), there.dataType, types[key], job.source_location, name
+                )
+            columns.append(column.alias(name))
+        whole.append(frame.select(*columns))
+    return reduce(lambda a, b: a.unionAll(b), whole)

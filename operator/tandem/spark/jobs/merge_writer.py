@@ -1,0 +1,263 @@
+"""A Spark data source that takes in what a merge decided about rows (see `merge.py`).
+
+Beside the table's columns each row says where it was, if it was in the table, and what becomes
+of it: updated rows are written and matched to where they were, deleted ones only matched,
+inserted ones only written, to files of their own. Rows that matched without anything to be done
+are counted, so that a row which matched twice is noticed whatever the clauses say. A merge that
+inserts tells of each row which source row it matched, unless they are too many.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
+
+from tandem.errors import CountMismatch
+from tandem.jobs.formats import SOURCE_IDS, Format, OutputFile
+from tandem.reconcile.matches import KEPT
+from tandem.spark.runtime.control import output_file
+from tandem.spark.runtime.datasource import RowsWriter, Written, as_message, get_work
+from tandem.spark.runtime.ipc import to_file, to_stream
+from tandem.spark.runtime.row_files import INPUT, MATCHES, POSITION, Partitions, Work, discard
+from tandem.storage import Store
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+NAME = "tandem-merge"
+FATE = "__tandem_fate"
+SHOWN = 3
+"""So many rows that matched more than once are told."""
+
+PLACES = pa.schema([("input", pa.int32()), ("position", pa.int64())])
+IDS = (pa.field("source_1", pa.int64()), pa.field("source_2", pa.int64()))
+RECORD = pa.schema([*PLACES, pa.field("stays", pa.bool_()), *IDS])
+
+
+class Fate(IntEnum):
+    """What becomes of a row; values of the column `FATE`."""
+
+    UPDATED = 0
+    DELETED = 1
+    INSERTED = 2
+    KEPT = 3
+
+
+class MergeWork(Work):
+    """`one_match_only`: rows of the table that come twice are told, and nothing is agreed on;
+    else they count once. `record`: tell which source row each row matched, in the columns of
+    `SOURCE_IDS`, if no more rows than this matched, and in no task more than `record_of_task`."""
+
+    one_match_only: bool = True
+    record: int = 0
+    record_of_task: int = 0
+
+
+class MergeAnswer(Format):
+    """What a committed write answers. `doubled` has (input, position) of rows that came more
+    than once; then the rest says nothing. Fresh outputs come last."""
+
+    outputs: tuple[OutputFile, ...] = ()
+    matches: str = ""
+    updated: int = 0
+    deleted: int = 0
+    inserted: int = 0
+    doubled: tuple[tuple[int, int], ...] = ()
+
+
+_HIDDEN = (INPUT, POSITION, FATE, *SOURCE_IDS)
+
+
+class MergeSink(DataSource):
+    """`df.write.format("tandem-merge")`; options: see `put_work`."""
+
+    @classmethod
+    def name(cls) -> str:
+        return NAME
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:  # noqa: ARG002
+        store, data = get_work(self.options)
+        names = tuple(name for name in schema.names if name not in _HIDDEN)
+        return MergeWriter(store, MergeWork.model_validate_json(data), names)
+
+
+@dataclass
+class Merged(WriterCommitMessage):
+    """What one task wrote; `deleted` and `kept` are Arrow IPC streams of `PLACES`, `record` one
+    of `RECORD`, None if there is none, or if it has too many rows."""
+
+    updated: Written
+    fresh: Written
+    deleted: bytes
+    kept: bytes
+    record: bytes | None
+
+
+class MergeWriter(DataSourceArrowWriter):
+    def __init__(self, control: Store, work: MergeWork, columns: tuple[str, ...]) -> None:
+        super().__init__()
+        self._control = control
+        self._work = work
+        self._updates = RowsWriter(control, work, (*columns, INPUT, POSITION))
+        self._inserts = RowsWriter(control, work, columns)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        updated: Partitions = {}
+        inserted: Partitions = {}
+        places: dict[Fate, list[pa.RecordBatch]] = {Fate.DELETED: [], Fate.KEPT: []}
+        record = _Record(self._work.record_of_task) if self._work.record else None
+        try:
+            for batch in iterator:
+                for fate in Fate:
+                    rows = batch.filter(pc.equal(batch.column(FATE), pa.scalar(int(fate))))
+                    if not rows.num_rows:
+                        continue
+                    if fate is Fate.UPDATED:
+                        self._updates.take(updated, rows)
+                    elif fate is Fate.INSERTED:
+                        self._inserts.take(inserted, rows)
+                    elif fate is Fate.DELETED or self._work.one_match_only:
+                        places[fate].append(rows.select([INPUT, POSITION]))
+                    if record is not None and fate is not Fate.INSERTED:
+                        record.add(rows, stays=fate is Fate.KEPT)
+            return Merged(
+                as_message(self._updates.written(updated), hidden=True),
+                as_message(self._inserts.written(inserted), hidden=False),
+                _places(places[Fate.DELETED]),
+                _places(places[Fate.KEPT]),
+                None if record is None else record.told(),
+            )
+        except BaseException as error:
+            discard(updated, error)
+            discard(inserted, error)
+            raise
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Of all attempts at each task only the one that Spark accepted is in `messages`."""
+        merged = [message for message in messages if isinstance(message, Merged)]
+        outputs: list[OutputFile] = []
+        tables = [MATCHES.empty_table()]
+        for message in merged:
+            table = _stream(message.updated.matches)
+            shifted = pc.add(table["output"], pa.scalar(len(outputs), pa.int32()))
+            tables.append(table.set_column(2, MATCHES.field(2), shifted))
+            outputs += [output_file(f, round_=self._work.round) for f in message.updated.files]
+        updated = sum(len(table) for table in tables)
+        fresh = [
+            output_file(file, round_=self._work.round).model_copy(update={"fresh": True})
+            for message in merged
+            for file in message.fresh.files
+        ]
+        gone = pa.concat_tables([PLACES.empty_table(), *(_stream(m.deleted) for m in merged)])
+        none = (pa.nulls(len(gone), pa.int32()), pa.nulls(len(gone), pa.int64()))
+        deleted = pa.table([gone["input"], gone["position"], *none], schema=MATCHES)
+        touched = _sorted(pa.concat_tables([*tables, deleted]))
+        if self._work.one_match_only:
+            kept = [_stream(m.kept) for m in merged]
+            doubled = _doubled(_sorted(pa.concat_tables([touched.select([0, 1]), *kept])))
+        else:
+            # Each of them is deleted, by whichever row it matched.
+            touched, doubled = touched.filter(pa.array(~_repeats(touched))), ()
+        path = f"{self._work.answer_path}.matches.arrow"
+        told = _recorded(merged, self._work.record) if not doubled else None
+        self._control.put(path, to_file(touched if told is None else _with(touched, told)))
+        answer = MergeAnswer(
+            outputs=(*outputs, *fresh),
+            matches=path,
+            updated=updated,
+            deleted=len(touched) - updated,
+            inserted=sum(message.fresh.rows for message in merged),
+            doubled=doubled,
+        )
+        self._control.put(self._work.answer_path, answer.model_dump_json(by_alias=True).encode())
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Nothing refers to what was written; the engine cleans the attempt's folder."""
+
+
+class _Record:
+    """What a task tells of matches, up to a bound: so that a driver with many tasks is not sent
+    what it would throw away."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._parts: list[pa.Table] = []
+        self._rows = 0
+
+    def add(self, rows: pa.RecordBatch, *, stays: bool) -> None:
+        self._rows += rows.num_rows
+        if self._rows > self._limit:
+            self._parts.clear()
+            return
+        columns = [rows.column(name) for name in (INPUT, POSITION, *SOURCE_IDS)]
+        columns.insert(2, pa.repeat(pa.scalar(stays), rows.num_rows))
+        self._parts.append(pa.table(columns, schema=RECORD))
+
+    def told(self) -> bytes | None:
+        if self._rows > self._limit:
+            return None
+        return to_stream(pa.concat_tables([RECORD.empty_table(), *self._parts]))
+
+
+def _recorded(merged: Sequence[Merged], limit: int) -> pa.Table | None:
+    """What all tasks tell, if it is complete, and one source row matched each."""
+    if not limit:
+        return None
+    parts = [_stream(message.record) for message in merged if message.record is not None]
+    if len(parts) < len(merged) or sum(len(part) for part in parts) > limit:
+        return None
+    record = _sorted(pa.concat_tables([RECORD.empty_table(), *parts]))
+    return None if _repeats(record).any() else record
+
+
+def _with(touched: pa.Table, record: pa.Table) -> pa.Table:
+    """Matches with what was recorded, and with the rows that stay. Raises CountMismatch."""
+    stay = record.filter(record["stays"])
+    output = pa.repeat(pa.scalar(KEPT, pa.int32()), len(stay))
+    nowhere = pa.nulls(len(stay), pa.int64())
+    there = pa.table([stay["input"], stay["position"], output, nowhere], schema=MATCHES)
+    found = _sorted(pa.concat_tables([touched, there]))
+    if not found.select([0, 1]).equals(record.select([0, 1])):
+        raise CountMismatch(
+            "a merge recorded other rows than it matched",
+            found=len(record),
+            expected=f"{len(found)}",
+        )
+    for field in IDS:
+        found = found.append_column(field, record[field.name])
+    return found
+
+
+def _places(batches: Sequence[pa.RecordBatch]) -> bytes:
+    inputs = pa.chunked_array([batch.column(INPUT) for batch in batches], pa.int32())
+    positions = pa.chunked_array([batch.column(POSITION) for batch in batches], pa.int64())
+    return to_stream(pa.table([inputs, positions], schema=PLACES))
+
+
+def _stream(data: bytes) -> pa.Table:
+    return pa.ipc.open_stream(data).read_all()
+
+
+def _sorted(table: pa.Table) -> pa.Table:
+    return table.sort_by([("input", "ascending"), ("position", "ascending")])
+
+
+def _repeats(table: pa.Table) -> Any:
+    """Which rows of a sorted table are at the place of the row before."""
+    found = np.zeros(len(table), dtype=bool)
+    inputs, positions = (table[name].to_numpy() for name in ("input", "position"))
+    found[1:] = (inputs[1:] == inputs[:-1]) & (positions[1:] == positions[:-1])
+    return found
+
+
+def _doubled(table: pa.Table) -> tuple[tuple[int, int], ...]:
+    repeated = table.filter(pa.array(_repeats(table)))
+    places = zip(repeated["input"].to_pylist(), repeated["position"].to_pylist(), strict=True)
+    return tuple(dict.fromkeys(places))[:SHOWN]

@@ -1,0 +1,278 @@
+"""The rewrite job: re-encode each bin in order, without the rows deleted at the read version.
+
+One Spark task per bin. A task reads its inputs with pyarrow through our store, decoding ahead
+while the writer encodes, and writes files of the target size under unique final names. Row
+order is kept, so the row map needs only the cut points. The driver merges the tasks' answers,
+checks them, and publishes the row map and then the result.
+
+Spark's SQL engine is not involved: a context is enough, which starts faster than a session.
+Bins that get another order are `rewrite_sorted`'s.
+A task that runs twice (speculation, a second driver) writes files nobody lists.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from queue import Queue
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from pyroaring import BitMap64
+
+from tandem.delta.datafiles.reader import DataFileReader, TableFormat
+from tandem.delta.datafiles.writer import ParquetDataWriter, WrittenFile, compact_columns
+from tandem.errors import CountMismatch, TandemError
+from tandem.jobs.formats import Bin, InputFile, JobResult, JobSpec, OutputFile, RewriteJob
+from tandem.rowmap.binary_format import to_bytes
+from tandem.rowmap.rowmap import RowMap, RowMapBuilder, RowMapIdentity, merge
+from tandem.spark.runtime.control import Control, output_file, table_format
+from tandem.spark.runtime.counters import Counter, prefix_of, reported
+from tandem.spark.runtime.frames import dead_rows
+from tandem.storage import Store
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+
+AHEAD = 4
+"""Decoded batches that wait for the writer at most."""
+
+
+@dataclass(frozen=True)
+class BinResult:
+    """What a task answers: the files it wrote and the live rows it read."""
+
+    index: int
+    files: tuple[WrittenFile, ...]
+    rows_read: int
+
+
+def run(control: Control, context: SparkContext) -> None:
+    """Do the job and publish its result. Raises: TandemError."""
+    spec = control.spec
+    job = spec.job
+    assert isinstance(job, RewriteJob)
+    if job.layout is not None:
+        # Needs a session, which costs more of a start than a context.
+        from tandem.spark.jobs.rewrite_sorted import run_sorted
+
+        _publish(control, *run_sorted(control, context, job, job.layout))
+        return
+    results = _run_bins(control, context, job)
+    outputs = []
+    maps = []
+    read = written = 0
+    for result in results:
+        bin_ = job.bins[result.index]
+        outputs += [output_file(file, run=bin_.run) for file in result.files]
+        maps.append(bin_row_map(spec, job, bin_, result.files))
+        read += result.rows_read
+        written += sum(file.rows for file in result.files)
+    _publish(control, outputs, merge(maps) if maps else None, read, written)
+
+
+def _publish(
+    control: Control,
+    outputs: Sequence[OutputFile],
+    row_map: RowMap | None,
+    read: int,
+    written: int,
+) -> None:
+    control.publish(
+        JobResult(
+            operation_id=control.spec.operation_id,
+            attempt=control.spec.attempt,
+            outputs=tuple(outputs),
+            row_map=control.sidecar(0, "rowmap", to_bytes(row_map)) if row_map else None,
+            rows_read=read,
+            rows_written=written,
+        )
+    )
+
+
+def _run_bins(control: Control, context: SparkContext, job: RewriteJob) -> list[BinResult]:
+    spec, store = control.spec, control.store
+
+    def task(index: int) -> BinResult | TandemError:
+        try:
+            return rewrite_bin(store, spec, index)
+        except TandemError as error:
+            # Returned, not raised: Spark would turn it into a stack trace in a string.
+            return error
+
+    def done(counts: Mapping[int, int]) -> tuple[int, int]:
+        return size_of(i for index, n in counts.items() for i in job.bins[index].inputs[:n])
+
+    def size_of(inputs: Iterable[int]) -> tuple[int, int]:
+        sizes = [job.inputs[i].size for i in inputs]
+        return len(sizes), sum(sizes)
+
+    # Large bins first: the job ends when the last task does.
+    order = sorted(range(len(job.bins)), key=lambda i: -size_of(job.bins[i].inputs)[1])
+    with reported(control, "Rewriting", size_of(i for b in job.bins for i in b.inputs), done):
+        found = context.parallelize(order, max(len(order), 1)).map(task).collect()
+        for answer in found:
+            if isinstance(answer, TandemError):
+                raise answer
+    return sorted((a for a in found if isinstance(a, BinResult)), key=lambda a: a.index)
+
+
+def rewrite_bin(store: Store, spec: JobSpec, index: int) -> BinResult:
+    """Rewrite one bin: what a task does.
+
+    Raises:
+        DataFileMissing, StorageError: an input is not there or cannot be read.
+        CountMismatch: an input has other rows than the plan says.
+    """
+    job = spec.job
+    assert isinstance(job, RewriteJob)
+    bin_ = job.bins[index]
+    inputs = [job.inputs[i] for i in bin_.inputs]
+    table = table_format(spec.table)
+    # Spark limits native threads per task; a lone bin would leave the other cores idle.
+    pa.set_cpu_count(os.cpu_count() or 1)
+    expected = sum(i.rows - len(dead_rows(i)) for i in inputs)
+    writer = ParquetDataWriter(
+        store,
+        spec.data_prefix,
+        table,
+        partition_values=bin_.partition_values,
+        target_size=job.target_file_size,
+        task=index,
+        dictionary=_encoding(store, inputs, table),
+        codec=job.codec,
+        codec_level=job.codec_level,
+    )
+    read = 0
+    with writer:
+        counter = Counter(store, prefix_of(spec.control_prefix), index)
+        for batch in _ahead(_live_batches(store, inputs, table, counter)):
+            read += batch.num_rows
+            writer.write(batch)
+    written = sum(file.rows for file in writer.files)
+    if not read == written == expected:
+        raise CountMismatch(
+            "a rewrite would not have kept every row",
+            resource=f"bin {index}",
+            found=f"{read} rows read, {written} written",
+            expected=f"{expected} live rows by the plan",
+        )
+    return BinResult(index, writer.files, read)
+
+
+def _encoding(store: Store, inputs: Sequence[InputFile], table: TableFormat) -> list[str] | None:
+    """Encode as the largest input is encoded; let the encoder decide under column mapping,
+    where an old file's names may be others."""
+    if not inputs or table.mapping != "none":
+        return None
+    largest = max(inputs, key=lambda i: i.size)
+    with DataFileReader(store, decoded(largest), table, columns=()) as reader:
+        if len(reader.metadata.schema.names) < len(table.data_schema):
+            return None  # written before a column was added
+        return compact_columns(reader.metadata)
+
+
+def decoded(input_: InputFile) -> str:
+    from urllib.parse import unquote
+
+    return unquote(input_.logged_path)
+
+
+def _live_batches(
+    store: Store, inputs: Sequence[InputFile], table: TableFormat, counter: Counter
+) -> Iterator[pa.RecordBatch]:
+    columns = table.data_schema.names
+    for input_ in inputs:
+        path = decoded(input_)
+        with DataFileReader(store, path, table, columns=columns, dictionaries=True) as reader:
+            if reader.num_rows != input_.rows:
+                raise CountMismatch(
+                    "a data file has another number of rows than the log says",
+                    resource=path,
+                    found=reader.num_rows,
+                    expected=str(input_.rows),
+                    remedy="Restore the file, or the table to a version without it",
+                )
+            yield from reader.batches(dead=dead_rows(input_))
+        counter.add()
+    counter.show()
+
+
+def _ahead(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The same batches, decoded by another thread while the caller works on the last one."""
+    queue: Queue[pa.RecordBatch | BaseException | None] = Queue(AHEAD)
+    stop = threading.Event()
+
+    def produce() -> None:
+        try:
+            for batch in batches:
+                queue.put(batch)
+                if stop.is_set():
+                    break
+            queue.put(None)
+        except BaseException as error:  # noqa: BLE001 - handed to the consumer, raised there
+            queue.put(error)
+
+    thread = threading.Thread(target=produce, name="tandem-decode", daemon=True)
+    thread.start()
+    try:
+        while (item := queue.get()) is not None:
+            if isinstance(item, BaseException):
+                raise item
+            yield item
+    finally:
+        stop.set()
+        while thread.is_alive():
+            # Make room, in case the producer waits for it.
+            if not queue.empty():
+                queue.get_nowait()
+            thread.join(0.01)
+
+
+def bin_row_map(spec: JobSpec, job: RewriteJob, bin_: Bin, files: Sequence[WrittenFile]) -> RowMap:
+    """Where the rows of one bin went. Rows keep their order, so it follows from how many rows
+    each output has. Raises: CountMismatch."""
+    identity = RowMapIdentity(
+        spec.table.table_id, spec.operation_id, spec.attempt, spec.table.version
+    )
+    builder = RowMapBuilder(identity)
+    inputs = [job.inputs[i] for i in bin_.inputs]
+    for input_ in inputs:
+        builder.add_input(input_.logged_path, input_.rows, dead_rows(input_))
+    room = [(file.path, file.rows) for file in files]
+    for input_ in inputs:
+        dead = dead_rows(input_)
+        start = 0
+        left = input_.rows - len(dead)
+        while left:
+            if not room:
+                raise CountMismatch(
+                    "rows of a rewrite are in no output", resource=input_.logged_path
+                )
+            path, free = room[0]
+            take = min(free, left)
+            end = input_.rows if take == left else after_live(dead, start, take)
+            builder.add_run(input_.logged_path, start, end, path)
+            start, left = end, left - take
+            if take == free:
+                room.pop(0)
+            else:
+                room[0] = (path, free - take)
+    if room:
+        raise CountMismatch("an output of a rewrite has rows of no input", resource=room[0][0])
+    return builder.build()
+
+
+def after_live(dead: BitMap64, start: int, count: int) -> int:
+    """The least position p with `count` live rows in [start, p); there are enough of them."""
+    low, high = start + count, start + count + len(dead)
+    while low < high:
+        middle = (low + high) // 2
+        live = middle - start - (dead.range_cardinality(start, middle) if dead else 0)
+        if live < count:
+            low = middle + 1
+        else:
+            high = middle
+    return low

@@ -1,0 +1,6 @@
+"""Jobs as processes on this machine.
+
+Modules:
+
+    local  `spark-submit` processes
+"""

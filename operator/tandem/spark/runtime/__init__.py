@@ -1,0 +1,16 @@
+"""What every job uses: its plan and result, a session, and a table's rows.
+
+Modules:
+
+    control     reads the plan, writes the result exactly once
+    session     finds Java, pins the session's settings
+    frames      rows of a table as DataFrames
+    datasource  the data source over our reader and writer
+    row_files   writes rows to data files
+    stripes     shares of a file for tasks
+    listing     the files at a location
+    counters    progress of tasks
+    ipc         Arrow tables as bytes
+    names       quoted column names
+    orphan      ends a local job whose engine has died
+"""

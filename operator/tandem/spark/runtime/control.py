@@ -1,0 +1,369 @@
+"""The driver's side of the persisted formats: read the job, answer exactly once.
+
+Shared by all applications. A driver may be started twice, or killed and restarted: whatever it
+writes has a unique name, and only the first `result.json` of a round counts (put-if-absent).
+Credentials come from the environment alone; arguments and formats hold no secrets.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import re
+import sys
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from pydantic import ValidationError
+
+from tandem import errors
+from tandem.delta import schema as delta_schema
+from tandem.delta.datafiles.reader import TableFormat
+from tandem.delta.datafiles.writer import WrittenFile
+from tandem.errors import (
+    AlreadyExists,
+    ManifestInvalid,
+    ObjectNotFound,
+    OutcomeUnknown,
+    Reason,
+    TandemError,
+)
+from tandem.jobs.formats import (
+    Format,
+    IngestJob,
+    JobFailure,
+    JobProgress,
+    JobResult,
+    JobSpec,
+    MergeJob,
+    OutputFile,
+    RoundRequest,
+    SidecarRef,
+    Table,
+)
+from tandem.spark.runtime.orphan import watch_parent
+from tandem.storage import Store, open_store
+from tandem.storage.allowed import require as require_allowed
+from tandem.storage.paths import canonical_location
+
+F = TypeVar("F", bound=Format)
+
+TRANSIENT = frozenset(
+    {
+        Reason.STORAGE_ERROR,
+        Reason.OUTPUT_MISSING,
+        Reason.DATA_FILE_MISSING,
+        Reason.JOB_FAILED,
+        Reason.OUT_OF_MEMORY,
+    }
+)
+"""Reasons after which another attempt, planned anew, may succeed (an input that is missing may
+have been compacted and vacuumed by somebody else)."""
+
+
+@dataclass(frozen=True)
+class Control:
+    """An opened job: its spec and the table's store."""
+
+    spec: JobSpec
+    store: Store
+
+    @property
+    def table(self) -> TableFormat:
+        return table_format(self.spec.table)
+
+    def path(self, name: str) -> str:
+        return f"{self.spec.control_prefix}/{name}"
+
+    def round_path(self, round_: int, name: str) -> str:
+        return self.path(f"rounds/{round_}/{name}")
+
+    def sidecar(self, round_: int, name: str, data: bytes) -> SidecarRef:
+        """Write a file that belongs to a result, under a name of this driver alone."""
+        path = self.round_path(round_, f"{name}-{uuid.uuid4()}")
+        self.store.put(path, data)
+        return SidecarRef(path=path, size=len(data), sha256=hashlib.sha256(data).hexdigest())
+
+    def publish(self, result: JobResult) -> bool:
+        """Put `result.json` if there is none; False if another driver was first."""
+        return self._put_once(self.round_path(result.round, "result.json"), result)
+
+    def fail(self, error: TandemError, round_: int = 0) -> None:
+        """Describe a failure, unless one is described already."""
+        failure = JobFailure(
+            operation_id=self.spec.operation_id,
+            attempt=self.spec.attempt,
+            round=round_,
+            reason=error.reason.value,
+            message=str(error)[:4000],
+            transient=error.reason in TRANSIENT,
+        )
+        self._put_once(self.round_path(round_, "failure.json"), failure)
+
+    def progress(self, progress: JobProgress) -> None:
+        """For people to look at; the last one to write wins."""
+        self.store.put(self.path("progress.json"), encode(progress))
+
+    def request(self, round_: int) -> RoundRequest | None:
+        """Round `round_` of a statement, None as long as nobody asks for it."""
+        try:
+            data = self.store.get(self.round_path(round_, "request.json"))
+        except ObjectNotFound:
+            return None
+        request = _parse(RoundRequest, data, self.round_path(round_, "request.json"))
+        self._check_identity(request.operation_id, request.attempt, "request.json")
+        return request
+
+    def result(self, round_: int) -> JobResult:
+        """What was published of a round. Raises: ObjectNotFound, ManifestInvalid."""
+        path = self.round_path(round_, "result.json")
+        return _parse(JobResult, self.store.get(path), path)
+
+    def is_done(self) -> bool:
+        """Did the engine say that no more rounds will come?"""
+        try:
+            self.store.head(self.path("done.json"))
+        except ObjectNotFound:
+            return False
+        return True
+
+    def _check_identity(self, operation_id: str, attempt: int, name: str) -> None:
+        if (operation_id, attempt) != (self.spec.operation_id, self.spec.attempt):
+            raise ManifestInvalid(
+                "a control file belongs to another attempt",
+                resource=self.path(name),
+                found=f"operation {operation_id}, attempt {attempt}",
+                expected=f"operation {self.spec.operation_id}, attempt {self.spec.attempt}",
+            )
+
+    def _put_once(self, path: str, content: Format) -> bool:
+        data = encode(content)
+        try:
+            self.store.put_if_absent(path, data)
+        except AlreadyExists:
+            return False
+        except OutcomeUnknown:
+            # Z20: look, never guess. Nothing there means that the put did not happen.
+            try:
+                return self.store.get(path) == data
+            except ObjectNotFound:
+                return self._put_once(path, content)
+        return True
+
+
+def encode(content: Format) -> bytes:
+    return content.model_dump_json(by_alias=True).encode()
+
+
+def table_format(table: Table) -> TableFormat:
+    """What reading and writing a table's data files needs. Raises: CorruptLog."""
+    return TableFormat(
+        delta_schema.parse(table.schema_string, resource=table.location),
+        table.partition_columns,
+        table.configuration,
+    )
+
+
+def open_job(
+    location: str, spec_path: str, options: dict[str, str], allowed: tuple[str, ...] = ()
+) -> Control:
+    """Read `job.json`. With `allowed`, which is what whoever started the job said, it is believed
+    as far as that goes: anybody who writes to the table's folder may have written it.
+
+    Raises: ManifestInvalid if it is cut off or not ours, LocationNotAllowed, StorageError.
+    """
+    data = open_store(location, options).get(spec_path)
+    spec = _parse(JobSpec, data, spec_path)
+    if allowed:
+        _require_as_started(spec, location, spec_path, options, allowed)
+    store = open_store(
+        location,
+        {**spec.table.storage_options, **options},
+        allowed_prefixes=spec.table.allowed_prefixes,
+    )
+    return Control(spec, store)
+
+
+def _require_as_started(
+    spec: JobSpec, location: str, path: str, options: dict[str, str], allowed: tuple[str, ...]
+) -> None:
+    require_allowed(location, allowed, resource=path, field="table.location")
+    if isinstance(spec.job, IngestJob | MergeJob):
+        source = spec.job.source_location
+        require_allowed(source, allowed, resource=path, field="job.sourceLocation")
+    root = canonical_location(location)
+    said = {
+        "table.location": (spec.table.location, root),
+        "table.storageOptions": (spec.table.storage_options, options),
+        "table.allowedPrefixes": (spec.table.allowed_prefixes, allowed),
+    }
+    for name, (found, expected) in said.items():
+        if found != expected:
+            raise ManifestInvalid(
+                "the job's file is not the one that the job was started with",
+                resource=path,
+                field=name,
+                found=str(found)[:300],
+                expected=str(expected)[:300],
+                remedy="Find out who else writes to the table's _tandem folder",
+            )
+
+
+def _parse(format_: type[F], data: bytes, path: str) -> F:
+    try:
+        return format_.model_validate_json(data)
+    except ValidationError as error:
+        raise ManifestInvalid(
+            f"{format_.__name__} cannot be read",
+            resource=path,
+            found=str(error.errors(include_url=False)[:3])[:500],
+            expected=f"a whole {format_.__name__} of format version 1",
+            remedy="Was it written by another version of Tandem?",
+        ) from error
+
+
+def output_file(file: WrittenFile, *, run: int = 0, round_: int = 0) -> OutputFile:
+    return OutputFile(
+        path=file.path,
+        size=file.size,
+        rows=file.rows,
+        modified_ms=file.modified_ms,
+        stats=file.stats,
+        partition_values=dict(file.partition_values),
+        run=run,
+        round=round_,
+    )
+
+
+_ERROR_IN_WORKER = re.compile(r"tandem\.errors\.(\w+): (.*)")
+_CONDITION = re.compile(
+    r"\[([A-Z][A-Z0-9_]*(?:\.[A-Z0-9_]+)*)\] (.*?)\s*SQLSTATE: (\w{5})", re.DOTALL
+)
+_ERROR_IN_JAVA = re.compile(
+    r"java\.(?:lang\.(?:Arithmetic|NumberFormat)|time\.(?:\w+\.)?(?:DateTime|DateTimeParse)"
+    r"|util\.regex\.PatternSyntax)Exception: ([^\n]+)"
+)
+"""What Spark's own code raises on a row without a condition of its own (`long overflow`)."""
+
+
+OUT_OF_MEMORY = re.compile(
+    r"OOMKilled|OutOfMemoryError|\bMemoryError\b|ArrowMemoryError"
+    r"|exit code:? 137\b|exited with code 137\b|code 52\b.*OOM",
+    re.IGNORECASE,
+)
+"""How the loss of a driver, an executor or a Python worker for want of memory is worded: by
+Java, by Python, by Arrow, and by Spark's Kubernetes backend of an executor that is gone."""
+
+
+_ADVICE = re.compile(r'If necessary set "[^"]+" to "[^"]+" to bypass this error\.?')
+"""Spark's advice to change a setting that jobs pin, so that statements mean one thing."""
+
+
+def translate(error: BaseException) -> TandemError:
+    """What Spark raised → ours.
+
+    An error of our own code in a worker; a row on which the statement fails (SQLSTATE class 22,
+    42 for what does not fit, P0 for what says so itself, or an error of Java's arithmetic and
+    times); else `JobFailed`. Spark's errors come as `PySparkException`, or bare as
+    `Py4JJavaError`; the text of both holds the whole chain of causes.
+    """
+    if isinstance(error, TandemError):
+        return error
+    text = str(error) or type(error).__name__  # a MemoryError says nothing else
+    ours = _ERROR_IN_WORKER.search(text)
+    if ours is not None:
+        kind = getattr(errors, ours[1], None)
+        if isinstance(kind, type) and issubclass(kind, TandemError):
+            return kind(ours[2].strip())
+    for condition, message, state in _CONDITION.findall(text):
+        if state[:2] in ("22", "42", "P0"):
+            plain = re.sub(r"\s+", " ", message.split("== SQL")[0])
+            plain = _ADVICE.sub("", plain).strip().rstrip(".")
+            if condition == "USER_RAISED_EXCEPTION":  # by an expression of ours, in whole
+                return errors.StatementFailed(
+                    plain, remedy="Correct the statement or the source, or leave such rows out"
+                )
+            on_a_row = state[:2] == "22"
+            return errors.StatementFailed(
+                plain,
+                found=f"[{condition}]",
+                expected="a value for every row" if on_a_row else "what Spark can do here",
+                remedy="Change the statement or the source, or leave such rows out"
+                if on_a_row
+                else "Correct the statement or the source",
+            )
+    java = _ERROR_IN_JAVA.search(text)
+    if java is not None:
+        return errors.StatementFailed(
+            "the statement fails on some row",
+            found=java[1].strip()[:300],
+            expected="a value for every row",
+            remedy="Change the statement or the source, or leave such rows out",
+        )
+    if OUT_OF_MEMORY.search(text):
+        return errors.OutOfMemory(
+            "the job ran out of memory",
+            found=_around(OUT_OF_MEMORY, text),
+            remedy="Give its driver or executors more by sparkTemplate (`memoryOverhead` is what "
+            "Python workers use), or set a smaller target file size",
+        )
+    return errors.JobFailed(
+        "the job failed",
+        found=f"{type(error).__name__}: {text[:1500]}",
+        remedy="See the job's log",
+    )
+
+
+def _around(pattern: re.Pattern[str], text: str) -> str:
+    """The line of `text` in which `pattern` was found."""
+    found = pattern.search(text)
+    assert found is not None
+    begin = text.rfind("\n", 0, found.start()) + 1
+    end = text.find("\n", found.end())
+    return text[begin : end if end >= 0 else len(text)].strip()[:300]
+
+
+def main(run: Callable[[Control], None], arguments: Sequence[str] | None = None) -> int:
+    """What every script of `spark_apps/` does: parse, run, describe a failure.
+
+    Exit codes: 0 answered (also when another driver was first), 1 failed and said so.
+    """
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--location", required=True, help="the table's root")
+    parser.add_argument("--spec", required=True, help="path of job.json below it")
+    parser.add_argument("--option", action="append", default=[], metavar="KEY=VALUE")
+    parser.add_argument("--allowed", action="append", default=[], metavar="PREFIX")
+    found = parser.parse_args(arguments)
+    watch_parent()
+    options = dict(option.split("=", 1) for option in found.option)
+    try:
+        control = open_job(found.location, found.spec, options, tuple(found.allowed))
+    except TandemError as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
+    say(control, f"{control.spec.job.kind} of version {control.spec.table.version} begins")
+    code = answer(run, control)
+    if code == 0:
+        say(control, "answered")
+    return code
+
+
+def say(control: Control, text: str) -> None:
+    """A line of the driver's log that says whose it is, as the operator's lines do."""
+    spec = control.spec
+    whose = f"operation={spec.operation_id} attempt={spec.attempt}"
+    sys.stderr.write(f"tandem {whose}: {text}\n")
+
+
+def answer(run: Callable[[Control], None], control: Control) -> int:
+    """Run a job; a failure is written to `failure.json` of round 0 and to stderr."""
+    try:
+        run(control)
+    except Exception as error:  # noqa: BLE001 - the border of the process: described, not lost
+        described = translate(error)
+        say(control, str(described))
+        control.fail(described)
+        return 1
+    return 0

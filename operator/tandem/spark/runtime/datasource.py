@@ -1,0 +1,226 @@
+"""A Spark data source over our own reader and writer (Python data source API, Arrow batches).
+
+So Spark's tasks need no Hadoop file system, no second set of credentials, and no Delta jars
+(`docs/decisions/0022-spark-reads-through-our-store.md`). What to read or write is a small file
+that the driver put beside the job's other control files; options name it.
+
+Reading adds two hidden columns: which input a row is from, and its position in that file.
+Writing splits rows by partition value, writes data files, and answers where each row landed.
+Spark runs `commit` in a process of its own, so that the answer takes the way through the store.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceReader,
+    InputPartition,
+    WriterCommitMessage,
+)
+
+from tandem.delta.datafiles.conform import all_nullable
+from tandem.delta.datafiles.writer import WrittenFile
+from tandem.delta.dv import from_base64
+from tandem.errors import ManifestInvalid, StorageError
+from tandem.jobs.formats import Format, InputFile, OutputFile
+from tandem.spark.runtime.control import Control, encode, output_file, table_format
+from tandem.spark.runtime.counters import Counter
+from tandem.spark.runtime.ipc import to_file, to_stream
+from tandem.spark.runtime.listing import broken
+from tandem.spark.runtime.row_files import (
+    HIDDEN,
+    INPUT,
+    MATCHES,
+    POSITION,
+    RowFiles,
+    RowsWritten,
+    Work,
+    open_input,
+)
+from tandem.spark.runtime.stripes import Stripe, Stripes, stripes
+from tandem.storage import Store, open_store
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+NAME = "tandem-rows"
+STRIPE_BYTES = 48 << 20
+"""About what one task reads: small files together, large ones in stripes of row groups."""
+
+
+class Answer(Format):
+    """What a committed write answers; `matches` is the path of an Arrow file, "" for none."""
+
+    outputs: tuple[OutputFile, ...]
+    rows: int
+    matches: str = ""
+
+
+def shares(inputs: Sequence[InputFile]) -> list[Stripes]:
+    """What each task reads; parts are of row groups."""
+    return stripes([i.size for i in inputs], STRIPE_BYTES)
+
+
+class RowsSource(DataSource):
+    """`spark.read.format("tandem-rows")`; options: see `put_work`."""
+
+    @classmethod
+    def name(cls) -> str:
+        return NAME
+
+    def _work(self) -> tuple[Store, Work]:
+        store, data = get_work(self.options)
+        return store, Work.model_validate_json(data)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return RowsReader(*self._work(), tuple(schema.names))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:  # noqa: ARG002
+        return RowsWriter(*self._work(), tuple(schema.names))
+
+
+def put_work(control: Control, work: Format, round_: int) -> dict[str, str]:
+    """Write what a source is to do beside the job's other control files; the source's options.
+    They hold no secrets; workers take those from the environment."""
+    path, data = control.round_path(round_, f"work-{uuid.uuid4()}.json"), encode(work)
+    control.store.put(path, data)
+    return {
+        "location": control.store.location,
+        "storage": json.dumps(dict(control.spec.table.storage_options)),
+        "work": path,
+        "digest": hashlib.sha256(data).hexdigest(),
+    }
+
+
+def get_work(options: Mapping[str, str]) -> tuple[Store, bytes]:
+    """The table's store, and what `put_work` wrote there: it says what a worker reads, so what
+    somebody else put in its place is not believed.
+
+    Raises: ManifestInvalid, StorageError.
+    """
+    store = open_store(options["location"], json.loads(options["storage"]))
+    data = store.get(options["work"])
+    if hashlib.sha256(data).hexdigest() != options["digest"]:
+        raise ManifestInvalid(
+            "a control file of the job is not what its driver wrote",
+            resource=options["work"],
+            remedy="Find out who else writes to the table's _tandem folder",
+        )
+    return store, data
+
+
+class RowsReader(DataSourceReader):
+    def __init__(self, control: Store, work: Work, names: tuple[str, ...]) -> None:
+        self._control = control
+        self._work = work
+        self._names = names
+        table = table_format(work.table)
+        # As the schema that Spark is told: what must not be null is checked when it is written.
+        self._table = replace(table, schema=all_nullable(table.schema))
+        self._storage = dict(work.table.storage_options)
+
+    def partitions(self) -> Sequence[InputPartition]:
+        return shares(self._work.inputs)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, Stripes)
+        store = open_store(
+            self._work.table.location,
+            self._storage,
+            allowed_prefixes=self._work.table.allowed_prefixes,
+        )
+        counter = Counter(self._control, self._work.counters, partition.number)
+        for stripe in partition.stripes:
+            try:
+                yield from self._stripe(store, stripe)
+            except StorageError as error:
+                raise (broken(error) if self._work.source else None) or error from error
+            if self._work.counters:
+                counter.add()
+        counter.show()
+
+    def _stripe(self, store: Store, stripe: Stripe) -> Iterator[pa.RecordBatch]:
+        input_ = self._work.inputs[stripe.input]
+        hidden = INPUT in self._names
+        columns = [n for n in self._names if n not in HIDDEN]
+        with open_input(store, self._table, input_, columns) as reader:
+            for batch in reader.batches(
+                dead=from_base64(input_.dv) if input_.dv else None,
+                positions=POSITION if hidden else None,
+                row_groups=stripe.of(len(reader.row_groups)),
+                batch_rows=65_536,
+            ):
+                yield _with_input(batch, stripe.input, self._names) if hidden else batch
+
+
+def _with_input(batch: pa.RecordBatch, input_: int, names: Sequence[str]) -> pa.RecordBatch:
+    constant = pa.repeat(pa.scalar(input_, pa.int32()), batch.num_rows)
+    columns = [constant if n == INPUT else batch.column(n) for n in names]
+    return pa.RecordBatch.from_arrays(columns, names=list(names))
+
+
+@dataclass
+class Written(WriterCommitMessage):
+    """What one task wrote; `matches` is a compressed Arrow IPC stream, `output` in it counts
+    this task's files."""
+
+    files: tuple[WrittenFile, ...]
+    matches: bytes
+    rows: int
+
+
+def as_message(written: RowsWritten, *, hidden: bool) -> Written:
+    """What a task sends the driver about the files that it wrote."""
+    return Written(written.files, to_stream(written.matches) if hidden else b"", written.rows)
+
+
+class RowsWriter(RowFiles, DataSourceArrowWriter):
+    """The table's columns as data files; the driver joins the messages of all tasks."""
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        return as_message(self.write_all(iterator), hidden=self._hidden)
+
+    def _task(self) -> int:
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        return context.partitionId() if context is not None else 0
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Of all attempts at each task only the one that Spark accepted is in `messages`."""
+        outputs: list[OutputFile] = []
+        tables = [MATCHES.empty_table()]
+        rows = 0
+        for message in messages:
+            if not isinstance(message, Written):
+                continue
+            if message.matches:
+                table = pa.ipc.open_stream(message.matches).read_all()
+                shifted = pc.add(table["output"], pa.scalar(len(outputs), pa.int32()))
+                tables.append(table.set_column(2, MATCHES.field(2), shifted))
+            outputs += [output_file(f, round_=self._work.round) for f in message.files]
+            rows += message.rows
+        path = ""
+        if self._hidden:
+            path = f"{self._work.answer_path}.matches.arrow"
+            self._control.put(path, to_file(self._joined(tables)))
+        answer = Answer(outputs=tuple(outputs), rows=rows, matches=path)
+        self._control.put(self._work.answer_path, answer.model_dump_json(by_alias=True).encode())
+
+    def _joined(self, tables: Sequence[pa.Table]) -> pa.Table:
+        """The tasks' matches as one table, as results have them (`job.JobResult`)."""
+        order = [("input", "ascending"), ("position", "ascending")]
+        return pa.concat_tables(tables).sort_by(order)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Nothing refers to what was written; the engine cleans the attempt's folder."""

@@ -1,0 +1,162 @@
+"""Rows of a table as DataFrames: how jobs and sources read and write them. Parses no statement."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import TYPE_CHECKING, Any
+
+from pyroaring import BitMap64
+
+from tandem.delta.dv import from_base64
+from tandem.errors import JobFailed, ObjectNotFound
+from tandem.jobs.formats import InputFile
+from tandem.jobs.formats import Table as JobTable
+from tandem.spark.runtime.control import Control
+from tandem.spark.runtime.counters import prefix_of, reported
+from tandem.spark.runtime.session import session_conf
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+    from tandem.spark.runtime.datasource import Answer
+    from tandem.spark.runtime.row_files import Spelling
+
+
+@contextmanager
+def isolated(spark: SparkSession) -> Iterator[SparkSession]:
+    """A session of its own on the same context, with the pinned settings and our data source.
+
+    Settings that a cluster or a test made for its own session neither change what a statement
+    means nor are changed by it.
+    """
+    from tandem.spark.runtime.datasource import RowsSource
+
+    own = spark.newSession()
+    for key, value in session_conf().items():
+        own.conf.set(key, value)
+    # Sources are looked up in the thread's active session, which only the thread that made the
+    # session has from the start.
+    jvm = spark._jvm
+    assert jvm is not None
+    sessions = spark._get_j_spark_session_class(jvm)
+    sessions.setActiveSession(own._jsparkSession)
+    own.dataSource.register(RowsSource)
+    try:
+        yield own
+    finally:
+        sessions.setActiveSession(spark._jsparkSession)
+
+
+def table_schema(table: JobTable) -> StructType:
+    """Spark's schema of the table; nullable throughout, since we check what must not be null."""
+    from pyspark.sql.types import StructField, StructType
+
+    schema = StructType.fromJson(json.loads(table.schema_string))
+    return StructType([StructField(f.name, _nullable(f.dataType), True) for f in schema.fields])
+
+
+def _nullable(type_: Any) -> Any:
+    from pyspark.sql.types import ArrayType, MapType, StructField, StructType
+
+    if isinstance(type_, StructType):
+        return StructType([StructField(f.name, _nullable(f.dataType), True) for f in type_.fields])
+    if isinstance(type_, ArrayType):
+        return ArrayType(_nullable(type_.elementType), True)
+    if isinstance(type_, MapType):
+        return MapType(_nullable(type_.keyType), _nullable(type_.valueType), True)
+    return type_
+
+
+def read_rows(
+    control: Control,
+    spark: SparkSession,
+    inputs: Sequence[InputFile],
+    columns: Sequence[str],
+    round_: int,
+    *,
+    hidden: bool,
+    table: JobTable | None = None,
+) -> DataFrame:
+    """The live rows of `inputs` (of this table, or of another) as a DataFrame."""
+    from pyspark.sql.types import IntegerType, LongType, StructField, StructType
+
+    from tandem.spark.runtime.datasource import NAME, put_work
+    from tandem.spark.runtime.row_files import INPUT, POSITION, Work
+
+    of = table or control.spec.table
+    schema = table_schema(of)
+    fields = [schema[name] for name in columns]
+    if hidden:
+        fields += [StructField(INPUT, IntegerType()), StructField(POSITION, LongType())]
+    if not inputs:
+        return spark.createDataFrame([], StructType(fields))
+    work = Work(
+        table=of,
+        inputs=tuple(inputs),
+        columns=tuple(columns),
+        round=round_,
+        counters=prefix_of(control.spec.control_prefix, round_) if hidden and not table else "",
+        source=table is not None,
+    )
+    options = put_work(control, work, round_)
+    return spark.read.format(NAME).schema(StructType(fields)).options(**options).load()
+
+
+def write_rows(
+    control: Control,
+    rows: DataFrame,
+    target_file_size: int,
+    round_: int,
+    spellings: tuple[Spelling, ...] = (),
+) -> Answer:
+    """Write rows as data files of the table; hidden columns become matches, and say whose
+    spellings of partition values a row keeps."""
+    from tandem.spark.runtime.datasource import NAME, Answer, put_work
+    from tandem.spark.runtime.row_files import Work
+
+    work = Work(
+        table=control.spec.table,
+        data_prefix=control.spec.data_prefix,
+        target_file_size=target_file_size,
+        answer_path=control.round_path(round_, f"answer-{uuid.uuid4()}"),
+        round=round_,
+        spellings=spellings,
+    )
+    options = put_work(control, work, round_)
+    rows.write.format(NAME).options(**options).mode("append").save()
+    try:
+        return Answer.model_validate_json(control.store.get(work.answer_path))
+    except ObjectNotFound as error:
+        raise JobFailed("Spark wrote no answer", resource=work.answer_path) from error
+
+
+def dead_rows(input_: InputFile) -> BitMap64:
+    """The positions of its rows that are deleted at the version that the job reads."""
+    return from_base64(input_.dv) if input_.dv else BitMap64()
+
+
+def cardinality(input_: InputFile) -> int:
+    """How many of its rows are deleted."""
+    return len(dead_rows(input_))
+
+
+def reported_shares(
+    control: Control, stage: str, inputs: Sequence[InputFile], round_: int
+) -> AbstractContextManager[None]:
+    """Progress of a read of `read_rows`: files count by the shares of them that were read."""
+    from tandem.spark.runtime.datasource import shares
+
+    parts = [p.stripes for p in shares(inputs)]
+    total = sum(i.size for i in inputs)
+
+    def done(counts: Mapping[int, int]) -> tuple[int, int]:
+        read = [s for number, n in counts.items() for s in parts[number][:n]]
+        files = sum(1 / s.parts for s in read)
+        size = sum(inputs[s.input].size / s.parts for s in read)
+        return int(files + 1e-6), min(int(size), total)
+
+    return reported(control, stage, (len(inputs), total), done, round_)

@@ -1,0 +1,43 @@
+"""Ends a local job whose engine has died, so that a crash leaves no Spark behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+
+PARENT = "TANDEM_PARENT_PID"
+"""Environment of a job: the process that it must not outlive."""
+CHECK_SECONDS = 1.0
+
+
+def alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    # A zombie that nobody reaped still answers; it runs nothing.
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8") as source:
+            return source.read().rsplit(")", 1)[-1].split()[0] != "Z"
+    except OSError:
+        return True
+
+
+def watch_parent() -> None:
+    """End this process group when the engine that started it is gone. In a cluster nobody
+    sets the variable, and Kubernetes does this."""
+    text = os.environ.get(PARENT)
+    if not text:
+        return
+    parent = int(text)
+    wait = threading.Event()
+
+    def watch() -> None:
+        while alive(parent):
+            wait.wait(CHECK_SECONDS)
+        os.killpg(os.getpgid(0), signal.SIGKILL)
+
+    threading.Thread(target=watch, name="tandem-orphan", daemon=True).start()

@@ -1,0 +1,313 @@
+"""Rows as data files of a table, one or more for each partition, and where each row landed.
+
+What tasks of Spark write with (`datasource`, `merge_writer`), and the engine itself for rounds
+that are too small for a job. It must not import Spark: the engine has no need of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import unquote
+
+import numpy as np
+import pyarrow as pa
+
+from tandem.delta.datafiles.conform import conform, forbidden_null
+from tandem.delta.datafiles.reader import DataFileReader, TableFormat
+from tandem.delta.datafiles.writer import ParquetDataWriter, WrittenFile
+from tandem.delta.partition_text import to_scalar
+from tandem.delta.values import partition_texts
+from tandem.errors import CountMismatch, StatementFailed
+from tandem.jobs.formats import Format, InputFile, Table
+from tandem.spark.runtime.control import table_format
+from tandem.storage import Store
+
+INPUT = "__tandem_input"
+POSITION = "__tandem_position"
+HIDDEN = (INPUT, POSITION)
+
+MATCHES = pa.schema(
+    [
+        ("input", pa.int32()),
+        ("position", pa.int64()),
+        ("output", pa.int32()),
+        ("output_position", pa.int64()),
+    ]
+)
+
+
+class Spelling(Format):
+    """A partition value of an input that its log spells in another way than we do: `logged` in
+    place of `ours`. Rows that keep the value keep its text."""
+
+    input: int
+    column: str
+    ours: str | None
+    logged: str | None
+
+
+class Work(Format):
+    """What a read reads, or a write writes, and where its control files are."""
+
+    table: Table
+    inputs: tuple[InputFile, ...] = ()
+    columns: tuple[str, ...] = ()
+    data_prefix: str = ""
+    target_file_size: int = 0
+    answer_path: str = ""
+    round: int = 0
+    counters: str = ""
+    """Where the control store holds the readers' progress, "" for nowhere."""
+    spellings: tuple[Spelling, ...] = ()
+    """For a write of rows that were in the table."""
+    source: bool = False
+    """The inputs are no files of the table, but those of a source."""
+
+
+def open_input(
+    store: Store, table: TableFormat, input_: InputFile, columns: Sequence[str]
+) -> DataFileReader:
+    """An input's reader, to be closed by the caller. Raises: CountMismatch if the file has another
+    number of rows than the log says; as `DataFileReader`."""
+    reader = DataFileReader(
+        store,
+        unquote(input_.logged_path),
+        table,
+        partition_values=input_.partition_values,
+        columns=columns,
+    )
+    if reader.num_rows != input_.rows:
+        found = reader.num_rows
+        reader.close()
+        raise CountMismatch(
+            "a data file has another number of rows than the log says",
+            resource=input_.logged_path,
+            found=found,
+            expected=str(input_.rows),
+        )
+    return reader
+
+
+def spellings(
+    table: Table, inputs: Sequence[InputFile], changed: Sequence[str] = ()
+) -> tuple[Spelling, ...]:
+    """How the inputs' partition values are spelt where we spell them in another way.
+
+    Args:
+        changed: columns (lower case) whose values are set, and written as ours.
+    """
+    format_ = table_format(table)
+    columns = [format_.schema[n] for n in format_.partition_columns if n.lower() not in changed]
+    ours: dict[tuple[str, str | None], str | None] = {}
+    found = []
+    for number, input_ in enumerate(inputs):
+        for column in columns:
+            logged = input_.partition_values.get(column.physical_name)
+            key = (column.name, logged)
+            if key not in ours:
+                value = to_scalar(
+                    logged, column.type, resource=input_.logged_path, column=column.name
+                )
+                [ours[key]] = partition_texts(pa.array([value], value.type))
+            if ours[key] != logged:
+                found.append(
+                    Spelling(input=number, column=column.name, ours=ours[key], logged=logged)
+                )
+    return tuple(found)
+
+
+@dataclass(frozen=True)
+class RowsWritten:
+    """Closed files, and the rows in them; `matches` says where each row came from (`MATCHES`),
+    `output` in it counts these files. It is empty unless rows have the hidden columns."""
+
+    files: tuple[WrittenFile, ...]
+    matches: pa.Table
+    rows: int
+
+
+@dataclass
+class Partition:
+    """What a task writes into one partition of the table."""
+
+    writer: ParquetDataWriter
+    rows: int = 0
+    inputs: list[Any] = field(default_factory=list)
+    positions: list[Any] = field(default_factory=list)
+
+
+Partitions = dict[tuple[str | None, ...], Partition]
+"""By partition values as logged."""
+
+
+def discard(partitions: Partitions, error: BaseException) -> None:
+    """Leave nothing of files that are half written."""
+    for partition in partitions.values():
+        partition.writer.__exit__(type(error), error, None)
+
+
+class RowFiles:
+    """Writes the table's columns, if there are any, and remembers the hidden ones.
+
+    `names` are the columns of the batches, in their order.
+    """
+
+    def __init__(self, control: Store, work: Work, names: tuple[str, ...]) -> None:
+        super().__init__()
+        self._control = control
+        self._work = work
+        self._hidden = INPUT in names
+        self._columns = tuple(n for n in names if n not in HIDDEN)
+        self._table = table_format(work.table)
+        self._logged: dict[str, dict[tuple[int, str | None], str | None]] = {}
+        for each in work.spellings:
+            self._logged.setdefault(each.column, {})[each.input, each.ours] = each.logged
+
+    def write_all(self, batches: Iterable[pa.RecordBatch]) -> RowsWritten:
+        """Write all, and close the files; an error leaves nothing half written."""
+        if not self._columns:
+            return self._positions_only(batches)
+        partitions: Partitions = {}
+        try:
+            for batch in batches:
+                self.take(partitions, batch)
+            return self.written(partitions)
+        except BaseException as error:
+            discard(partitions, error)
+            raise
+
+    def take(self, partitions: Partitions, batch: pa.RecordBatch) -> None:
+        """Write a batch; files of partitions that are new are opened."""
+        for key, part in self._split(batch):
+            if key not in partitions:
+                partitions[key] = Partition(self._open(key))
+            self._append(partitions[key], part)
+
+    def written(self, partitions: Partitions) -> RowsWritten:
+        """Close the files."""
+        for partition in partitions.values():
+            partition.writer.close()
+        return self._message(list(partitions.values()))
+
+    def _open(self, key: tuple[str | None, ...]) -> ParquetDataWriter:
+        names = [self._table.schema[n].physical_name for n in self._table.partition_columns]
+        return ParquetDataWriter(
+            self._control,
+            self._work.data_prefix,
+            self._table,
+            partition_values=dict(zip(names, key, strict=True)),
+            target_size=self._work.target_file_size,
+            task=self._task(),
+        )
+
+    def _task(self) -> int:
+        """A number for the names of files."""
+        return 0
+
+    def _split(
+        self, batch: pa.RecordBatch
+    ) -> Iterator[tuple[tuple[str | None, ...], pa.RecordBatch]]:
+        """(partition values as logged, rows), rows in their order."""
+        names = self._table.partition_columns
+        if not names:
+            yield (), batch
+            return
+        keys = [self._texts(batch, name) for name in names]
+        rows: dict[tuple[str | None, ...], list[int]] = {}
+        for index, key in enumerate(zip(*keys, strict=True)):
+            rows.setdefault(key, []).append(index)
+        for key, indexes in rows.items():
+            for name, text in zip(names, key, strict=True):
+                # An empty text that is new has become null; one that was logged is a value.
+                if text is None and not self._table.schema[name].nullable:
+                    _refuse(name)
+            yield key, batch.take(pa.array(indexes, pa.int64())) if len(rows) > 1 else batch
+
+    def _texts(self, batch: pa.RecordBatch, name: str) -> list[str | None]:
+        """The partition values of the rows, as they are to be logged."""
+        column = batch.column(name)
+        try:
+            texts = partition_texts(column)
+        except UnicodeDecodeError as error:
+            raise StatementFailed(
+                "a partition value has no text that stands for it",
+                field=name,
+                found=f"X'{bytes(error.object).hex()}'",
+                expected="bytes that are UTF-8: the log keeps partition values as texts",
+                remedy="Leave such rows out, or partition by another column",
+            ) from error
+        logged = self._logged.get(name)
+        if logged and self._hidden:
+            inputs = batch.column(INPUT).to_pylist()
+            texts = [logged.get((i, t), t) for i, t in zip(inputs, texts, strict=True)]
+        return texts
+
+    def _append(self, partition: Partition, batch: pa.RecordBatch) -> None:
+        arrays = []
+        fields = []
+        for wanted in self._table.data_schema:
+            array = batch.column(wanted.name)
+            _refuse(forbidden_null(wanted, array))
+            # Not Arrow's own cast, which takes what lies below a null struct for values.
+            arrays.append(conform(array, wanted.type))
+            fields.append(pa.field(wanted.name, arrays[-1].type))
+        partition.writer.write(pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields)))
+        partition.rows += batch.num_rows
+        if self._hidden:
+            partition.inputs.append(batch.column(INPUT))
+            partition.positions.append(batch.column(POSITION))
+
+    def _positions_only(self, batches: Iterable[pa.RecordBatch]) -> RowsWritten:
+        inputs, positions = [], []
+        for batch in batches:
+            inputs.append(batch.column(INPUT))
+            positions.append(batch.column(POSITION))
+        rows = sum(len(p) for p in positions)
+        table = pa.table(
+            [
+                pa.chunked_array(inputs, pa.int32()),
+                pa.chunked_array(positions, pa.int64()),
+                pa.nulls(rows, pa.int32()),
+                pa.nulls(rows, pa.int64()),
+            ],
+            schema=MATCHES,
+        )
+        return RowsWritten((), table, rows)
+
+    def _message(self, partitions: list[Partition]) -> RowsWritten:
+        files: list[WrittenFile] = []
+        tables = [MATCHES.empty_table()]
+        for partition in partitions:
+            outputs: list[Any] = []
+            places: list[Any] = []
+            for file in partition.writer.files:
+                outputs.append(pa.repeat(pa.scalar(len(files), pa.int32()), file.rows))
+                places.append(pa.array(np.arange(file.rows)))
+                files.append(file)
+            if self._hidden and partition.rows:
+                tables.append(
+                    pa.table(
+                        [
+                            pa.chunked_array(partition.inputs, pa.int32()),
+                            pa.chunked_array(partition.positions, pa.int64()),
+                            pa.chunked_array(outputs, pa.int32()),
+                            pa.chunked_array(places, pa.int64()),
+                        ],
+                        schema=MATCHES,
+                    )
+                )
+        rows = sum(p.rows for p in partitions)
+        return RowsWritten(tuple(files), pa.concat_tables(tables), rows)
+
+
+def _refuse(column: str | None) -> None:
+    if column is not None:
+        raise StatementFailed(
+            "a column that must not be null would become null",
+            field=column,
+            found="NULL",
+            expected="a value in every row",
+            remedy="Guard the expression with coalesce, or leave such rows out",
+        )

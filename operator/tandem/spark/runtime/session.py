@@ -1,0 +1,305 @@
+"""How Spark is started: which Java, which flags, which pinned SQL settings.
+
+Spark's start dominates small operations, so it is cut from 13 s to about 4 s: no web UI, the
+serial collector, only the first compiler tier for short jobs, and a class-data archive
+(AppCDS) that `tools/spark_setup.py` makes once per JVM, PySpark version and class path.
+
+Nothing here imports PySpark before Java was found: the error of a machine without Java is one
+sentence, not a stack trace of the gateway. This module must not know any job.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from functools import cache
+from importlib.metadata import version as package_version
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import tandem
+from tandem.errors import InvalidSpec, JobFailed, SparkMissing
+from tandem.statements.dialect import SPARK_SESSION_CONF
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+MINIMUM_JAVA = 17
+"""PySpark 4 runs on Java 17 and later."""
+
+SHORT_JOB_BYTES = 1 << 30
+"""Jobs that read less than this run with the first compiler tier alone.
+
+`-XX:TieredStopAtLevel=1` halves the start but gives up about a third of the speed of code
+that runs for minutes. A job of less than 1 GiB ends before the optimizing compiler pays.
+"""
+
+
+PACKAGE = Path(tandem.__file__).resolve().parent
+"""The folder of the package, in a checkout or where it is installed."""
+
+
+def cache_dir(environ: Mapping[str, str] | None = None) -> Path:
+    """`$TANDEM_CACHE`, else `~/.cache/tandem`. Everything in it can be made again."""
+    env = os.environ if environ is None else environ
+    configured = env.get("TANDEM_CACHE")
+    return Path(configured) if configured else Path.home() / ".cache" / "tandem"
+
+
+def find_java(environ: Mapping[str, str] | None = None) -> Path:
+    """The `java` that Spark's scripts would choose: `JAVA_HOME`'s, else the one on `PATH`.
+
+    Raises:
+        SparkMissing: there is none, or it is older than `MINIMUM_JAVA`.
+    """
+    env = os.environ if environ is None else environ
+    home = env.get("JAVA_HOME")
+    candidate = str(Path(home) / "bin" / "java") if home else "java"
+    found = shutil.which(candidate, path=env.get("PATH"))
+    if found is None:
+        raise _missing("no Java was found", candidate)
+    java = Path(found).resolve()
+    release = java_version(java)
+    major = int(re.split(r"[.+_-]", release)[0])
+    if major < MINIMUM_JAVA:
+        raise _missing(f"Java {release} is too old", str(java))
+    return java
+
+
+def java_version(java: Path) -> str:
+    """Version text such as `17.0.15`; read from the JDK's `release` file where there is one,
+    because asking the JVM itself takes a tenth of a second."""
+    release = java.parent.parent / "release"
+    if release.is_file():
+        match = re.search(r'^JAVA_VERSION="([^"]+)"', release.read_text(), re.MULTILINE)
+        if match:
+            return match[1]
+    try:
+        answer = subprocess.run(
+            [str(java), "-version"], capture_output=True, text=True, timeout=30, check=True
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        raise _missing(f"{java} does not run", str(error)) from error
+    match = re.search(r'version "([^"]+)"', answer.stderr)
+    if match is None:
+        raise _missing(f"{java} does not say its version", answer.stderr.strip())
+    return match[1].removeprefix("1.")
+
+
+def _missing(message: str, found: str) -> SparkMissing:
+    return SparkMissing(
+        f"Spark cannot start: {message}",
+        found=found,
+        expected=f"Java {MINIMUM_JAVA} or later in JAVA_HOME or on PATH",
+        remedy="Run tools/setup-java.sh",
+    )
+
+
+def spark_home() -> Path:
+    """The folder of the installed PySpark, found without importing it."""
+    from importlib.util import find_spec
+
+    spec = find_spec("pyspark")
+    if spec is None or spec.origin is None:
+        raise SparkMissing(
+            "Spark cannot start: PySpark is not installed",
+            expected="the packages of requirements/runtime.lock",
+            remedy="Run make setup",
+        )
+    return Path(spec.origin).parent
+
+
+def archive_path(java: Path, extra_jars: Sequence[Path] = (), folder: Path | None = None) -> Path:
+    """Where the class-data archive for this JVM, PySpark, class path and warm-up belongs.
+
+    The JVM refuses an archive made for another class path; one of another warm-up lacks the
+    classes that our jobs load by now. So all of it is in the name, the warm-up after the dash.
+    """
+    key = "\n".join(
+        [
+            str(java),
+            java_version(java),
+            package_version("pyspark"),
+            str(spark_home()),
+            *(str(jar) for jar in extra_jars),
+        ]
+    )
+    digest = hashlib.sha256(key.encode()).hexdigest()[:16]
+    return (folder or cache_dir()) / "cds" / f"spark-{digest}-{_warm_up()}.jsa"
+
+
+def product_archive(java: Path, environ: Mapping[str, str] | None = None) -> Path:
+    """Where the archive of our own jobs is: `$TANDEM_SPARK_ARCHIVE` (an image is made with one
+    at a fixed place), else in the cache under the name of what it fits."""
+    env = os.environ if environ is None else environ
+    configured = env.get("TANDEM_SPARK_ARCHIVE")
+    return Path(configured) if configured else archive_path(java, (), cache_dir(environ))
+
+
+@cache
+def _warm_up() -> str:
+    """A digest of the code that decides which classes an archive holds."""
+    sources = (
+        PACKAGE / "spark" / "jobs" / "warm.py",
+        PACKAGE.parents[1] / "tools" / "spark_warmup.py",
+    )
+    digest = hashlib.sha256()
+    for source in sources:
+        if source.is_file():  # the tools come with a checkout only
+            digest.update(source.read_bytes())
+    return digest.hexdigest()[:8]
+
+
+def java_options(archive: Path | None, *, short: bool = True, record: Path | None = None) -> str:
+    """Flags for the driver's JVM; `record` writes a new archive when that JVM ends."""
+    flags = ["-XX:+UseSerialGC"]
+    if short:
+        flags.append("-XX:TieredStopAtLevel=1")
+    if record is not None:
+        flags.append(f"-XX:ArchiveClassesAtExit={record}")
+    elif archive is not None and archive.is_file():
+        # `auto` (the default) starts without the archive when it does not fit.
+        flags.append(f"-XX:SharedArchiveFile={archive}")
+    flags += ["-Xlog:disable", "-Xlog:all=error:stderr"]
+    return " ".join(flags)
+
+
+def session_conf() -> dict[str, str]:
+    """The pinned settings under which statements have one meaning: what a text means must not
+    depend on the machine or on a cluster's defaults."""
+    return dict(SPARK_SESSION_CONF)
+
+
+def build_conf(
+    *,
+    cores: int = 2,
+    memory_bytes: int = 0,
+    short: bool = True,
+    extra_jars: Sequence[Path] = (),
+    record_archive: Path | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> dict[str, str]:
+    """Spark settings for one local driver that runs its own tasks.
+
+    Args:
+        cores: tasks at once.
+        memory_bytes: heap of the JVM; 0 leaves Spark's default of 1 GiB. The Python workers
+            that decode and encode Parquet live outside of it.
+        short: see `SHORT_JOB_BYTES`.
+        extra_jars: put first on the class path (tests: Delta's jars; the product needs none).
+        record_archive: make a class-data archive there when the JVM ends.
+
+    Raises:
+        SparkMissing: no usable Java.
+    """
+    java = find_java(environ)
+    if extra_jars:
+        archive = archive_path(java, extra_jars, cache_dir(environ))
+    else:
+        archive = product_archive(java, environ)
+    conf = {
+        "spark.master": f"local[{cores}]",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.log.level": "WARN",
+        "spark.driver.extraJavaOptions": java_options(archive, short=short, record=record_archive),
+        # A name is looked up at start otherwise, which takes seconds where DNS is slow.
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.pyspark.python": sys.executable,
+        "spark.sql.shuffle.partitions": str(cores),
+        "spark.default.parallelism": str(cores),
+        "spark.sql.catalogImplementation": "in-memory",
+        "spark.sql.execution.arrow.pyspark.enabled": "true",
+        **session_conf(),
+    }
+    if memory_bytes:
+        conf["spark.driver.memory"] = f"{max(memory_bytes >> 20, 512)}m"
+    if extra_jars:
+        conf["spark.driver.extraClassPath"] = os.pathsep.join(str(jar) for jar in extra_jars)
+    return conf
+
+
+def launch_environment(environ: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Environment for anything that starts Spark's scripts from this process."""
+    env = dict(os.environ if environ is None else environ)
+    env["PYSPARK_PYTHON"] = sys.executable
+    env["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    env.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    # The launcher is a JVM of its own that lives for a moment to build the command line.
+    env.setdefault("SPARK_LAUNCHER_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+    return env
+
+
+def context(app_name: str) -> SparkContext:
+    """The context of a submitted application: `spark-submit` brought the settings."""
+    from pyspark import SparkConf, SparkContext
+
+    conf = SparkConf().setAppName(app_name)
+    return SparkContext.getOrCreate(conf)
+
+
+def session(app_name: str, conf: Mapping[str, str] | None = None) -> SparkSession:
+    """A session with the pinned SQL settings, whatever the cluster's defaults are."""
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.appName(app_name)
+    for key, value in {**(conf or {}), **session_conf()}.items():
+        builder = builder.config(key, value)
+    spark = builder.getOrCreate()
+    require_pinned(spark)
+    return spark
+
+
+def require_pinned(spark: SparkSession) -> None:
+    """That a session has the pinned settings, whatever templates, files of settings, variables and
+    Java options say: what a statement means must not depend on them.
+
+    Raises: InvalidSpec that names the setting, its value and the one that it must have.
+    """
+    for key, value in session_conf().items():
+        found = spark.conf.get(key, None)
+        if found != value:
+            raise InvalidSpec(
+                "has another value than the one under which statements have their meaning",
+                field=f"spec.sparkTemplate.spec.sparkConf.{key}",
+                found=found,
+                expected=value,
+                remedy="Look for it in the image's spark-defaults.conf, in Java options, and in "
+                "what spark.sql.extensions loads",
+            )
+
+
+def quiet_session(app_name: str, conf: Mapping[str, str]) -> SparkSession:
+    """As `session`, in a JVM whose own output nobody sees: it greets with warnings about
+    incubator modules and log profiles that no setting turns off. Errors come as exceptions;
+    a JVM that does not start is told with what it said last.
+
+    Raises: JobFailed.
+    """
+    from pyspark import SparkConf, SparkContext
+    from pyspark.errors import PySparkRuntimeError
+    from pyspark.java_gateway import launch_gateway
+
+    if SparkContext._gateway is None:
+        settings = SparkConf().setAppName(app_name).setAll(list(conf.items()))
+        with tempfile.TemporaryFile() as said:
+            try:
+                output = {"stdout": said, "stderr": said}
+                gateway = launch_gateway(settings, output)  # type: ignore[no-untyped-call]
+            except PySparkRuntimeError as error:
+                said.seek(0)
+                raise JobFailed(
+                    "Spark did not start",
+                    found=said.read().decode(errors="replace").strip()[-1500:],
+                    remedy="Does `java -version` work, and is there enough memory?",
+                ) from error
+        SparkContext(conf=settings, gateway=gateway)
+    return session(app_name, conf)

@@ -1,0 +1,96 @@
+"""CHAR(n) and VARCHAR(n): texts of bounded length, which Delta stores as plain strings.
+
+Spark writes the declared type into a column's metadata, and checks and pads values when it writes
+(CharVarcharUtils, CharVarcharCodegenUtils): a text that is too long may lose blanks at its end,
+nothing else, and a CHAR is filled up with blanks. What we assign follows the same rule; values that
+other writers stored are left as they are.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from tandem.spark.sources.typed import refusal
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column
+    from pyspark.sql.types import DataType
+
+METADATA_KEY = "__CHAR_VARCHAR_TYPE_STRING"
+
+
+def declared(schema_string: str) -> dict[str, DataType]:
+    """The declared types of those columns that hold a CHAR or VARCHAR at some level, by the
+    column's name in lower case. `schema_string`: as Delta's metadata has it."""
+    from pyspark.sql.types import DataType
+
+    found = {}
+    for field in json.loads(schema_string)["fields"]:
+        text = _declared(field)
+        if text:
+            found[field["name"].lower()] = DataType.fromDDL(text)
+    return found
+
+
+def _declared(field: Mapping[str, Any]) -> str:
+    text = field.get("metadata", {}).get(METADATA_KEY, "")
+    return text if isinstance(text, str) else ""
+
+
+def fitting(
+    column: Column, type_: DataType | None, path: str, where: Column | None = None
+) -> Column:
+    """The column as Spark would store it; on a row whose text is too long, Spark raises.
+
+    Args:
+        type_: as `declared` gives it; None for a column without such types.
+        where: the place of a row in a source, for the error.
+    """
+    from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
+    from pyspark.sql import types as T  # noqa: N812 - Spark's own convention
+
+    if type_ is None or not _bounded(type_):
+        return column
+    match type_:
+        case T.StructType():
+            parts = [
+                fitting(column.getField(f.name), f.dataType, f"{path}.{f.name}", where).alias(
+                    f.name
+                )
+                for f in type_.fields
+            ]
+            return F.when(column.isNotNull(), F.struct(*parts))
+        case T.ArrayType():
+            element = type_.elementType
+            return F.transform(column, lambda x: fitting(x, element, f"{path}.element", where))
+        case T.MapType():
+            key, value = type_.keyType, type_.valueType
+            keyed = F.transform_keys(column, lambda k, _: fitting(k, key, f"{path}.key", where))
+            return F.transform_values(keyed, lambda _, v: fitting(v, value, f"{path}.value", where))
+    assert isinstance(type_, T.CharType | T.VarcharType)
+    size = type_.length
+    text = column.cast("string")
+    whole = F.rpad(text, size, " ") if isinstance(type_, T.CharType) else text
+    error = refusal(text, type_.simpleString(), path, where, "a text is too long for its column")
+    return (
+        F.when(text.isNull(), F.lit(None).cast("string"))
+        .when(F.length(text) <= size, whole)
+        .when(F.length(F.rtrim(text)) <= size, F.substring(text, 1, size))
+        .otherwise(error.cast("string"))
+    )
+
+
+def _bounded(type_: DataType) -> bool:
+    from pyspark.sql import types as T  # noqa: N812 - Spark's own convention
+
+    match type_:
+        case T.StructType():
+            return any(_bounded(f.dataType) for f in type_.fields)
+        case T.ArrayType():
+            return _bounded(type_.elementType)
+        case T.MapType():
+            return _bounded(type_.keyType) or _bounded(type_.valueType)
+        case _:
+            return isinstance(type_, T.CharType | T.VarcharType)

@@ -1,0 +1,266 @@
+"""What an ingest or a merge reads, as DataFrames: files listed and read through our store.
+
+CSV and JSON are parsed by ourselves, since an error must name file, line and column (`records.py`),
+and cast by Spark; Parquet and Delta are decoded by our reader. All bytes come through
+`tandem.storage`, so that a source on S3 needs no Hadoop jar and no second credentials. Files of
+one source may differ in columns: each group of alike files becomes a DataFrame of its own.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, unquote
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tandem.delta import dv
+from tandem.delta.datafiles.reader import DataFileReader, TableFormat
+from tandem.delta.log.delta_log import DeltaLog
+from tandem.delta.scan import check_rows
+from tandem.errors import InvalidSpec, SourceUnreadable, StorageError
+from tandem.jobs.formats import InputFile
+from tandem.jobs.formats import Table as JobTable
+from tandem.spark.runtime.control import Control
+from tandem.spark.runtime.frames import read_rows
+from tandem.spark.runtime.listing import Source, broken, check_spelling, listed
+from tandem.spark.sources.options import (
+    SourceJob,
+    check_names,
+    checked,
+    place,
+    source_job,
+    storage_options,
+)
+from tandem.spark.sources.text_frames import read_csv, read_json
+from tandem.storage import ObjectMeta, open_store
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+FOOTERS_AT_ONCE = 16
+
+
+def open_source(control: Control) -> Source:
+    """List the job's source. Raises: as `listed`."""
+    table, job = control.spec.table, source_job(control.spec)
+    return listed(
+        job.source_location,
+        storage_options(job.source_location, table.location, table.storage_options),
+        field=f"{place(job)}.location",
+    )
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows as the source has them. `where` is the place of a row, as a text, where columns beyond
+    the source's own tell it: those have hidden names. `path` is a file whose columns these are; ""
+    where the source has no files of its own kind."""
+
+    frame: DataFrame
+    where: Column | None = None
+    path: str = ""
+
+
+def read(
+    control: Control,
+    spark: SparkSession,
+    schema: StructType,
+    *,
+    source: Source | None = None,
+    version: int | None = None,
+    places: bool = False,
+) -> list[Rows]:
+    """The source's rows.
+
+    Args:
+        schema: the table's. Columns of CSV and JSON that it has are read with its types.
+        source, version: what to read, if not what is there now.
+        places: whether rows say where they are from.
+    Raises: InvalidSpec, StatementFailed, SourceUnreadable, StorageError; and what Spark raises.
+    """
+    job = source_job(control.spec)
+    options = checked(job.source_format, job.source_options, place(job))
+    if job.source_format == "Delta":
+        wanted = job.source_version if version is None else version
+        return [_delta(control, spark, job, wanted, places=places)]
+    source = open_source(control) if source is None else source
+    match job.source_format:
+        case "Parquet":
+            return list(_parquet(control, spark, source, places=places))
+        case "Csv":
+            found = read_csv(control, spark, source, options, schema, places=places)
+            return [Rows(*group) for group in found]
+        case _:
+            return [Rows(*read_json(control, spark, source, options, schema, places=places))]
+
+
+def _parquet(
+    control: Control, spark: SparkSession, source: Source, *, places: bool
+) -> Iterator[Rows]:
+    opened = source.store.open_input
+
+    def footer(meta: ObjectMeta) -> tuple[pa.Schema, int]:
+        try:
+            with (
+                opened(meta.path) as f,
+                pq.ParquetFile(f, coerce_int96_timestamp_unit="us") as file,
+            ):
+                return file.schema_arrow, file.metadata.num_rows
+        except (pa.ArrowInvalid, OSError) as error:
+            raise SourceUnreadable(
+                "a file of the source is damaged, cut off, or no Parquet file",
+                resource=meta.path,
+                found=" ".join(str(error).split())[:300],
+                expected="a whole Parquet file",
+                remedy="Write the file again",
+            ) from error
+
+    with ThreadPoolExecutor(FOOTERS_AT_ONCE, "tandem-footers") as pool:
+        footers = list(pool.map(footer, source.files))
+    alike: dict[str, list[InputFile]] = {}
+    for meta, (arrow, rows) in zip(source.files, footers, strict=True):
+        input_ = InputFile(logged_path=quote(meta.path), size=meta.size, rows=rows)
+        alike.setdefault(schema_string(arrow), []).append(input_)
+    for text, inputs in alike.items():
+        table = JobTable(
+            location=source.store.location,
+            version=0,
+            table_id="",
+            schema_string=text,
+            partition_columns=(),
+            configuration={},
+            storage_options=dict(source.options),
+        )
+        names = [field["name"] for field in json.loads(text)["fields"]]
+        placed = _placed(control, spark, inputs, names, table, places=places)
+        yield replace(placed, path=unquote(inputs[0].logged_path))
+
+
+def _placed(
+    control: Control,
+    spark: SparkSession,
+    inputs: Sequence[InputFile],
+    names: Sequence[str],
+    table: JobTable,
+    *,
+    places: bool,
+) -> Rows:
+    from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
+
+    from tandem.spark.runtime.row_files import INPUT, POSITION
+
+    check_names(names, source_job(control.spec))
+    frame = read_rows(control, spark, inputs, names, 0, hidden=places, table=table)
+    if not places or not inputs:
+        return Rows(frame)
+    paths = F.array(*(F.lit(unquote(i.logged_path)) for i in inputs))
+    row = (F.col(POSITION) + 1).cast("string")
+    return Rows(frame, F.concat(F.element_at(paths, F.col(INPUT) + 1), F.lit(", row "), row))
+
+
+def _delta(
+    control: Control, spark: SparkSession, job: SourceJob, version: int | None, *, places: bool
+) -> Rows:
+    own = control.spec.table
+    options = storage_options(job.source_location, own.location, own.storage_options)
+    store = open_store(job.source_location, options)
+    snapshot = DeltaLog(store).snapshot(version)
+    check_rows(snapshot)
+    table = JobTable(
+        location=store.location,
+        version=snapshot.version,
+        table_id=snapshot.metadata.id,
+        schema_string=snapshot.metadata.schema_string,
+        partition_columns=snapshot.metadata.partition_columns,
+        configuration=dict(snapshot.metadata.configuration),
+        storage_options=options,
+    )
+    format_ = TableFormat(snapshot.schema, snapshot.partition_columns, snapshot.configuration)
+    inputs = []
+    for add in snapshot.adds():
+        dead = dv.load(store, add.deletion_vector) if add.deletion_vector else None
+        try:
+            with DataFileReader(store, add.path, format_, columns=()) as reader:
+                rows = reader.num_rows
+        except StorageError as error:
+            raise broken(error) or error from error
+        inputs.append(
+            InputFile(
+                logged_path=add.logged_path,
+                size=add.size,
+                rows=rows,
+                dv=dv.to_base64(dead) if dead else "",
+                partition_values=dict(add.partition_values),
+            )
+        )
+    return _placed(control, spark, inputs, snapshot.schema.names, table, places=places)
+
+
+def schema_string(schema: pa.Schema) -> str:
+    """A Parquet file's schema as a Delta schema, all nullable. Raises: InvalidSpec for a type
+    that Delta has no word for."""
+    check_spelling(schema.names, "the source")
+    fields = [_field(field) for field in schema]
+    return json.dumps({"type": "struct", "fields": fields})
+
+
+def _field(field: pa.Field) -> dict[str, Any]:
+    return {
+        "name": field.name,
+        "type": _type(field.type, field.name),
+        "nullable": True,
+        "metadata": {},
+    }
+
+
+def _type(type_: Any, column: str) -> Any:
+    is_ = pa.types
+    if is_.is_dictionary(type_):
+        return _type(type_.value_type, column)
+    if is_.is_struct(type_):
+        return {"type": "struct", "fields": [_field(child) for child in type_]}
+    if is_.is_list(type_) or is_.is_large_list(type_):
+        element = _type(type_.value_type, column)
+        return {"type": "array", "elementType": element, "containsNull": True}
+    if is_.is_map(type_):
+        return {
+            "type": "map",
+            "keyType": _type(type_.key_type, column),
+            "valueType": _type(type_.item_type, column),
+            "valueContainsNull": True,
+        }
+    if is_.is_timestamp(type_):
+        return "timestamp" if type_.tz else "timestamp_ntz"
+    if is_.is_decimal(type_) and type_.precision <= 38:
+        return f"decimal({type_.precision},{type_.scale})"
+    names: tuple[tuple[Any, str], ...] = (
+        (is_.is_boolean, "boolean"),
+        (is_.is_int8, "byte"),
+        (lambda t: is_.is_int16(t) or is_.is_uint8(t), "short"),
+        (lambda t: is_.is_int32(t) or is_.is_uint16(t), "integer"),
+        (lambda t: is_.is_int64(t) or is_.is_uint32(t), "long"),
+        (is_.is_uint64, "decimal(20,0)"),
+        (lambda t: is_.is_float32(t) or is_.is_float16(t), "float"),
+        (is_.is_float64, "double"),
+        (lambda t: is_.is_string(t) or is_.is_large_string(t), "string"),
+        (lambda t: is_.is_binary(t) or is_.is_large_binary(t), "binary"),
+        (is_.is_fixed_size_binary, "binary"),
+        (is_.is_date, "date"),
+        (is_.is_null, "string"),
+    )
+    for test, name in names:
+        if test(type_):
+            return name
+    raise InvalidSpec(
+        "a column of the source has a type that a table cannot have",
+        resource="the source",
+        field=column,
+        found=str(type_),
+        remedy="Cast the column before the ingest",
+    )

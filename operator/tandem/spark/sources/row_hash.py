@@ -1,0 +1,58 @@
+"""Telling the rows of a merge's source by their content: two hashes of all columns.
+
+The same in every round, since the source is pinned, whatever order it is read in. Two rows that
+differ must not be told as one, or the engine would take an insert for one that is there:
+Spark's hash leaves out nulls, so which columns are null is hashed, too; it takes -0.0 for 0.0,
+and equal words of a collation for one, so numbers with a point and words are hashed as written.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tandem.jobs.formats import SOURCE_IDS
+from tandem.spark.runtime.names import quoted
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+    from pyspark.sql.types import StructField
+
+
+def with_identity(source: DataFrame) -> DataFrame | None:
+    """The source with two columns more; None if it has a column whose values cannot be told
+    apart for sure, such as a map."""
+    from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
+
+    fields = sorted(source.schema.fields, key=lambda field: field.name)
+    values = [_value(field) for field in fields]
+    known = [value for value in values if value is not None]
+    if len(known) < len(values):
+        return None
+    nulls = [F.col(quoted(field.name)).isNull() for field in fields]
+    return source.select(
+        "*", *(F.xxhash64(F.lit(name), *nulls, *known).alias(name) for name in SOURCE_IDS)
+    )
+
+
+def _value(field: StructField) -> Column | None:
+    from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
+    from pyspark.sql import types as T  # noqa: N812 - as above
+
+    column = F.col(quoted(field.name))
+    if isinstance(field.dataType, T.StringType):
+        return column.cast("binary")
+    if isinstance(field.dataType, T.FloatType | T.DoubleType):
+        return column.cast("string")
+    plain = (
+        T.BooleanType,
+        T.ByteType,
+        T.ShortType,
+        T.IntegerType,
+        T.LongType,
+        T.DecimalType,
+        T.BinaryType,
+        T.DateType,
+        T.TimestampType,
+        T.TimestampNTZType,
+    )
+    return column if isinstance(field.dataType, plain) else None

@@ -1,0 +1,205 @@
+"""Fitting a source's columns to a table's: by name at every level, never dropping anything.
+
+A column that the source lacks becomes null (the writer refuses that where the table does); one
+that the table lacks, and a type that does not fit, are errors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from tandem.delta.protocol import is_hidden
+from tandem.errors import InvalidSpec, StatementFailed
+from tandem.spark.runtime.names import quoted
+from tandem.spark.sources.char_types import fitting
+from tandem.spark.sources.typed import or_refuse
+from tandem.statements.coercion import assignment_loss
+from tandem.statements.types import NULL, STRING, decimal
+from tandem.statements.types import DataType as StatementType
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+    from pyspark.sql.types import DataType, StructType
+
+
+def fitted(
+    source: DataFrame,
+    schema: StructType,
+    location: str,
+    bounded: Mapping[str, DataType],
+    where: Column | None = None,
+    *,
+    csv: bool = False,
+) -> DataFrame:
+    """`source` with exactly the table's columns.
+
+    Args:
+        bounded: declared types as of `tandem.spark.sources.char_types`.
+        where: the place of a row, for errors.
+        csv: whether names come from the first line of a CSV file, which an option may misread.
+    Raises:
+        InvalidSpec: a column that the table lacks. StatementFailed: a type that does not fit.
+    """
+    from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
+
+    shown = [f for f in source.schema.fields if not is_hidden(f.name)]
+    check_columns(type(schema)(shown), schema, location, csv=csv)
+    present = {f.name.lower(): f for f in shown}
+    columns = []
+    for field in schema.fields:
+        found = present.get(field.name.lower())
+        if found is None:
+            column = F.lit(None).cast(field.dataType)
+        else:
+            column = by_name(
+                F.col(quoted(found.name)),
+                found.dataType,
+                field.dataType,
+                location,
+                field.name,
+                where,
+            )
+            column = fitting(column, bounded.get(field.name.lower()), field.name, where)
+        columns.append(column.alias(field.name))
+    return source.select(*columns)
+
+
+def check_columns(
+    found: DataType,
+    wanted: DataType,
+    location: str,
+    above: str = "",
+    *,
+    field: str = "spec.source",
+    csv: bool = False,
+) -> None:
+    """That the table has every column of the source, nested ones too; `field` is where the
+    source stands in its resource. Raises: InvalidSpec."""
+    from pyspark.sql import types as T  # noqa: N812 - Spark's own convention
+
+    match found, wanted:
+        case T.StructType(), T.StructType():
+            known = {f.name.lower(): f for f in wanted.fields}
+            extra = [above + f.name for f in found.fields if f.name.lower() not in known]
+            if extra:
+                raise InvalidSpec(
+                    "the source has columns that the table lacks",
+                    resource=f"{field}: {location}",
+                    found=", ".join(extra),
+                    expected=", ".join(above + name for name in wanted.names),
+                    remedy="Add the columns to the table, or leave them out of the source; "
+                    "if they are no names, correct the options header and sep"
+                    if csv
+                    else "Add the columns to the table, or leave them out of the source",
+                )
+            for part in found.fields:
+                inner = known[part.name.lower()].dataType
+                below = f"{above}{part.name}."
+                check_columns(part.dataType, inner, location, below, field=field)
+        case T.ArrayType(), T.ArrayType():
+            check_columns(found.elementType, wanted.elementType, location, above, field=field)
+        case T.MapType(), T.MapType():
+            check_columns(found.keyType, wanted.keyType, location, above, field=field)
+            check_columns(found.valueType, wanted.valueType, location, above, field=field)
+        case _:
+            pass
+
+
+def by_name(
+    column: Column,
+    found: DataType,
+    wanted: DataType,
+    location: str,
+    path: str,
+    where: Column | None = None,
+) -> Column:
+    """Spark casts structs by position; a source's fields may come in another order.
+
+    Args:
+        where: the place of a row, for errors.
+    Raises: StatementFailed for a type that does not fit, by the rule of `update`.
+    """
+    from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
+    from pyspark.sql import types as T  # noqa: N812 - Spark's own convention
+
+    def inner(part: Column, there: DataType, here: DataType, name: str) -> Column:
+        return by_name(part, there, here, location, f"{path}.{name}", where)
+
+    match found, wanted:
+        case T.StructType(), T.StructType():
+            present = {f.name.lower(): f for f in found.fields}
+            parts = []
+            for field in wanted.fields:
+                there = present.get(field.name.lower())
+                part = (
+                    F.lit(None).cast(field.dataType)
+                    if there is None
+                    else inner(
+                        column.getField(there.name), there.dataType, field.dataType, field.name
+                    )
+                )
+                parts.append(part.alias(field.name))
+            return F.when(column.isNotNull(), F.struct(*parts))
+        case T.ArrayType(), T.ArrayType():
+            element, into = found.elementType, wanted.elementType
+            return F.transform(column, lambda x: inner(x, element, into, "element"))
+        case T.MapType(), T.MapType():
+            keys = F.transform_keys(
+                column, lambda k, _: inner(k, found.keyType, wanted.keyType, "key")
+            )
+            return F.transform_values(
+                keys, lambda _, v: inner(v, found.valueType, wanted.valueType, "value")
+            )
+        case _:
+            return _assigned(column, found, wanted, location, path, where)
+
+
+def _assigned(
+    column: Column,
+    found: DataType,
+    wanted: DataType,
+    location: str,
+    path: str,
+    where: Column | None,
+) -> Column:
+    """A value that is no container as one of another type, or an error: of the types, at once; of
+    a value out of range, when Spark meets it."""
+    from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
+    from pyspark.sql import types as T  # noqa: N812 - Spark's own convention
+
+    if found == wanted:
+        return column
+    loss = _loss(found, wanted)
+    if loss:
+        raise StatementFailed(
+            f"a column of the source has another type than the table's: {loss}",
+            resource=f"{location}, column {path}",
+            found=found.simpleString(),
+            expected=wanted.simpleString(),
+            remedy="Convert the column in the source",
+        )
+    if not isinstance(found, T.NumericType) or isinstance(wanted, T.StringType | T.DoubleType):
+        return column.cast(wanted)
+    value = column.try_cast(wanted)
+    if isinstance(wanted, T.FloatType):
+        infinite = F.abs(value) == F.lit(float("inf"))
+        value = F.when(~(infinite & (F.abs(column) != F.lit(float("inf")))), value)
+    return or_refuse(column, value, wanted, path, where)
+
+
+def _loss(found: DataType, wanted: DataType) -> str:
+    """Why such values are not stored in such a column; "" if they are."""
+    from pyspark.sql import types as T  # noqa: N812 - Spark's own convention
+
+    def plain(type_: DataType) -> StatementType:
+        if isinstance(type_, T.NullType):
+            return NULL
+        if isinstance(type_, T.DecimalType):
+            return decimal(type_.precision, type_.scale)
+        if isinstance(type_, T.StringType):
+            return STRING
+        atomic = isinstance(type_, T.AtomicType)
+        return StatementType(type_.typeName() if atomic else "other")
+
+    return assignment_loss(plain(found), plain(wanted))

@@ -1,0 +1,181 @@
+"""What a merge reads, held fast: all rounds and attempts of an operation read the same source.
+
+The first driver that reads the source writes down which version of it (Delta), or which files
+with their sizes and times; whoever comes later looks whether that still holds. A merge whose
+source has changed fails by that name: it never mixes two states of it.
+"""
+
+from __future__ import annotations
+
+from pydantic import ValidationError
+
+from tandem.delta.log.delta_log import DeltaLog
+from tandem.delta.scan import check_rows
+from tandem.errors import (
+    AlreadyExists,
+    ManifestInvalid,
+    ObjectNotFound,
+    OutcomeUnknown,
+    SourceChanged,
+    TandemError,
+)
+from tandem.jobs.formats import Format
+from tandem.spark.runtime.control import Control, encode
+from tandem.spark.runtime.listing import Source
+from tandem.spark.sources.options import place, source_job, storage_options
+from tandem.spark.sources.readers import open_source
+from tandem.storage import ObjectMeta, open_store
+
+
+class SourceFile(Format):
+    """A file as it was listed; `modified_ms` in Unix milliseconds."""
+
+    path: str
+    size: int
+    modified_ms: int
+
+
+class SourcePin(Format):
+    """`source.json` of an operation: `version` and `table_id` of a Delta table, or `files`."""
+
+    operation_id: str
+    location: str
+    version: int | None = None
+    table_id: str = ""
+    files: tuple[SourceFile, ...] = ()
+
+
+def pinned(control: Control) -> tuple[SourcePin, Source | None]:
+    """The pin, made now if there is none, and the files that it holds fast (None for Delta).
+
+    Raises: SourceChanged; ManifestInvalid; InvalidSpec, StorageError as for any source.
+    """
+    pin = _load(control)
+    source = _look(control, pin)
+    if pin is None:
+        _put(control, source[0])
+        pin = _load(control)
+        assert pin is not None
+    _compare(control, pin, source[0])
+    return pin, source[1]
+
+
+def check(control: Control, pin: SourcePin) -> None:
+    """That the source is still what was pinned. Raises: SourceChanged, StorageError."""
+    _compare(control, pin, _look(control, pin)[0])
+
+
+def unchanged(control: Control, source: Source) -> None:
+    """That the files are still those that were listed. Raises: SourceChanged, StorageError."""
+    before = _of(control, source)
+    _compare(control, before, _look(control, before)[0])
+
+
+def path(control: Control) -> str:
+    """Where the pin lies: beside the attempts, since all of them share it."""
+    return control.spec.control_prefix.rpartition("/attempts/")[0] + "/source.json"
+
+
+def _look(control: Control, pin: SourcePin | None) -> tuple[SourcePin, Source | None]:
+    """The source as it is now; a Delta table at its pinned version."""
+    job = source_job(control.spec)
+    operation = control.spec.operation_id
+    if job.source_format == "Delta":
+        own = control.spec.table
+        options = storage_options(job.source_location, own.location, own.storage_options)
+        wanted = job.source_version if pin is None else pin.version
+        snapshot = DeltaLog(open_store(job.source_location, options)).snapshot(wanted)
+        check_rows(snapshot)
+        return (
+            SourcePin(
+                operation_id=operation,
+                location=job.source_location,
+                version=snapshot.version,
+                table_id=snapshot.metadata.id,
+            ),
+            None,
+        )
+    try:
+        source = open_source(control)
+    except TandemError as error:
+        if pin is None:
+            raise
+        raise _changed(control, "nothing", f"{len(pin.files)} files") from error
+    return _of(control, source), source
+
+
+def _of(control: Control, source: Source) -> SourcePin:
+    return SourcePin(
+        operation_id=control.spec.operation_id,
+        location=source_job(control.spec).source_location,
+        files=tuple(_file(meta) for meta in source.files),
+    )
+
+
+def _file(meta: ObjectMeta) -> SourceFile:
+    return SourceFile(path=meta.path, size=meta.size, modified_ms=meta.modified_ms)
+
+
+def _compare(control: Control, pin: SourcePin, now: SourcePin) -> None:
+    if pin.location != now.location:
+        raise _changed(control, now.location, pin.location)
+    if (pin.version, pin.table_id) != (now.version, now.table_id):
+        raise _changed(control, f"table {now.table_id}", f"table {pin.table_id}")
+    before, after = ({f.path: f for f in p.files} for p in (pin, now))
+    for name in sorted(before.keys() | after.keys()):
+        if before.get(name) != after.get(name):
+            raise _changed(control, _told(name, after.get(name)), _told(name, before.get(name)))
+
+
+def _told(name: str, file: SourceFile | None) -> str:
+    if file is None:
+        return f"no {name}"
+    return f"{name} of {file.size} bytes, last written at {file.modified_ms} ms"
+
+
+def _changed(control: Control, found: str, expected: str) -> SourceChanged:
+    job = source_job(control.spec)
+    return SourceChanged(
+        "the source is not what it was when it was first read",
+        resource=job.source_location,
+        field=f"{place(job)}.location",
+        found=found,
+        expected=expected,
+        remedy="Run it again with a source that nobody writes to, or name the version of a Delta "
+        "table",
+    )
+
+
+def _load(control: Control) -> SourcePin | None:
+    try:
+        data = control.store.get(path(control))
+    except ObjectNotFound:
+        return None
+    try:
+        found = SourcePin.model_validate_json(data)
+    except ValidationError as error:
+        raise ManifestInvalid(
+            "the pin of the source cannot be read",
+            resource=path(control),
+            found=str(error.errors(include_url=False)[:1])[:300],
+            expected="a whole SourcePin of format version 1",
+        ) from error
+    if found.operation_id != control.spec.operation_id:
+        raise ManifestInvalid(
+            "the pin of the source belongs to another operation",
+            resource=path(control),
+            found=found.operation_id,
+            expected=control.spec.operation_id,
+        )
+    return found
+
+
+def _put(control: Control, pin: SourcePin) -> None:
+    """Whoever comes first is right; a lost answer is looked up by loading it."""
+    try:
+        control.store.put_if_absent(path(control), encode(pin))
+    except AlreadyExists:
+        return
+    except OutcomeUnknown:
+        if _load(control) is None:
+            control.store.put_if_absent(path(control), encode(pin))

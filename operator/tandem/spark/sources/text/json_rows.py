@@ -1,0 +1,302 @@
+"""JSON lines as Arrow arrays of texts in the shape of a wanted schema. Pure.
+
+Names match in any case, as columns do everywhere; a name that the schema lacks, one object that
+has a name in two cases, and a value of another kind (an object for a number) are errors.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Any
+
+import pyarrow as pa
+
+from tandem.errors import InvalidSpec, StatementFailed
+from tandem.spark.sources.text.csv import WHITE
+from tandem.spark.sources.text.json import JsonProblem, Leniency, compact, parse, parse_thoroughly
+from tandem.spark.sources.text.lines import split
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A type without what its leaves are: `kind` is `struct`, `array`, `map`, or Spark's name of
+    an atomic type."""
+
+    kind: str
+    fields: tuple[tuple[str, Shape], ...] = ()
+    """Of a struct; of an array its element, of a map its value."""
+
+    @cached_property
+    def by_name(self) -> Mapping[str, tuple[str, Shape]]:
+        return {name.lower(): (name, shape) for name, shape in self.fields}
+
+    @cached_property
+    def arrow(self) -> pa.DataType:
+        """The type of the arrays: texts at the leaves."""
+        inner = [(name, shape.arrow) for name, shape in self.fields]
+        if self.kind == "struct":
+            return pa.struct(inner)
+        if self.kind == "array":
+            return pa.list_(inner[0][1])
+        return pa.map_(pa.string(), inner[0][1]) if self.kind == "map" else pa.string()
+
+
+@lru_cache(maxsize=64)
+def shape_of(schema_json: str) -> Shape:
+    """From a schema as Spark writes it."""
+    return _shape(json.loads(schema_json))
+
+
+def _shape(type_: Any) -> Shape:
+    if isinstance(type_, str):
+        return Shape(type_)
+    if type_["type"] == "struct":
+        return Shape("struct", tuple((f["name"], _shape(f["type"])) for f in type_["fields"]))
+    if type_["type"] == "array":
+        return Shape("array", (("element", _shape(type_["elementType"])),))
+    if type_["type"] == "map":
+        return Shape("map", (("value", _shape(type_["valueType"])),))
+    return Shape(str(type_["type"]))
+
+
+class _Thorough(Exception):
+    """The text of a value is wanted as JSON, which only the thorough parser can give."""
+
+
+class JsonRows:
+    """The rows of one file.
+
+    Args:
+        shape: of the wanted rows, a struct.
+        path: of the file, for errors.
+    """
+
+    def __init__(self, shape: Shape, lenient: Leniency, path: str) -> None:
+        self._shape = shape
+        self._lenient = lenient
+        self._path = path
+        self._exact: set[tuple[str, ...]] = set()
+        self._names = {name for name, _ in shape.fields}
+
+    def batch(self, text: str, first: int) -> tuple[list[Any], list[int]]:
+        """Arrow arrays, one for each field, of whole lines, and the line of each row. `first`: the
+        first line's number.
+
+        Raises: StatementFailed; InvalidSpec for a field that the schema lacks.
+        """
+        rows: list[dict[str, Any]] = []
+        lines: list[int] = []
+        sources: list[str] = []
+        lenient, exact = self._lenient, self._exact
+        for number, line in enumerate(split(text), first):
+            try:
+                value = parse(line, lenient)
+            except JsonProblem as problem:
+                if not line.strip(WHITE):
+                    continue
+                raise self._located(problem, number) from problem
+            if type(value) is dict:
+                if tuple(value) not in exact:
+                    value = self._known(value, number)
+                rows.append(value)
+                lines.append(number)
+                sources.append(line)
+            else:
+                for element in self._elements(value, number, line):
+                    rows.append(element)
+                    lines.append(number)
+                    sources.append(line)
+        columns = []
+        for name, shape in self._shape.fields:
+            column = [row.get(name) for row in rows]
+            columns.append(self._array(name, shape, column, lines, sources))
+        return columns, lines
+
+    def _elements(self, value: Any, number: int, line: str) -> list[dict[str, Any]]:
+        """Spark reads the objects of an array as rows."""
+        if not isinstance(value, list) or not all(isinstance(e, dict) for e in value):
+            problem = JsonProblem(
+                "a line is no object", found=line[:60], expected="one JSON object on each line"
+            )
+            raise self._located(problem, number)
+        return [self._known(element, number) for element in value]
+
+    def _known(self, value: dict[str, Any], number: int) -> dict[str, Any]:
+        """An object under the schema's names."""
+        try:
+            known = _renamed(value, self._shape, "")
+        except JsonProblem as problem:
+            raise self._located(problem, number) from problem
+        if known is value:
+            self._exact.add(tuple(value))
+        return known
+
+    def _array(
+        self, name: str, shape: Shape, column: list[Any], lines: list[int], sources: list[str]
+    ) -> Any:
+        if shape.kind == "boolean":
+            words = {True: "true", False: "false"}
+            column = [words[v] if v is True or v is False else v for v in column]
+        if not shape.fields:
+            try:
+                return pa.array(column, pa.string())
+            except (pa.ArrowInvalid, pa.ArrowTypeError, UnicodeEncodeError):
+                pass  # a value that is no text: looked at one by one
+        found = []
+        for value, number, line in zip(column, lines, sources, strict=True):
+            try:
+                found.append(self._converted(value, shape, name, line))
+            except JsonProblem as problem:
+                raise self._located(problem, number) from problem
+        return pa.array(found, shape.arrow)
+
+    def _converted(self, value: Any, shape: Shape, name: str, line: str) -> Any:
+        try:
+            return _text(value, shape, name, _refuse)
+        except _Thorough:
+            whole = parse_thoroughly(line, self._lenient)
+            if isinstance(whole, list):
+                # Which of the elements it was is not known here; arrays of rows are rare.
+                raise JsonProblem(
+                    "an object is no text", path=name, expected="one JSON object on each line"
+                ) from None
+            renamed = _renamed(whole, self._shape, "")
+            return _text(renamed.get(name), shape, name, compact)
+
+    def _located(self, problem: JsonProblem, line: int) -> StatementFailed | InvalidSpec:
+        return _located(problem, self._path, line)
+
+
+def check_fields(text: str, first: int, lenient: Leniency, path: str) -> None:
+    """That no object of a text of whole lines has a field twice, in other case too. `first`: the
+    first line's number. Raises: StatementFailed."""
+    for number, line in enumerate(split(text), first):
+        if not line.strip(WHITE):
+            continue
+        try:
+            _once(parse_thoroughly(line, lenient), "")
+        except JsonProblem as problem:
+            raise _located(problem, path, number) from problem
+
+
+def _once(value: Any, path: str) -> None:
+    if isinstance(value, list):
+        for element in value:
+            _once(element, path)
+    if not isinstance(value, dict):
+        return
+    lowered = [name.lower() for name in value]
+    for name, inner in value.items():
+        here = f"{path}.{name}" if path else name
+        if lowered.count(name.lower()) > 1:
+            raise JsonProblem(
+                "an object has a field twice, in different case",
+                path=here,
+                found=", ".join(n for n in value if n.lower() == name.lower()),
+                expected="each field once",
+            )
+        _once(inner, here)
+
+
+def _located(problem: JsonProblem, path: str, line: int) -> StatementFailed | InvalidSpec:
+    column = f", column {problem.path}" if problem.path else ""
+    at = f" (character {problem.at})" if problem.at else ""
+    kind = InvalidSpec if isinstance(problem, _Unknown) else StatementFailed
+    return kind(
+        f"{problem.message}{at}",
+        resource=f"{path}, line {line}{column}",
+        found=problem.found,
+        expected=problem.expected,
+        remedy="Add the columns to the table, or leave them out of the source"
+        if isinstance(problem, _Unknown)
+        else "Correct the source, or its options",
+    )
+
+
+class _Unknown(JsonProblem):
+    """A field that the schema lacks."""
+
+
+def _refuse(value: Any) -> str:  # noqa: ARG001 - as `compact`
+    raise _Thorough
+
+
+def _renamed(value: dict[str, Any], shape: Shape, above: str) -> dict[str, Any]:
+    """An object under the schema's names; the same one if it has them already."""
+    known = shape.by_name
+    result: dict[str, Any] = {}
+    for name, inner in value.items():
+        found = known.get(name.lower())
+        if found is None:
+            raise _Unknown(
+                "the source has columns that the table lacks",
+                path=above + name,
+                found=above + name,
+                expected=", ".join(above + n for n, _ in shape.fields)[:300],
+            )
+        if found[0] in result:
+            raise JsonProblem(
+                "an object has a field twice, in different case",
+                path=above + found[0],
+                found=", ".join(n for n in value if n.lower() == name.lower()),
+                expected="each field once",
+            )
+        result[found[0]] = inner
+    return value if result.keys() == value.keys() else result
+
+
+def _text(value: Any, shape: Shape, path: str, as_json: Callable[[Any], str]) -> Any:
+    """A value with texts for leaves. Raises: JsonProblem; _Thorough, by `as_json`."""
+    if value is None:
+        return None
+    if not shape.fields and shape.kind != "struct":
+        if isinstance(value, bool):
+            return "true" if value else "false"
+        if isinstance(value, str):
+            return _encodable(value, path)
+        if shape.kind == "string":
+            return as_json(value)
+        raise _kind(value, path, shape.kind)
+    if shape.kind == "struct" and isinstance(value, dict):
+        fields = _renamed(value, shape, f"{path}.")
+        return {
+            name: _text(fields.get(name), inner, f"{path}.{name}", as_json)
+            for name, inner in shape.fields
+        }
+    if shape.kind == "array" and isinstance(value, list):
+        return [_text(v, shape.fields[0][1], f"{path}.element", as_json) for v in value]
+    if shape.kind == "map" and isinstance(value, dict):
+        inner = shape.fields[0][1]
+        return [
+            (_encodable(k, path), _text(v, inner, f"{path}.value", as_json))
+            for k, v in value.items()
+        ]
+    raise _kind(value, path, shape.kind)
+
+
+def _encodable(text: str, path: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise JsonProblem(
+            "a text holds half a character (a lone surrogate)",
+            path=path,
+            found=ascii(text)[:60],
+            expected="whole characters",
+        ) from None
+    return str(text)
+
+
+def _kind(value: Any, path: str, wanted: str) -> JsonProblem:
+    kinds = {dict: "an object", list: "an array", bool: "true or false"}
+    return JsonProblem(
+        "a value is of another kind than its column",
+        path=path,
+        found=kinds.get(type(value), "a single value"),
+        expected={"struct": "an object", "map": "an object", "array": "an array"}.get(
+            wanted, wanted
+        ),
+    )

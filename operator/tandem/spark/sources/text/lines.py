@@ -1,0 +1,206 @@
+"""The text of a source's files in whole lines, read through our store.
+
+Large files are cut at line ends into stripes that are read side by side; compressed ones cannot
+be cut. A Spark data source gives the lines as rows, for Spark to infer types from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+
+from tandem.delta.datafiles.missing import missing
+from tandem.errors import ObjectNotFound, StatementFailed
+from tandem.jobs.formats import Format
+from tandem.spark.runtime.datasource import get_work
+from tandem.spark.runtime.stripes import Stripes, stripes
+from tandem.spark.sources.text.unpack import Unpacked, codec_of, require_text
+from tandem.storage import Store, open_store
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+NAME = "tandem-lines"
+VALUE = "value"
+STRIPE_BYTES = 32 << 20
+"""About what one task reads. Text is several times the size of the same rows in Parquet."""
+BLOCK_BYTES = 4 << 20
+_BOM = b"\xef\xbb\xbf"
+
+
+class Begin(Format):
+    """Where a part of a file begins: at which of its lines, from 1, and whether inside a quoted
+    value."""
+
+    line: int
+    inside: bool = False
+
+
+class TextFile(Format):
+    """`path` as the source's store wants it; the first `skip` lines are a header. `begins` are
+    those of the parts into which it is cut, if it is."""
+
+    path: str
+    size: int
+    skip: int = 0
+    begins: tuple[Begin, ...] = ()
+
+
+class LinesWork(Format):
+    """What to read; the file that the option `work` names."""
+
+    location: str
+    storage_options: dict[str, str]
+    files: tuple[TextFile, ...]
+    encoding: str = "utf-8"
+
+
+class LinesSource(DataSource):
+    """`spark.read.format("tandem-lines")`; options as of `tandem.spark.runtime.datasource`."""
+
+    @classmethod
+    def name(cls) -> str:
+        return NAME
+
+    def schema(self) -> str:
+        return f"{VALUE} STRING"
+
+    def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002
+        _, data = get_work(self.options)
+        return LinesReader(LinesWork.model_validate_json(data))
+
+
+class LinesReader(DataSourceReader):
+    def __init__(self, work: LinesWork) -> None:
+        self._work = work
+
+    def partitions(self) -> Sequence[InputPartition]:
+        return plan(self._work.files)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, Stripes)
+        store = open_store(self._work.location, self._work.storage_options)
+        for stripe in partition.stripes:
+            file = self._work.files[stripe.input]
+            span = stripe.of(file.size)
+            for lines in read_lines(store, file.path, self._work.encoding, span.start, span.stop):
+                yield pa.RecordBatch.from_arrays([pa.array(lines, pa.string())], names=[VALUE])
+
+
+def plan(files: Sequence[TextFile], size: int = STRIPE_BYTES) -> list[Stripes]:
+    """What each task reads; parts are of bytes, and compressed files are not cut."""
+    whole = {index for index, file in enumerate(files) if codec_of(file.path)}
+    return stripes([file.size for file in files], size, whole)
+
+
+def read_lines(
+    store: Store, path: str, encoding: str, start: int = 0, end: int | None = None
+) -> Iterator[list[str]]:
+    """Lines without their ends, in lists of some megabytes. Raises: as `read_text`."""
+    for text in read_text(store, path, encoding, start, end):
+        yield split(text)
+
+
+def split(text: str) -> list[str]:
+    """The lines of a text, without their ends."""
+    if "\r" in text:
+        text = text.replace("\r\n", "\n").replace("\r", "\n")
+    # Not `splitlines`, which also cuts at characters that may stand in a value.
+    lines = text.split("\n")
+    if not lines[-1]:
+        lines.pop()
+    return lines
+
+
+def read_text(
+    store: Store, path: str, encoding: str, start: int = 0, end: int | None = None
+) -> Iterator[str]:
+    """Whole lines, some megabytes at once. Every line (up to LF) of a file belongs to exactly one
+    of adjoining stripes: the one in which its first byte lies.
+
+    Raises: DataFileMissing; SourceUnreadable; StatementFailed for bytes that are no text of that
+        encoding.
+    """
+    try:
+        source: Any = store.open_input(path)
+    except ObjectNotFound as error:
+        raise missing(path) from error
+    with source:
+        codec = codec_of(path)
+        if codec:
+            # The whole file is one stripe; its size says nothing of the text's.
+            unpacked = Unpacked(source, codec, path)
+            blocks = _blocks(unpacked, start, None)
+        else:
+            blocks = _blocks(source, start, end)
+        first = start == 0
+        before = 0
+        for block in blocks:
+            if first:
+                require_text(path, block[:16])
+                block = block.removeprefix(_BOM)
+            first = False
+            try:
+                yield block.decode(encoding)
+            except UnicodeDecodeError as error:
+                raise _no_text(path, encoding, error, before if start == 0 else None) from error
+            before += block.count(b"\n")
+
+
+def _no_text(
+    path: str, encoding: str, error: UnicodeDecodeError, before: int | None
+) -> StatementFailed:
+    """`before`: lines before the block, if they are known."""
+    line = error.object.count(b"\n", 0, error.start) + 1
+    begun = error.object.rfind(b"\n", 0, error.start) + 1
+    place = f", line {before + line}, byte {error.start - begun + 1}" if before is not None else ""
+    return StatementFailed(
+        "a source is not text of the expected encoding",
+        resource=f"{path}{place}",
+        found=f"byte 0x{error.object[error.start]:02x}",
+        expected=f"{encoding}, or another one that options.encoding of the source names",
+    )
+
+
+def _blocks(source: Any, start: int, end: int | None) -> Iterator[bytes]:
+    """Whole lines, many at once."""
+    if start:
+        # A line that begins just here is ours: the byte before tells.
+        position = start - 1
+        source.seek(position)
+        found = -1
+        while found < 0:
+            block = source.read(BLOCK_BYTES)
+            if not block:
+                return
+            found = block.find(b"\n")
+            position += len(block) if found < 0 else found + 1
+        rest = bytes(block[found + 1 :])
+        read = position + len(rest)
+    else:
+        rest, position = bytes(source.read(BLOCK_BYTES)), 0
+        read = len(rest)
+    while True:
+        # `rest` holds the bytes from `position`, which is where a line begins.
+        if end is not None and position >= end:
+            return
+        last = rest.rfind(b"\n") + 1
+        if end is not None and read >= end:
+            # The last of our lines is the one that holds byte `end - 1`.
+            stop = rest.find(b"\n", max(0, end - 1 - position)) + 1
+            if stop:
+                yield rest[:stop]
+                return
+        elif last:
+            yield rest[:last]
+            position, rest = position + last, rest[last:]
+        block = bytes(source.read(BLOCK_BYTES))
+        if not block:
+            if rest:
+                yield rest
+            return
+        rest += block
+        read += len(block)

@@ -1,0 +1,180 @@
+"""A Spark data source that gives the records of CSV and JSON files as texts, with their places.
+
+Every value comes as the text that stands in the file, in the shape of the wanted schema; Spark
+casts it (`typed.py`) and can say which file, line and column a value that does not fit is from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+
+from tandem.delta.protocol import HIDDEN_PREFIX
+from tandem.errors import StatementFailed
+from tandem.jobs.formats import Format
+from tandem.spark.runtime.datasource import get_work
+from tandem.spark.runtime.stripes import Stripe, Stripes
+from tandem.spark.sources.text.csv import CsvParser, CsvProblem, Dialect, lines_in, survey
+from tandem.spark.sources.text.json import Leniency
+from tandem.spark.sources.text.json_rows import JsonRows, shape_of
+from tandem.spark.sources.text.lines import Begin, TextFile, plan, read_text
+from tandem.storage import Store, open_store
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.types import StructType
+
+NAME = "tandem-records"
+FILE = f"{HIDDEN_PREFIX}file"
+"""Hidden column: which of the work's files a record is from."""
+LINE = f"{HIDDEN_PREFIX}line"
+"""Hidden column: at which line of it the record begins, from 1."""
+
+
+class RecordsWork(Format):
+    """What to read; the file that the option `work` names. `wanted` is the wanted schema as
+    Spark writes it; CSV has its columns in that order."""
+
+    location: str
+    storage_options: dict[str, str]
+    files: tuple[TextFile, ...]
+    text_format: Literal["Csv", "Json"]
+    options: dict[str, str]
+    wanted: str
+
+    @property
+    def encoding(self) -> str:
+        return self.options.get("encoding", "utf-8")
+
+
+class RecordsSource(DataSource):
+    """`spark.read.format("tandem-records")`; options as of `tandem.spark.runtime.datasource`."""
+
+    @classmethod
+    def name(cls) -> str:
+        return NAME
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        _, data = get_work(self.options)
+        return RecordsReader(RecordsWork.model_validate_json(data), tuple(schema.names))
+
+
+class RecordsReader(DataSourceReader):
+    def __init__(self, work: RecordsWork, names: tuple[str, ...]) -> None:
+        self._work = work
+        self._names = names
+
+    def partitions(self) -> Sequence[InputPartition]:
+        return plan(self._work.files)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, Stripes)
+        work = self._work
+        store = open_store(work.location, work.storage_options)
+        for stripe in partition.stripes:
+            found = _csv(store, work, stripe) if work.text_format == "Csv" else None
+            for columns, lines in found if found is not None else _json(store, work, stripe):
+                if lines:
+                    file = pa.repeat(pa.scalar(stripe.input, pa.int32()), len(lines))
+                    arrays = [*columns, file, pa.array(lines, pa.int64())]
+                    yield pa.RecordBatch.from_arrays(arrays, names=list(self._names))
+
+
+Batch = tuple[list[Any], Sequence[int]]
+"""Arrow arrays of the columns, and the line of each row."""
+
+
+def _csv(store: Store, work: RecordsWork, stripe: Stripe) -> Iterator[Batch]:
+    file = work.files[stripe.input]
+    names = [name for name, _ in shape_of(work.wanted).fields]
+    span = stripe.of(file.size)
+    begin = file.begins[stripe.part] if file.begins else Begin(line=1)
+    parser = CsvParser(Dialect.of(work.options), names, begin.line, inside=begin.inside)
+    skip = file.skip if stripe.part == 0 else 0
+
+    def arrays(rows: list[list[str | None]]) -> list[Any]:
+        columns = zip(*rows, strict=True) if rows else ([] for _ in names)
+        return [pa.array(column, pa.string()) for column in columns]
+
+    try:
+        for text in read_text(store, file.path, work.encoding, span.start, span.stop):
+            if skip:
+                text, skip = parser.past(text, skip)
+            rows, lines = parser.rows(text)
+            yield arrays(rows), lines
+        if parser.pending and stripe.part + 1 < stripe.parts:
+            # The last record ends in a part that others read, and leave it out there.
+            for text in read_text(store, file.path, work.encoding, span.stop):
+                row = parser.complete(text)
+                if row is not None:
+                    yield arrays([row]), [parser.begun]
+                if not parser.pending:
+                    break
+        parser.close()
+    except CsvProblem as problem:
+        raise StatementFailed(
+            problem.message,
+            resource=place(file.path, problem.line, problem.column),
+            found=problem.found,
+            expected=problem.expected,
+            remedy="Correct the source, or its options",
+        ) from problem
+
+
+def _json(store: Store, work: RecordsWork, stripe: Stripe) -> Iterator[Batch]:
+    file = work.files[stripe.input]
+    span = stripe.of(file.size)
+    line = file.begins[stripe.part].line if file.begins else 1
+    rows = JsonRows(shape_of(work.wanted), Leniency.of(work.options), file.path)
+    for text in read_text(store, file.path, work.encoding, span.start, span.stop):
+        yield rows.batch(text, line)
+        line += lines_in(text)
+
+
+def place(path: str, line: int, column: str = "") -> str:
+    """How errors name a place in a source."""
+    return f"{path}, line {line}" + (f", column {column}" if column else "")
+
+
+def with_begins(
+    spark: SparkSession,
+    location: str,
+    storage_options: Mapping[str, str],
+    files: Sequence[TextFile],
+    encoding: str,
+    dialect: Dialect | None,
+) -> tuple[TextFile, ...]:
+    """The files with the begins of their parts, for which those that are cut are read once
+    before: whether a line end is inside quotes depends on all that stands before it."""
+    cut: dict[int, list[Stripe]] = {}
+    for task in plan(files):
+        for stripe in task.stripes:
+            if stripe.parts > 1:
+                cut.setdefault(stripe.input, []).append(stripe)
+    if not cut:
+        return tuple(files)
+    options = dict(storage_options)
+
+    def look(stripe: Stripe) -> tuple[int, int, tuple[int, bool, bool]]:
+        file = files[stripe.input]
+        span = stripe.of(file.size)
+        store = open_store(location, options)
+        texts = read_text(store, file.path, encoding, span.start, span.stop)
+        return stripe.input, stripe.part, survey(texts, dialect)
+
+    stripes = [stripe for parts in cut.values() for stripe in parts]
+    found = spark.sparkContext.parallelize(stripes, len(stripes)).map(look).collect()
+    known = {(input_, part): seen for input_, part, seen in found}
+    result = list(files)
+    for index, parts in cut.items():
+        begin = Begin(line=1)
+        begins = []
+        for stripe in parts:
+            begins.append(begin)
+            lines, outside, inside = known[index, stripe.part]
+            begin = Begin(line=begin.line + lines, inside=inside if begin.inside else outside)
+        result[index] = result[index].model_copy(update={"begins": tuple(begins)})
+    return tuple(result)

@@ -1,0 +1,271 @@
+"""CSV and JSON sources as DataFrames: which columns there are, and their records as values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Literal
+
+from tandem.errors import InvalidSpec, StatementFailed
+from tandem.jobs.formats import MergeJob
+from tandem.spark.runtime.control import Control
+from tandem.spark.runtime.listing import Source, check_spelling
+from tandem.spark.sources.options import check_names, source_job
+from tandem.spark.sources.options import place as field_of
+from tandem.spark.sources.text.csv import CsvParser, CsvProblem, Dialect, lines_in
+from tandem.spark.sources.text.json import Leniency
+from tandem.spark.sources.text.json_rows import check_fields
+from tandem.spark.sources.text.lines import TextFile, read_text
+from tandem.spark.sources.text.records import (
+    FILE,
+    LINE,
+    RecordsSource,
+    RecordsWork,
+    place,
+    with_begins,
+)
+from tandem.spark.sources.typed import typed
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.types import DataType, StructType
+
+
+def read_csv(
+    control: Control,
+    spark: SparkSession,
+    source: Source,
+    options: Mapping[str, str],
+    schema: StructType,
+    *,
+    places: bool = False,
+) -> Iterator[tuple[DataFrame, Column | None, str]]:
+    """For each group of files with the same header its rows, the place of a row if `places`, and
+    the path of the first file. Columns that the table lacks are texts."""
+    job = source_job(control.spec)
+    dialect = Dialect.of(options)
+    header = options.get("header", "false").lower() == "true"
+    alike: dict[tuple[str, ...], list[TextFile]] = {}
+    for meta in source.files:
+        first, skip = _first_row(source, meta.path, options, dialect)
+        if first is None:
+            continue
+        if header:
+            names = _header(first, f"{source.store.location}/{meta.path}")
+        elif len(first) != len(schema.names):
+            raise InvalidSpec(
+                "a CSV source without a header has another number of columns",
+                resource=f"{source.store.location}/{meta.path}",
+                field=f"{field_of(job)}.options.header",
+                found=len(first),
+                expected=str(len(schema.names)),
+                remedy='If the first line names the columns, set header: "true"',
+            )
+        else:
+            names, skip = tuple(schema.names), 0
+        alike.setdefault(names, []).append(TextFile(path=meta.path, size=meta.size, skip=skip))
+    for names, files in alike.items():
+        wanted = _with_types(names, schema)
+        rows = _records(control, spark, source, files, "Csv", options, wanted, places=places)
+        yield *rows, files[0].path
+
+
+def read_json(
+    control: Control,
+    spark: SparkSession,
+    source: Source,
+    options: Mapping[str, str],
+    schema: StructType,
+    *,
+    places: bool = False,
+) -> tuple[DataFrame, Column | None]:
+    """The table's columns for an ingest; for a merge those of the source, with the table's types
+    where it has them, and else with what Spark infers. Also the place of a row if `places`."""
+    files = [TextFile(path=meta.path, size=meta.size) for meta in source.files]
+    wanted = schema
+    if isinstance(source_job(control.spec), MergeJob):
+        wanted = _inferred(control, spark, source, files, options, schema)
+    return _records(control, spark, source, files, "Json", options, wanted, places=places)
+
+
+def _first_row(
+    source: Source, path: str, options: Mapping[str, str], dialect: Dialect
+) -> tuple[list[str | None] | None, int]:
+    """The first row, and how many lines there are up to its end."""
+    parser = CsvParser(dialect, ())
+    try:
+        for text in read_text(source.store, path, options.get("encoding", "utf-8")):
+            found = parser.first(text)
+            if found is not None:
+                return found
+        parser.close()
+    except CsvProblem as problem:
+        raise StatementFailed(
+            problem.message,
+            resource=place(path, problem.line, problem.column),
+            found=problem.found,
+            expected=problem.expected,
+            remedy="Correct the source, or its options",
+        ) from problem
+    return None, 0
+
+
+def _header(row: Sequence[str | None], file: str) -> tuple[str, ...]:
+    names = tuple("" if name is None else name for name in row)
+    if "" in names:
+        raise InvalidSpec(
+            "a column of the header has no name",
+            resource=file,
+            found=", ".join(names)[:300],
+            expected="a name for each column",
+            remedy="Correct the header, or the separator (option sep)",
+        )
+    check_spelling(names, file)
+    return names
+
+
+def _with_types(names: Sequence[str], schema: StructType) -> StructType:
+    from pyspark.sql import types as T  # noqa: N812 - Spark's own convention
+
+    known: dict[str, DataType] = {f.name.lower(): f.dataType for f in schema.fields}
+    return T.StructType([T.StructField(n, known.get(n.lower(), T.StringType())) for n in names])
+
+
+def _inferred(
+    control: Control,
+    spark: SparkSession,
+    source: Source,
+    files: Sequence[TextFile],
+    options: Mapping[str, str],
+    schema: StructType,
+) -> StructType:
+    from pyspark.errors import AnalysisException
+    from pyspark.sql import types as T  # noqa: N812 - Spark's own convention
+
+    from tandem.spark.runtime.datasource import put_work
+    from tandem.spark.sources.text.lines import NAME, LinesSource, LinesWork
+
+    spark.dataSource.register(LinesSource)
+    work = LinesWork(
+        location=source.store.location,
+        storage_options=dict(source.options),
+        files=tuple(files),
+        encoding=options.get("encoding", "utf-8"),
+    )
+    lines = spark.read.format(NAME).options(**put_work(control, work, 0)).load()
+    # What is malformed is an error when it is read, with its place.
+    lenient = {k: v for k, v in options.items() if k != "encoding"}
+    corrupt = f"{FILE}_corrupt"
+    reader = spark.read.options(**lenient).option("columnNameOfCorruptRecord", corrupt)
+    known = {f.name.lower(): f.dataType for f in schema.fields}
+    fields: dict[str, T.StructField] = {}
+    try:
+        inferred = reader.json(lines).schema.fields
+    except AnalysisException:
+        # Objects with a field twice, which Spark does not name the place of.
+        _require_one_of_each(source, files, options)
+        raise
+    unknown = [f for f in inferred if f.name.lower() not in known]
+    if any(_repeats(f.dataType) for f in unknown):
+        _require_one_of_each(source, files, options)
+        raise InvalidSpec(
+            "a field inside an object is spelt in two ways",
+            resource=source_job(control.spec).source_location,
+            field=field_of(source_job(control.spec)),
+            found=", ".join(f.name for f in unknown if _repeats(f.dataType)),
+            expected="one spelling",
+            remedy="Spell the field in one way in the source",
+        )
+    for found in inferred:
+        key = found.name.lower()
+        if found.name == corrupt:
+            continue
+        if key not in known and key in fields and fields[key].name != found.name:
+            raise InvalidSpec(
+                "a field that the table does not have is spelt in two ways",
+                resource=source_job(control.spec).source_location,
+                field=field_of(source_job(control.spec)),
+                found=f"{fields[key].name}, {found.name}",
+                expected="one spelling",
+                remedy="Spell the field in one way in the source",
+            )
+        fields.setdefault(key, T.StructField(found.name, known.get(key, found.dataType)))
+    return T.StructType(list(fields.values()))
+
+
+def _repeats(type_: DataType) -> bool:
+    """Whether a struct at some level has a field twice, in any case."""
+    from pyspark.sql import types as T  # noqa: N812 - Spark's own convention
+
+    match type_:
+        case T.StructType():
+            names = [f.name.lower() for f in type_.fields]
+            return len(set(names)) < len(names) or any(_repeats(f.dataType) for f in type_.fields)
+        case T.ArrayType():
+            return _repeats(type_.elementType)
+        case _:
+            return False
+
+
+def _require_one_of_each(
+    source: Source, files: Sequence[TextFile], options: Mapping[str, str]
+) -> None:
+    """That no object has a field twice, in other case too. Raises: StatementFailed."""
+    lenient = Leniency.of(options)
+    for file in files:
+        line = 1
+        for text in read_text(source.store, file.path, options.get("encoding", "utf-8")):
+            check_fields(text, line, lenient, file.path)
+            line += lines_in(text)
+
+
+def _records(
+    control: Control,
+    spark: SparkSession,
+    source: Source,
+    files: Sequence[TextFile],
+    form: Literal["Csv", "Json"],
+    options: Mapping[str, str],
+    wanted: StructType,
+    *,
+    places: bool,
+) -> tuple[DataFrame, Column | None]:
+    from pyspark.sql import types as T  # noqa: N812 - Spark's own convention
+
+    from tandem.spark.runtime.datasource import put_work
+    from tandem.spark.sources.text.records import NAME
+
+    check_names(wanted.names, source_job(control.spec))
+    spark.dataSource.register(RecordsSource)
+    dialect = Dialect.of(options) if form == "Csv" else None
+    encoding = options.get("encoding", "utf-8")
+    begun = with_begins(spark, source.store.location, source.options, files, encoding, dialect)
+    work = RecordsWork(
+        location=source.store.location,
+        storage_options=dict(source.options),
+        files=begun,
+        text_format=form,
+        options=dict(options),
+        wanted=wanted.json(),
+    )
+    hidden = [T.StructField(FILE, T.IntegerType()), T.StructField(LINE, T.LongType())]
+    texts = T.StructType(
+        [T.StructField(f.name, _texts(f.dataType)) for f in wanted.fields] + hidden
+    )
+    reader = spark.read.format(NAME).schema(texts).options(**put_work(control, work, 0))
+    paths = [file.path for file in files]
+    return typed(reader.load(), wanted, paths, options, json=form == "Json", places=places)
+
+
+def _texts(type_: DataType) -> DataType:
+    """The same shape, with texts for leaves."""
+    from pyspark.sql import types as T  # noqa: N812 - Spark's own convention
+
+    match type_:
+        case T.StructType():
+            return T.StructType([T.StructField(f.name, _texts(f.dataType)) for f in type_.fields])
+        case T.ArrayType():
+            return T.ArrayType(_texts(type_.elementType), True)
+        case T.MapType():
+            return T.MapType(T.StringType(), _texts(type_.valueType), True)
+        case _:
+            return T.StringType()

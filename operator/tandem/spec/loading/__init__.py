@@ -1,0 +1,7 @@
+"""From files to checked resources: what `-f` does.
+
+Raises `InvalidSpec` with file and line.
+
+    loader       documents to resources
+    yaml_source  YAML with the line of every value
+"""

@@ -1,0 +1,143 @@
+"""Where the parser is in the text: the tokens, the counts that bound it, and its errors.
+
+What every part of the parser shares; no grammar here.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NoReturn, TypeVar
+
+from tandem.statements import coercion
+from tandem.statements.dialect import MAX_NODES
+from tandem.statements.parsing.lexer import Token, tokenize
+from tandem.statements.parsing.source import Source
+from tandem.statements.tree import Expr
+from tandem.statements.types import BOOLEAN, NULL, STRING, UNKNOWN, DataType, Schema
+
+if TYPE_CHECKING:
+    from tandem.statements.parsing.names import Scope
+
+_Node = TypeVar("_Node", bound=Expr)
+
+SUB_QUERY = ("SELECT", "FROM", "EXISTS", "WITH", "VALUES", "TABLE")
+"""Words by which one recognises that a sub-query was meant."""
+
+
+class Cursor:
+    def __init__(self, source: Source, schema: Schema | Scope) -> None:
+        self.source = source
+        self.schema = schema
+        self.tokens = tokenize(source)
+        self.next = 0
+        self.nesting = 0
+        self.nodes = 0
+
+    @property
+    def token(self) -> Token:
+        return self.tokens[self.next]
+
+    def advance(self) -> Token:
+        token = self.token
+        if token.kind != "end":
+            self.next += 1
+        return token
+
+    def is_op(self, *ops: str) -> bool:
+        return self.token.kind == "op" and self.token.text in ops
+
+    def is_word(self, *words: str) -> bool:
+        return self.token.keyword in words
+
+    def peek(self, ahead: int = 1) -> Token:
+        return self.tokens[min(self.next + ahead, len(self.tokens) - 1)]
+
+    def expect_op(self, op: str) -> Token:
+        if not self.is_op(op):
+            self.fail_here(f"expected {op}")
+        return self.advance()
+
+    def expect_word(self, word: str) -> Token:
+        if not self.is_word(word):
+            self.fail_here(f"expected {word}")
+        return self.advance()
+
+    def fail(self, at: int, message: str, **details: str) -> NoReturn:
+        raise self.source.error(at, message, **details)
+
+    def fail_here(self, expected: str) -> NoReturn:
+        token = self.token
+        if token.keyword in SUB_QUERY:
+            self.fail(
+                token.at,
+                "sub-queries are not accepted",
+                found=token.shown(),
+                remedy="Only the columns of the row itself can be used.",
+            )
+        if token.keyword == "OVER":
+            self.fail(token.at, "window functions are not accepted", found=token.shown())
+        self.fail(
+            token.at,
+            "the expression cannot be understood",
+            found=token.shown(),
+            expected=expected.removeprefix("expected "),
+        )
+
+    def note(self, node: _Node) -> _Node:
+        self.nodes += 1
+        if self.nodes > MAX_NODES:
+            self.fail(
+                node.at,
+                "the expression has too many parts",
+                expected=f"at most {MAX_NODES}",
+                remedy="Split the operation.",
+            )
+        return node
+
+    def fail_types(self, parts: list[Expr], at: int, what: str) -> NoReturn:
+        self.fail(
+            at,
+            f"{what} have types that do not go together",
+            found=", ".join(dict.fromkeys(str(part.type) for part in parts)),
+            expected="types with one that holds them all",
+            remedy="Convert them with CAST(… AS …).",
+        )
+
+    def common(self, parts: list[Expr], at: int, what: str) -> DataType:
+        data_type = coercion.common_of_all(parts)
+        if data_type is None:
+            self.fail_types(parts, at, what)
+        return data_type
+
+    def need_boolean(self, operand: Expr, op: str) -> None:
+        if operand.type not in (BOOLEAN, NULL, UNKNOWN):
+            self.fail(
+                operand.at,
+                f"{op} needs conditions",
+                found=str(operand.type),
+                expected="BOOLEAN",
+                remedy="Compare the value with something.",
+            )
+
+    def need_comparable(self, left: Expr, right: Expr, token: Token, op: str) -> None:
+        if not coercion.comparable(left.type, right.type):
+            self.fail(
+                right.at,
+                f"{op} cannot compare {left.type} with {right.type}",
+                found=token.shown(),
+                expected=str(left.type),
+                remedy="Convert one side with CAST(… AS …).",
+            )
+
+    def constant_string(self, message: str) -> str:
+        token = self.token
+        if token.type != STRING or not isinstance(token.value, str):
+            self.fail(token.at, message, found=token.shown(), expected="a string in quotes")
+        self.advance()
+        return token.value
+
+    def digits(self) -> int:
+        token = self.token
+        if not token.number.isdecimal() or len(token.number) > 2:
+            self.fail_here("a number of digits")
+        self.advance()
+        return int(token.number)

@@ -1,0 +1,275 @@
+"""The functions that a statement may call: this table and no other.
+
+A row says what a function takes and gives. What is missing here is refused: aggregates, window
+and generator functions, anything that runs code (`reflect`, `java_method`), reads files or the
+session (`input_file_name`, `current_user`, `version`), or takes a pattern from a column.
+`docs/statements.md` lists the same table; a test keeps them the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from tandem.statements.coercion import bounded, common_of_all, is_text
+from tandem.statements.parsing.patterns import format_problem
+from tandem.statements.tree import Expr, Literal
+from tandem.statements.types import (
+    BINARY,
+    BOOLEAN,
+    DATE,
+    DOUBLE,
+    INTEGER,
+    LONG,
+    NULL,
+    STRING,
+    TIMESTAMP,
+    TIMESTAMP_NTZ,
+    UNKNOWN,
+    DataType,
+)
+
+ResultType = Callable[[Sequence[Expr]], DataType | None]
+
+
+@dataclass(frozen=True)
+class Function:
+    """A row of the table.
+
+    `takes` has one kind of argument for each position; the last one repeats up to `most`.
+    `least` arguments must be given. `gives` computes the type; None means that the arguments
+    do not go together.
+    """
+
+    name: str
+    takes: tuple[str, ...]
+    gives: ResultType
+    least: int
+    most: int
+    deterministic: bool = True
+    about: str = ""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of argument: which types, or which constants."""
+
+    about: str
+    accepts: Callable[[Expr], bool]
+
+
+def _text(arg: Expr) -> str | None:
+    return arg.value if isinstance(arg, Literal) and isinstance(arg.value, str) else None
+
+
+def _number(arg: Expr) -> int | None:
+    if isinstance(arg, Literal) and arg.type == INTEGER and isinstance(arg.value, int):
+        return arg.value
+    return None
+
+
+def _of(*names: str) -> Callable[[Expr], bool]:
+    return lambda arg: arg.type.name in (*names, "null", "unknown")
+
+
+_INT: Final = ("byte", "short", "integer")
+_MOMENT: Final = ("date", "timestamp", "timestamp_ntz", "string")
+TRUNC_DATE: Final = frozenset(("year", "quarter", "month", "week"))
+TRUNC_TIMESTAMP: Final = TRUNC_DATE | frozenset(
+    ("day", "hour", "minute", "second", "millisecond", "microsecond")
+)
+
+KINDS: Final[Mapping[str, Kind]] = {
+    "string": Kind("a string", _of("string")),
+    "text": Kind("a value, not a binary", lambda a: is_text(a.type)),
+    "binary": Kind("a string or binary", _of("string", "binary")),
+    "int": Kind("an INT", _of(*_INT)),
+    "number": Kind("a number", lambda a: a.type.is_numeric or a.type in (NULL, UNKNOWN)),
+    "whole": Kind("a whole number", lambda a: a.type.is_integral or a.type in (NULL, UNKNOWN)),
+    "digits": Kind("a whole number from 0 to 30", lambda a: (_number(a) or 0) in range(31)
+                   and _number(a) is not None),
+    "boolean": Kind("a condition", _of("boolean")),
+    "moment": Kind("a date or timestamp", _of(*_MOMENT)),
+    "any": Kind("a value", lambda a: a.type.is_atomic),
+    "format": Kind(
+        "a constant format such as 'yyyy-MM-dd HH:mm:ss'",
+        lambda a: _text(a) is not None and not format_problem(_text(a) or ""),
+    ),
+    "unit": Kind(
+        f"one of the constants {', '.join(sorted(TRUNC_TIMESTAMP))}",
+        lambda a: (_text(a) or "").lower() in TRUNC_TIMESTAMP,
+    ),
+    "dateunit": Kind(
+        f"one of the constants {', '.join(sorted(TRUNC_DATE))}",
+        lambda a: (_text(a) or "").lower() in TRUNC_DATE,
+    ),
+}  # fmt: skip
+
+
+def _always(data_type: DataType) -> ResultType:
+    return lambda _args: data_type
+
+
+def _same(args: Sequence[Expr]) -> DataType:
+    of = args[0].type
+    return of if of.is_numeric or of == UNKNOWN else DOUBLE
+
+
+def _common(args: Sequence[Expr]) -> DataType | None:
+    return common_of_all(args)
+
+
+def _if(args: Sequence[Expr]) -> DataType | None:
+    return common_of_all(args[1:])
+
+
+def _nullif(args: Sequence[Expr]) -> DataType | None:
+    return args[0].type if common_of_all(args) else None
+
+
+def _whole(args: Sequence[Expr]) -> DataType:
+    of = args[0].type
+    if of == UNKNOWN:
+        return of
+    if of.name == "decimal":
+        return bounded(of.precision - of.scale + 1, 0) if of.scale else of
+    return LONG
+
+
+def _rounded(args: Sequence[Expr]) -> DataType:
+    of = args[0].type
+    if of.name != "decimal":
+        return _same(args)
+    scale = min(of.scale, (_number(args[1]) or 0) if len(args) > 1 else 0)
+    return bounded(of.precision - of.scale + 1 + scale, scale)
+
+
+def _substring(args: Sequence[Expr]) -> DataType:
+    return args[0].type if args[0].type in (BINARY, UNKNOWN) else STRING
+
+
+def _extreme(args: Sequence[Expr]) -> DataType | None:
+    # Here, unlike in COALESCE, Spark does not cast strings to meet other types.
+    kinds = {arg.type.name == "string" for arg in args if arg.type not in (NULL, UNKNOWN)}
+    return common_of_all(args) if len(kinds) < 2 else None
+
+
+def _row(
+    name: str,
+    takes: str,
+    gives: DataType | ResultType,
+    least: int | None = None,
+    most: int | None = None,
+    *,
+    deterministic: bool = True,
+    about: str = "",
+) -> Function:
+    kinds = tuple(takes.split())
+    return Function(
+        name,
+        kinds,
+        _always(gives) if isinstance(gives, DataType) else gives,
+        len(kinds) if least is None else least,
+        len(kinds) if most is None else most,
+        deterministic,
+        about,
+    )
+
+
+_MANY: Final = 100
+
+_TABLE: Final = (
+    # Strings.
+    _row("upper", "string", STRING, about="in upper case"),
+    _row("lower", "string", STRING, about="in lower case"),
+    _row("trim", "string", STRING, about="without spaces at both ends"),
+    _row("ltrim", "string", STRING, about="without spaces at the start"),
+    _row("rtrim", "string", STRING, about="without spaces at the end"),
+    _row("length", "binary", INTEGER, about="characters of a string, bytes of a binary"),
+    _row("octet_length", "binary", INTEGER, about="bytes"),
+    _row("substring", "binary int int", _substring, 2, about="from a place (1 first), a length"),
+    _row("left", "string int", STRING, about="the first characters"),
+    _row("right", "string int", STRING, about="the last characters"),
+    _row("concat", "text", STRING, 1, _MANY, about="one string after the other"),
+    _row("replace", "string string string", STRING, 2, about="replace a part everywhere"),
+    _row("instr", "string string", INTEGER, about="place of a part, 0 if absent"),
+    _row("startswith", "string string", BOOLEAN, about="begins with"),
+    _row("endswith", "string string", BOOLEAN, about="ends with"),
+    _row("contains", "string string", BOOLEAN, about="contains"),
+    _row("reverse", "string", STRING, about="backwards"),
+    # Numbers.
+    _row("abs", "number", _same, about="without its sign"),
+    _row("sign", "number", DOUBLE, about="-1.0, 0.0 or 1.0"),
+    _row("round", "number digits", _rounded, 1, about="half up, to a number of digits"),
+    _row("bround", "number digits", _rounded, 1, about="half even, to a number of digits"),
+    _row("floor", "number", _whole, about="the next whole number below"),
+    _row("ceil", "number", _whole, about="the next whole number above"),
+    _row("sqrt", "number", DOUBLE, about="square root"),
+    _row("power", "number number", DOUBLE, about="to the power of"),
+    _row("exp", "number", DOUBLE, about="e to the power of"),
+    _row("ln", "number", DOUBLE, about="natural logarithm"),
+    _row("isnan", "number", BOOLEAN, about="is NaN; false for NULL"),
+    # Choices.
+    _row("if", "boolean any any", _if, about="the second if the first is true, else the third"),
+    _row("coalesce", "any", _common, 1, _MANY, about="the first that is not NULL"),
+    _row("nvl", "any any", _common, about="the second if the first is NULL"),
+    _row("nullif", "any any", _nullif, about="NULL if both are equal, else the first"),
+    _row("greatest", "any", _extreme, 2, _MANY, about="the greatest; NULLs are skipped"),
+    _row("least", "any", _extreme, 2, _MANY, about="the least; NULLs are skipped"),
+    # Dates and times.
+    _row("year", "moment", INTEGER, about="year"),
+    _row("quarter", "moment", INTEGER, about="quarter, 1 to 4"),
+    _row("month", "moment", INTEGER, about="month, 1 to 12"),
+    _row("day", "moment", INTEGER, about="day of the month"),
+    _row("dayofweek", "moment", INTEGER, about="1 is Sunday"),
+    _row("weekday", "moment", INTEGER, about="0 is Monday"),
+    _row("dayofyear", "moment", INTEGER, about="day of the year"),
+    _row("weekofyear", "moment", INTEGER, about="week of the year (ISO 8601)"),
+    _row("hour", "moment", INTEGER, about="hour"),
+    _row("minute", "moment", INTEGER, about="minute"),
+    _row("second", "moment", INTEGER, about="second"),
+    _row("last_day", "moment", DATE, about="last day of the month"),
+    _row("date_add", "moment int", DATE, about="days later"),
+    _row("date_sub", "moment int", DATE, about="days earlier"),
+    _row("add_months", "moment int", DATE, about="months later"),
+    _row("datediff", "moment moment", INTEGER, about="days from the second to the first"),
+    _row("date_trunc", "unit moment", TIMESTAMP, about="start of the unit, as a timestamp"),
+    _row("trunc", "moment dateunit", DATE, about="start of the unit, as a date"),
+    _row("to_date", "moment format", DATE, 1, about="as a date"),
+    _row("to_timestamp", "moment format", TIMESTAMP, 1, about="as a timestamp"),
+    _row("date_format", "moment format", STRING, about="as a string"),
+    _row("make_date", "int int int", DATE, about="from year, month, day"),
+    _row("unix_timestamp", "moment", LONG, about="seconds since 1970"),
+    _row("timestamp_seconds", "number", TIMESTAMP, about="from seconds since 1970"),
+    _row("timestamp_millis", "whole", TIMESTAMP, about="from milliseconds since 1970"),
+    # Another answer each time: such a statement is never evaluated on part of the rows.
+    _row("current_date", "", DATE, deterministic=False, about="today"),
+    _row("current_timestamp", "", TIMESTAMP, deterministic=False, about="now"),
+    _row("localtimestamp", "", TIMESTAMP_NTZ, deterministic=False, about="now, without a zone"),
+    _row("rand", "", DOUBLE, deterministic=False, about="at random, 0 to 1"),
+    _row("uuid", "", STRING, deterministic=False, about="a random UUID"),
+)
+
+FUNCTIONS: Final[Mapping[str, Function]] = {row.name: row for row in _TABLE}
+
+ALIASES: Final[Mapping[str, str]] = {
+    "ucase": "upper",
+    "lcase": "lower",
+    "char_length": "length",
+    "character_length": "length",
+    "len": "length",
+    "substr": "substring",
+    "ceiling": "ceil",
+    "signum": "sign",
+    "pow": "power",
+    "ifnull": "nvl",
+    "dayofmonth": "day",
+    "date_diff": "datediff",
+    "dateadd": "date_add",
+    "to_unix_timestamp": "unix_timestamp",
+    "now": "current_timestamp",
+    "curdate": "current_date",
+    "random": "rand",
+}
+"""Other names that Spark knows for the same thing; trees hold the name of the table."""

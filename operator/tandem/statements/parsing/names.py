@@ -1,0 +1,168 @@
+"""What a name means: a column of the table, or in a merge of the table `t` or the source `s`.
+
+With two relations a bare name must be a column of one of them only. Before a relation comes
+nothing: a column that is called `t` itself is written `t.t`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from tandem.statements import tree
+from tandem.statements.parsing.cursor import Cursor
+from tandem.statements.parsing.lexer import Token
+from tandem.statements.tree import Expr
+from tandem.statements.types import UNKNOWN, Column, Schema, matching, nearest
+
+_MANY = 12
+"""So many columns of a source are listed when one is not among them."""
+
+
+@dataclass(frozen=True)
+class Relation:
+    """`about` is how people know it: "the table". `schema` None: its columns are not known yet,
+    and any name may be one, of any type."""
+
+    name: str
+    about: str
+    schema: Schema | None
+
+
+@dataclass(frozen=True)
+class Scope:
+    """The relations that an expression may name, and those that it may not, with the reason."""
+
+    relations: tuple[Relation, ...]
+    elsewhere: Mapping[str, str] = field(default_factory=dict)
+
+    def named(self, name: str) -> Relation | None:
+        return next((r for r in self.relations if r.name == name.lower()), None)
+
+
+class Names(Cursor):
+    """The part of the parser that resolves names."""
+
+    def column(self) -> Expr:
+        first = self.advance()
+        if isinstance(self.schema, Scope):
+            parts, column = self._qualified(self.schema, first)
+        else:
+            column = self.resolve(self.schema.columns, first, "the table has no such column")
+            parts = [column.name]
+        while self.is_op("."):
+            self.advance()
+            token = self._name("the name of a field")
+            if column.type == UNKNOWN:
+                parts.append(token.text)
+                continue
+            if column.type.name != "struct":
+                self.fail(
+                    token.at,
+                    f"{'.'.join(parts)} has no fields",
+                    found=str(column.type),
+                    expected="a struct; columns stand without the table's name",
+                )
+            column = self.resolve(column.type.fields, token, f"{parts[-1]} has no such field")
+            parts.append(column.name)
+        if self.is_op("("):
+            self.fail(first.at, "functions have no prefix", found=".".join(parts))
+        return self.note(tree.ColumnRef(parts=tuple(parts), type=column.type, at=first.at))
+
+    def is_column(self, name: str) -> bool:
+        """Whether a bare name is one of a column that is known."""
+        if not isinstance(self.schema, Scope):
+            return bool(matching(self.schema.columns, name))
+        known = [r.schema.columns for r in self.schema.relations if r.schema is not None]
+        return any(matching(columns, name) for columns in known)
+
+    def resolve(self, columns: tuple[Column, ...], token: Token, message: str) -> Column:
+        found = matching(columns, token.text)
+        if len(found) > 1:
+            self.fail(
+                token.at,
+                "the name means several columns, since case does not matter",
+                found=token.shown(),
+                expected="one of " + ", ".join(column.name for column in found),
+                remedy="Rename one of the columns.",
+            )
+        if not found:
+            close = nearest(columns, token.text)
+            self.fail(
+                token.at,
+                message,
+                found=token.shown(),
+                expected=f"perhaps {' or '.join(close)}" if close else "a column of the table",
+                remedy="`tandem table show` lists the columns."
+                if close
+                else "Strings stand in quotes; `tandem table show` lists the columns.",
+            )
+        return found[0]
+
+    def _qualified(self, scope: Scope, first: Token) -> tuple[list[str], Column]:
+        if self.is_op("."):
+            relation = scope.named(first.text)
+            if first.text.lower() in scope.elsewhere:
+                self.fail(
+                    first.at,
+                    scope.elsewhere[first.text.lower()],
+                    found=first.shown(),
+                    expected=f"columns of {_all(scope)}",
+                )
+            if relation is not None:
+                self.advance()
+                return self._of(relation, self._name(f"a column of {relation.about}"))
+        return self._bare(scope, first)
+
+    def _bare(self, scope: Scope, token: Token) -> tuple[list[str], Column]:
+        known = [r for r in scope.relations if r.schema and matching(r.schema.columns, token.text)]
+        if len(known) > 1:
+            names = [f"{r.name}.{token.text}" for r in known]
+            self.fail(
+                token.at,
+                "the name means columns of " + " and ".join(r.about for r in known),
+                found=token.shown(),
+                expected=" or ".join(names),
+                remedy="Say which one is meant.",
+            )
+        unread = [r for r in scope.relations if r.schema is None]
+        if not known and not unread:
+            close = [
+                f"{r.name}.{name}"
+                for r in scope.relations
+                if r.schema
+                for name in nearest(r.schema.columns, token.text)
+            ]
+            self.fail(
+                token.at,
+                f"{_all(scope)} {'have' if len(scope.relations) > 1 else 'has'} no such column",
+                found=token.shown(),
+                expected=f"perhaps {' or '.join(close)}" if close else f"a column of {_all(scope)}",
+                remedy="" if close else "Strings stand in quotes.",
+            )
+        return self._of((known or unread)[0], token)
+
+    def _of(self, relation: Relation, token: Token) -> tuple[list[str], Column]:
+        if relation.schema is None:
+            return [relation.name, token.text], Column(token.text, UNKNOWN)
+        columns = relation.schema.columns
+        if not matching(columns, token.text):
+            close = [f"{relation.name}.{name}" for name in nearest(columns, token.text)]
+            some = ", ".join(column.name for column in columns[:_MANY])
+            self.fail(
+                token.at,
+                f"{relation.about} has no such column",
+                found=token.shown(),
+                expected=f"perhaps {' or '.join(close)}" if close else f"one of {some}",
+            )
+        column = self.resolve(columns, token, "")
+        return [relation.name, column.name], column
+
+    def _name(self, expected: str) -> Token:
+        if self.token.kind not in ("word", "name"):
+            self.fail_here(expected)
+        return self.advance()
+
+
+def _all(scope: Scope) -> str:
+    return " and ".join(f"{r.about} ({r.name})" for r in scope.relations)

@@ -1,0 +1,55 @@
+"""The picture of the layers in docs/architecture.md shows the imports of the code, and no more."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = ROOT / "operator" / "tandem"
+
+
+def drawn() -> dict[str, set[str]]:
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    picture = page.split("```mermaid", 1)[1].split("```", 1)[0]
+    arrows: dict[str, set[str]] = {}
+    for above, below in re.findall(r"^ *(\w+)(?:\[.*?\])? --> (\w+)", picture, re.MULTILINE):
+        arrows.setdefault(above, set()).add(below)
+        arrows.setdefault(below, set())
+    return arrows
+
+
+def imported(file: Path) -> Iterator[str]:
+    """The parts of the package that a module imports, at its top or in a function."""
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            package, _, rest = node.module.partition(".")
+            if package == "tandem":
+                yield from [rest.split(".")[0]] if rest else [name.name for name in node.names]
+
+
+def in_code() -> dict[str, set[str]]:
+    parts = {p.stem for p in PACKAGE.iterdir() if p.name != "__pycache__"} - {"__init__", "py"}
+    found: dict[str, set[str]] = {part: set() for part in parts}
+    for file in PACKAGE.rglob("*.py"):
+        part = file.relative_to(PACKAGE).parts[0].removesuffix(".py")
+        if part in parts:
+            found[part] |= set(imported(file)) & parts - {part}
+    return found
+
+
+def below(arrows: dict[str, set[str]], part: str) -> set[str]:
+    found = set(arrows[part])
+    for each in arrows[part]:
+        found |= below(arrows, each)
+    return found
+
+
+def test_the_picture_shows_the_imports_of_the_code() -> None:
+    arrows, imports = drawn(), in_code()
+    assert arrows.keys() == imports.keys()
+    for part, names in imports.items():
+        assert names <= below(arrows, part), part
+        assert arrows[part] <= names, part
