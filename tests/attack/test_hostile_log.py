@@ -23,7 +23,7 @@ from support import quick_lake
 from support.quick_lake import QuickLake, just_before
 from support.rows import join, k_is, plus, rows
 from support.tables import loads
-from tandem.delta.dv import encode_inline
+from support.vectors import encode_inline
 from tandem.delta.log.codec import encode_action
 from tandem.errors import CorruptLog, Reason
 from tandem.operations.machine.effects import Point

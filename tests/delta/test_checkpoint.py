@@ -10,11 +10,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from support import deltalog as dl
+from support.memory_store import Call, MemoryStore
 from tandem.delta.log.checkpoint_write import obstacle, write_checkpoint
 from tandem.delta.log.delta_log import DeltaLog
 from tandem.delta.log.maintenance import maintain
 from tandem.errors import CorruptLog, StorageError
-from tandem.storage.memory import Call, MemoryStore
 
 HISTORY: list[list[dl.Json]] = [
     [dl.info(), dl.protocol(), dl.metadata({"k": "v"})],

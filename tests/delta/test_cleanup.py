@@ -7,12 +7,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from support import deltalog as dl
+from support.memory_store import MemoryStore
 from tandem.delta.log.checkpoint_write import write_checkpoint
 from tandem.delta.log.cleanup import clean, plan_cleanup
 from tandem.delta.log.delta_log import DeltaLog
 from tandem.delta.log.maintenance import maintain
 from tandem.errors import CorruptLog
-from tandem.storage.memory import MemoryStore
 
 DAY = 86_400_000
 

@@ -12,6 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyroaring import BitMap64
 
+from support.memory_store import Call, MemoryStore
+from support.vectors import encode_inline
 from tandem.delta import dv, dv_format
 from tandem.delta.actions import DeletionVector
 from tandem.errors import (
@@ -21,7 +23,6 @@ from tandem.errors import (
     OutcomeUnknown,
     StorageFull,
 )
-from tandem.storage.memory import Call, MemoryStore
 
 FOLDER = "_tandem/dv/0123456789abcdef-1"
 ID = uuid.UUID("d2c639aa-8816-431a-aaf6-d3fe2512ff61")
@@ -36,7 +37,7 @@ BITMAPS = st.one_of(SMALL.map(BitMap64), WIDE.map(BitMap64), RUNS)
 
 @given(bitmap=BITMAPS)
 def test_inline_comes_back(bitmap: BitMap64) -> None:
-    vector = dv.encode_inline(bitmap)
+    vector = encode_inline(bitmap)
     assert vector.storage == "i"
     assert vector.offset is None
     assert vector.cardinality == len(bitmap)
@@ -53,7 +54,7 @@ def test_several_in_one_file_come_back_in_any_order(bitmaps: list[BitMap64], ord
     indexes = list(range(len(bitmaps)))
     order.shuffle(indexes)  # type: ignore[attr-defined]
     mixed = [vectors[index] for index in indexes]
-    mixed.append(dv.encode_inline(BitMap64([7])))
+    mixed.append(encode_inline(BitMap64([7])))
     assert dv.load_many(store, mixed)[:-1] == [bitmaps[index] for index in indexes]
     assert dv.load_many(store, mixed)[-1] == BitMap64([7])
 
@@ -197,7 +198,7 @@ def test_a_damaged_inline_vector_is_noticed_or_has_the_right_size(
     bitmap: BitMap64, data: st.DataObject
 ) -> None:
     """There is no checksum: what is still a set of that many positions cannot be told apart."""
-    vector = dv.encode_inline(bitmap)
+    vector = encode_inline(bitmap)
     text = vector.path_or_inline
     at = data.draw(st.integers(0, len(text) - 1))
     other = data.draw(st.sampled_from("0aZ.#\u00e9'\""))
@@ -224,7 +225,7 @@ def test_garbage_behind_a_right_magic_is_refused_or_consistent(
     assert len(found) == cardinality
 
 
-INLINE = dv.encode_inline(BitMap64([3, 4, 7]))
+INLINE = encode_inline(BitMap64([3, 4, 7]))
 
 
 @pytest.mark.parametrize(
@@ -295,14 +296,6 @@ def test_a_descriptor_cannot_make_us_read_or_keep_much() -> None:
     with pytest.raises(CorruptDeletionVector, match="count") as caught:
         dv.load(store, DeletionVector("i", dv_format.z85_encode(raw), len(raw), 5))
     assert caught.value.found == str(2**32)
-
-
-def test_positions_beyond_the_file_are_refused() -> None:
-    dv.check_positions(BitMap64([0, 9]), 10, resource="part.parquet")
-    dv.check_positions(BitMap64(), 0, resource="part.parquet")
-    with pytest.raises(CorruptDeletionVector) as caught:
-        dv.check_positions(BitMap64([0, 10]), 10, resource="part.parquet")
-    assert (caught.value.resource, caught.value.found) == ("part.parquet", "10")
 
 
 def test_Z20_a_lost_answer_to_the_file_is_resolved() -> None:

@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 from deltalake import write_deltalake
 from pyroaring import BitMap64
 
+from support.vectors import encode_inline
 from tandem.delta import dv
 from tandem.delta.actions import DeletionVector
 from tandem.storage import open_store
@@ -49,7 +50,7 @@ def test_spark_hides_the_rows_that_we_delete(delta_spark: SparkSession, tmp_path
     store = open_store(str(tmp_path))
     sets = [BitMap64([0, 7]), BitMap64(range(50, 150)), BitMap64(range(0, ROWS, 3))]
     ours = dv.write_file(store, "_tandem/dv/0123456789abcdef-1", sets[:2])
-    ours.append(dv.encode_inline(sets[2]))
+    ours.append(encode_inline(sets[2]))
     lines = []
     gone: set[int] = set()
     for add, vector, bitmap in zip(create(tmp_path), ours, sets, strict=True):
@@ -93,7 +94,7 @@ def test_we_read_what_spark_deletes(delta_spark: SparkSession, tmp_path: Path) -
                     logged.get("offset"),
                 ),
             )
-        dv.check_positions(bitmap, len(ids), resource=path)
+        assert not bitmap or bitmap.max() < len(ids)
         live += [row for position, row in enumerate(ids) if position not in bitmap]
     assert sorted(live) == spark_ids(delta_spark, tmp_path)
     assert sorted(live) == [n for n in range(3 * ROWS) if n % 7 and not 20 <= n <= 90]

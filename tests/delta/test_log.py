@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from support import deltalog as dl
+from support.memory_store import Call, MemoryStore
 from tandem.delta.log.delta_log import DeltaLog
 from tandem.errors import (
     CorruptLog,
@@ -17,7 +18,6 @@ from tandem.errors import (
     UnsupportedFeature,
     VersionNotFound,
 )
-from tandem.storage.memory import Call, MemoryStore
 
 
 def _log(store: MemoryStore) -> DeltaLog:

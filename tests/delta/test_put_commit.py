@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from support import deltalog as dl
+from support.memory_store import Call, MemoryStore
 from tandem.delta.actions import Action, AddFile
 from tandem.delta.log.checkpoint_write import write_checkpoint
 from tandem.delta.log.commit import commit_info, remove_of
@@ -17,7 +18,6 @@ from tandem.delta.log.delta_log import DeltaLog
 from tandem.delta.log.snapshot import Snapshot
 from tandem.errors import AlreadyExists, OutcomeUnknown
 from tandem.storage import Store, open_store
-from tandem.storage.memory import Call, MemoryStore
 
 
 def _log(store: Store) -> DeltaLog:

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from support import deltalog as dl
+from support.memory_store import MemoryStore
 from tandem.delta.log.checkpoint_write import write_checkpoint
 from tandem.delta.log.delta_log import DeltaLog
-from tandem.storage.memory import MemoryStore
 
 PATHS = ("a.parquet", "p%20x/b.parquet", "c.parquet", "d.parquet")
 VECTORS = (None, "v1", "v2")

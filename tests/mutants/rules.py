@@ -131,9 +131,9 @@ RULES = (
     Mutant(
         "statement-leaves-changed-rows",
         "statements: a row that S did not know is evaluated",
-        _REWRITE,
-        "(RowFate.UNKNOWN, True): Answer.EVALUATE",
-        "(RowFate.UNKNOWN, True): Answer.LEAVE",
+        "reconcile/statement.py",
+        "rows = concerned(at, carried.unknown) if carried.unknown else {}",
+        "rows: Mapping[str, BitMap64] = {}",
         _ROWS,
     ),
     Mutant(

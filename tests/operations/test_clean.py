@@ -13,6 +13,7 @@ from simulator import rows
 from simulator.foreign import Intent
 from simulator.single import Single
 from support.faults import Fault, ProcessDied, StrikeOnce
+from support.memory_store import Call, MemoryStore
 from tandem.delta import dv
 from tandem.delta.actions import Action, AddFile
 from tandem.delta.log.commit import remove_of
@@ -27,7 +28,6 @@ from tandem.operations.machine.events import Event
 from tandem.operations.model import Table
 from tandem.planning.cleaning import DAY_MS, Rules, Why
 from tandem.reconcile.classify import author_of
-from tandem.storage.memory import Call, MemoryStore
 
 KEEP = 7 * DAY_MS
 RULES = Rules(KEEP)

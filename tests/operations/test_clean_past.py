@@ -9,6 +9,7 @@ from urllib.parse import quote
 import pytest
 
 from support import deltalog as dl
+from support.memory_store import MemoryStore
 from tandem.delta import dv
 from tandem.delta.actions import DeletionVector
 from tandem.delta.log.checkpoint_write import write_checkpoint
@@ -22,7 +23,6 @@ from tandem.operations.model import Table
 from tandem.planning.cleaning import DAY_MS, Rules
 from tandem.spec.table import Retention
 from tandem.storage import open_store
-from tandem.storage.memory import MemoryStore
 
 CONFIGURATION = {
     "delta.deletedFileRetentionDuration": "interval 2 days",

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from support.memory_store import MemoryStore
 from tandem.delta.log.delta_log import DeltaLog
 from tandem.errors import Reason
 from tandem.jobs.formats import JobFailure
@@ -15,7 +16,6 @@ from tandem.operations.attempt import paths
 from tandem.operations.machine.events import JobLost, JobRunning
 from tandem.operations.model import Identity, Table, Work
 from tandem.operations.session import job_control
-from tandem.storage.memory import MemoryStore
 
 LOG = "kubectl logs -n lake x-driver"
 

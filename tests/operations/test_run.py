@@ -11,6 +11,7 @@ import pytest
 from simulator.jobs import SimulatedJobs
 from simulator.rows import Row
 from simulator.world import START_MS, VirtualClock
+from support.memory_store import MemoryStore
 from tandem.delta import protocol
 from tandem.delta.log.delta_log import DeltaLog
 from tandem.errors import InvalidSpec, Reason
@@ -21,7 +22,6 @@ from tandem.operations.runner import Outcome, RunOptions, plan, run
 from tandem.spec.loading.loader import parse
 from tandem.spec.resources import AnyResource, LakeTable
 from tandem.spec.status import OperationStatus, Phase, TableStatus
-from tandem.storage.memory import MemoryStore
 
 
 class EagerJobs(SimulatedJobs):

@@ -12,7 +12,7 @@ from tandem.planning.compaction import plan_compaction
 from tandem.planning.custom import check_selection
 from tandem.planning.model import CompactionRequest
 from tandem.spec.compaction import CompactionTemplate, CompactionType, LayoutStrategy
-from tandem.timeline.names import SegmentNumbers, output_names
+from tandem.timeline.names import NameRequest, SegmentNumbers, output_names
 from tandem.timeline.segments import Segment, SegmentStatus, segments
 
 CUSTOM = CompactionRequest(CompactionType.CUSTOM, resource="TableCompaction/pick")
@@ -107,7 +107,9 @@ def test_filter_selects_whole_files_and_names_the_parts_apart() -> None:
     )
     (run,) = plan_compaction(rest, choose("b")).runs
     assert run.output is None
-    names = output_names([run.name_request], {s.name for s in rest}, SegmentNumbers(2))
+    names = output_names(
+        [NameRequest(run.segments[0], run.level)], {s.name for s in rest}, SegmentNumbers(2)
+    )
     assert names == ("3.1",)
 
 

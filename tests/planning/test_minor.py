@@ -14,7 +14,7 @@ from tandem.planning.model import CompactionPlan, CompactionRequest
 from tandem.spec.compaction import CompactionType
 from tandem.spec.table import Granularity
 from tandem.timeline.chunks import TimeColumn
-from tandem.timeline.names import SegmentNumbers, output_names
+from tandem.timeline.names import NameRequest, SegmentNumbers, output_names
 from tandem.timeline.segments import Segment, SegmentStatus, segments
 
 MINOR = CompactionRequest(CompactionType.MINOR)
@@ -128,7 +128,9 @@ def test_C11_foreign_files_get_a_number_in_the_commit_loop() -> None:
 
     assert run.segments == tuple(segment.name for segment in table)
     assert run.output is None
-    names = output_names([run.name_request], {s.name for s in table}, SegmentNumbers(-1))
+    names = output_names(
+        [NameRequest(run.segments[0], run.level)], {s.name for s in table}, SegmentNumbers(-1)
+    )
     assert names == ("0.1",)
 
 
@@ -197,7 +199,7 @@ def test_C11b_segment_in_two_chunks_takes_part_in_each() -> None:
     assert {file.path[2:5] for file in january.files} == {"jan"}
     # One of them gets CarbonData's name; the other one a fresh number.
     assert [january.output, february.output] == ["0.1", None]
-    requests = [run.name_request for run in plan.runs]
+    requests = [NameRequest(run.segments[0], run.level) for run in plan.runs]
     assert output_names(requests, {s.name for s in table}, SegmentNumbers(3)) == ("0.1", "4.1")
 
 

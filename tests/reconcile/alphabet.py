@@ -38,8 +38,8 @@ from reconcile.theirs import (
     restore,
 )
 from reconcile.world import Row, World
-from tandem.reconcile.rules import Isolation
 from tandem.reconcile.statement import Commit
+from tandem.spec.update import Isolation
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,8 @@ from tandem.reconcile import statement as statements
 from tandem.reconcile.matches import KEPT, FileMatches, InsertFile, RoundResult
 from tandem.reconcile.merge_sources import matched_sources
 from tandem.reconcile.model import ChangeKind, RowMaps
-from tandem.reconcile.rules import Isolation
 from tandem.rowmap.rowmap import MapOutput, RowMap, RowMapBuilder, RowMapIdentity
+from tandem.spec.update import Isolation
 
 # --- Rewrites: compaction in any layout, segment rewrite ----------------------------------------
 

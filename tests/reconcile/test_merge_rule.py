@@ -16,7 +16,6 @@ from tandem.errors import CountMismatch
 from tandem.reconcile.attempts import Attempts
 from tandem.reconcile.matches import FileMatches, InsertFile, RoundResult, round_result
 from tandem.reconcile.model import ChangeKind, CommitSummary, FileState, FileView
-from tandem.reconcile.rules import Isolation
 from tandem.reconcile.statement import (
     Commit,
     Conflict,
@@ -29,6 +28,7 @@ from tandem.reconcile.statement import (
     start,
 )
 from tandem.rowmap.rowmap import RowMapBuilder, RowMapIdentity
+from tandem.spec.update import Isolation
 
 MERGE = Policy(inserts=True)
 

@@ -7,19 +7,19 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pytest
 from pyroaring import BitMap64
 
 from tandem.delta.actions import Commit as DeltaCommit
 from tandem.delta.actions import CommitInfo
-from tandem.errors import CountMismatch, Reason
+from tandem.errors import CountMismatch
 from tandem.reconcile.attempts import Attempts
 from tandem.reconcile.classify import classify
 from tandem.reconcile.matches import FileMatches, InsertFile, RoundResult, round_result
 from tandem.reconcile.model import Author, ChangeKind, CommitSummary, FileState, FileView
 from tandem.reconcile.round_history import Course, Followed, followed
-from tandem.reconcile.rules import Isolation, Response
 from tandem.reconcile.statement import (
     Commit,
     Conflict,
@@ -32,8 +32,8 @@ from tandem.reconcile.statement import (
     decide,
     start,
 )
-from tandem.reconcile.tablechange import TableVerdict
 from tandem.rowmap.rowmap import RowMapBuilder, RowMapIdentity
+from tandem.spec.update import Isolation
 
 
 class View:
@@ -54,7 +54,12 @@ def views(**by_version: FileView) -> Views:
 
 
 def deletes(**positions: list[int]) -> Mapping[str, FileMatches]:
-    return {p: FileMatches.of_deletes(np.array(a, np.int64)) for p, a in positions.items()}
+    return {p: deleted(np.array(a, np.int64)) for p, a in positions.items()}
+
+
+def deleted(positions: npt.NDArray[np.int64]) -> FileMatches:
+    none = np.full(len(positions), -1, dtype=np.int64)
+    return FileMatches(positions, none, none)
 
 
 def change(version: int, *files: str, kind: ChangeKind = ChangeKind.CHANGE) -> CommitSummary:
@@ -214,7 +219,7 @@ def test_non_deterministic_statements_are_executed_again_as_a_whole() -> None:
     commits = [change(4, "a"), change(5, "b", kind=ChangeKind.BLIND_APPEND)]
     outcome = decide(progress, commits, view=both, row_maps={}, policy=policy)
     assert isinstance(outcome, Reexecute)
-    assert (outcome.at, outcome.attempts.counted, outcome.validate) == (5, 1, False)
+    assert (outcome.at, outcome.attempts.counted) == (5, 1)
     again = start(5, RoundResult(), attempts=Attempts(2, 2))
     assert isinstance(
         decide(again, [change(6, "a")], view=both, row_maps={}, policy=policy), Conflict
@@ -227,19 +232,6 @@ def test_a_version_that_cannot_be_read_any_more_means_from_the_beginning() -> No
     outcome = decide(progress, gone, view=views(v6=View(a=set())), row_maps={}, policy=Policy())
     assert isinstance(outcome, Reexecute)
     assert (outcome.at, outcome.attempts) == (6, Attempts(1, 1))
-
-
-def test_table_changes_are_validated_and_executed_again_or_conflict() -> None:
-    progress = start(3, RoundResult())
-    verdict = TableVerdict(Response.VALIDATE, (), "a column was added")
-    both = views(v3=View(), v4=View())
-    commits = [change(4, kind=ChangeKind.NEUTRAL)]
-    outcome = decide(progress, commits, view=both, row_maps={}, policy=Policy(), table=verdict)
-    assert isinstance(outcome, Reexecute)
-    assert (outcome.at, outcome.validate, outcome.why) == (4, True, "a column was added")
-    verdict = TableVerdict(Response.CONFLICT, (), "another table", Reason.TABLE_REPLACED)
-    outcome = decide(progress, commits, view=both, row_maps={}, policy=Policy(), table=verdict)
-    assert outcome == Conflict("another table", Reason.TABLE_REPLACED)
 
 
 def test_a_history_with_a_hole_is_a_mistake_of_the_caller() -> None:

@@ -17,6 +17,7 @@ from simulator import rows
 from simulator.rows import Row
 from simulator.statements import DELETES, MERGES, UPDATES, Merge, Statement
 from simulator.world import World
+from support.vectors import encode_inline
 from tandem.delta import dv
 from tandem.delta.actions import Action, AddFile
 from tandem.delta.log.commit import remove_of
@@ -147,7 +148,7 @@ def _with_vectors(world: World, statement: Statement) -> Committed | None:
         file_id = uuid.UUID(int=world.rng.getrandbits(128))
         vectors = dv.write_file(world.store, "", [d for _, d in marked], file_id=file_id)
     else:
-        vectors = [dv.encode_inline(dead) for _, dead in marked]
+        vectors = [encode_inline(dead) for _, dead in marked]
     actions += (
         replace(add, deletion_vector=vector, data_change=True)
         for (add, _), vector in zip(marked, vectors, strict=True)

@@ -27,6 +27,7 @@ from simulator.job_rows import (
     sidecar,
 )
 from simulator.statements import Merge
+from support.memory_store import MemoryStore
 from tandem.errors import AlreadyExists, ObjectNotFound
 from tandem.jobs.formats import (
     IngestJob,
@@ -45,7 +46,6 @@ from tandem.operations.rounds.port import SmallAnswer
 from tandem.rowmap import binary_format
 from tandem.rowmap.rowmap import RowMapBuilder, RowMapIdentity
 from tandem.spark.runtime.row_files import MATCHES
-from tandem.storage.memory import MemoryStore
 
 INGEST_ROWS = 6
 

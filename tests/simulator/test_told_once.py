@@ -13,6 +13,7 @@ from simulator.refusals import about_to_speak, each_kind, emptied, ended, mended
 from simulator.single import Single
 from simulator.two_drivers import Pair
 from support.faults import ProcessDied
+from support.memory_store import Call
 from tandem.errors import CorruptLog, Reason
 from tandem.operations.attempt import paths
 from tandem.operations.clean.clean import clean
@@ -20,7 +21,6 @@ from tandem.operations.clean.facts import Means
 from tandem.operations.machine.effects import Effect, Point
 from tandem.operations.machine.events import Ask, Ending, Event
 from tandem.planning.cleaning import DAY_MS, Rules
-from tandem.storage.memory import Call
 
 # A deadline, before anything was claimed
 

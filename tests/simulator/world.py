@@ -14,12 +14,12 @@ from typing import Any
 from simulator import rows
 from simulator.jobs import SimulatedJobs
 from simulator.small_rounds import SimulatedRounds
+from support.memory_store import MemoryStore
 from tandem.delta import dv
 from tandem.delta.actions import AddFile, CommitInfo, Metadata, Protocol
 from tandem.delta.log.delta_log import DeltaLog
 from tandem.locks.memory import InProcessLocks
 from tandem.operations.ports import Hands, Ports, ProcessId
-from tandem.storage.memory import MemoryStore
 
 LOCATION = "file:///simulated"
 START_MS = 1_700_000_000_000

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from support.memory_store import MemoryStore
 from tandem.spark.sources.text import lines
 from tandem.spark.sources.text.csv import CsvParser, CsvProblem, Dialect, Row, survey
 from tandem.spark.sources.text.lines import Begin, TextFile, read_text
-from tandem.storage.memory import MemoryStore
 
 RFC = Dialect()
 BACKSLASH = Dialect(escape="\\")

@@ -13,13 +13,13 @@ import pytest
 from deltalake import write_deltalake
 
 from support import jobfiles as jobs
+from support.memory_store import MemoryStore
 from tandem.errors import StorageError
 from tandem.jobs.formats import Bin, JobProgress, RewriteJob
 from tandem.spark.jobs import rewrite
 from tandem.spark.runtime import counters
 from tandem.spark.runtime.control import Control
 from tandem.spark.runtime.counters import Counter, counts, prefix_of, reported
-from tandem.storage.memory import MemoryStore
 
 
 @pytest.fixture(autouse=True)

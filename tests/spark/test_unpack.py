@@ -9,9 +9,9 @@ from collections.abc import Callable
 import pyarrow as pa
 import pytest
 
+from support.memory_store import MemoryStore
 from tandem.errors import SourceUnreadable
 from tandem.spark.sources.text.lines import read_text
-from tandem.storage.memory import MemoryStore
 
 TEXT = b"".join(b"line %d\n" % number for number in range(20_000))
 

@@ -9,8 +9,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from support.memory_store import MemoryStore
 from tandem.storage import Store
-from tandem.storage.memory import MemoryStore
 
 Json = dict[str, Any]
 

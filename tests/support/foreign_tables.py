@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from pyroaring import BitMap64
 
 from support.deltalog import checkpoint_bytes, commit_name, info, lines, metadata, protocol
-from tandem.delta.dv import encode_inline
+from support.vectors import encode_inline
 from tandem.delta.log.codec import encode_deletion_vector
 from tandem.errors import Reason
 

@@ -26,7 +26,7 @@ from support.rewritten import (
 )
 from support.rows import id_in, join, k_is, without
 from support.tables import Lakes, batch, loads, reason, result
-from tandem.delta import dv
+from support.vectors import encode_inline
 from tandem.delta.log.codec import encode_action
 from tandem.planning.compaction import plan_compaction
 from tandem.planning.model import CompactionRequest
@@ -178,7 +178,7 @@ def test_rows_cannot_be_sorted_by_what_is_not_there(two: QuickLake) -> None:
 def test_a_file_without_a_live_row_goes_without_a_successor(two: QuickLake) -> None:
     """Some writers leave such a file; we do not."""
     [file] = segment(two, "0").files
-    vector = dv.encode_inline(BitMap64(range(10)))
+    vector = encode_inline(BitMap64(range(10)))
     changed = {**encode_action(file.add)["add"], "deletionVector": _encoded(vector)}
     two.log_raw({"remove": _removed(file.add)}, {"add": changed}, operation="DELETE")
     left = without(TWO, id_in(range(10)))

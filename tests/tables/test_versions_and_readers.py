@@ -26,7 +26,7 @@ from support import quick_lake
 from support.quick_lake import QuickLake, just_before
 from support.rows import SCHEMA, Rows, k_is, plus, rows, table, without
 from support.tables import difference, loads, reconciled, result
-from tandem.delta import dv
+from support.vectors import encode_inline
 from tandem.delta.log.codec import encode_action
 from tandem.delta.log.delta_log import DeltaLog
 from tandem.delta.log.replay import EMPTY, fold
@@ -243,7 +243,7 @@ def _delete_in_the_log(lake: QuickLake, row: int) -> None:
     """By somebody who, unlike us, writes small vectors inline. The row is of the first load."""
     adds = lake.log.snapshot().adds()
     [add] = [a for a in adds if json.loads(a.stats or "{}")["minValues"]["id"] == 0]
-    changed = dataclasses.replace(add, deletion_vector=dv.encode_inline(BitMap64([row])))
+    changed = dataclasses.replace(add, deletion_vector=encode_inline(BitMap64([row])))
     removed = {"path": add.logged_path, "deletionTimestamp": 1, "dataChange": True}
     lake.log_raw({"remove": removed}, encode_action(changed), operation="DELETE")
 

@@ -96,18 +96,6 @@ def file_path(vector: DeletionVector) -> str:
     return f"{prefix}/{name}" if prefix else name
 
 
-def encode_inline(bitmap: BitMap64) -> DeletionVector:
-    """A vector that lies in the log itself, as the protocol allows. Commits of ours have none
-    (docs/decisions/0087)."""
-    data = serialize(bitmap)
-    return DeletionVector(
-        storage="i",
-        path_or_inline=z85_encode(data),
-        size=len(data),
-        cardinality=len(bitmap),
-    )
-
-
 def write_file(
     store: Store,
     prefix: str,
@@ -175,23 +163,6 @@ def from_base64(text: str) -> BitMap64:
     """The reverse of `to_base64`. Raises `ValueError`."""
     data = base64.b64decode(text, validate=True)
     return deserialize(data, ordered=True)[0]
-
-
-def check_positions(bitmap: BitMap64, rows: int, *, resource: str) -> None:
-    """Refuse positions that the data file `resource` of `rows` rows does not have.
-
-    Raises:
-        CorruptDeletionVector: there is one.
-    """
-    if len(bitmap) and bitmap.max() >= rows:
-        raise CorruptDeletionVector(
-            "a deletion vector names a row that the data file does not have",
-            resource=resource,
-            field="deletionVector",
-            found=bitmap.max(),
-            expected=f"positions below {rows}",
-            remedy=_REMEDY,
-        )
 
 
 def _check_size(vector: DeletionVector) -> None:

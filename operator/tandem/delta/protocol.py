@@ -13,7 +13,6 @@ from enum import StrEnum
 
 from tandem.delta.actions import Metadata, Protocol
 from tandem.delta.schema import (
-    Field,
     PrimitiveType,
     StructType,
     check_names,
@@ -416,12 +415,6 @@ def for_new_table(schema: StructType, *, deletion_vectors: bool) -> Protocol:
     if not both:
         return Protocol(1, 2)
     return Protocol(3, 7, frozenset(both), frozenset(both | {"appendOnly", "invariants"}))
-
-
-def not_null_fields(schema: StructType) -> tuple[Field, ...]:
-    """Columns that must not be null: part of the schema, not a feature, so every operation
-    that writes new values checks it."""
-    return tuple(f for f in schema.fields if not f.nullable)
 
 
 def to_markdown() -> str:

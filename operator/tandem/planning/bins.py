@@ -18,7 +18,7 @@ OVERRUN = 1.25
 """How far a bin may exceed the target size, where the alternative is a bin that is not full."""
 
 MOST_SORTED_ROWS = 2**32 - 1
-"""Of a bin that is sorted: its row map counts them with four bytes (`reconcile.permuted`)."""
+"""Of a bin that is sorted: its row map counts them with four bytes (`rowmap.permutation`)."""
 
 DELETED_SHARE = 0.05
 """More deleted rows than this make a file worth rewriting by itself (Delta Lake draws the same

@@ -14,7 +14,6 @@ from tandem.spec.compaction import CompactionTemplate, CompactionType, LayoutStr
 from tandem.timeline import lineage
 from tandem.timeline.chunks import Interval
 from tandem.timeline.lineage import Lineage
-from tandem.timeline.names import NameRequest
 from tandem.timeline.segments import SegmentFile, layout_label
 
 MIB = 1 << 20
@@ -153,10 +152,6 @@ class Run:
     @property
     def input_bytes(self) -> int:
         return sum(file.size for file in self.files)
-
-    @property
-    def name_request(self) -> NameRequest:
-        return NameRequest(self.segments[0], self.level)
 
     def parents(self) -> Lineage:
         """The lineage of its output."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from tandem.reconcile.model import ChangeKind, CommitSummary
-from tandem.reconcile.rules import MUST_FOLLOW, Isolation
+from tandem.reconcile.rules import MUST_FOLLOW
+from tandem.spec.update import Isolation
 
 
 def newest_of(commits: Sequence[CommitSummary], isolation: Isolation) -> CommitSummary | None:

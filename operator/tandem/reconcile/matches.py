@@ -45,11 +45,6 @@ class FileMatches:
     def __len__(self) -> int:
         return len(self.positions)
 
-    @classmethod
-    def of_deletes(cls, positions: Positions) -> FileMatches:
-        none = np.full(len(positions), -1, dtype=np.int64)
-        return cls(positions, none, none)
-
     def only(self, indexes: Positions, positions: Positions | None = None) -> FileMatches:
         """These of the matches, at other positions if given."""
         return FileMatches(

@@ -7,7 +7,7 @@ for ever, also when a restore brings it back. `dead` is the set of positions del
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol, runtime_checkable
 
@@ -125,10 +125,3 @@ class RowMapLike(Protocol):
 
 RowMaps = Mapping[str, RowMapLike]
 """Output path → the map of the rewrite that wrote it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Masks:
-    """Rows of our own outputs that must be dead from the start: output path → positions."""
-
-    by_output: Mapping[str, BitMap64] = field(default_factory=dict)

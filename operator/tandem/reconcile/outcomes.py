@@ -16,7 +16,7 @@ from tandem.reconcile.matches import InsertFile, Matches
 from tandem.reconcile.merge_sources import Sources
 from tandem.reconcile.model import CommitSummary
 from tandem.reconcile.round_history import Course
-from tandem.reconcile.rules import Isolation
+from tandem.spec.update import Isolation
 
 _NONE = Attempts()
 
@@ -109,13 +109,12 @@ class Evaluate:
 
 @dataclass(frozen=True, slots=True)
 class Reexecute:
-    """Forget everything and execute the whole statement at version `at`; with `validate` check
-    it against the table first. Hand `attempts` to `start`."""
+    """Forget everything and execute the whole statement at version `at`. `start` takes
+    `attempts`."""
 
     at: int
     why: str
     attempts: Attempts
-    validate: bool = False
     course: Course = ()
 
 

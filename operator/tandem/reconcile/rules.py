@@ -12,6 +12,7 @@ from enum import StrEnum
 
 from tandem.delta.protocol import OperationKind
 from tandem.reconcile.model import ChangeKind
+from tandem.spec.update import Isolation
 
 # --- What a commit was -------------------------------------------------------------------
 
@@ -119,40 +120,12 @@ REWRITE: Mapping[InputFate, RewriteRule] = {
 
 # --- Statements: update, delete -------------------------------------------------------------
 
-
-class Isolation(StrEnum):
-    WRITE_SERIALIZABLE = "WriteSerializable"
-    SERIALIZABLE = "Serializable"
-
-
 MUST_FOLLOW: Mapping[Isolation, frozenset[ChangeKind]] = {
     Isolation.WRITE_SERIALIZABLE: frozenset({ChangeKind.CHANGE, ChangeKind.GAP}),
     Isolation.SERIALIZABLE: frozenset({ChangeKind.BLIND_APPEND, ChangeKind.CHANGE, ChangeKind.GAP}),
 }
 """Commits that a statement must be evaluated after: the newest of them is L. The others
 change no row, or may be put behind the statement."""
-
-
-class RowFate(StrEnum):
-    """Where the walk back through row maps from a row that is live at L ends."""
-
-    KNOWN = "at a position that was live at S"
-    UNKNOWN = "nowhere"
-
-
-class Answer(StrEnum):
-    KEEP = "its result from S"
-    EVALUATE = "evaluated at L"
-    LEAVE = "a later append, left as it is"
-
-
-ROWS: Mapping[tuple[RowFate, bool], Answer] = {
-    # the walk ends …      L exists
-    (RowFate.KNOWN, True): Answer.KEEP,
-    (RowFate.KNOWN, False): Answer.KEEP,
-    (RowFate.UNKNOWN, True): Answer.EVALUATE,
-    (RowFate.UNKNOWN, False): Answer.LEAVE,
-}
 
 # --- The table itself ---------------------------------------------------------------------
 

@@ -52,8 +52,6 @@ from tandem.reconcile.outcomes import (
 )
 from tandem.reconcile.round_history import Course, followed
 from tandem.reconcile.row_tracing import carry, prefetch
-from tandem.reconcile.rules import ROWS, Answer, Response, RowFate
-from tandem.reconcile.tablechange import TableVerdict
 from tandem.reconcile.text import counted, files_in_words
 from tandem.rowmap.positions import span, to_bitmap
 
@@ -157,26 +155,21 @@ def decide(
     view: Views,
     row_maps: RowMaps,
     policy: Policy,
-    table: TableVerdict | None = None,
     concerned: Concerned = lambda _at, rows: rows,
     small: bool = False,
 ) -> Outcome:
     """What to do next.
 
     `commits` are all since S without a hole (a `GAP` stands for what the log has lost), up to
-    the latest version; `table` what became of the table itself. `row_maps` has the maps of the
-    files added since S, and of the files that those came from, as far as they are valid.
-    `small`: the caller evaluates what is asked for without a job.
+    the latest version. `row_maps` has the maps of the files added since S, and of the files that
+    those came from, as far as they are valid. `small`: the caller evaluates what is asked for
+    without a job.
 
     Raises:
         CountMismatch: rows would be lost or doubled; nothing may be published.
         ValueError: `commits` do not follow S.
     """
     latest = latest_of(progress.evaluated_at, commits)
-    if table is not None and table.response is Response.CONFLICT:
-        return Conflict(table.why, table.reason)
-    if table is not None and table.response is Response.VALIDATE:
-        return _again(progress, latest, table.why, policy, validate=True)
     if progress.sources_diverged is not None:
         return _diverged(progress, progress.sources_diverged, latest, policy, small)
     newest = newest_of(commits, policy.isolation)
@@ -236,8 +229,8 @@ def _advance(
         return f"version {progress.evaluated_at} can no longer be read, after {newest.who}"
     changed = changed_by(commit for commit in commits if commit.version <= at)
     carried = carry(progress.matches, changed, at_s, at_l, row_maps)
-    unknown = carried.unknown if ROWS[RowFate.UNKNOWN, True] is Answer.EVALUATE else {}
-    rows = concerned(at, unknown) if unknown else unknown
+    # A row that was live at S keeps its result; every other row of L is evaluated there.
+    rows = concerned(at, carried.unknown) if carried.unknown else {}
     kept = replace(
         progress,
         evaluated_at=at,
@@ -349,7 +342,6 @@ def _again(
     why: str,
     policy: Policy,
     *,
-    validate: bool = False,
     cause: CommitSummary | None = None,
 ) -> Reexecute | Conflict:
     attempts = progress.attempts.after_whole()
@@ -358,7 +350,7 @@ def _again(
     course = progress.course
     if cause is not None:
         course = followed(course, at, cause, whole=True)
-    return Reexecute(at, why, attempts, validate, course)
+    return Reexecute(at, why, attempts, course)
 
 
 def _gave_up(

@@ -1,4 +1,4 @@
-"""The ranks of sorted rows (`permuted`) as bytes: at most four a row, fewer where order helps.
+"""The ranks of sorted rows (`permutation`) as bytes: at most four a row, fewer where order helps.
 
 Each of three ways wins somewhere, so that a sample decides:
 

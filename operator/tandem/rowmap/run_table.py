@@ -22,7 +22,7 @@ from tandem.rowmap.positions import Positions, to_array
 
 
 class RunKind(IntEnum):
-    """How the rows of a run lie in the output. Rows in another order are no run (`permuted`)."""
+    """How the rows of a run lie in the output. Rows in another order are no run (`permutation`)."""
 
     ORDERED = 0
 

@@ -6,7 +6,6 @@ open a file or a connection to a store by other means.
     store    the port
     local    a folder
     remote   S3, GCS and Azure
-    memory   a store in memory
     rooted   `open_store`
     options  settings of a store's client
     allowed  where tables and sources may lie

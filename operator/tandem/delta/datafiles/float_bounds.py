@@ -3,7 +3,7 @@
 Arrow's Parquet writer leaves NaN out of the bounds of a column, and Spark, which sorts NaN above
 all numbers, skips rows by them that it should find. Whether a column will hold NaN is not known
 when its file is begun. So Arrow writes no statistics of floats here; `FloatBounds` looks at the
-values, for Delta's statistics and for those of each row group, which `parquet_footer` adds when
+values, for Delta's statistics and for those of each row group, which `footer` adds when
 the file is finished (decision 0090). No I/O.
 """
 

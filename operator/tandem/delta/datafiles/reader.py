@@ -156,7 +156,7 @@ class DataFileReader:
         Raises:
             CorruptDeletionVector: `dead` names a position beyond the last row.
             StorageError: the content cannot be decoded or does not fit the table's schema.
-            UnsupportedFeature: a date or time does not mean what it says (`parquet_times`).
+            UnsupportedFeature: a date or time does not mean what it says (`times`).
         """
         if dead and dead.max() >= self.num_rows:
             raise CorruptDeletionVector(

@@ -1,4 +1,4 @@
-"""etcd's calls as locks need them: with `etcd_users` the only file that imports aetcd and gRPC.
+"""etcd's calls as locks need them: with `users` the only file that imports aetcd and gRPC.
 
 Of aetcd only the generated stubs are used. Channels, TLS, several endpoints, tokens, deadlines
 and repeats are done here: its own client has one endpoint, no TLS, and keeps an expired token.

@@ -1,6 +1,6 @@
 """Who may use an etcd, and what: root, and one user that owns one prefix.
 
-For whoever sets an etcd up for Tandem alone. Beside `etcd_client` the only file that speaks to
+For whoever sets an etcd up for Tandem alone. Beside `client` the only file that speaks to
 etcd; the operator itself never does what is done here, and needs no right to.
 """
 

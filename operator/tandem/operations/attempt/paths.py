@@ -3,7 +3,7 @@
     _tandem/operations/<id>/operation.json                  what it is
     _tandem/operations/<id>/result.json                     how it ended
     _tandem/operations/<id>/ending.json                     how it is about to end in failure
-    _tandem/operations/<id>/source.json                     what a merge reads (`spark.pin`)
+    _tandem/operations/<id>/source.json                     what a merge reads
     _tandem/operations/<id>/attempts/<n>/attempt.json       who claimed the attempt
     _tandem/operations/<id>/attempts/<n>/{plan,job}.json    its frozen plan
     _tandem/operations/<id>/attempts/<n>/ended.json         why it ended without a commit

@@ -1,6 +1,6 @@
 """`TableCompaction`: plan runs, let a job re-encode them, reconcile by file.
 
-What it shares with other rewrites is in `rewriting`; here is what makes segments of others:
+What it shares with other rewrites is in `rewrite`; here is what makes segments of others:
 which runs, and what their outputs are called.
 """
 

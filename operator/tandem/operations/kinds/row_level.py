@@ -35,7 +35,6 @@ from tandem.operations.rounds.port import SmallAnswer
 from tandem.reconcile import statement as rule
 from tandem.reconcile.matches import InsertFile, RoundResult, round_result
 from tandem.reconcile.merge_sources import matched_sources
-from tandem.reconcile.rules import Isolation
 from tandem.spec.status import Plan, Reconciled, RowsAffected
 from tandem.spec.update import TableUpdate
 from tandem.timeline.segments import output_tags, segment_name
@@ -372,7 +371,7 @@ class ByRow(ABC, Generic[S]):
             view=course.history.view,
             row_maps=course.history.row_maps,
             policy=rule.Policy(
-                Isolation(spec.isolation.value),
+                spec.isolation,
                 course.statement.deterministic,
                 spec.conflict.max_attempts,
                 inserts=self.inserts(course.statement),

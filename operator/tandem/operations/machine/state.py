@@ -13,7 +13,6 @@ from tandem.operations.machine.effects import Effect, Point
 from tandem.operations.machine.events import Ask, Ending
 from tandem.spec.status import Phase, Plan, Progress
 
-FORMAT_VERSION = 1
 _SHORTEST_PAUSE_MS = 20
 """Between two looks for the result of a round."""
 
@@ -95,7 +94,6 @@ class OperationState:
     blockers: tuple[tuple[str, str], ...] = ()
     waiting_since_ms: int = 0
     message: str = ""
-    format_version: int = FORMAT_VERSION
 
     @property
     def pause_ms(self) -> int:

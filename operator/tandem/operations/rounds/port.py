@@ -1,7 +1,7 @@
 """Small rounds: what the engine evaluates by itself, without a job, as a port.
 
 Beside a writer that commits many times a second a round of a job comes too late each time: Spark
-takes a second for what a hundred rows need, ten on a busy machine. `arrow_rounds` evaluates such
+takes a second for what a hundred rows need, ten on a busy machine. `arrow` evaluates such
 rests with Arrow in milliseconds, as far as that is proven to mean the same
 (docs/decisions/0099-small-rounds.md). Tests put in their own.
 """

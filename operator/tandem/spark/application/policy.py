@@ -5,7 +5,7 @@ into effect by the Spark operator, whose rights are larger. So what a template s
 the pods that it makes, and these must keep to the Pod Security Standard `restricted` and to the
 account of the job. What runs inside of these pods is not our business: the image is free.
 
-Two questions. What a template sets must be on the lists of `application_allowed`. And what it makes
+Two questions. What a template sets must be on the lists of `allowed`. And what it makes
 of the pods must be restricted: judged is the application with the template against the one without
 it, since what the operator's own template (an administrator's) breaks is no fault of a resource.
 """

@@ -47,7 +47,7 @@ class ApplicationSettings:
     jobs alike; `apps_dir` is where it has `spark_apps/`; `template` lies below those of resources;
     `ttl_s` is how long an ended application (and with it its driver's log) is kept, None for as
     long as its resource; `template_policy` is for the templates of resources, `template_allow` what
-    they may set beside the lists of `application_allowed` (patterns of settings and of fields).
+    they may set beside the lists of `allowed` (patterns of settings and of fields).
     """
 
     image: str = f"tandem:{__version__}"

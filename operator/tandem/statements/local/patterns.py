@@ -1,4 +1,4 @@
-"""LIKE over Arrow strings. The pattern is one that `statements.patterns` accepted."""
+"""LIKE over Arrow strings. The pattern is one that `statements.parsing.patterns` accepted."""
 
 from __future__ import annotations
 

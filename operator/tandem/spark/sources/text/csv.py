@@ -54,7 +54,7 @@ class Dialect:
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> Dialect:
-        """From options under their canonical names, checked before (`source_options`)."""
+        """From options under their canonical names, checked before (`options`)."""
 
         def yes(name: str) -> bool:
             return options.get(name, "false").lower() == "true"

@@ -6,6 +6,7 @@ import threading
 
 import pytest
 
+from support.memory_store import Call, MemoryStore
 from tandem.errors import (
     AlreadyExists,
     ObjectNotFound,
@@ -14,7 +15,6 @@ from tandem.errors import (
     StoreUnsuitable,
 )
 from tandem.storage import probe_put_if_absent
-from tandem.storage.memory import Call, MemoryStore
 
 
 def test_a_fault_before_a_call_means_that_nothing_happened() -> None:
