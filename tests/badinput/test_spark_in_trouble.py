@@ -11,12 +11,14 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from support.bad_input import BadLake, Ended, assert_tells, compaction, update
+from support.some import some
 from tandem.spark.runtime.orphan import alive
 
 LIMIT_S = 120.0
@@ -141,7 +143,7 @@ def test_the_driver_hangs(lake: BadLake) -> None:
     assert not alive(driver)
 
 
-@pytest.mark.parametrize("operation", [compaction(), update()], ids=["compaction", "update"])
+@pytest.mark.parametrize("operation", some([update(), compaction()]), ids=itemgetter("kind"))
 def test_the_engine_is_killed_while_spark_works(operation: dict[str, Any], lake: BadLake) -> None:
     """Its driver does not outlive it, the table is as before, and a restart does the work once."""
     before = lake.shown()

@@ -18,6 +18,7 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
+from support.some import some
 from support.tables import Lake
 from tandem.delta.actions import AddFile
 from tandem.delta.scan import scan
@@ -26,7 +27,7 @@ from tandem.storage import open_store
 COLUMNS = ["id", "k", "v", "s", "l", "part", "late"]
 
 
-@pytest.fixture(scope="module", params=["name", "id"])
+@pytest.fixture(scope="module", params=some(["name", "id"]))
 def template(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, spark: SparkSession
 ) -> Path:

@@ -22,6 +22,7 @@ from support.quick_merge import FATE, STAYS, sql
 from support.quick_sorted import rewrite_sorted
 from tandem.delta.datafiles.reader import DataFileReader, arrow_schema
 from tandem.delta.datafiles.writer import ParquetDataWriter, WrittenFile
+from tandem.errors import TandemError
 from tandem.jobs.formats import (
     IngestJob,
     InputFile,
@@ -86,7 +87,11 @@ class QuickJobs:
         round_ = self._rounds[name]
         request = opened.request(round_)
         if request is not None:
-            self.round(opened, job, request.inputs, round_, part=request.part)
+            try:
+                self.round(opened, job, request.inputs, round_, part=request.part)
+            except (TandemError, duckdb.Error) as error:
+                # As a driver does, which lives on: the engine decides what it means.
+                opened.fail(control.translate(error), round_)
             self._rounds[name] = round_ + 1
         return JobStatus(JobPhase.RUNNING)
 
