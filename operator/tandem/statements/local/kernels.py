@@ -71,6 +71,10 @@ def _number(source: DataType, target: DataType) -> Convert | None:
         return lambda value: cast(cast(value, wide), to)
     if source.name == "decimal" and target.name == "decimal":
         return (lambda value: cast(value, to)) if target.scale >= source.scale else None
+    if target.name == "float" and source.name in ("integer", "long"):
+        # Spark's optimizer takes this cast away below one to double, and with it what it rounds
+        # (`SimplifyCasts`).
+        return None
     if target.name in ("float", "double") and source.name != "decimal":
         # Both round to the nearest, ties to even; what is too large for a float is infinite.
         return lambda value: cast(value, to, safe=False)
