@@ -163,9 +163,13 @@ class Polars:
 
     def told(self, root: Path, filters: Sequence[Filter]) -> list[Ids]:
         rows = self._scan(root).collect()
-        # INT96 is nanoseconds without a zone here.
-        instant = pl.selectors.datetime("ns").cast(pl.Datetime("us")).dt.replace_time_zone("UTC")
-        rows = rows.with_columns(instant)
+        # INT96 is nanoseconds without a zone here; Spark writes TIMESTAMP_NTZ as INT96, too.
+        rows = rows.with_columns(pl.selectors.datetime("ns").cast(pl.Datetime("us")))
+        zoned = {f.kind.name for f in filters if getattr(f.kind.arrow, "tz", None)}
+        instants = pl.selectors.datetime("us", time_zone=None) & pl.selectors.by_name(
+            *zoned, require_all=False
+        )
+        rows = rows.with_columns(instants.dt.replace_time_zone("UTC"))
         named = [_polars(f).alias(f"c{n}") for n, f in enumerate(filters)]
         return _sets(rows.select("id", *named).to_arrow(), len(filters))
 
