@@ -2,7 +2,8 @@
 
 The reader that everything of ours shares: scans, rewrites, statements, ingests. It goes through
 `Store`, so it reads whatever the table's store is. It must not decide which files belong to a
-version (`tandem.delta.log.snapshot`) nor what rows are dead (`tandem.delta.dv`): it is told.
+version (`tandem.delta.log.snapshot`) nor which rows are deleted (`tandem.delta.dv`):
+callers pass both.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Who may use an etcd, and what: root, and one user that owns one prefix.
 
-For whoever sets an etcd up for Tandem alone. Beside `client` the only file that speaks to
-etcd; the operator itself never does what is done here, and needs no right to.
+For administrators who set up an etcd for Tandem alone. Beside `client` the only file that talks to
+etcd; the operator itself never calls it, and needs no rights for it.
 """
 
 from __future__ import annotations

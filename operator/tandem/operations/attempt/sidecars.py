@@ -19,7 +19,7 @@ def read_sidecar(store: Store, ref: SidecarRef) -> bytes:
             resource=ref.path,
             found="no such object",
             expected=f"{ref.size} bytes",
-            remedy="Does somebody clean _tandem?",
+            remedy="Check that no other process removes files below _tandem",
         ) from error
     digest = hashlib.sha256(data).hexdigest()
     if len(data) != ref.size or digest != ref.sha256:
