@@ -12,7 +12,7 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from tandem.spark.sources.typed import refusal
+from tandem.spark.sources.typed import each_leaf, refusal
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
@@ -48,28 +48,17 @@ def fitting(
         type_: as `declared` gives it; None for a column without such types.
         where: the place of a row in a source, for the error.
     """
+    if type_ is None or not _bounded(type_):
+        return column
+    return each_leaf(column, type_, path, lambda leaf, of, at: _fitting(leaf, of, at, where))
+
+
+def _fitting(column: Column, type_: DataType, path: str, where: Column | None) -> Column:
     from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
     from pyspark.sql import types as T  # noqa: N812 - Spark's own convention
 
-    if type_ is None or not _bounded(type_):
+    if not isinstance(type_, T.CharType | T.VarcharType):
         return column
-    match type_:
-        case T.StructType():
-            parts = [
-                fitting(column.getField(f.name), f.dataType, f"{path}.{f.name}", where).alias(
-                    f.name
-                )
-                for f in type_.fields
-            ]
-            return F.when(column.isNotNull(), F.struct(*parts))
-        case T.ArrayType():
-            element = type_.elementType
-            return F.transform(column, lambda x: fitting(x, element, f"{path}.element", where))
-        case T.MapType():
-            key, value = type_.keyType, type_.valueType
-            keyed = F.transform_keys(column, lambda k, _: fitting(k, key, f"{path}.key", where))
-            return F.transform_values(keyed, lambda _, v: fitting(v, value, f"{path}.value", where))
-    assert isinstance(type_, T.CharType | T.VarcharType)
     size = type_.length
     text = column.cast("string")
     whole = F.rpad(text, size, " ") if isinstance(type_, T.CharType) else text
