@@ -158,7 +158,7 @@ def read_result(work: Work, attempt: int, round_: int) -> None:
             resource=path,
             found="no such object",
             expected="the answer that was there a moment ago",
-            remedy="Does somebody clean _tandem?",
+            remedy="Check that no other process removes files below _tandem",
         )
     folder = paths.data(operation_id, attempt) + "/"
     for output in result.outputs:
