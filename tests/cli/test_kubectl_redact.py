@@ -6,7 +6,6 @@ import asyncio
 import io
 import json
 import tarfile
-import time
 from typing import Any
 
 import pytest
@@ -30,10 +29,9 @@ def test_anything_else_may_be_one(text: str) -> None:
 
 @pytest.mark.parametrize("word", ["a", "secret", "-sig", "eyJ12345678.a", "://a", "secret: '"])
 def test_a_long_word_does_not_take_long(word: str) -> None:
-    """Deletion vectors, tokens and file lists in logs are such words."""
-    begun = time.process_time()
-    Redactor().text(word * (100_000 // len(word)))
-    assert time.process_time() - begun < 2
+    """Deletion vectors, tokens and file lists in logs are such words. Quadratic work on a word of
+    this length takes hours, which the suite's time limit ends."""
+    Redactor().text(word * (1_000_000 // len(word)))
 
 
 @pytest.mark.parametrize(
