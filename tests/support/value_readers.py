@@ -163,7 +163,7 @@ class Polars:
 
     def told(self, root: Path, filters: Sequence[Filter]) -> list[Ids]:
         rows = self._scan(root).collect()
-        # INT96 is nanoseconds without a zone here; Spark writes TIMESTAMP_NTZ as INT96, too.
+        # INT96, which is how Spark writes instants, is nanoseconds without a zone here.
         rows = rows.with_columns(pl.selectors.datetime("ns").cast(pl.Datetime("us")))
         zoned = {f.kind.name for f in filters if getattr(f.kind.arrow, "tz", None)}
         instants = pl.selectors.datetime("us", time_zone=None) & pl.selectors.by_name(

@@ -56,9 +56,13 @@ def by_deltalake(root: Path, tables: Sequence[pa.Table]) -> None:
 
 
 def by_spark(spark: SparkSession, root: Path, tables: Sequence[pa.Table]) -> None:
-    """The same by Spark with default settings: instants are INT96."""
+    """The same by Spark with default settings: instants are INT96. A timestamp without a zone is
+    TIMESTAMP_NTZ, which Spark takes from Arrow only where a schema says so."""
+    from pyspark.sql.pandas.types import from_arrow_schema
+
     for part in _halves(tables):
-        frame = spark.createDataFrame(part).repartition(1)
+        schema = from_arrow_schema(part.schema, prefer_timestamp_ntz=True)
+        frame = spark.createDataFrame(part, schema).repartition(1)
         writer = frame.write.format("delta").mode("append").partitionBy("g")
         writer.option("delta.enableDeletionVectors", "true").save(str(root))
 
