@@ -45,14 +45,7 @@ setup: .venv/.installed ## Only set up: leaves .venv/bin/tandem
 test: setup ## Set up and run all tests (one folder: make test PYTEST_ARGS=tests/spec)
 	@# Beside the others: the one test that needs it waits for it, and fails where there is none.
 	@tools/setup-browser.sh >/dev/null &
-	@$(BIN)/python tools/spark_setup.py --tests
-	@tools/build-versitygw.sh >/dev/null
-	@tools/build-kubernetes.sh >/dev/null
-	@tools/build-promtool.sh >/dev/null
-	@tools/build-gitops.sh >/dev/null
-	@tools/build-helm.sh >/dev/null
-	@tools/build-prometheus-crds.sh >/dev/null
-	@tools/build-spark-arguments.sh >/dev/null
+	@$(BIN)/python tools/setup_tests.py
 	@$(BIN)/pytest -n 2 --dist worksteal $(PYTEST_ARGS)
 
 .PHONY: image

@@ -1,0 +1,71 @@
+"""Set up what `make test` needs beside the package: programs, jars and archives, side by side.
+
+Idempotent; says nothing once all is there. Each part is a script of its own, which says what it
+begins; this one starts them and counts. Go builds one program at a time, on all cores.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import Lock
+
+TOOLS = Path(__file__).resolve().parent
+PART = dict[str, list[str | Path]]
+LANES: tuple[PART, ...] = (
+    {"Spark's archives and Delta's jars": [sys.executable, TOOLS / "spark_setup.py", "--tests"]},
+    {
+        "etcd and the Kubernetes API server": [TOOLS / "build-kubernetes.sh"],
+        "versitygw": [TOOLS / "build-versitygw.sh"],
+        "Helm": [TOOLS / "build-helm.sh"],
+        "the judges of Argo CD and Flux": [TOOLS / "build-gitops.sh"],
+        "promtool": [TOOLS / "build-promtool.sh"],
+        "the CRDs of Prometheus": [TOOLS / "build-prometheus-crds.sh"],
+        "the Spark operator's arguments": [TOOLS / "build-spark-arguments.sh"],
+    },
+)
+QUICK_S = 2.0
+"""A part that takes less was there before."""
+
+
+class Count:
+    """The parts that are ready, of all."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._ready = 0
+
+    def ready(self, name: str, seconds: float) -> None:
+        with self._lock:
+            self._ready += 1
+            if seconds >= QUICK_S:
+                total = sum(map(len, LANES))
+                sys.stderr.write(f"[{self._ready}/{total}] {name}: ready after {seconds:.0f} s\n")
+
+
+def run(lane: PART, count: Count) -> list[str]:
+    """The parts of the lane that failed; each has said why."""
+    failed = []
+    for name, command in lane.items():
+        begun = time.monotonic()
+        if subprocess.run(command, stdout=subprocess.DEVNULL, check=False).returncode:
+            failed.append(name)
+        else:
+            count.ready(name, time.monotonic() - begun)
+    return failed
+
+
+def main() -> int:
+    count = Count()
+    with ThreadPoolExecutor(len(LANES)) as pool:
+        failed = [name for lane in pool.map(lambda lane: run(lane, count), LANES) for name in lane]
+    if failed:
+        sys.stderr.write(f"Set-up failed: {', '.join(failed)} (see above). Run it again.\n")
+    return bool(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
