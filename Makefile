@@ -64,7 +64,7 @@ matrix: setup ## Every foreign writer beside every operation; the whole search; 
 	@PYTHONPATH=operator:tests $(BIN)/python tools/matrix_outcomes.py --begin
 	@$(BIN)/pytest -n 2 --dist loadfile -o python_files='matrix_*.py' tests $(PYTEST_ARGS)
 	@TANDEM_EVERY_CASE=1 $(BIN)/pytest -n 2 --dist worksteal tests/reconcile/test_search.py \
-	  tests/badinput/test_spark_in_trouble.py tests/spark/test_column_mapping.py tests/tables/test_killed.py
+	  tests/badinput/test_spark_in_trouble.py tests/spark/test_column_mapping.py tests/tables tests/kube/test_scenarios.py
 	@PYTHONPATH=operator:tests $(BIN)/python tools/matrix_outcomes.py
 	@$(BIN)/python tools/generate_docs.py
 	@$(BIN)/pytest -o python_files='timed_*.py' tests/matrix

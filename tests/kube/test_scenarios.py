@@ -25,6 +25,7 @@ from support.inline_runner import InlineRunner
 from support.kube_scenarios import Applied, Refused, Table, World
 from support.operator_process import Blow, Nursery, nursery
 from support.rows import Rows, join, k_is, plus, without
+from support.some import chosen
 from support.tables import Lakes, batch, loads, reconciled, result
 from tandem.jobs.runner import JobRequest, JobStatus
 from tandem.operations.machine.effects import Point
@@ -43,8 +44,10 @@ def templates(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def lakes(delta_spark: SparkSession, tmp_path: Path, templates: Path) -> Lakes:
-    return Lakes(delta_spark, tmp_path, templates)
+def lakes(
+    delta_spark: SparkSession, tmp_path: Path, templates: Path, request: pytest.FixtureRequest
+) -> Lakes:
+    return Lakes(delta_spark, tmp_path, templates, spark_reads=chosen(request.node.nodeid))
 
 
 @pytest.fixture(scope="module")

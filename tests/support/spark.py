@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import tempfile
 import warnings
+from functools import cache
 from pathlib import Path
 
 from pyspark.sql import SparkSession
@@ -36,6 +37,17 @@ def delta_jars() -> list[Path]:
             f"Delta's jars are not in {folder}: run `python tools/spark_setup.py --tests`"
         )
     return jars
+
+
+@cache
+def interpreting(session: SparkSession) -> SparkSession:
+    """A session beside it that compiles no code, which takes longer than reading a small table.
+    What it skips, and by what, is as it is by default."""
+    quick = session.newSession()
+    quick.conf.set("spark.sql.codegen.wholeStage", "false")
+    quick.conf.set("spark.sql.codegen.factoryMode", "NO_CODEGEN")
+    quick.conf.set("spark.sql.adaptive.enabled", "false")
+    return quick
 
 
 def start_session(record_archive: Path | None = None) -> SparkSession:

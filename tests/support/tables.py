@@ -30,6 +30,7 @@ from support import rows as model
 from support.held import Held
 from support.jobs import Jobs
 from support.rows import Rows
+from support.spark import interpreting
 from tandem import spec
 from tandem.delta import dv
 from tandem.delta.actions import Commit
@@ -233,11 +234,13 @@ class Lake:
         return _rows(pa.table(self.foreign(version).scan()))
 
     def by_spark(self) -> Rows:
-        found = self.spark.read.format("delta").load(str(self.path)).select("id", "k", "v")
+        session = interpreting(self.spark)
+        found = session.read.format("delta").load(str(self.path)).select("id", "k", "v")
         return tuple(sorted((r.id, r.k, r.v) for r in found.collect()))
 
     def assert_rows(self, expected: Rows) -> None:
-        """All readers give exactly these rows, each once, at the latest version."""
+        """All readers give exactly these rows, each once, at the latest version. Spark reads in
+        one of three tests, and in all of them under `make matrix`."""
         self.assert_rows_so_far(expected)
         if self.spark_reads:
             assert difference(self.by_spark(), tuple(sorted(expected))) == "", "Spark + Delta"
@@ -377,12 +380,16 @@ class Process:
 
 
 class Lakes:
-    """Makes tables below a folder. Those that begin with loads are made once and copied."""
+    """Makes tables below a folder. Those that begin with loads are made once and copied.
+    `spark_reads`: whether Spark is one of their readers."""
 
-    def __init__(self, spark: SparkSession, root: Path, templates: Path) -> None:
+    def __init__(
+        self, spark: SparkSession, root: Path, templates: Path, *, spark_reads: bool = True
+    ) -> None:
         self._spark = spark
         self._root = root
         self._templates = templates
+        self._spark_reads = spark_reads
         self._made = 0
 
     def empty(self, *, properties: Mapping[str, str] = DELETION_VECTORS,
@@ -446,6 +453,7 @@ class Lakes:
             self._spark,
             path.with_name(f"{path.name}-sources"),
             open_store(location),
+            spark_reads=self._spark_reads,
             time=time,
         )
         lake.first_version = lake.version

@@ -18,6 +18,7 @@ import polars as pl
 import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
 
+from support.spark import interpreting
 from support.value_kinds import Filter, for_datafusion, for_duckdb, for_spark
 from tandem.delta.log.delta_log import DeltaLog
 from tandem.storage import open_store
@@ -78,13 +79,7 @@ class Spark:
 
     @classmethod
     def quick(cls, session: SparkSession) -> Self:
-        """Compiles no code, which takes longer than all that is read here. What is skipped by,
-        and how, is as it is by default."""
-        quick = session.newSession()
-        quick.conf.set("spark.sql.codegen.wholeStage", "false")
-        quick.conf.set("spark.sql.codegen.factoryMode", "NO_CODEGEN")
-        quick.conf.set("spark.sql.adaptive.enabled", "false")
-        return cls(quick)
+        return cls(interpreting(session))
 
     def _source(self, root: Path) -> DataFrame:
         return self.session.read.format("delta").load(str(root))

@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 from support import quick_lake
 from support.quick_lake import QuickLake
 from support.rewritten import two_segments, wide_segment
+from support.some import chosen
 from support.tables import Lakes
 
 
@@ -20,8 +21,10 @@ def templates(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def lakes(delta_spark: SparkSession, tmp_path: Path, templates: Path) -> Lakes:
-    return Lakes(delta_spark, tmp_path, templates)
+def lakes(
+    delta_spark: SparkSession, tmp_path: Path, templates: Path, request: pytest.FixtureRequest
+) -> Lakes:
+    return Lakes(delta_spark, tmp_path, templates, spark_reads=chosen(request.node.nodeid))
 
 
 @pytest.fixture(scope="session")
