@@ -144,14 +144,14 @@ def once(folder: str, rival: str, rows: int, deletes: int) -> dict[str, float]:
     noting = Noting(store)
     watch = Watch(rivals_turn, noting)
 
-    def around(effect: Any, call: Callable[[], Any]) -> Any:
+    def interceptor(effect: Any, call: Callable[[], Any]) -> Any:
         if effect.point is Point.READ_RESULT:
             remove(f"id % {rows} < {each}")
         return watch(effect, call)
 
     lake.store = cast(Any, noting)
     with patch.object(os, "fsync", watch.sync):
-        status = lake.run(lake.compaction("Major"), around=around)
+        status = lake.run(lake.compaction("Major"), interceptor=interceptor)
     lake.store = store
     if status.phase is not Phase.SUCCEEDED or status.result is None:
         raise WrongResult(str(status))

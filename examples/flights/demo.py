@@ -81,7 +81,7 @@ def side(planned: Gate, others_planned: Gate, commit_after: Gate | None) -> Hook
     """The hook of one side: all sides read the table before anyone commits, and if
     `commit_after` is given this one reconciles only once the others have committed."""
 
-    def around(effect: Effect, call: Callable[[], Event]) -> Event:
+    def interceptor(effect: Effect, call: Callable[[], Event]) -> Event:
         if effect.point is Point.RECONCILE:
             others_planned.wait()
             if commit_after is not None:
@@ -91,7 +91,7 @@ def side(planned: Gate, others_planned: Gate, commit_after: Gate | None) -> Hook
             planned.arrive()
         return event
 
-    return around
+    return interceptor
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ def run_story(story: Story, resources: Sequence[AnyResource]) -> list[Outcome]:
     ports = Ports(jobs=LocalRunner())
 
     def one_side(wanted: list[AnyResource], hook: Hook, gates: list[Gate]) -> list[Outcome]:
-        options = engine.RunOptions(ports, drive=Drive(around=hook))
+        options = engine.RunOptions(ports, drive=Drive(interceptor=hook))
         try:
             return [
                 Outcome(outcome.resource, outcome.status)

@@ -176,7 +176,7 @@ def test_any_provenance_is_survived_by_an_operation_under_way(
         lake.log_raw({"txn": {"appId": "q", "version": 1}}, **info)
 
     update = lake.update("k = 1", isolation="Serializable", v="v + 15")
-    lake.do(update, around=just_before(Point.RECONCILE, write))
+    lake.do(update, interceptor=just_before(Point.RECONCILE, write))
     lake.do(lake.compaction("Major"))
     lake.assert_rows(plus(join(ROWS, more), k_is(1), 15))
 
@@ -190,7 +190,7 @@ def test_a_forged_rewrite_of_ours_that_loses_rows_is_taken_as_the_change_that_it
     def forge() -> None:
         lake.log_raw({"remove": gone}, operation="OPTIMIZE", engineInfo="tandem/0", tandem=forged)
 
-    lake.do(lake.compaction("Major"), around=just_before(Point.PUT_COMMIT, forge))
+    lake.do(lake.compaction("Major"), interceptor=just_before(Point.PUT_COMMIT, forge))
     left = lake.by_deltalake(5)
     assert len(left) == 30
     lake.assert_rows(left)

@@ -59,7 +59,7 @@ class Stage:
         self.bugs = 0
         self.secret = "hunter" + "2"
 
-    def around(self, effect: Effect, call: Callable[[], Event]) -> Event:
+    def interceptor(self, effect: Effect, call: Callable[[], Event]) -> Event:
         if self.bugs and effect.point is Point.PERSIST_PLAN:
             self.bugs -= 1
             raise ZeroDivisionError(self.secret)
@@ -96,7 +96,7 @@ def stage(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     space = Resources(cluster, cluster.namespace("attack"))
     jobs = HeldJobs()
     stage = Stage(space, jobs, tmp_path_factory.mktemp("attack"))
-    with operating(quick_settings(cluster, space.namespace), jobs, stage.around):
+    with operating(quick_settings(cluster, space.namespace), jobs, stage.interceptor):
         yield stage
 
 

@@ -33,5 +33,5 @@ def test_statement_does_without_a_map_that_claims_billions_of_rows(tmp_path: Pat
         _claim_billions(planted)
 
     update = lake.update("k = 1", v="v + 15")
-    lake.do(update, around=just_before(Point.RECONCILE, compact_and_plant))
+    lake.do(update, interceptor=just_before(Point.RECONCILE, compact_and_plant))
     lake.assert_rows(plus(loads(range(4)), k_is(1), 15))

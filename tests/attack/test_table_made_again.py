@@ -53,7 +53,7 @@ def test_attempt_that_was_going_on_in_the_old_table_is_left_alone(
         with pytest.raises(ProcessDied):
             lake.run(
                 operation,
-                around=StrikeOnce(point, Fault.DIE_BEFORE),
+                interceptor=StrikeOnce(point, Fault.DIE_BEFORE),
                 ports=lake.ports(hands=Hands()),
             )
 

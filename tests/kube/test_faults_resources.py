@@ -68,7 +68,7 @@ def running(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory
             ) -> Iterator[tuple[World, PointGates, GatedQuickJobs]]:  # fmt: skip
     world = World.make(cluster, tmp_path_factory.mktemp("world"))
     points, jobs = PointGates(), GatedQuickJobs()
-    with world.dev(jobs), world.operator(points.around):
+    with world.dev(jobs), world.operator(points.interceptor):
         yield world, points, jobs
 
 

@@ -240,13 +240,13 @@ def test_effects_are_counted_by_what_came_of_them() -> None:
     subject = Subject(KINDS[0], "n", "m", "t", operation="0123456789abcdef")
     answers: list[Event | Exception] = []
 
-    def around(effect: Effect, call: Any) -> Event:
+    def interceptor(effect: Effect, call: Any) -> Event:
         answer = answers.pop(0)
         if isinstance(answer, Exception):
             raise answer
         return answer
 
-    observed = Observed(stage.metrics, subject, around)
+    observed = Observed(stage.metrics, subject, interceptor)
 
     def happens(point: Point, answer: Event | Exception) -> None:
         answers.append(answer)

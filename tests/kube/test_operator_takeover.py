@@ -28,7 +28,7 @@ from tandem.locks.etcd.store import EtcdLocks, EtcdSettings
 from tandem.locks.model import WHOLE_TABLE, LockRequest, Mode
 from tandem.operations.machine.effects import Effect, Point
 from tandem.operations.machine.events import Event
-from tandem.operations.session.performer import plainly
+from tandem.operations.session.performer import passthrough
 
 if TYPE_CHECKING:
     from support.cluster import Cluster
@@ -98,8 +98,8 @@ def test_what_was_deleted_while_no_operator_ran_is_cleaned_up(stage: Stage) -> N
 
 
 def test_one_leads_and_the_other_follows(stage: Stage) -> None:
-    first = Operator(stage.settings("one"), stage.jobs, plainly).start()
-    second = Operator(stage.settings("two"), stage.jobs, plainly)
+    first = Operator(stage.settings("one"), stage.jobs, passthrough).start()
+    second = Operator(stage.settings("two"), stage.jobs, passthrough)
     second.launch()
     with stage.locks() as locks:
         await_that(lambda: len(locks.entries(election("tandem"))) == 2, lambda: "no second")
@@ -116,7 +116,7 @@ def test_one_leads_and_the_other_follows(stage: Stage) -> None:
 
 def test_who_waits_to_lead_can_be_stopped(stage: Stage) -> None:
     with operating(stage.settings("one"), stage.jobs):
-        second = Operator(stage.settings("two"), stage.jobs, plainly)
+        second = Operator(stage.settings("two"), stage.jobs, passthrough)
         second.launch()
         with stage.locks() as locks:
             await_that(lambda: len(locks.entries(election("tandem"))) == 2, lambda: "no second")
@@ -127,7 +127,7 @@ def test_who_waits_to_lead_can_be_stopped(stage: Stage) -> None:
 def test_who_leads_no_more_stops(stage: Stage) -> None:
     """Another process of the same name takes its place, as after a restart of its container
     that it did not notice."""
-    operator = Operator(stage.settings("one"), stage.jobs, plainly).start()
+    operator = Operator(stage.settings("one"), stage.jobs, passthrough).start()
     stage.space.await_reason("LakeTable", "t", "Adopted")
     with stage.locks() as locks, stage.jobs.held():
         stage.space.compaction("m", "t")
@@ -155,12 +155,12 @@ def test_who_leads_no_more_stops(stage: Stage) -> None:
 def test_deleted_when_it_is_about_to_commit_it_is_one_or_the_other(stage: Stage) -> None:
     """The commit is being put when the deletion comes: it stands, and nothing is left."""
 
-    def around(effect: Effect, call: Callable[[], Event]) -> Event:
+    def interceptor(effect: Effect, call: Callable[[], Event]) -> Event:
         if effect.point is Point.PUT_COMMIT:
             stage.space.delete(KIND, "m")
         return call()
 
-    with operating(stage.settings("one"), stage.jobs, around):
+    with operating(stage.settings("one"), stage.jobs, interceptor):
         stage.space.compaction("m", "t")
         stage.space.await_gone(KIND, "m")
     assert stage.lake.version == 5
@@ -168,13 +168,13 @@ def test_deleted_when_it_is_about_to_commit_it_is_one_or_the_other(stage: Stage)
 
 
 def test_deleted_before_it_enters_the_commit_nothing_is_committed(stage: Stage) -> None:
-    def around(effect: Effect, call: Callable[[], Event]) -> Event:
+    def interceptor(effect: Effect, call: Callable[[], Event]) -> Event:
         if effect.point is Point.READ_RESULT:
             stage.space.delete(KIND, "m")
             await_that(lambda: deleting(stage.space), lambda: "not being deleted")
         return call()
 
-    with operating(stage.settings("one"), stage.jobs, around):
+    with operating(stage.settings("one"), stage.jobs, interceptor):
         stage.space.compaction("m", "t")
         stage.space.await_gone(KIND, "m")
         version = stage.lake.version
@@ -193,7 +193,7 @@ def deleting(space: Resources) -> bool:
 def test_without_etcd_it_waits_and_says_so(stage: Stage, cluster: Cluster) -> None:
     """Whoever cannot reach etcd does not lead, writes nothing, and can be stopped."""
     nowhere = EtcdSettings(("127.0.0.1:1",), ttl_s=4, timeout_s=0.3)
-    operator = Operator(replace(stage.settings("one"), etcd=nowhere), stage.jobs, plainly)
+    operator = Operator(replace(stage.settings("one"), etcd=nowhere), stage.jobs, passthrough)
     operator.launch()
     stage.space.compaction("m", "t")
     operator.stop()

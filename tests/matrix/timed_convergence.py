@@ -123,7 +123,7 @@ class Rounds:
     beside: Beside
     at: list[float] = field(default_factory=list)
 
-    def around(self, effect: Effect, call: Callable[[], Event]) -> Event:
+    def interceptor(self, effect: Effect, call: Callable[[], Event]) -> Event:
         if effect.point is Point.READ_RESULT and effect.round == 0:
             self.beside.wait_for_another()
         reads = effect.point is Point.READ_TABLE and effect.attempt > 0
@@ -151,7 +151,7 @@ class Stage:
         with Beside(self.lake, self.engine, rest_s, all_files) as beside:
             rounds = Rounds(beside)
             begun = time.monotonic()
-            done = self.lake.run(statement, around=rounds.around)
+            done = self.lake.run(statement, interceptor=rounds.interceptor)
             seconds = time.monotonic() - begun
         longest = max(rounds.seconds)
         what = "all files" if all_files else "one file of eight"

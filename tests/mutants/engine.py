@@ -12,8 +12,8 @@ ENGINE = (
     Mutant(
         "zombie-goes-on",
         "exactly once: an attempt that was declared dead stops; I-22",
-        "operations/machine/step.py",
-        "if event.closed or event.abandoned >= state.attempt:",
+        "operations/machine/startup.py",
+        "if event.closed or event.abandoned >= attempt.number:",
         "if event.closed:",
         (Check.DRIVERS, Check.CRASHES, Check.ENGINE, Check.SIMULATOR),
         "a stale holder of a lease commits",
@@ -54,7 +54,7 @@ ENGINE = (
         "told-otherwise",
         "exactly once: all processes of an operation tell one ending; Z1",
         "operations/session/performer.py",
-        "if there is not None and not state.succeeded:",
+        "if there is not None and not state.log.succeeded:",
         "if there is None:",
         (Check.DRIVERS,),
     ),
@@ -62,8 +62,8 @@ ENGINE = (
         "dead-though-told",
         "exactly once: nobody goes on with an operation whose end was told; Z1",
         "operations/session/committer.py",
-        "if there.phase:\n            return EndedUnbegun()",
-        "if there.phase and state.own:\n            return EndedUnbegun()",
+        "if there.phase:\n            return EndedBeforeStart()",
+        "if there.phase and state.attempt.owned:\n            return EndedBeforeStart()",
         (Check.DRIVERS,),
     ),
     Mutant(
@@ -87,8 +87,8 @@ ENGINE = (
     Mutant(
         "outcome-guessed",
         "Z20: the outcome of a put that timed out is looked up",
-        "operations/machine/step.py",
-        "return do(state, Point.LOOK_UP_COMMIT, delay_ms=delay, unsure=state.unsure + 1)",
+        "operations/machine/committing.py",
+        "return do(replace(state, attempt=attempt), Point.LOOK_UP_COMMIT, delay_ms=delay)",
         'return fail(state, Reason.STORAGE_ERROR, "no answer", fresh=delay < 0)',
         _CRASH,
         "Iceberg: CommitStateUnknown",
@@ -171,10 +171,10 @@ ENGINE = (
     Mutant(
         "stale-plan",
         "I-28: locks that came late make the plan anew",
-        "operations/machine/step.py",
-        "    if state.waited:\n"
-        "        # Whoever held them may have changed what we planned on (I-28).\n"
-        "        return do(state, Point.READ_TABLE, waited=False)\n",
+        "operations/machine/execution.py",
+        "    if before.waited:\n"
+        "        # The holder before us may have changed what we planned on (I-28).\n"
+        "        return do(state, Point.READ_TABLE)\n",
         "",
         (Check.ENGINE, Check.SIMULATOR),
     ),

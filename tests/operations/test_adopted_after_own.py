@@ -54,7 +54,7 @@ def test_attempt_of_another_is_adopted_after_an_own_one_failed(
     operation = made(lake)
     seen: list[Point] = []
 
-    def around(effect: Effect, call: Callable[[], Event]) -> Event:
+    def interceptor(effect: Effect, call: Callable[[], Event]) -> Event:
         seen.append(effect.point)
         if effect.point is Point.PUT_COMMIT and seen.count(effect.point) == 1:
             for path in lake.path.glob(f"*-{effect.attempt}/*.parquet"):
@@ -62,10 +62,10 @@ def test_attempt_of_another_is_adopted_after_an_own_one_failed(
         if effect.point is Point.CHECK_EARLIER_OUTCOME and seen.count(effect.point) == 2:
             ports = lake.ports(processes=_ElsewhereProcesses(), hands=Hands())
             with pytest.raises(_Killed):
-                lake.run(operation, around=_dies_before_commit, ports=ports)
+                lake.run(operation, interceptor=_dies_before_commit, ports=ports)
         return call()
 
-    status = lake.run(operation, around=around)
+    status = lake.run(operation, interceptor=interceptor)
     assert status.phase is Phase.SUCCEEDED, status
     assert Point.ADOPT_ATTEMPT in seen
     lake.assert_rows(loads(range(4)))

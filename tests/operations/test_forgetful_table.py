@@ -62,7 +62,7 @@ def test_success_that_was_forgotten_is_neither_done_again_nor_deleted(tmp_path: 
     ingest = lake.ingest(batch(2))
     ports = lake.ports(processes=_ElsewhereProcesses(), hands=Hands())
     with pytest.raises(_Killed):
-        lake.run(ingest, around=_dies_after_commit, ports=ports)
+        lake.run(ingest, interceptor=_dies_after_commit, ports=ports)
     lake.foreign().alter.set_table_properties(NOW)
     lake.foreign().create_checkpoint()
     assert lake.log.snapshot().txns == {}, "or this test shows nothing"

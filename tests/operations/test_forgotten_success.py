@@ -17,7 +17,7 @@ from tandem.delta.log.names import commit_path
 from tandem.delta.protocol import FORGETFUL
 from tandem.operations.machine.effects import Effect, Point
 from tandem.operations.machine.events import Event
-from tandem.operations.session.performer import Around
+from tandem.operations.session.performer import Interceptor
 from tandem.spec.resources import Operation
 from tandem.spec.status import Phase
 
@@ -50,11 +50,11 @@ def _metadata_without_the_property(lake: QuickLake) -> dict[str, object]:
     }
 
 
-def _loses_answer(then: Callable[[], object]) -> Around:
+def _loses_answer(then: Callable[[], object]) -> Interceptor:
     """The commit is put, something happens, and the answer never comes."""
     done: list[Point] = []
 
-    def around(effect: Effect, call: Callable[[], Event]) -> Event:
+    def interceptor(effect: Effect, call: Callable[[], Event]) -> Event:
         if effect.point is not Point.PUT_COMMIT or done:
             return call()
         done.append(effect.point)
@@ -66,7 +66,7 @@ def _loses_answer(then: Callable[[], object]) -> Around:
 
         return strike(Fault.LOSE_ANSWER, effect, put)
 
-    return around
+    return interceptor
 
 
 @pytest.mark.parametrize("made", MADE)
@@ -116,7 +116,7 @@ def test_commit_that_nobody_can_find_again_is_neither_repeated_nor_cleaned(
         for version in range(lake.version):
             (lake.path / commit_path(version)).unlink()
 
-    status = lake.run(made(lake), around=_loses_answer(clean_log))
+    status = lake.run(made(lake), interceptor=_loses_answer(clean_log))
     assert status.phase is Phase.FAILED, status
     assert FORGETFUL in status.conditions[0].message
     lake.assert_rows(rows)
@@ -132,6 +132,6 @@ def test_files_that_are_live_are_never_those_of_a_failure(tmp_path: Path) -> Non
         for version in range(lake.version):
             (lake.path / commit_path(version)).unlink()
 
-    status = lake.run(lake.compaction(), around=_loses_answer(forget_all))
+    status = lake.run(lake.compaction(), interceptor=_loses_answer(forget_all))
     assert status.phase in (Phase.FAILED, Phase.SUPERSEDED), status
     lake.assert_rows(loads(range(4)))

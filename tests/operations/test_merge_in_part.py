@@ -34,8 +34,8 @@ def merged(lake: QuickLake, what: str, source: Rows = SOURCE, **clauses: Any) ->
         else:
             lake.foreign().delete("id = 2")
 
-    around = just_before(Point.RECONCILE, act)
-    return lake.do(lake.merge(source, **(clauses or CLAUSES)), around=around)
+    interceptor = just_before(Point.RECONCILE, act)
+    return lake.do(lake.merge(source, **(clauses or CLAUSES)), interceptor=interceptor)
 
 
 def executed_again(status: OperationStatus) -> list[bool]:

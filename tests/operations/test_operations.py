@@ -19,7 +19,7 @@ from tandem.locks.model import CommitLease, Granted, LockRequest, Mode, Waiting,
 from tandem.operations.attempt import paths, pins
 from tandem.operations.execute import Drive, open_session
 from tandem.operations.machine.effects import Point
-from tandem.operations.machine.events import Ask
+from tandem.operations.machine.events import StopRequest
 from tandem.operations.session.session import Session
 from tandem.spec.status import Phase
 from tandem.timeline.segments import segments
@@ -30,7 +30,7 @@ def test_interrupted_gives_up_and_the_next_run_does_it(point: Point) -> None:
     single = Single("update")
     session = single.session()
     single.until(session, point)
-    session.ask(Ask.INTERRUPT)
+    session.request_stop(StopRequest.INTERRUPT)
     ending = single.drive(session)
     assert ending.reason is Reason.INTERRUPTED
     assert single.files_left() == []
@@ -46,7 +46,7 @@ def test_interrupted_after_the_commit_reports_the_commit() -> None:
     single = Single("update")
     session = single.session()
     single.until(session, Point.FINISH_JOB)
-    session.ask(Ask.INTERRUPT)
+    session.request_stop(StopRequest.INTERRUPT)
     assert single.drive(session).reason is Reason.COMMITTED
 
 
@@ -99,8 +99,8 @@ def test_cancelled_by_deletion_leaves_nothing_even_after_a_restart(point: Point)
     single.world.locks.expire(single.table.location, single.operation_id)
     session = single.session()
     woken: list[bool] = []
-    session.on_ask = lambda: woken.append(True)
-    session.ask(Ask.CANCEL)
+    session.on_stop_request = lambda: woken.append(True)
+    session.request_stop(StopRequest.CANCEL)
     assert woken == [True]
     assert session.wait_ms() == 0
     assert single.drive(session).reason is Reason.CANCELLED
@@ -167,7 +167,7 @@ def test_suspended_and_resumed() -> None:
     single = Single("compaction")
     session = single.session()
     single.until(session, Point.POLL_JOB)
-    session.ask(Ask.SUSPEND)
+    session.request_stop(StopRequest.SUSPEND)
     assert single.drive(session).phase is Phase.SUSPENDED
     assert single.world.locks.entries(single.table.location) == ()
     resumed = single.run()
@@ -314,7 +314,7 @@ def test_C10_the_second_compaction_waits_and_plans_anew() -> None:
     single.world.locks.acquire(first)
     session = single.session()
     single.until(session, Point.AWAIT_LOCKS)
-    assert session.state.blockers[0][0] == "TableCompaction/nightly"
+    assert session.state.locks.blockers[0][0] == "TableCompaction/nightly"
     # The holder compacts everything before it lets go: a foreign one stands for it here.
     single.foreign("delete_by_rewrite")
     before = single.checker.version

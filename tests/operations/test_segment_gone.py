@@ -40,7 +40,7 @@ def test_what_others_rewrote_meanwhile_is_superseded(tmp_path: Path) -> None:
     lake = _made(tmp_path)
     rewrite = _purge(lake, *lake.names)
     status = lake.run(
-        rewrite, around=just_before(Point.START_JOB, lambda: _rewritten_by_others(lake))
+        rewrite, interceptor=just_before(Point.START_JOB, lambda: _rewritten_by_others(lake))
     )
     assert status.phase is Phase.SUPERSEDED, status
     assert "others rewrote" in status.conditions[0].message
@@ -54,7 +54,7 @@ def test_it_is_known_by_a_later_process_too(tmp_path: Path) -> None:
     with pytest.raises(ProcessDied):
         lake.run(
             rewrite,
-            around=StrikeOnce(Point.START_JOB, Fault.DIE_BEFORE),
+            interceptor=StrikeOnce(Point.START_JOB, Fault.DIE_BEFORE),
             ports=lake.ports(hands=Hands()),
         )
     _rewritten_by_others(lake)

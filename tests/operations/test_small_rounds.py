@@ -43,7 +43,7 @@ def test_the_copy_of_a_source_goes_with_its_merge(tmp_path: Path) -> None:
     merge = lake.merge(((1, 1, 7), (30, 0, 7)))
     lake.do(
         merge,
-        around=just_before(Point.PUT_COMMIT, look),
+        interceptor=just_before(Point.PUT_COMMIT, look),
         ports=lake.ports(jobs=QuickJobs(copies=True)),
     )
     assert len(seen) == 1
@@ -59,16 +59,16 @@ def test_rows_of_much_memory_are_left_to_the_job(
     """A file of some kilobytes may hold gigabytes of one text."""
     monkeypatch.setattr(arrow, "READ_BYTES", limit)
     lake = quick_lake.make(tmp_path, 2)
-    around = just_before(
+    interceptor = just_before(
         Point.RECONCILE, lambda: lake.foreign().update({"v": "v + 1"}, predicate="id < 20")
     )
     points: list[Point] = []
 
     def watched(effect: Any, call: Any) -> Any:
         points.append(effect.point)
-        return around(effect, call)
+        return interceptor(effect, call)
 
-    status = lake.run(lake.update("k = 1", v="v + 15"), around=watched)
+    status = lake.run(lake.update("k = 1", v="v + 15"), interceptor=watched)
     assert status.phase is Phase.SUCCEEDED
     assert points.count(Point.REQUEST_ROUND) == (1 if limit == 1 else 0)
     expected = plus(plus(loads(range(2)), lambda _row: True, 1), lambda row: row[1] == 1, 15)
@@ -87,10 +87,10 @@ def test_what_arrow_cannot_do_is_left_to_the_job(
     monkeypatch.setattr(arrow._Files, "write", fails)
     assert issubclass(pa.ArrowCapacityError, pa.ArrowException)
     lake = quick_lake.make(tmp_path, 2)
-    around = just_before(
+    interceptor = just_before(
         Point.RECONCILE, lambda: lake.foreign().update({"v": "v + 1"}, predicate="id < 20")
     )
     ports = lake.ports(small_rounds=ArrowRounds)
-    lake.do(lake.update("k = 1", v="v + 15"), around=around, ports=ports)
+    lake.do(lake.update("k = 1", v="v + 15"), interceptor=interceptor, ports=ports)
     expected = plus(plus(loads(range(2)), lambda _row: True, 1), lambda row: row[1] == 1, 15)
     lake.assert_rows_so_far(expected)

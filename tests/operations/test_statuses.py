@@ -8,7 +8,7 @@ import pytest
 
 from tandem.errors import Reason
 from tandem.operations.machine.events import Ending
-from tandem.operations.machine.state import OperationState
+from tandem.operations.machine.state import LockState, OperationState, OutcomeState
 from tandem.operations.report.status import conditions, spoken, status_of
 from tandem.spec.status import ENDED, OperationStatus, Phase
 
@@ -37,7 +37,7 @@ def in_phase(phase: Phase) -> OperationStatus:
     ended = None
     if phase in ENDED or phase is Phase.SUSPENDED:
         ended = Ending(phase, Reason.COMMITTED, "as the test wants it")
-    return status(OperationState(phase=phase, ended=ended))
+    return status(OperationState(outcome=OutcomeState(ended=ended), phase=phase))
 
 
 EXPECTED = {
@@ -93,13 +93,16 @@ def test_conditions_are_as_kubernetes_wants_them(phase: Phase) -> None:
 
 def test_a_status_says_for_whom_it_waits_and_how_long() -> None:
     blockers = (("TableCompaction/nightly", "segment 0.1"), ("TableUpdate/fix", "segment 3"))
-    waiting = OperationState(blockers=blockers[:1], waiting_since_ms=50_000)
-    [first, *_] = status(waiting).conditions
+
+    def waiting_for(*blockers: tuple[str, str]) -> OperationState:
+        return OperationState(locks=LockState(blockers=blockers, waiting_since_ms=50_000))
+
+    [first, *_] = status(waiting_for(blockers[0])).conditions
     assert first.reason == Reason.WAITING_FOR_LOCK
     assert first.message == "waits for TableCompaction/nightly on segment 0.1, 40 s"
-    [first, *_] = status(waiting.at(blockers=blockers), now_ms=230_000).conditions
+    [first, *_] = status(waiting_for(*blockers), now_ms=230_000).conditions
     assert first.message == "waits for TableCompaction/nightly on segment 0.1 and 1 more, 3 min"
-    [first, *_] = status(waiting.at(blockers=())).conditions
+    [first, *_] = status(waiting_for()).conditions
     assert first.message == "waits for its turn, 40 s"
 
 

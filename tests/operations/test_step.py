@@ -56,7 +56,7 @@ def test_the_straight_way() -> None:
         Point.PUT_COMMIT,
         *AFTER_SUCCESS,
     ]
-    assert state.ended == Ending(
+    assert state.outcome.ended == Ending(
         Phase.SUCCEEDED, Reason.COMMITTED, "committed as version 4", 1, RESULT, PLAN
     )
 
@@ -100,8 +100,8 @@ def test_an_abandoned_attempt_publishes_nothing(stop: TableRead) -> None:
     todo = [Point.STOP_JOB, Point.CLEAN_ATTEMPT, Point.RELEASE_LOCKS]
     assert points(effects)[-1] is todo[0]
     state, effects = play([*PUTTING, CommitLost(), stop, *(Done(point) for point in todo)])
-    assert state.ended is not None
-    assert state.ended.reason is Reason.ABANDONED
+    assert state.outcome.ended is not None
+    assert state.outcome.ended.reason is Reason.ABANDONED
     assert Point.RECORD_RESULT not in points(effects)
 
 
@@ -113,7 +113,7 @@ def test_a_success_that_shows_is_reported_instead_of_put_again() -> None:
 def test_a_recorded_result_is_reported() -> None:
     recorded = Ending(Phase.FAILED, Reason.CONFLICT, "lost", 2)
     state, effects = play([Started(), TableRead(3), EarlierFound(recorded=recorded)])
-    assert state.ended == recorded
+    assert state.outcome.ended == recorded
     assert points(effects) == [Point.READ_TABLE, Point.CHECK_EARLIER_OUTCOME]
 
 
@@ -179,15 +179,15 @@ def test_a_job_that_was_taken_over_and_fails_counts_as_one_more() -> None:
         JobLost(Reason.JOB_FAILED, "out of memory"),
     ]
     state, _ = play(events, Limits(backoff_limit=1))
-    assert state.closing is not None
-    assert not state.closing.again
-    assert "attempt 2 of 2" in state.closing.ending.message
+    assert state.outcome.closing is not None
+    assert not state.outcome.closing.again
+    assert "attempt 2 of 2" in state.outcome.closing.ending.message
 
 
 def test_what_failed_an_attempt_is_not_told_of_the_next_one() -> None:
     lost = JobLost(Reason.JOB_FAILED, "out of memory")
     state, effects = play([*RUNNING, lost], Limits(backoff_limit=1))
-    while state.closing is not None:
+    while state.outcome.closing is not None:
         state, next_effects = step(state, Done(effects[-1].point))
         effects = list(next_effects)
     assert points(effects) == [Point.READ_TABLE]
@@ -219,8 +219,8 @@ def test_an_attempt_without_a_plan_cannot_have_failed(begun: bool) -> None:
     """Whoever claimed it was suspended or restarted before it did anything: it does not count
     towards the backoff limit."""
     state, _ = play([Started(), TableRead(3), EarlierFound(attempt=1, begun=begun)])
-    assert state.closing is not None
-    assert state.closing.counted is begun
+    assert state.outcome.closing is not None
+    assert state.outcome.closing.counted is begun
 
 
 def test_adoption_refused_means_another_attempt() -> None:
@@ -231,22 +231,22 @@ def test_adoption_refused_means_another_attempt() -> None:
         AdoptionRefused("the row map is damaged"),
     ]
     state, _ = play(events)
-    assert state.closing is not None
-    assert state.closing.again
+    assert state.outcome.closing is not None
+    assert state.outcome.closing.again
 
 
 def test_a_live_process_is_left_alone() -> None:
     state, effects = play([Started(), TableRead(3), EarlierFound(attempt=1, alive="process 7")])
-    assert state.ended is not None
-    assert state.ended.reason is Reason.ALREADY_RUNNING
-    assert "process 7" in state.ended.message
+    assert state.outcome.ended is not None
+    assert state.outcome.ended.reason is Reason.ALREADY_RUNNING
+    assert "process 7" in state.outcome.ended.message
     assert points(effects) == [Point.READ_TABLE, Point.CHECK_EARLIER_OUTCOME]
 
 
 def test_a_lost_claim_is_a_live_process_too() -> None:
     state, _ = play([*BEGIN, ClaimLost()])
-    assert state.ended is not None
-    assert state.ended.reason is Reason.ALREADY_RUNNING
+    assert state.outcome.ended is not None
+    assert state.outcome.ended.reason is Reason.ALREADY_RUNNING
 
 
 def test_I28_a_plan_that_waited_for_locks_is_made_anew() -> None:
@@ -256,14 +256,14 @@ def test_I28_a_plan_that_waited_for_locks_is_made_anew() -> None:
         LocksWaiting((("TableCompaction/nightly", "segment 0.1"),), now_ms=7),
     ]
     state, effects = play(waiting)
-    assert state.waiting_since_ms == 7
-    still = LocksWaiting(state.blockers, now_ms=99)
-    assert play([*waiting, Done(Point.AWAIT_LOCKS), still])[0].waiting_since_ms == 7
-    assert state.blockers == (("TableCompaction/nightly", "segment 0.1"),)
+    assert state.locks.waiting_since_ms == 7
+    still = LocksWaiting(state.locks.blockers, now_ms=99)
+    assert play([*waiting, Done(Point.AWAIT_LOCKS), still])[0].locks.waiting_since_ms == 7
+    assert state.locks.blockers == (("TableCompaction/nightly", "segment 0.1"),)
     assert points(effects)[-1] is Point.AWAIT_LOCKS
     granted: list[Event] = [*waiting, Done(Point.AWAIT_LOCKS), LocksGranted(2), TableRead(5)]
     state, effects = play(granted)
-    assert state.waiting_since_ms == 0
+    assert state.locks.waiting_since_ms == 0
     assert points(effects)[-2:] == [Point.READ_TABLE, Point.PLAN]
     _, effects = play([*granted, PlanMade(PLAN), LocksGranted(2)])
     assert points(effects)[-1] is Point.PERSIST_PLAN
@@ -272,15 +272,15 @@ def test_I28_a_plan_that_waited_for_locks_is_made_anew() -> None:
 def test_I25_a_revoked_holder_publishes_nothing_and_queues_again() -> None:
     state, effects = play([*PUTTING[:-1], CommitRefused(revoked=True)])
     assert Point.PUT_COMMIT not in points(effects)
-    assert state.closing is not None
-    assert state.closing.again
-    assert not state.closing.counted
+    assert state.outcome.closing is not None
+    assert state.outcome.closing.again
+    assert not state.outcome.closing.counted
 
 
 def test_dry_run_stops_at_the_plan_and_records_nothing() -> None:
     state, effects = play(BEGIN, Limits(dry_run=True))
-    assert state.ended is not None
-    assert state.ended.plan == PLAN
+    assert state.outcome.ended is not None
+    assert state.outcome.ended.plan == PLAN
     assert points(effects)[-1] is Point.PLAN
 
 

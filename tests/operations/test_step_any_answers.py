@@ -12,8 +12,6 @@ from tandem.operations.machine.events import (
     AbandonedBefore,
     AbandonRefused,
     AdoptionRefused,
-    Ask,
-    Asked,
     AttemptAdopted,
     ClaimLost,
     CommitFound,
@@ -25,7 +23,7 @@ from tandem.operations.machine.events import (
     Done,
     EarlierFound,
     EffectFailed,
-    EndedUnbegun,
+    EndedBeforeStart,
     Ending,
     Event,
     JobLost,
@@ -36,6 +34,7 @@ from tandem.operations.machine.events import (
     RecordedBefore,
     RoundDone,
     Started,
+    StopRequest,
     TableRead,
     Verdict,
 )
@@ -82,9 +81,9 @@ _RANDOM_EVENTS = st.one_of(
             CommitUnknown(),
             AbandonRefused(1),
             AbandonedBefore(),
-            EndedUnbegun(),
+            EndedBeforeStart(),
             RecordedBefore(Ending(Phase.FAILED, Reason.CONFLICT, "told", 1)),
-            *(Asked(ask) for ask in Ask),
+            *StopRequest,
         ]
     ),
 )
@@ -102,7 +101,7 @@ _ANSWERS = {
     Point.ENTER_COMMIT: (CommitRefused, Done),
     Point.PUT_COMMIT: (CommitPut, CommitLost, CommitUnknown),
     Point.LOOK_UP_COMMIT: (CommitPut, CommitLost),
-    Point.ABANDON_ATTEMPT: (AbandonRefused, AbandonedBefore, EndedUnbegun, Done),
+    Point.ABANDON_ATTEMPT: (AbandonRefused, AbandonedBefore, EndedBeforeStart, Done),
     Point.RECORD_RESULT: (AbandonedBefore, RecordedBefore, Done),
 }
 """Which events a point may answer with; others answer `Done`."""
@@ -116,7 +115,7 @@ def test_no_answers_lead_to_a_put_that_a_stop_forbids(events: list[Event], rng: 
     read = TableRead(-1)
     abandoned: set[int] = set()
     for event in events:
-        if state.ended is not None:
+        if state.outcome.ended is not None:
             return
         assert len(effects) == 1, "something is always under way, and one thing at a time"
         effect = effects[0]
@@ -130,7 +129,7 @@ def test_no_answers_lead_to_a_put_that_a_stop_forbids(events: list[Event], rng: 
                 effect.attempt <= read.abandoned or read.closed or effect.attempt in abandoned
             ) or effect.attempt == 0
         allowed = _ANSWERS.get(effect.point, (Done,))
-        if not isinstance(event, (*allowed, Asked)):
+        if not isinstance(event, (*allowed, StopRequest)):
             event = Done(effect.point) if Done in allowed else None  # type: ignore[assignment]
             if event is None:
                 continue

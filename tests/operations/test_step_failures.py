@@ -10,8 +10,6 @@ from support.machine import BEGIN, PUTTING, RUNNING, play, points
 from tandem.errors import Reason
 from tandem.operations.machine.effects import Effect, Point
 from tandem.operations.machine.events import (
-    Ask,
-    Asked,
     CommitLost,
     CommitRefused,
     CommitUnknown,
@@ -25,6 +23,7 @@ from tandem.operations.machine.events import (
     LocksGranted,
     LocksWaiting,
     Started,
+    StopRequest,
     TableRead,
 )
 from tandem.operations.machine.state import Limits
@@ -34,13 +33,13 @@ from tandem.spec.status import Phase
 
 
 def test_Z20_an_unsure_put_is_looked_up_before_anything_else() -> None:
-    events: list[Event] = [*PUTTING, CommitUnknown(), Asked(Ask.INTERRUPT)]
+    events: list[Event] = [*PUTTING, CommitUnknown(), StopRequest.INTERRUPT]
     _, effects = play(events)
     assert points(effects)[-2:] == [Point.LOOK_UP_COMMIT, Point.LOOK_UP_COMMIT]
     state, effects = play([*events, CommitLost(), TableRead(5)])
     assert points(effects)[-2:] == [Point.READ_TABLE, Point.STOP_JOB]
-    assert state.closing is not None
-    assert state.closing.ending.reason is Reason.INTERRUPTED
+    assert state.outcome.closing is not None
+    assert state.outcome.closing.ending.reason is Reason.INTERRUPTED
 
 
 def test_Z20_an_outcome_that_stays_unknown_deletes_nothing() -> None:
@@ -48,9 +47,9 @@ def test_Z20_an_outcome_that_stays_unknown_deletes_nothing() -> None:
     failed = EffectFailed(look_up, Reason.STORAGE_ERROR, "no answer", retryable=True)
     tries = Limits().effect_retries + 1
     state, effects = play([*PUTTING, CommitUnknown(), *[failed] * tries])
-    assert state.closing is not None
+    assert state.outcome.closing is not None
     assert points(effects)[-1] is Point.STOP_JOB
-    left = {*points(effects[len(PUTTING) :]), *state.closing.todo}
+    left = {*points(effects[len(PUTTING) :]), *state.outcome.closing.todo}
     assert not left & {Point.ABANDON_ATTEMPT, Point.CLEAN_ATTEMPT, Point.RECORD_RESULT}
 
 
@@ -70,21 +69,21 @@ def test_a_lost_lease_stops_the_work_before_its_commit() -> None:
 def test_a_failed_job_is_tried_again_up_to_the_backoff_limit() -> None:
     lost = JobLost(Reason.JOB_FAILED, "out of memory")
     state, _ = play([*RUNNING, lost], Limits(backoff_limit=1))
-    assert state.closing is not None
-    assert state.closing.again
+    assert state.outcome.closing is not None
+    assert state.outcome.closing.again
     state, _ = play([*RUNNING, lost], Limits(backoff_limit=0))
-    assert state.closing is not None
-    assert not state.closing.again
-    assert state.closing.closes
-    assert Point.RECORD_RESULT in state.closing.todo
+    assert state.outcome.closing is not None
+    assert not state.outcome.closing.again
+    assert state.outcome.closing.closes
+    assert Point.RECORD_RESULT in state.outcome.closing.todo
 
 
 def test_a_statement_that_fails_is_not_tried_again() -> None:
     lost = JobLost(Reason.STATEMENT_FAILED, "division by zero", transient=False)
     state, _ = play([*RUNNING, lost])
-    assert state.closing is not None
-    assert not state.closing.again
-    assert state.closing.ending.reason is Reason.STATEMENT_FAILED
+    assert state.outcome.closing is not None
+    assert not state.outcome.closing.again
+    assert state.outcome.closing.ending.reason is Reason.STATEMENT_FAILED
 
 
 def test_a_store_that_does_not_answer_is_asked_again_with_growing_delays() -> None:
@@ -104,17 +103,18 @@ def test_a_version_whose_files_are_gone_is_read_again_and_fails_if_it_is_still_t
     _, effects = play([Started(), *once])
     assert effects[-1] == Effect(Point.READ_TABLE)
     state, _ = play([Started(), *once, *once])
-    assert state.unbegun == Ending(Phase.FAILED, Reason.DATA_FILE_MISSING, GONE.message)
+    ended = state.outcome.ended_before_start
+    assert ended == Ending(Phase.FAILED, Reason.DATA_FILE_MISSING, GONE.message)
 
 
 def test_a_table_that_grows_does_not_hide_for_ever_that_a_file_is_gone() -> None:
     versions = range(Limits().effect_retries + 1)
     events = [e for version in versions for e in (TableRead(version), EarlierFound(), GONE)]
     state, _ = play([Started(), *events[:-1]])
-    assert state.unbegun is None
+    assert state.outcome.ended_before_start is None
     state, _ = step(state, GONE)
-    assert state.unbegun is not None
-    assert state.unbegun.reason is Reason.DATA_FILE_MISSING
+    assert state.outcome.ended_before_start is not None
+    assert state.outcome.ended_before_start.reason is Reason.DATA_FILE_MISSING
 
 
 LOCKING = [
@@ -145,9 +145,9 @@ def test_without_its_lock_store_it_waits_and_loses_nothing(
     assert status.conditions[0].reason == Reason.LOCKS_UNAVAILABLE
     assert "etcd is away" in status.conditions[0].message
     # It listens to requests, and goes on as if nothing had been.
-    stopped, [stop] = step(state, Asked(Ask.CANCEL))
+    stopped, [stop] = step(state, StopRequest.CANCEL)
     assert stop.delay_ms == 0
-    assert stopped.closing is not None
+    assert stopped.outcome.closing is not None
     answer: dict[Point, Event] = {
         Point.ACQUIRE_LOCKS: LocksGranted(1),
         Point.POLL_JOB: JobRunning(),

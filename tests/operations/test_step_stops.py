@@ -10,8 +10,6 @@ from tandem.operations.machine.effects import Effect, Point
 from tandem.operations.machine.events import (
     AbandonedBefore,
     AbandonRefused,
-    Ask,
-    Asked,
     CommitPut,
     Done,
     EarlierFound,
@@ -19,6 +17,7 @@ from tandem.operations.machine.events import (
     Event,
     JobLost,
     Started,
+    StopRequest,
     TableRead,
 )
 from tandem.operations.machine.state import Limits
@@ -29,31 +28,36 @@ from tandem.spec.status import Phase
 @pytest.mark.parametrize(
     ("ask", "phase", "reason", "closes"),
     [
-        (Ask.INTERRUPT, Phase.FAILED, Reason.INTERRUPTED, False),
-        (Ask.CANCEL, Phase.FAILED, Reason.CANCELLED, False),
-        (Ask.SUSPEND, Phase.SUSPENDED, Reason.SUSPENDED, False),
-        (Ask.DEADLINE, Phase.FAILED, Reason.DEADLINE_EXCEEDED, True),
+        (StopRequest.INTERRUPT, Phase.FAILED, Reason.INTERRUPTED, False),
+        (StopRequest.CANCEL, Phase.FAILED, Reason.CANCELLED, False),
+        (StopRequest.SUSPEND, Phase.SUSPENDED, Reason.SUSPENDED, False),
+        (StopRequest.DEADLINE, Phase.FAILED, Reason.DEADLINE_EXCEEDED, True),
     ],
 )
-def test_asked_to_stop(ask: Ask, phase: Phase, reason: Reason, closes: bool) -> None:
-    state, effects = play([*RUNNING, Asked(ask)])
+def test_asked_to_stop(ask: StopRequest, phase: Phase, reason: Reason, closes: bool) -> None:
+    state, effects = play([*RUNNING, ask])
     assert points(effects)[-1] is Point.STOP_JOB
-    assert state.closing is not None
-    assert (state.closing.ending.phase, state.closing.ending.reason) == (phase, reason)
+    assert state.outcome.closing is not None
+    ending = state.outcome.closing.ending
+    assert (ending.phase, ending.reason) == (phase, reason)
     # Only what is final forbids a later run to go on.
-    assert state.closing.closes is closes
-    assert (Point.RECORD_RESULT in state.closing.todo) is closes
-    assert state.closing.counted is (ask is Ask.DEADLINE)
+    assert state.outcome.closing.closes is closes
+    assert (Point.RECORD_RESULT in state.outcome.closing.todo) is closes
+    assert state.outcome.closing.counted is (ask is StopRequest.DEADLINE)
 
 
-def recorded_for(ask: Ask) -> list[Event]:
+def recorded_for(ask: StopRequest) -> list[Event]:
     """What it still does before it tells that it has stopped. A deadline is for good."""
-    return [Done(Point.CLAIM_ATTEMPT), Done(Point.RECORD_RESULT)] if ask is Ask.DEADLINE else []
+    return (
+        [Done(Point.CLAIM_ATTEMPT), Done(Point.RECORD_RESULT)]
+        if ask is StopRequest.DEADLINE
+        else []
+    )
 
 
-@pytest.mark.parametrize("ask", [Ask.CANCEL, Ask.SUSPEND, Ask.DEADLINE])
-def test_asked_to_stop_before_it_is_known_whether_it_committed(ask: Ask) -> None:
-    begin: list[Event] = [Started(), Asked(ask), TableRead(3, succeeded=1), EarlierFound(attempt=1)]
+@pytest.mark.parametrize("ask", [StopRequest.CANCEL, StopRequest.SUSPEND, StopRequest.DEADLINE])
+def test_asked_to_stop_before_it_is_known_whether_it_committed(ask: StopRequest) -> None:
+    begin: list[Event] = [Started(), ask, TableRead(3, succeeded=1), EarlierFound(attempt=1)]
     _, effects = play(begin)
     assert points(effects) == [
         Point.READ_TABLE,
@@ -61,35 +65,33 @@ def test_asked_to_stop_before_it_is_known_whether_it_committed(ask: Ask) -> None
         Point.CHECK_EARLIER_OUTCOME,
         Point.FIND_COMMIT,
     ]
-    state, effects = play([Started(), Asked(ask), TableRead(3), EarlierFound(), *recorded_for(ask)])
-    assert state.ended is not None
-    assert state.ended.result is None
+    state, effects = play([Started(), ask, TableRead(3), EarlierFound(), *recorded_for(ask)])
+    assert state.outcome.ended is not None
+    assert state.outcome.ended.result is None
     assert Point.PLAN not in points(effects)
 
 
-@pytest.mark.parametrize("ask", [Ask.CANCEL, Ask.SUSPEND, Ask.DEADLINE])
-def test_asked_to_stop_what_an_earlier_run_left(ask: Ask) -> None:
-    state, effects = play(
-        [Started(), TableRead(3), Asked(ask), EarlierFound(attempt=2, complete=True)]
-    )
+@pytest.mark.parametrize("ask", [StopRequest.CANCEL, StopRequest.SUSPEND, StopRequest.DEADLINE])
+def test_asked_to_stop_what_an_earlier_run_left(ask: StopRequest) -> None:
+    state, effects = play([Started(), TableRead(3), ask, EarlierFound(attempt=2, complete=True)])
     assert effects[-1] == Effect(Point.STOP_JOB, attempt=2)
-    assert state.closing is not None
-    assert Point.ABANDON_ATTEMPT in state.closing.todo
+    assert state.outcome.closing is not None
+    assert Point.ABANDON_ATTEMPT in state.outcome.closing.todo
 
 
 def test_interrupted_before_it_began_ends_at_once() -> None:
-    state, _ = play([Started(), Asked(Ask.INTERRUPT)])
-    assert state.ended is not None
-    assert state.ended.reason is Reason.INTERRUPTED
+    state, _ = play([Started(), StopRequest.INTERRUPT])
+    assert state.outcome.ended is not None
+    assert state.outcome.ended.reason is Reason.INTERRUPTED
 
 
-@pytest.mark.parametrize("ask", list(Ask))
-def test_asked_to_stop_between_two_attempts(ask: Ask) -> None:
+@pytest.mark.parametrize("ask", list(StopRequest))
+def test_asked_to_stop_between_two_attempts(ask: StopRequest) -> None:
     """The request comes while a failed attempt is cleaned up: there is no other attempt."""
     events: list[Event] = [
         *RUNNING,
         JobLost(Reason.JOB_FAILED, "out of memory"),
-        Asked(ask),
+        ask,
         Done(Point.STOP_JOB),
         Done(Point.ABANDON_ATTEMPT),
         Done(Point.CLEAN_ATTEMPT),
@@ -99,8 +101,8 @@ def test_asked_to_stop_between_two_attempts(ask: Ask) -> None:
         *recorded_for(ask),
     ]
     state, effects = play(events)
-    assert state.ended is not None
-    assert state.ended.reason is not Reason.JOB_FAILED
+    assert state.outcome.ended is not None
+    assert state.outcome.ended.reason is not Reason.JOB_FAILED
     # Without the delay of another attempt.
     assert effects[-2 - len(recorded_for(ask))] == Effect(Point.READ_TABLE)
     assert Point.PLAN not in points(effects[len(RUNNING) :])
@@ -108,7 +110,7 @@ def test_asked_to_stop_between_two_attempts(ask: Ask) -> None:
 
 def test_too_late_to_stop_once_committed() -> None:
     before, _ = play([*PUTTING, CommitPut(RESULT)])
-    after, effects = play([*PUTTING, CommitPut(RESULT), Asked(Ask.INTERRUPT)])
+    after, effects = play([*PUTTING, CommitPut(RESULT), StopRequest.INTERRUPT])
     assert after == before
     assert effects[-1] == effects[-2]
 
@@ -117,8 +119,8 @@ def test_suspended_does_not_start() -> None:
     events: list[Event] = [Started(), TableRead(3), EarlierFound()]
     state, effects = play(events, Limits(suspended=True))
     assert points(effects) == [Point.READ_TABLE, Point.CHECK_EARLIER_OUTCOME]
-    assert state.ended is not None
-    assert state.ended.phase is Phase.SUSPENDED
+    assert state.outcome.ended is not None
+    assert state.outcome.ended.phase is Phase.SUSPENDED
 
 
 def test_suspended_stops_what_an_earlier_run_left_at_work() -> None:
@@ -128,17 +130,18 @@ def test_suspended_stops_what_an_earlier_run_left_at_work() -> None:
     todo = [Point.STOP_JOB, Point.ABANDON_ATTEMPT, Point.CLEAN_ATTEMPT, Point.RELEASE_LOCKS]
     state, effects = play([*events, *(Done(point) for point in todo)], Limits(suspended=True))
     assert points(effects)[-4:] == todo
-    assert state.ended is not None
-    assert state.ended.phase is Phase.SUSPENDED
+    assert state.outcome.ended is not None
+    assert state.outcome.ended.phase is Phase.SUSPENDED
 
 
 def test_an_abandonment_that_meets_a_success_reports_it() -> None:
-    _, effects = play([*RUNNING, Asked(Ask.INTERRUPT), Done(Point.STOP_JOB), AbandonRefused(1)])
+    _, effects = play([*RUNNING, StopRequest.INTERRUPT, Done(Point.STOP_JOB), AbandonRefused(1)])
     assert points(effects)[-1] is Point.FIND_COMMIT
 
 
 @pytest.mark.parametrize(
-    "stopped", [JobLost(Reason.JOB_FAILED, "x"), Asked(Ask.DEADLINE), Asked(Ask.CANCEL)]
+    "stopped",
+    [JobLost(Reason.JOB_FAILED, "x"), StopRequest.DEADLINE, StopRequest.CANCEL],
 )
 @pytest.mark.parametrize("backoff_limit", [0, 3])
 def test_Z1_whose_attempt_another_has_ended_says_nothing_and_does_nothing_more(
@@ -150,31 +153,35 @@ def test_Z1_whose_attempt_another_has_ended_says_nothing_and_does_nothing_more(
     limits = Limits(backoff_limit=backoff_limit)
     state, effects = play([*events, *(Done(point) for point in todo)], limits)
     assert points(effects)[-2:] == todo
-    assert state.ended is not None
-    assert state.ended.elsewhere
+    assert state.outcome.ended is not None
+    assert state.outcome.ended.elsewhere
 
 
 def test_an_attempt_that_could_not_be_abandoned_keeps_its_files() -> None:
     abandon = Effect(Point.ABANDON_ATTEMPT, attempt=1)
     failed = EffectFailed(abandon, Reason.ACCESS_DENIED, "read-only")
-    state, effects = play([*RUNNING, Asked(Ask.INTERRUPT), Done(Point.STOP_JOB), failed])
+    state, effects = play([*RUNNING, StopRequest.INTERRUPT, Done(Point.STOP_JOB), failed])
     assert Point.CLEAN_ATTEMPT not in points(effects)
-    assert state.closing is not None
-    assert Point.CLEAN_ATTEMPT not in state.closing.todo
+    assert state.outcome.closing is not None
+    assert Point.CLEAN_ATTEMPT not in state.outcome.closing.todo
 
 
 def test_what_a_zombie_wrote_after_others_had_cleaned_goes_with_it() -> None:
     later = TableRead(version=9, succeeded=2, abandoned=1)
-    interrupted: list[Event] = [Asked(Ask.INTERRUPT), Done(Point.STOP_JOB), AbandonRefused(2)]
+    interrupted: list[Event] = [
+        StopRequest.INTERRUPT,
+        Done(Point.STOP_JOB),
+        AbandonRefused(2),
+    ]
     state, effects = play([*RUNNING, *interrupted, later])
     assert points(effects)[-2:] == [Point.READ_TABLE, Point.STOP_JOB]
-    assert state.closing is not None
-    assert state.closing.todo[:1] == (Point.CLEAN_ATTEMPT,)
-    assert state.attempt == 1
+    assert state.outcome.closing is not None
+    assert state.outcome.closing.todo[:1] == (Point.CLEAN_ATTEMPT,)
+    assert state.attempt.number == 1
 
 
 def test_on_its_way_out_it_does_not_wait_for_its_lock_store() -> None:
-    closing, effects = play([*RUNNING, Asked(Ask.INTERRUPT), Done(Point.STOP_JOB)])
+    closing, effects = play([*RUNNING, StopRequest.INTERRUPT, Done(Point.STOP_JOB)])
     release = [*(Done(p) for p in (Point.ABANDON_ATTEMPT, Point.CLEAN_ATTEMPT))]
     for event in release:
         closing, effects_now = step(closing, event)
@@ -183,5 +190,5 @@ def test_on_its_way_out_it_does_not_wait_for_its_lock_store() -> None:
     failed = EffectFailed(effects[-1], Reason.LOCKS_UNAVAILABLE, "x", retryable=True, patient=True)
     for _ in range(Limits().effect_retries + 1):
         closing, _ = step(closing, failed)
-    assert closing.ended is not None
-    assert closing.ended.reason is Reason.INTERRUPTED
+    assert closing.outcome.ended is not None
+    assert closing.outcome.ended.reason is Reason.INTERRUPTED

@@ -20,7 +20,7 @@ from tandem.spec.status import OperationStatus, Phase
 def running(single: Single) -> Session:
     """A session that waits for its job, which has not begun to work."""
     session = single.session()
-    while session.state.waiting is None or session.state.waiting.point is not Point.POLL_JOB:
+    while (effect := session.state.pending.effect) is None or effect.point is not Point.POLL_JOB:
         assert session.advance()
     return session
 
@@ -140,7 +140,7 @@ def test_a_job_that_failed_says_why_and_whether_it_may_be_tried_again(
     with monkeypatch.context() as patch:
         patch.setattr(single.world.jobs, "status", lambda _name: lost)
         session.advance()
-    closing = session.state.closing
+    closing = session.state.outcome.closing
     assert closing is not None
     assert closing.again is transient
     assert closing.ending.reason is Reason.OUT_OF_MEMORY
@@ -152,10 +152,10 @@ def test_a_later_round_that_fails_is_not_waited_for() -> None:
     single = Single(SERIALIZABLE)
     session = running(single)
     single.foreign("append")
-    while session.state.round == 0 or session.next_effect is None:
+    while session.state.job.round == 0 or session.next_effect is None:
         assert session.advance()
         for driver in single.world.jobs.running():
-            if session.state.round == 0:
+            if session.state.job.round == 0:
                 single.world.jobs.advance(driver)
     failure = JobFailure(
         operation_id=single.operation_id,
@@ -183,6 +183,6 @@ def test_who_was_taken_for_dead_does_not_wait_for_ever(why: str) -> None:
         store.put(told[why], b"{}")
     for _ in range(LOOK_EVERY):
         assert session.advance()
-    waiting = session.state.waiting
+    waiting = session.state.pending.effect
     assert waiting is None or waiting.point is not Point.POLL_JOB
     assert session.state.message.startswith("attempt 1 was taken for dead")

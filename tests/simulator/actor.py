@@ -59,7 +59,10 @@ class Actor:
 
     def _open(self, ports: Ports) -> Session:
         return open_session(
-            self.resource, self.table, ports, Drive(poll_ms=1, lock_wait_s=0, around=self._around)
+            self.resource,
+            self.table,
+            ports,
+            Drive(poll_ms=1, lock_wait_s=0, interceptor=self._interceptor),
         )
 
     def open_again(self) -> Session:
@@ -97,7 +100,7 @@ class Actor:
             self._die(process, str(died))
             return
         state = process.session.state
-        if effect is not None and effect.point not in _QUIET and not state.blockers:
+        if effect is not None and effect.point not in _QUIET and not state.locks.blockers:
             self.world.say(f"{self.name} [{process.pid}]: {effect} → {state.phase}")
 
     def _die(self, process: Process, how: str) -> None:
@@ -122,7 +125,7 @@ class Actor:
         self.zombies.append(self.process)
         self.process = None
 
-    def _around(self, effect: Effect, call: Call) -> Event:
+    def _interceptor(self, effect: Effect, call: Call) -> Event:
         rng = self.world.rng
         fault = None
         if self.struck < MOST_FAULTS and rng.random() < self.faults:

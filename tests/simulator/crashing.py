@@ -19,7 +19,7 @@ from tandem.errors import OutcomeUnknown, Reason
 from tandem.locks.model import WHOLE_TABLE, LockRequest, Mode
 from tandem.operations.machine.effects import Effect, Point
 from tandem.operations.machine.events import Ending, Event
-from tandem.operations.session.performer import Around, plainly
+from tandem.operations.session.performer import Interceptor, passthrough
 from tandem.spec.status import Phase
 
 ALL_KINDS = (*KINDS, *MORE_KINDS, SERIALIZABLE)
@@ -54,7 +54,7 @@ Passage = tuple[Point, int]
 
 @dataclass
 class Counted:
-    """An `around` that only counts."""
+    """An `interceptor` that only counts."""
 
     passages: list[Passage] = field(default_factory=list)
     _counts: Counter[Point] = field(default_factory=Counter)
@@ -68,11 +68,11 @@ class Counted:
 
 @dataclass
 class Crowd:
-    """An `around` that lets others act. `inner` is what the test itself does at points."""
+    """An `interceptor` that lets others act. `inner` is what the test itself does at points."""
 
     single: Single
     beside: Beside
-    inner: Around = plainly
+    inner: Interceptor = passthrough
     acted: int = 0
 
     def __post_init__(self) -> None:

@@ -18,7 +18,7 @@ from tandem.operations.machine.effects import Effect, Point
 from tandem.operations.machine.events import Ending
 from tandem.operations.model import Table
 from tandem.operations.rounds.port import NoSmallRounds
-from tandem.operations.session.performer import Around, plainly
+from tandem.operations.session.performer import Interceptor, passthrough
 from tandem.operations.session.session import Session
 from tandem.spec.identity import spec_hash
 from tandem.spec.resources import Operation
@@ -66,20 +66,28 @@ class Single:
         self.checker.catch_up()
 
     def session(
-        self, around: Around = plainly, *, again: bool = False, started_ms: int | None = None
+        self,
+        interceptor: Interceptor = passthrough,
+        *,
+        again: bool = False,
+        started_ms: int | None = None,
     ) -> Session:
         """A new process for the operation."""
-        drive = Drive(poll_ms=1, lock_wait_s=0, around=around, again=again)
+        drive = Drive(poll_ms=1, lock_wait_s=0, interceptor=interceptor, again=again)
         # Every round is the job's, so that operations come by all points.
         ports = replace(self.world.ports(), small_rounds=NoSmallRounds)
         return open_session(self.resource, self.table, ports, drive, started_ms=started_ms)
 
     def run(
-        self, around: Around = plainly, *, again: bool = False, jobs_live_on: bool = False
+        self,
+        interceptor: Interceptor = passthrough,
+        *,
+        again: bool = False,
+        jobs_live_on: bool = False,
     ) -> Ending | None:
         """Run a process to its end; None if it died. Jobs of a dead process die with it, or as
         in a cluster live on."""
-        session = self.session(around, again=again)
+        session = self.session(interceptor, again=again)
         try:
             return self.drive(session)
         except ProcessDied:

@@ -15,7 +15,7 @@ from support.faults import Call, Fault, StrikeOnce
 from tandem.errors import Reason
 from tandem.operations.machine.effects import Effect, Point
 from tandem.operations.machine.events import Event
-from tandem.operations.session.performer import Around, plainly
+from tandem.operations.session.performer import Interceptor, passthrough
 from tandem.spec.status import Phase
 
 INTERFERENCE = ("", "append", "delete_with_vectors", "update_by_rewrite")
@@ -39,12 +39,12 @@ def points(kind: str) -> tuple[Point, ...]:
 CASES = [(kind, point, fault) for kind in KINDS for point in points(kind) for fault in Fault]
 
 
-def interfering(single: Single, what: str, around: Around) -> Around:
+def interfering(single: Single, what: str, interceptor: Interceptor) -> Interceptor:
     """Commit something foreign once, when the job has been started."""
     left = [what] if what else []
 
     def act(effect: Effect, call):  # type: ignore[no-untyped-def]
-        event = around(effect, call)
+        event = interceptor(effect, call)
         if effect.point is Point.START_JOB and left:
             single.foreign(left.pop())
         return event
@@ -97,7 +97,7 @@ LIVING_JOB = (
 def jobs_needed(kind: str, foreign: str) -> int:
     """How many jobs it takes when nobody dies."""
     single = Single(kind)
-    assert single.run(interfering(single, foreign, plainly)) is not None
+    assert single.run(interfering(single, foreign, passthrough)) is not None
     return len(single.world.jobs.drivers)
 
 

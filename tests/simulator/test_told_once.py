@@ -19,7 +19,7 @@ from tandem.operations.attempt import paths
 from tandem.operations.clean.clean import clean
 from tandem.operations.clean.facts import Means
 from tandem.operations.machine.effects import Effect, Point
-from tandem.operations.machine.events import Ask, Ending, Event
+from tandem.operations.machine.events import Ending, Event, StopRequest
 from tandem.planning.cleaning import DAY_MS, Rules
 
 # A deadline, before anything was claimed
@@ -32,7 +32,7 @@ def test_Z1_who_planned_before_a_deadline_was_told_begins_nothing(kind: str, poi
     pair.until(pair.first, Point.CLAIM_ATTEMPT)
     second = pair.session()
     pair.until(second, point)
-    second.ask(Ask.DEADLINE)
+    second.request_stop(StopRequest.DEADLINE)
     pair.run(second)
     assert ended(second).reason is Reason.DEADLINE_EXCEEDED
     pair.run(pair.first)
@@ -45,7 +45,7 @@ def test_a_deadline_changes_nothing_in_what_a_plan_came_to() -> None:
     pair = Pair("update")
     emptied(pair.single)
     pair.until(pair.first, Point.CLAIM_ATTEMPT)
-    pair.first.ask(Ask.DEADLINE)
+    pair.first.request_stop(StopRequest.DEADLINE)
     pair.run(pair.first)
     assert ended(pair.first).reason is Reason.NOTHING_TO_DO
     assert pair.single.run() == pair.first.ending
@@ -60,7 +60,7 @@ def test_Z1_who_closes_and_who_has_nothing_to_do_say_the_same(closer_first: bool
     pair.until(pair.first, Point.ACQUIRE_LOCKS)
     closer = pair.session()
     pair.until(closer, Point.CHECK_EARLIER_OUTCOME)
-    closer.ask(Ask.DEADLINE)
+    closer.request_stop(StopRequest.DEADLINE)
     pair.until(closer, Point.ABANDON_ATTEMPT)
     emptied(pair.single)
     empty_handed = pair.session()
@@ -213,18 +213,18 @@ def test_what_cannot_be_abandoned_stays_and_is_gone_on_with(kind: str) -> None:
 @pytest.mark.parametrize(
     ("what", "reason"),
     [
-        (Ask.SUSPEND, Reason.SUSPENDED),
-        (Ask.CANCEL, Reason.CANCELLED),
-        (Ask.INTERRUPT, Reason.INTERRUPTED),
-        (Ask.DEADLINE, Reason.UNSUPPORTED_FEATURE),
+        (StopRequest.SUSPEND, Reason.SUSPENDED),
+        (StopRequest.CANCEL, Reason.CANCELLED),
+        (StopRequest.INTERRUPT, Reason.INTERRUPTED),
+        (StopRequest.DEADLINE, Reason.UNSUPPORTED_FEATURE),
     ],
 )
-def test_what_is_asked_for_is_done_as_far_as_it_can_be(what: Ask, reason: Reason) -> None:
+def test_what_is_asked_for_is_done_as_far_as_it_can_be(what: StopRequest, reason: Reason) -> None:
     single = Single("update")
     first = single.session()
     single.until(first, Point.POLL_JOB)
     upgraded(single)
-    first.ask(what)
+    first.request_stop(what)
     ending = single.drive(first)
     assert ending.reason is reason
     assert UNTOLD in ending.message

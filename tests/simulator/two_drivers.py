@@ -36,7 +36,7 @@ class Pair:
         """A step of the session, and one of every job, each time that it is asked for."""
         while session.advance():
             self.single.checker.catch_up()
-            if session.state.persisted and self._others:
+            if session.state.attempt.persisted and self._others:
                 self.single.foreign(self._others.pop())
             for driver in self.single.world.jobs.running():
                 self.single.world.jobs.advance(driver)

@@ -260,7 +260,7 @@ def _operate(order: Order, foreign: _Foreign | None) -> dict[str, Any]:
         locks.acquire(everything)
     points: list[str] = []
 
-    def around(effect: Effect, call: Callable[[], Event]) -> Event:
+    def interceptor(effect: Effect, call: Callable[[], Event]) -> Event:
         striker.at(effect.point, after=False)
         if foreign is not None and effect.point is Point.RECONCILE and effect.point not in points:
             foreign.write()
@@ -277,7 +277,7 @@ def _operate(order: Order, foreign: _Foreign | None) -> dict[str, Any]:
     table = Table(store=store, log=DeltaLog(store), display="LakeTable/lake")
     # Every round is the job's, so that operations come by all points.
     ports = Ports(jobs=jobs, locks=locks, small_rounds=NoSmallRounds)
-    drive = driver.Drive(poll_ms=2, lock_wait_s=0.01, around=around)
+    drive = driver.Drive(poll_ms=2, lock_wait_s=0.01, interceptor=interceptor)
     session = driver.open_session(resource, table, ports, drive)
     status = driver.finish(session, resource, ports)
     return {"status": status.manifest(), "points": points}

@@ -1,6 +1,6 @@
 """Faults at the engine's named points: what crash tests wrap around a `Performer`.
 
-`around(effect, call)` is the engine's own hook. Here are the four things that can happen to an
+`interceptor(effect, call)` is the engine's own hook. Here are the four things that can happen to an
 effect: the process dies before it, dies after it, its answer is lost, it happens twice.
 """
 
@@ -13,7 +13,7 @@ from enum import StrEnum
 from tandem.errors import OutcomeUnknown
 from tandem.operations.machine.effects import Effect, Point
 from tandem.operations.machine.events import Event
-from tandem.operations.session.performer import Around
+from tandem.operations.session.performer import Interceptor
 
 Call = Callable[[], Event]
 
@@ -45,7 +45,7 @@ def strike(fault: Fault | None, effect: Effect, call: Call) -> Event:
 
 @dataclass
 class StrikeOnce:
-    """An `around` that strikes the n-th time (from 1) that a point is reached, then never
+    """An `interceptor` that strikes the n-th time (from 1) that a point is reached, then never
     again. `struck` says whether it came to that."""
 
     point: Point
@@ -62,6 +62,6 @@ class StrikeOnce:
         return strike(self.fault if now else None, effect, call)
 
 
-def hooked(around: Around) -> Around:
-    """For type checkers: any callable of the right shape is an `around`."""
-    return around
+def hooked(interceptor: Interceptor) -> Interceptor:
+    """For type checkers: any callable of the right shape is an `interceptor`."""
+    return interceptor

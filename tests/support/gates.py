@@ -187,7 +187,7 @@ class GatedQuickJobs(QuickJobs):
 
 
 class PointGates:
-    """An `around` for operators of this process: the next effect of a point stands still, of
+    """An `interceptor` for operators of this process: the next effect of a point stands still, of
     whichever operation it is."""
 
     def __init__(self) -> None:
@@ -200,7 +200,7 @@ class PointGates:
             self._armed.append(gate)
         return gate
 
-    def around(self, effect: Effect, call: Callable[[], Event]) -> Event:
+    def interceptor(self, effect: Effect, call: Callable[[], Event]) -> Event:
         self._stand(effect.point, after=False)
         event = call()
         self._stand(effect.point, after=True)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from tandem.operations.machine.effects import Effect, Point
 from tandem.operations.machine.events import Event
-from tandem.operations.session.performer import Around
+from tandem.operations.session.performer import Interceptor
 from tandem.spec.status import OperationStatus
 
 LIMIT_S = 100.0
@@ -22,9 +22,9 @@ class Killed(BaseException):
 
 
 class Held:
-    """`run(around)` drives the operation to its end in the calling thread."""
+    """`run(interceptor)` drives the operation to its end in the calling thread."""
 
-    def __init__(self, name: str, run: Callable[[Around], OperationStatus]) -> None:
+    def __init__(self, name: str, run: Callable[[Interceptor], OperationStatus]) -> None:
         self._changed = threading.Condition()
         self._where: tuple[Point, bool] | None = None
         self._skip = 0
@@ -92,7 +92,7 @@ class Held:
 
     def _body(self) -> None:
         try:
-            self._status = self._run(self._around)
+            self._status = self._run(self._interceptor)
         except BaseException as error:  # noqa: BLE001 - raised again in the test's thread
             self._error = error
         finally:
@@ -100,7 +100,7 @@ class Held:
                 self._over = True
                 self._changed.notify_all()
 
-    def _around(self, effect: Effect, call: Callable[[], Event]) -> Event:
+    def _interceptor(self, effect: Effect, call: Callable[[], Event]) -> Event:
         self._stand(effect, after=False)
         self.points.append(effect.point)
         event = call()

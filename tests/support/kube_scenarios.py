@@ -40,7 +40,7 @@ from support.tables import Lake
 from tandem.jobs.runner import JobRunner
 from tandem.kube.dev.controller import DevSettings, run_dev
 from tandem.kube.operator import run_operator
-from tandem.operations.session.performer import Around, plainly
+from tandem.operations.session.performer import Interceptor, passthrough
 from tandem.spec.resources import Operation
 from tandem.spec.status import OperationStatus
 
@@ -450,7 +450,7 @@ class World:
         return Order(**fields)
 
     @contextmanager
-    def operator(self, around: Around = plainly, *, in_pod: bool = False,
+    def operator(self, interceptor: Interceptor = passthrough, *, in_pod: bool = False,
                  **changes: Any) -> Iterator[None]:  # fmt: skip
         """An operator in a thread of this process. `in_pod`: if it ends by itself, it is started
         again, as a kubelet does; else that is a failure."""
@@ -459,7 +459,7 @@ class World:
         async def main(stop: asyncio.Event, ready: asyncio.Event) -> None:
             while True:
                 try:
-                    await run_operator(settings, around=around, stop=stop, ready=ready)
+                    await run_operator(settings, interceptor=interceptor, stop=stop, ready=ready)
                 except Exception as error:
                     if not in_pod:
                         raise

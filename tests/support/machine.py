@@ -15,7 +15,7 @@ from tandem.operations.machine.events import (
     TableRead,
     Verdict,
 )
-from tandem.operations.machine.state import Limits, OperationState
+from tandem.operations.machine.state import Limits, OperationState, Request
 from tandem.operations.machine.step import step
 from tandem.spec.status import OperationResult, Plan
 
@@ -25,7 +25,7 @@ RESULT = OperationResult(version=4)
 
 def play(events: list[Event], limits: Limits | None = None) -> tuple[OperationState, list[Effect]]:
     """The state and all effects after these events."""
-    state = OperationState(limits=limits or Limits())
+    state = OperationState(Request(limits or Limits()))
     effects: list[Effect] = []
     for event in events:
         state, found = step(state, event)

@@ -151,9 +151,9 @@ class _Play:
         """Just before our commit is decided, or put: which, is spread evenly over the cells."""
         even = sum(map(ord, str(self.cell))) % 2 == 0
         point = Point.READ_RESULT if even else Point.PUT_COMMIT
-        around = just_before(point, self._act)
+        interceptor = just_before(point, self._act)
         ports = self._ports(self.ours)
-        done = self.lake.run(self.ours.make(self.lake), around=around, ports=ports)
+        done = self.lake.run(self.ours.make(self.lake), interceptor=interceptor, ports=ports)
         if not self.done_by_foreign and not self.refused:
             self._act()  # ours was refused before it came so far
         return done

@@ -4,7 +4,7 @@
 A nursery imports the operator once and then forks: each order becomes a process (pid, memory,
 connections, leases) in a few milliseconds, and many live at once. What dies is a real process
 by a real SIGKILL, before or after an effect of the engine; what is stopped by SIGSTOP renews no
-lease. The product has no branch for tests: all of it goes through `run_operator(around=…)`.
+lease. The product has no branch for tests: all of it goes through `run_operator(interceptor=…)`.
 
     with nursery(folder) as operators:
         killed = operators.start(Order(…, blows=(Blow(Point.PUT_COMMIT),)))
@@ -43,7 +43,7 @@ from tandem.kube.runtime.settings import OperatorSettings
 from tandem.locks.etcd.store import EtcdSettings
 from tandem.operations.machine.effects import Effect
 from tandem.operations.machine.events import Event
-from tandem.operations.session.performer import Around
+from tandem.operations.session.performer import Interceptor
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 LIMIT_S = 60.0
@@ -250,7 +250,7 @@ class Striker:
                 raise OutcomeUnknown("the answer was lost on its way", resource=place)
             os.kill(os.getpid(), blow.signal)
 
-    def around(self, effect: Effect, call: Callable[[], Event]) -> Event:
+    def interceptor(self, effect: Effect, call: Callable[[], Event]) -> Event:
         self.at(effect.point, after=False)
         event = call()
         self.at(effect.point, after=True)
@@ -283,8 +283,10 @@ async def _live(order: Order, tell: Callable[..., None]) -> None:
     saying = asyncio.create_task(say_ready())
     try:
         if order.role == "operator":
-            around: Around = striker.around
-            await run_operator(operator_settings(order), around=around, stop=stop, ready=ready)
+            interceptor: Interceptor = striker.interceptor
+            await run_operator(
+                operator_settings(order), interceptor=interceptor, stop=stop, ready=ready
+            )
         else:
             jobs = QuickJobs(hook=lambda where: striker.at(f"job:{where}", after=False))
             settings = DevSettings(

@@ -28,7 +28,7 @@ from tandem.kube.client.kinds import FINALIZER, plural
 from tandem.kube.operator import run_operator
 from tandem.kube.runtime.settings import OperatorSettings
 from tandem.operations.ports import Clock
-from tandem.operations.session.performer import Around, plainly
+from tandem.operations.session.performer import Interceptor, passthrough
 
 if TYPE_CHECKING:
     from support.cluster import Cluster
@@ -234,7 +234,7 @@ class Operator:
         self,
         settings: OperatorSettings,
         jobs: HeldJobs,
-        around: Around,
+        interceptor: Interceptor,
         clock: Clock | None = None,
         *,
         spark: bool = False,
@@ -243,7 +243,7 @@ class Operator:
         self._spark = spark
         self._clock = clock
         self._jobs = jobs
-        self._around = around
+        self._interceptor = interceptor
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop = asyncio.Event()
         self._launched = threading.Event()
@@ -304,7 +304,7 @@ class Operator:
         try:
             await run_operator(
                 self.settings,
-                around=self._around,
+                interceptor=self._interceptor,
                 stop=self._stop,
                 ready=ready,
                 runner_of=None if self._spark else lambda *_: self._jobs,
@@ -337,13 +337,13 @@ def quick_settings(cluster: Cluster, *namespaces: str, **changes: Any) -> Operat
 def operating(
     settings: OperatorSettings,
     jobs: HeldJobs,
-    around: Around = plainly,
+    interceptor: Interceptor = passthrough,
     clock: Clock | None = None,
     *,
     spark: bool = False,
 ) -> Iterator[Operator]:
     """An operator for the length of the block. With `spark`, its jobs are SparkApplications."""
-    operator = Operator(settings, jobs, around, clock, spark=spark).start()
+    operator = Operator(settings, jobs, interceptor, clock, spark=spark).start()
     try:
         yield operator
     finally:

@@ -23,7 +23,7 @@ from tandem.locks.memory import InProcessLocks
 from tandem.operations.machine.effects import Effect, Point
 from tandem.operations.machine.events import Event
 from tandem.operations.ports import Ports
-from tandem.operations.session.performer import Around
+from tandem.operations.session.performer import Interceptor
 from tandem.storage import open_store
 
 
@@ -77,14 +77,14 @@ def copy(lake: QuickLake, folder: Path) -> QuickLake:
     return made
 
 
-def just_before(point: Point, act: Callable[[], object]) -> Around:
+def just_before(point: Point, act: Callable[[], object]) -> Interceptor:
     """Let somebody act before `point` is performed for the first time."""
     acted: list[Point] = []
 
-    def around(effect: Effect, call: Callable[[], Event]) -> Event:
+    def interceptor(effect: Effect, call: Callable[[], Event]) -> Event:
         if effect.point is point and not acted:
             acted.append(point)
             act()
         return call()
 
-    return around
+    return interceptor

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any, cast
 from unittest.mock import MagicMock
@@ -35,7 +35,14 @@ from tandem.kube.runtime.context import Context
 from tandem.kube.runtime.settings import OperatorSettings
 from tandem.kube.tables import status as table_status
 from tandem.operations.machine.events import Ending
-from tandem.operations.machine.state import OperationState
+from tandem.operations.machine.state import (
+    AttemptState,
+    JobState,
+    LockState,
+    OperationState,
+    OutcomeState,
+    PendingEffect,
+)
 from tandem.operations.ports import SystemClock
 from tandem.operations.report.status import status_of
 from tandem.spec.status import (
@@ -178,11 +185,16 @@ class Actor:
 
 
 PLAN = Plan(read_version=6, inputs=4, input_bytes=4000, locks=("0-3",))
-BEGUN = OperationState(attempt=1, plan=PLAN)
+BEGUN = OperationState(attempt=AttemptState(1, plan=PLAN))
+WORKED_ON_AGAIN = replace(BEGUN, attempt=AttemptState(5, plan=PLAN), phase=Phase.PLANNED)
 ENDED_WELL = Ending(
     Phase.SUCCEEDED, Reason.COMMITTED, "", 1, OperationResult(version=7, files_removed=4)
 )
 GAVE_UP = Ending(Phase.FAILED, Reason.BACKOFF_LIMIT_EXCEEDED, "JobFailed: exit code 1", 4)
+
+
+def _ended_as(ending: Ending) -> OperationState:
+    return replace(BEGUN, outcome=OutcomeState(ended=ending))
 
 
 def _in(state: OperationState) -> Callable[[Actor], Awaitable[None]]:
@@ -190,7 +202,7 @@ def _in(state: OperationState) -> Callable[[Actor], Awaitable[None]]:
 
 
 def _ended(phase: Phase, reason: Reason) -> Callable[[Actor], Awaitable[None]]:
-    return _in(BEGUN.at(ended=Ending(phase, reason, "", 1)))
+    return _in(_ended_as(Ending(phase, reason, "", 1)))
 
 
 async def _unseen(_actor: Actor) -> None:
@@ -212,23 +224,23 @@ async def _suspended(actor: Actor) -> None:
 
 
 async def _to_be_tried_again(actor: Actor) -> None:
-    await actor.says(BEGUN.at(ended=GAVE_UP))
+    await actor.says(_ended_as(GAVE_UP))
     await actor.annotate(RETRY, "2026-11-21")
 
 
 async def _tried_again(actor: Actor) -> None:
     await _to_be_tried_again(actor)
-    await actor.says(BEGUN.at(attempt=5, phase=Phase.PLANNED))
+    await actor.says(WORKED_ON_AGAIN)
 
 
 async def _failed_again(actor: Actor) -> None:
     await _to_be_tried_again(actor)
-    await actor.says(BEGUN.at(attempt=5, phase=Phase.PLANNED))
-    await actor.says(BEGUN.at(ended=GAVE_UP))
+    await actor.says(WORKED_ON_AGAIN)
+    await actor.says(_ended_as(GAVE_UP))
 
 
 async def _to_be_suspended(actor: Actor) -> None:
-    await actor.says(BEGUN.at(phase=Phase.RUNNING))
+    await actor.says(replace(BEGUN, phase=Phase.RUNNING))
     await actor.change(suspend=True)
 
 
@@ -238,17 +250,17 @@ async def _to_be_resumed(actor: Actor) -> None:
 
 
 async def _changed_after_its_end(actor: Actor) -> None:
-    await actor.says(BEGUN.at(ended=ENDED_WELL))
+    await actor.says(_ended_as(ENDED_WELL))
     await actor.change(ttlSecondsAfterFinished=3600)
 
 
 async def _cancelled(actor: Actor) -> None:
-    await actor.says(BEGUN.at(phase=Phase.RUNNING))
+    await actor.says(replace(BEGUN, phase=Phase.RUNNING))
     await actor.delete()
 
 
 async def _removed(actor: Actor) -> None:
-    await actor.says(BEGUN.at(ended=ENDED_WELL))
+    await actor.says(_ended_as(ENDED_WELL))
     await actor.delete()
 
 
@@ -256,36 +268,59 @@ OPERATIONS = (
     Situation("just created, nobody has seen it yet", _unseen),
     Situation("waits for its table, or for another operation", _waits_for_another),
     Situation("begins", _in(OperationState())),
-    Situation("planned", _in(BEGUN.at(phase=Phase.PLANNED))),
+    Situation("planned", _in(replace(BEGUN, phase=Phase.PLANNED))),
     Situation(
         "waits for locks",
         _in(
-            BEGUN.at(
+            replace(
+                BEGUN,
                 phase=Phase.PLANNED,
-                waiting_since_ms=1,
-                blockers=(("TableCompaction/nightly", "segment 0.1"),),
+                locks=LockState(
+                    blockers=(("TableCompaction/nightly", "segment 0.1"),), waiting_since_ms=1
+                ),
             )
         ),
     ),
-    Situation("has its locks", _in(BEGUN.at(phase=Phase.LOCKED))),
+    Situation("has its locks", _in(replace(BEGUN, phase=Phase.LOCKED))),
     Situation(
         "its job runs",
-        _in(BEGUN.at(phase=Phase.RUNNING, progress=Progress(percent=40, summary="2/5 files"))),
+        _in(
+            replace(
+                BEGUN,
+                phase=Phase.RUNNING,
+                job=JobState(progress=Progress(percent=40, summary="2/5 files")),
+            )
+        ),
     ),
     Situation(
         "an attempt failed, another one follows",
-        _in(BEGUN.at(phase=Phase.PENDING, failures=1, message="JobFailed: exit code 1")),
+        _in(
+            replace(
+                BEGUN,
+                attempt=replace(BEGUN.attempt, failures=1),
+                phase=Phase.PENDING,
+                message="JobFailed: exit code 1",
+            )
+        ),
     ),
     Situation(
         "etcd, the store or the API server is away",
-        _in(BEGUN.at(phase=Phase.RUNNING, hindrance=(Reason.LOCKS_UNAVAILABLE, "no answer"))),
+        _in(
+            replace(
+                BEGUN,
+                phase=Phase.RUNNING,
+                pending=PendingEffect(waiting_reason=(Reason.LOCKS_UNAVAILABLE, "no answer")),
+            )
+        ),
     ),
-    Situation("its result is reconciled and committed", _in(BEGUN.at(phase=Phase.RECONCILING))),
-    Situation("committed", _in(BEGUN.at(ended=ENDED_WELL))),
+    Situation(
+        "its result is reconciled and committed", _in(replace(BEGUN, phase=Phase.RECONCILING))
+    ),
+    Situation("committed", _in(_ended_as(ENDED_WELL))),
     Situation("there was nothing to do", _ended(Phase.SUCCEEDED, Reason.NOTHING_TO_DO)),
     Situation("a dry run, planned", _ended(Phase.SUCCEEDED, Reason.DRY_RUN)),
     Situation("superseded by what others committed", _ended(Phase.SUPERSEDED, Reason.SUPERSEDED)),
-    Situation("failed for good", _in(BEGUN.at(ended=GAVE_UP))),
+    Situation("failed for good", _in(_ended_as(GAVE_UP))),
     Situation("its spec is wrong", _is_wrong),
     Situation("failed, and `tandem.dev/retry` is new", _to_be_tried_again),
     Situation("is tried again", _tried_again),

@@ -160,7 +160,7 @@ def case(folder: Path, seed: int) -> Case:
     dies = chance.choice([0, 0.4])
     puts, met = chance.randint(1, 4), [_copied(lake)]
 
-    def around(effect: Effect, call: Callable[[], Event]) -> Event:
+    def interceptor(effect: Effect, call: Callable[[], Event]) -> Event:
         if effect.point is Point.PUT_COMMIT and len(met) <= puts:
             for _ in range(chance.randint(1, 2)):
                 chance.choice(_ACTS)(lake, chance)
@@ -174,7 +174,7 @@ def case(folder: Path, seed: int) -> Case:
         rounds._of = None
         try:
             ports = lake.ports(jobs=jobs, small_rounds=lambda: rounds)
-            status = lake.run(operation, around=around, ports=ports)
+            status = lake.run(operation, interceptor=interceptor, ports=ports)
         except Killed:
             continue
         break

@@ -43,7 +43,7 @@ from tandem.operations.machine.effects import Point
 from tandem.operations.model import Table
 from tandem.operations.ports import Ports, ProcessId, SystemClock, SystemProcesses
 from tandem.operations.rounds.port import NoSmallRounds
-from tandem.operations.session.performer import Around, plainly
+from tandem.operations.session.performer import Interceptor, passthrough
 from tandem.spec.resources import LakeTable, Operation
 from tandem.spec.status import OperationResult, OperationStatus, Phase, Reconciled
 from tandem.storage import Store, open_store
@@ -160,11 +160,11 @@ class Lake:
             storage_options=dict(self.options),
         )
 
-    def run(self, operation: Operation, *, around: Around = plainly, again: bool = False,
-            ports: Ports | None = None) -> OperationStatus:  # fmt: skip
+    def run(self, operation: Operation, *, interceptor: Interceptor = passthrough,
+            again: bool = False, ports: Ports | None = None) -> OperationStatus:  # fmt: skip
         """Run to the end, whatever that is."""
         ports = ports or self.ports()
-        drive = Drive(again=again, poll_ms=POLL_MS, around=around)
+        drive = Drive(again=again, poll_ms=POLL_MS, interceptor=interceptor)
         session = open_session(operation, self.table(), ports, drive)
         return finish(session, operation, ports)
 
@@ -178,8 +178,8 @@ class Lake:
              ports: Ports | None = None) -> Held:  # fmt: skip
         """Start, and come back when it is about to perform `at` (or has just done so)."""
 
-        def run(around: Around) -> OperationStatus:
-            return self.run(operation, around=around, ports=ports)
+        def run(interceptor: Interceptor) -> OperationStatus:
+            return self.run(operation, interceptor=interceptor, ports=ports)
 
         name = f"{operation.id} {at}"
         return Held(name, run).start(at, after=after, skip=skip)

@@ -89,7 +89,7 @@ def test_C15_a_clean_up_that_fails_does_not_fail_the_delete(tmp_path: Path) -> N
             raise StorageError("the store is away", resource=lake.location)
         return call()
 
-    lake.do(lake.delete("id % 3 = 0"), around=failing)
+    lake.do(lake.delete("id % 3 = 0"), interceptor=failing)
     left = tuple(row for row in ROWS if row[0] % 2 and row[0] % 3)
     lake.assert_rows_so_far(left)
     assert swept(lake, EVERYTHING_IS_OLD)

@@ -112,13 +112,13 @@ def test_a_conflict_names_the_commit_and_the_files(lake: QuickLake) -> None:
     body = {"update": {"where": "k = 1", "set": {"v": "v + 15"}}, "conflict": {"maxAttempts": 2}}
     lake.small = False
 
-    def around(effect: Effect, call: Callable[[], Event]) -> Event:
+    def interceptor(effect: Effect, call: Callable[[], Event]) -> Event:
         """Somebody rewrites the same four files before every look at the table."""
         if effect.point is Point.READ_TABLE and effect.attempt:
             lake.foreign().update({"v": "v + 1"}, predicate="k = 3")
         return call()
 
-    done = lake.run(lake.resource("TableUpdate", body), around=around)
+    done = lake.run(lake.resource("TableUpdate", body), interceptor=interceptor)
     assert (done.phase, reason(done)) == (Phase.FAILED, "Conflict")
     assert re.search(
         r"2 rounds made no progress; the last was lost to UPDATE by delta-rs:\S+ "

@@ -435,7 +435,7 @@ def test_Z14_commit_fails_and_the_next_run_cleans_and_plans_anew(lakes: Lakes) -
             raise AccessDenied("may not write", resource="_delta_log")
         return call()
 
-    failed = lake.run(compaction, around=no_permission)
+    failed = lake.run(compaction, interceptor=no_permission)
     assert failed.phase is Phase.FAILED, failed
     lake.assert_states_so_far(FOUR)
     lake.foreign().delete("id < 5")
@@ -480,7 +480,7 @@ def test_Z20_outcome_of_the_commit_is_unknown(lakes: Lakes, kind: str, arrived: 
             raise OutcomeUnknown("timed out")
         return call()
 
-    done = lake.do(_compaction_or_update(lake, kind), around=silence)
+    done = lake.do(_compaction_or_update(lake, kind), interceptor=silence)
     assert result(done).version == lake.version == before + 1
     expected = {"compaction": FOUR, "update": UPDATED, "ingest": join(FOUR, batch(9))}[kind]
     lake.assert_states(*dict.fromkeys([FOUR, expected]))
@@ -501,7 +501,7 @@ def test_Z20_not_even_the_look_up_answers(lakes: Lakes) -> None:
             raise OutcomeUnknown("timed out")
         return call()
 
-    unsure = lake.run(update, around=silence)
+    unsure = lake.run(update, interceptor=silence)
     assert (unsure.phase, reason(unsure)) == (Phase.FAILED, "StorageError")
     committed = lake.version
     lake.assert_states_so_far(FOUR, UPDATED)

@@ -75,7 +75,7 @@ def test_Z10_compaction_as_long_as_many_commits_succeeds_the_first_time(tmp_path
     lake = quick_lake.make(tmp_path, 4)
     beside = Beside(lake)
 
-    def around(effect: Effect, call: Callable[[], Event]) -> Event:
+    def interceptor(effect: Effect, call: Callable[[], Event]) -> Event:
         if effect.point is Point.READ_RESULT:
             for _ in range(COMMITS):
                 beside.commit()
@@ -83,7 +83,7 @@ def test_Z10_compaction_as_long_as_many_commits_succeeds_the_first_time(tmp_path
             beside.commit()
         return call()
 
-    done = lake.run(lake.compaction("SemiMajor"), around=around)
+    done = lake.run(lake.compaction("SemiMajor"), interceptor=interceptor)
     assert done.phase is Phase.SUCCEEDED, done
     assert done.attempt == 1
     assert reconciled(done).commits_seen == COMMITS + 5

@@ -99,14 +99,14 @@ class Loop:
         def run() -> None:
             try:
                 while not stop.wait(REST_S):
-                    self.ends.append(lake.run(make(len(self.ends)), around=self._around))
+                    self.ends.append(lake.run(make(len(self.ends)), interceptor=self._interceptor))
             except BaseException as error:  # noqa: BLE001 - raised again by `join`
                 self._error = error
 
         self._thread = threading.Thread(target=run, daemon=True)
         self._thread.start()
 
-    def _around(self, effect: Effect, call: Callable[[], Event]) -> Event:
+    def _interceptor(self, effect: Effect, call: Callable[[], Event]) -> Event:
         """Before a result is read, others commit; when the storm is over, they need not."""
         if effect.point is Point.READ_RESULT and effect.round == 0:
             enough = self._lake.version + MET

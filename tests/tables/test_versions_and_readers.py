@@ -99,8 +99,8 @@ def test_C8_the_commit_finds_inputs_that_were_removed(tmp_path: Path, left: int)
     """Rows of a removed input are masked in the output; nothing left means superseded."""
     lake = quick_lake.make(tmp_path)
     where = "id >= 10 AND id < 20" if left else "id >= 0"
-    around = just_before(Point.PUT_COMMIT, lambda: lake.foreign().delete(where))
-    done = lake.run(lake.compaction("Major"), around=around)
+    interceptor = just_before(Point.PUT_COMMIT, lambda: lake.foreign().delete(where))
+    done = lake.run(lake.compaction("Major"), interceptor=interceptor)
     if left:
         assert done.phase is Phase.SUCCEEDED, done
         assert result(done).files_removed == left
@@ -119,8 +119,8 @@ def test_C9_insert_overwrite_during_a_compaction(tmp_path: Path) -> None:
     def overwrite() -> None:
         write_deltalake(lake.location, table(new), mode="overwrite")
 
-    around = just_before(Point.PUT_COMMIT, overwrite)
-    assert lake.run(lake.compaction("Major"), around=around).phase is Phase.SUPERSEDED
+    interceptor = just_before(Point.PUT_COMMIT, overwrite)
+    assert lake.run(lake.compaction("Major"), interceptor=interceptor).phase is Phase.SUPERSEDED
     lake.assert_states(FOUR, new)
     lake.assert_clean()
 
@@ -128,8 +128,8 @@ def test_C9_insert_overwrite_during_a_compaction(tmp_path: Path) -> None:
 def test_C9_a_partition_is_dropped_during_a_compaction(tmp_path: Path) -> None:
     lake = _partitioned(tmp_path)
     before = lake.by_deltalake()
-    around = just_before(Point.PUT_COMMIT, lambda: lake.foreign().delete("k = 2"))
-    done = lake.run(lake.compaction("Major"), around=around)
+    interceptor = just_before(Point.PUT_COMMIT, lambda: lake.foreign().delete("k = 2"))
+    done = lake.run(lake.compaction("Major"), interceptor=interceptor)
     assert done.phase is Phase.SUCCEEDED, done
     lake.assert_states(before, without(before, k_is(2)))
     lake.assert_clean()
@@ -138,8 +138,8 @@ def test_C9_a_partition_is_dropped_during_a_compaction(tmp_path: Path) -> None:
 def test_C9_a_column_is_added_during_a_compaction(tmp_path: Path) -> None:
     lake = quick_lake.make(tmp_path)
     field = Field("note", PrimitiveType("string"), nullable=True)
-    around = just_before(Point.PUT_COMMIT, lambda: lake.foreign().alter.add_columns(field))
-    done = lake.run(lake.compaction("Major"), around=around)
+    interceptor = just_before(Point.PUT_COMMIT, lambda: lake.foreign().alter.add_columns(field))
+    done = lake.run(lake.compaction("Major"), interceptor=interceptor)
     assert done.phase is Phase.SUCCEEDED, done
     shown = pa.table(lake.foreign().scan())
     assert shown.column("note").null_count == shown.num_rows == len(FOUR)
@@ -163,12 +163,12 @@ def test_C16_readers_at_every_step_see_the_old_rows_or_the_new(tmp_path: Path) -
         return event
 
     def update() -> None:
-        lake.do(lake.update("k = 1", v="v + 15"), around=reading)
+        lake.do(lake.update("k = 1", v="v + 15"), interceptor=reading)
 
     meeting = just_before(Point.PUT_COMMIT, update)
     done = lake.run(
         lake.compaction("Major"),
-        around=lambda effect, call: reading(effect, lambda: meeting(effect, call)),
+        interceptor=lambda effect, call: reading(effect, lambda: meeting(effect, call)),
     )
     assert reconciled(done).deletes_remapped == 8
     old = states.count((FOUR, FOUR))
@@ -197,7 +197,7 @@ def test_Z9_late_data_for_thirty_days_does_not_keep_compaction_from_its_work(
         for _ in range(2):
             load(day)
         late = just_before(Point.PUT_COMMIT, partial(load, day * 7 % (day + 1)))
-        done = lake.run(lake.compaction(minor={"thresholds": [2]}), around=late)
+        done = lake.run(lake.compaction(minor={"thresholds": [2]}), interceptor=late)
         assert done.phase is Phase.SUCCEEDED, done
         assert done.attempt == 1
         files.append(lake.log.snapshot().num_files)
@@ -226,7 +226,7 @@ def test_Z19_deletes_in_the_log_in_a_file_and_merged_are_each_remapped(tmp_path:
         vectors = [a.deletion_vector for a in lake.log.snapshot().adds() if a.deletion_vector]
         assert sorted(v.storage for v in vectors) == ["i", "u", "u"]
 
-    done = lake.run(lake.compaction("Major"), around=just_before(Point.PUT_COMMIT, delete))
+    done = lake.run(lake.compaction("Major"), interceptor=just_before(Point.PUT_COMMIT, delete))
     assert reconciled(done).deletes_remapped == 1 + 2 * size // 5 + 5
     left_after = tuple(
         row

@@ -38,7 +38,7 @@ from tandem.locks.memory import InProcessLocks
 from tandem.locks.port import LockStore
 from tandem.operations.model import Table
 from tandem.operations.ports import Clock, SystemClock, SystemNonces
-from tandem.operations.session.performer import Around, plainly
+from tandem.operations.session.performer import Interceptor, passthrough
 from tandem.spark.application.manifest import (
     ApplicationBuilder,
     KubeflowApplications,
@@ -56,7 +56,7 @@ _CRDS_S = 2.0
 async def run_operator(
     settings: OperatorSettings,
     *,
-    around: Around = plainly,
+    interceptor: Interceptor = passthrough,
     stop: asyncio.Event | None = None,
     ready: asyncio.Event | None = None,
     runner_of: RunnerOf | None = None,
@@ -66,7 +66,7 @@ async def run_operator(
     next operator takes them over.
 
     Args:
-        around: sees every effect of every operation (tests stand here).
+        interceptor: sees every effect of every operation; tests use it.
         ready: set once it leads and works.
         runner_of: runs jobs otherwise than as SparkApplications.
         clock: the time, if not the machine's.
@@ -107,7 +107,7 @@ async def run_operator(
                 slots=Slots(settings.max_jobs),
                 metrics=metrics,
                 runner_of=runner_of or _spark_applications(api, loop, builder, applications),
-                around=around,
+                interceptor=interceptor,
                 may_write=lambda: leadership.leads,
             )
             context.tend = Automatic(context)

@@ -19,7 +19,7 @@ from tandem.operations.model import Identity, Kind, Table
 from tandem.operations.ports import Ports
 from tandem.operations.report.status import status_of
 from tandem.operations.session.identity import identify
-from tandem.operations.session.performer import Around, Options, Performer, plainly
+from tandem.operations.session.performer import Interceptor, Options, Performer, passthrough
 from tandem.operations.session.session import Session
 from tandem.spec.resources import Operation, SegmentRewrite, TableCompaction, TableIngest
 from tandem.spec.status import OperationStatus
@@ -39,7 +39,7 @@ class Drive:
     plan_only: bool = False
     poll_ms: int = 300
     lock_wait_s: float = 1.0
-    around: Around = plainly
+    interceptor: Interceptor = passthrough
 
 
 def kind_of(resource: Operation) -> Kind:
@@ -88,7 +88,7 @@ def open_session(
         priority=spec.priority,
         maintain=lambda table_, snapshot_: _maintain(table_, snapshot_, ports),
     )
-    performer = Performer(identity, table, kind_of(resource), ports, options, drive.around)
+    performer = Performer(identity, table, kind_of(resource), ports, options, drive.interceptor)
     performer.work.latest = latest
     deadline = spec.active_deadline_seconds
     start = ports.clock.now_ms() if started_ms is None else started_ms

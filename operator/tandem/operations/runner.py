@@ -14,7 +14,7 @@ from typing import Any
 
 from tandem.errors import InvalidSpec, Reason, TandemError
 from tandem.operations.execute import Drive, finish, open_session
-from tandem.operations.machine.events import Ask
+from tandem.operations.machine.events import StopRequest
 from tandem.operations.model import Table
 from tandem.operations.ports import Ports, SystemClock
 from tandem.operations.report.status import conditions
@@ -177,7 +177,7 @@ class _Runner:
         with self._lock:
             self._stopping = True
             for session in self._sessions.values():
-                session.ask(Ask.INTERRUPT)
+                session.request_stop(StopRequest.INTERRUPT)
 
     def _run_one(self, resource: AnyResource) -> Outcome:
         try:
@@ -230,7 +230,7 @@ class _Runner:
         with self._lock:
             self._sessions[resource.key] = session
             if self._stopping:
-                session.ask(Ask.INTERRUPT)
+                session.request_stop(StopRequest.INTERRUPT)
         try:
             return Outcome(resource, finish(session, resource, self._ports))
         finally:

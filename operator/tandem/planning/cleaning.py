@@ -86,7 +86,7 @@ class Ended:
     `succeeded` and `abandoned` are attempts, 0 for none; `closed` says that none may commit any
     more. `logged` says that the log itself shows the success. `version` and `committed_ms` are
     of the success: where its commit is gone, the first version and time that are not earlier.
-    `recorded`: there is a result. `unbegun` is the attempt with which the operation
+    `recorded`: there is a result. `ended_before_start` is the attempt with which the operation
     ended before it was begun, 0 for none: its claim keeps out processes that planned before and
     sleep since, so it stays.
     """
@@ -96,7 +96,7 @@ class Ended:
     closed: bool = False
     logged: bool = False
     recorded: bool = False
-    unbegun: int = 0
+    ended_before_start: int = 0
     version: int = 0
     committed_ms: int = 0
 

@@ -22,7 +22,7 @@ from tandem.kube.tables.location_policy import Allowed
 from tandem.locks.port import LockStore
 from tandem.operations.model import Table
 from tandem.operations.ports import Clock, Nonces, Processes
-from tandem.operations.session.performer import Around, plainly
+from tandem.operations.session.performer import Interceptor, passthrough
 from tandem.spec.resources import Operation
 
 _T = TypeVar("_T")
@@ -59,7 +59,7 @@ class Context:
     slots: Slots
     runner_of: RunnerOf
     metrics: Metrics
-    around: Around = plainly
+    interceptor: Interceptor = passthrough
     tend: Tend | None = None
     may_write: Callable[[], bool] = lambda: True
     tables: dict[tuple[str, str], TableContext] = field(default_factory=dict)

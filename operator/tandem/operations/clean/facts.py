@@ -89,7 +89,7 @@ class Knowledge:
             known = operations.get(file.operation_id)
             if not file.attempt or known is None or known.over(file.attempt):
                 continue
-            if file.attempt == known.unbegun:
+            if file.attempt == known.ended_before_start:
                 continue  # its claim is all there is of it, and stays
             key = (file.operation_id, file.attempt)
             touched.setdefault(key, 0)
@@ -149,8 +149,8 @@ class Knowledge:
         result = records.load(self._store, paths.result(operation_id), ResultRecord)
         if result is None:
             return ended
-        if recovery.unbegun(self._store, operation_id, result.attempt) is not None:
-            return replace(ended, unbegun=result.attempt)
+        if recovery.ended_before_start(self._store, operation_id, result.attempt) is not None:
+            return replace(ended, ended_before_start=result.attempt)
         if result.phase == Phase.SUCCEEDED:
             return replace(ended, succeeded=result.attempt)
         return replace(ended, closed=True)

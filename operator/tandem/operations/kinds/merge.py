@@ -11,7 +11,7 @@ from tandem.delta import protocol
 from tandem.delta.actions import Metadata
 from tandem.delta.log.snapshot import Snapshot
 from tandem.jobs.formats import InputFile, MergeClause, MergeJob
-from tandem.operations.kinds.row_level import ByRow, Said
+from tandem.operations.kinds.row_level import ByRow, CommitDescription
 from tandem.operations.kinds.selection import Selects, files_of
 from tandem.operations.model import Work
 from tandem.operations.rounds.source_copy import SourceCopy, copied
@@ -97,9 +97,11 @@ class Merge(ByRow[statements.Merge]):
             target_file_size=self._resource.spec.target_file_size,
         )
 
-    def said(self, statement: statements.Merge, agreed: rule.Commit, inserted: int) -> Said:
+    def commit_description(
+        self, statement: statements.Merge, agreed: rule.Commit, inserted: int
+    ) -> CommitDescription:
         updated = agreed.rows_updated
-        return Said(
+        return CommitDescription(
             "MERGE",
             statement.predicates(),
             RowsAffected(updated=updated, deleted=agreed.rows_matched - updated, inserted=inserted),

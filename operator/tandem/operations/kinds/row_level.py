@@ -42,11 +42,11 @@ from tandem.timeline.segments import output_tags, segment_name
 MAX_SEGMENT_LOCKS = 1_000
 """A statement that concerns more segments locks the table: one entry stays small."""
 
-Asked = rule.Evaluate | rule.Reexecute
+Evaluation = rule.Evaluate | rule.Reexecute
 _OfJob = rule.Commit | rule.Evaluate | rule.Reexecute | rule.Conflict
 
 
-class Spoken(Protocol):
+class ParsedStatement(Protocol):
     """A statement that was parsed, of whatever kind."""
 
     @property
@@ -56,11 +56,11 @@ class Spoken(Protocol):
     def to_json(self) -> dict[str, Any]: ...
 
 
-S = TypeVar("S", bound=Spoken)
+S = TypeVar("S", bound=ParsedStatement)
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class CommitDescription:
     """What a commit says of its statement: Delta's name for it, its parameters, and the rows."""
 
     operation: str
@@ -69,7 +69,7 @@ class Said:
 
 
 @dataclass(slots=True)
-class _Course(Generic[S]):
+class StatementRun(Generic[S]):
     """How far the statement has come in this attempt; rebuilt from its rounds after a restart.
 
     `settled` is what the rounds of the job came to. `progress` is ahead of it by rows that need
@@ -84,7 +84,7 @@ class _Course(Generic[S]):
     progress: rule.StatementProgress | None = None
     has_small: bool = False
     outputs: dict[str, OutputFile] = field(default_factory=dict)
-    asked: Asked | None = None
+    asked: Evaluation | None = None
     request: RoundRequest | None = None
     commit: rule.Commit | None = None
 
@@ -107,7 +107,7 @@ class ByRow(ABC, Generic[S]):
     def __init__(self, resource: TableUpdate) -> None:
         self._resource = resource
         self._cache: VectorCache | None = None
-        self._course: _Course[S] | None = None
+        self._run: StatementRun[S] | None = None
 
     # What differs
 
@@ -129,7 +129,9 @@ class ByRow(ABC, Generic[S]):
         """The job that evaluates it, on these files first."""
 
     @abstractmethod
-    def said(self, statement: S, agreed: rule.Commit, inserted: int) -> Said:
+    def commit_description(
+        self, statement: S, agreed: rule.Commit, inserted: int
+    ) -> CommitDescription:
         """What the commit says; `inserted` counts the rows of fresh files."""
 
     def needs_job(self, statement: S, files: int) -> bool:  # noqa: ARG002
@@ -162,9 +164,9 @@ class ByRow(ABC, Generic[S]):
                 remedy="Set enableDeletionVectors: true in the LakeTable; old readers may then "
                 "refuse the table",
             )
-        course = self._begin(work)
-        view = course.history.remember(snapshot)
-        selects = self.selects(course.statement, snapshot)
+        run = self._begin(work)
+        view = run.history.remember(snapshot)
+        selects = self.selects(run.statement, snapshot)
         chosen = sorted(
             (add for add in snapshot.adds() if selects(add)), key=lambda add: add.logged_path
         )
@@ -172,7 +174,7 @@ class ByRow(ABC, Generic[S]):
         view.prefetch(add.logged_path for add in chosen)
         inputs = tuple(input_file(view, add.logged_path, None) for add in chosen)
         names = tuple(dict.fromkeys(segment_name(add) for add in chosen))
-        needed = self.needs_job(course.statement, len(inputs))
+        needed = self.needs_job(run.statement, len(inputs))
         locks = _locks(names) if needed else ()
         summary = Plan(
             read_version=snapshot.version,
@@ -181,7 +183,7 @@ class ByRow(ABC, Generic[S]):
             # What a statement writes is known when it has matched: at most as much again.
             cost_bytes=sum(file.size for file in inputs),
             segments=names,
-            statement=course.statement.canonical,
+            statement=run.statement.canonical,
             locks=tuple(f"Update segment {r.segment}" if r.segment else "Update the table"
                         for r in locks),
         )  # fmt: skip
@@ -190,43 +192,43 @@ class ByRow(ABC, Generic[S]):
             # that come later come after the statement.
             nothing = "no file can hold a row that the statement concerns"
             return Planned(summary, None, Mode.UPDATE, (), nothing_to_do=nothing)
-        record = {"statement": course.statement.to_json()}
-        job = self.job(course.statement, inputs)
+        record = {"statement": run.statement.to_json()}
+        job = self.job(run.statement, inputs)
         return Planned(summary, job, Mode.UPDATE, locks, record=record)
 
     def plan_of_adopted(self, work: Work) -> Planned:
         summary = work.frozen[0].summary
         return Planned(summary, None, Mode.UPDATE, _locks(summary.segments))
 
-    def _begin(self, work: Work) -> _Course[S]:
+    def _begin(self, work: Work) -> StatementRun[S]:
         if self._cache is None:
             self._cache = VectorCache(work.table.store)
         metadata = work.snapshot.metadata
         history = History(work.table.log, self._cache, metadata.id)
-        self._course = _Course(self.parsed(metadata), history)
-        return self._course
+        self._run = StatementRun(self.parsed(metadata), history)
+        return self._run
 
     # Reconciling
 
     def load(self, work: Work, round_: int) -> None:
         plan, _ = work.frozen
-        course = self._course
-        if course is None or (round_ == 0 and course.progress is not None):
-            course = self._begin(work)
+        run = self._run
+        if run is None or (round_ == 0 and run.progress is not None):
+            run = self._begin(work)
         result = self._round(work, round_)
         if round_ == 0:
-            course.settle(rule.start(plan.read_version, result))
+            run.settle(rule.start(plan.read_version, result))
             return
         request = work.requests[round_]
-        if course.asked is None:
-            self._ask_again(work, course, request.table_version, round_)
-        if course.asked is None or course.request != request:
+        if run.asked is None:
+            self._ask_again(work, run, request.table_version, round_)
+        if run.asked is None or run.request != request:
             raise ManifestInvalid(
                 "the round was asked for on other grounds than those that hold now",
                 resource=paths.round_file(plan.operation_id, plan.attempt, round_, "request.json"),
             )
-        course.settle(_absorbed(course.asked, result))
-        course.asked = course.request = None
+        run.settle(_absorbed(run.asked, result))
+        run.asked = run.request = None
 
     def _round(self, work: Work, round_: int) -> RoundResult:
         """Matches and insert files of a round. Raises: ManifestInvalid, CountMismatch."""
@@ -251,14 +253,14 @@ class ByRow(ABC, Generic[S]):
             merged=self.merges,
         )
 
-    def _ask_again(self, work: Work, course: _Course[S], at: int, round_: int) -> None:
+    def _ask_again(self, work: Work, run: StatementRun[S], at: int, round_: int) -> None:
         """What an earlier process must have asked at a version: the rule gives the same answer
         to the same question."""
-        view = course.history.view(at)
-        outcome = None if view is None else self._next_of_job(course, view)
+        view = run.history.view(at)
+        outcome = None if view is None else self._next_of_job(run, view)
         if isinstance(outcome, rule.Evaluate | rule.Reexecute):
-            course.asked = outcome
-            course.request = self._request(course, work, outcome, round_)
+            run.asked = outcome
+            run.request = self._request(run, work, outcome, round_)
 
     def decide(self, work: Work) -> Decision:
         refusal = verdict_of_table(work, self.protocol_kind, needs_vectors=True)
@@ -271,62 +273,62 @@ class ByRow(ABC, Generic[S]):
                 "deletion vectors were switched off",
                 Reason.DELETION_VECTORS_DISABLED,
             )
-        course = self._course
-        assert course is not None
-        latest = course.history.remember(snapshot)
-        outcome = self._ahead(work, course, latest) or self._next_of_job(course, latest)
+        run = self._run
+        assert run is not None
+        latest = run.history.remember(snapshot)
+        outcome = self._ahead(work, run, latest) or self._next_of_job(run, latest)
         if isinstance(outcome, rule.Conflict):
             return Decision(Verdict.CONFLICT, outcome.why, outcome.reason, payload=outcome)
         if isinstance(outcome, rule.Commit):
             # If the put is lost, what has been settled need not be settled again.
-            course.commit, course.progress = outcome, outcome.progress
-            assert course.settled is not None
-            course.history.forget(
-                {course.settled.evaluated_at, outcome.progress.evaluated_at, outcome.at}
+            run.commit, run.progress = outcome, outcome.progress
+            assert run.settled is not None
+            run.history.forget(
+                {run.settled.evaluated_at, outcome.progress.evaluated_at, outcome.at}
             )
             return Decision(Verdict.COMMIT, payload=outcome)
-        course.asked = outcome
-        course.request = self._request(course, work, outcome, max(work.results) + 1)
-        return Decision(Verdict.EVALUATE, outcome.why, evaluate=course.request)
+        run.asked = outcome
+        run.request = self._request(run, work, outcome, max(work.results) + 1)
+        return Decision(Verdict.EVALUATE, outcome.why, evaluate=run.request)
 
-    def _ahead(self, work: Work, course: _Course[S], latest: SnapshotView) -> rule.Commit | None:
+    def _ahead(self, work: Work, run: StatementRun[S], latest: SnapshotView) -> rule.Commit | None:
         """The commit, if nothing is left to evaluate but what takes no job: rows of files whose
         statistics rule out a match, and small rounds. None if the job is needed."""
         while work.small_rounds.understands(work):
-            progress = course.progress
+            progress = run.progress
             assert progress is not None
-            outcome = self._rule(course, latest, progress, small=True)
+            outcome = self._rule(run, latest, progress, small=True)
             if isinstance(outcome, rule.Commit):
                 return outcome
             if isinstance(outcome, rule.Evaluate):
-                asked = self._questions(course, outcome)
-                if not self.needs_job(course.statement, len(asked)):
-                    course.progress = _absorbed(outcome, RoundResult(merged=self.merges))
+                asked = self._questions(run, outcome)
+                if not self.needs_job(run.statement, len(asked)):
+                    run.progress = _absorbed(outcome, RoundResult(merged=self.merges))
                     continue
-                view = course.history.view(outcome.at)
+                view = run.history.view(outcome.at)
                 assert view is not None
                 view.prefetch(asked)
                 inputs = tuple(input_file(view, path, asked[path]) for path in sorted(asked))
                 answer = work.small_rounds.rows(work, inputs)
                 if answer is None:
                     return None
-                course.progress = rule.absorb(outcome, self._taken(course, inputs, answer))
+                run.progress = rule.absorb(outcome, self._taken(run, inputs, answer))
             elif isinstance(outcome, rule.Reinsert):
                 answer = work.small_rounds.inserts(work, matched_sources(outcome.progress.matches))
                 if answer is None:
                     return None
-                fresh = self._taken(course, (), answer).fresh
-                course.progress = rule.inserted(outcome.progress, fresh)
+                fresh = self._taken(run, (), answer).fresh
+                run.progress = rule.inserted(outcome.progress, fresh)
             else:
                 return None
         return None
 
     def _taken(
-        self, course: _Course[S], inputs: Sequence[InputFile], answer: SmallAnswer
+        self, run: StatementRun[S], inputs: Sequence[InputFile], answer: SmallAnswer
     ) -> RoundResult:
         """Raises: CountMismatch."""
-        course.has_small = True
-        course.outputs |= {output.path: output for output in answer.outputs}
+        run.has_small = True
+        run.outputs |= {output.path: output for output in answer.outputs}
         return round_result(
             answer.matches,
             [file.logged_path for file in inputs],
@@ -335,30 +337,30 @@ class ByRow(ABC, Generic[S]):
             merged=self.merges,
         )
 
-    def _next_of_job(self, course: _Course[S], latest: SnapshotView) -> _OfJob:
+    def _next_of_job(self, run: StatementRun[S], latest: SnapshotView) -> _OfJob:
         """What to do with the rounds of the job alone; answer ourselves what needs none."""
-        progress, settled = course.progress, course.settled
+        progress, settled = run.progress, run.settled
         assert progress is not None
         assert settled is not None
-        if course.has_small:
+        if run.has_small:
             # They led nowhere, and have been tried all the same.
             progress = replace(settled, attempts=progress.attempts)
-            course.has_small = False
-            course.outputs.clear()
+            run.has_small = False
+            run.outputs.clear()
         while True:
-            outcome = self._rule(course, latest, progress)
+            outcome = self._rule(run, latest, progress)
             if not isinstance(outcome, rule.Evaluate | rule.Reexecute):
                 assert not isinstance(outcome, rule.Reinsert)
-                course.progress = progress
+                run.progress = progress
                 return outcome
-            if self.needs_job(course.statement, len(self._questions(course, outcome))):
-                course.progress = progress
+            if self.needs_job(run.statement, len(self._questions(run, outcome))):
+                run.progress = progress
                 return outcome
             progress = _absorbed(outcome, RoundResult(merged=self.merges))
 
     def _rule(
         self,
-        course: _Course[S],
+        run: StatementRun[S],
         latest: SnapshotView,
         progress: rule.StatementProgress,
         *,
@@ -367,26 +369,26 @@ class ByRow(ABC, Generic[S]):
         spec = self._resource.spec
         return rule.decide(
             progress,
-            course.history.since(progress.evaluated_at, latest.snapshot),
-            view=course.history.view,
-            row_maps=course.history.row_maps,
+            run.history.since(progress.evaluated_at, latest.snapshot),
+            view=run.history.view,
+            row_maps=run.history.row_maps,
             policy=rule.Policy(
                 spec.isolation,
-                course.statement.deterministic,
+                run.statement.deterministic,
                 spec.conflict.max_attempts,
-                inserts=self.inserts(course.statement),
+                inserts=self.inserts(run.statement),
             ),
-            concerned=lambda at, rows: self._concerned(course, at, rows),
+            concerned=lambda at, rows: self._concerned(run, at, rows),
             small=small,
         )
 
     def _concerned(
-        self, course: _Course[S], at: int, rows: Mapping[str, BitMap64]
+        self, run: StatementRun[S], at: int, rows: Mapping[str, BitMap64]
     ) -> Mapping[str, BitMap64]:
         """Without the rows of files in which, as their statistics say, nothing matches."""
-        view = course.history.view(at)
+        view = run.history.view(at)
         assert view is not None
-        selects = self.selects(course.statement, view.snapshot)
+        selects = self.selects(run.statement, view.snapshot)
         view.prefetch(rows)
         return {
             path: positions
@@ -394,38 +396,40 @@ class ByRow(ABC, Generic[S]):
             if (add := view.add(path)) is not None and selects(add)
         }
 
-    def _questions(self, course: _Course[S], asked: Asked) -> Mapping[str, BitMap64 | None]:
+    def _questions(self, run: StatementRun[S], asked: Evaluation) -> Mapping[str, BitMap64 | None]:
         """The rows to evaluate by file (None: all live ones), without files that cannot match."""
         if isinstance(asked, rule.Evaluate):
             return asked.rows
-        view = course.history.view(asked.at)
+        view = run.history.view(asked.at)
         assert view is not None
-        selects = self.selects(course.statement, view.snapshot)
+        selects = self.selects(run.statement, view.snapshot)
         return {a.logged_path: None for a in view.snapshot.adds() if selects(a)}
 
-    def _request(self, course: _Course[S], work: Work, asked: Asked, round_: int) -> RoundRequest:
+    def _request(
+        self, run: StatementRun[S], work: Work, asked: Evaluation, round_: int
+    ) -> RoundRequest:
         plan, _ = work.frozen
-        view = course.history.view(asked.at)
+        view = run.history.view(asked.at)
         assert view is not None
-        questions = self._questions(course, asked)
+        questions = self._questions(run, asked)
         view.prefetch(questions)
         return RoundRequest(
             operation_id=plan.operation_id,
             attempt=plan.attempt,
             round=round_,
             table_version=asked.at,
-            part=self.inserts(course.statement) and isinstance(asked, rule.Evaluate),
+            part=self.inserts(run.statement) and isinstance(asked, rule.Evaluate),
             inputs=tuple(input_file(view, path, questions[path]) for path in sorted(questions)),
         )
 
     # Committing
 
     def change(self, work: Work) -> ChangeSet:
-        course = self._course
-        assert course is not None
-        assert course.commit is not None
-        agreed, plan = course.commit, work.frozen[0]
-        latest = course.history.remember(work.snapshot)
+        run = self._run
+        assert run is not None
+        assert run.commit is not None
+        agreed, plan = run.commit, work.frozen[0]
+        latest = run.history.remember(work.snapshot)
         latest.prefetch(agreed.deletes)
         removes, marked = [], []
         by_segment: dict[str, int] = {}
@@ -439,7 +443,7 @@ class ByRow(ABC, Generic[S]):
             name = segment_name(add)
             by_segment[name] = by_segment.get(name, 0) + found.deleted
         written = {o.path: o for result in work.results.values() for o in result.outputs}
-        written |= course.outputs
+        written |= run.outputs
         added = (*agreed.inserts, *agreed.fresh)
         segment_ = new_segment(work.snapshot, work.now_ms) if added else None
         outputs = []
@@ -449,17 +453,17 @@ class ByRow(ABC, Generic[S]):
             add = output_add(written[path], tags, data_change=True)
             outputs.append(OutputFileChange(add, written[path].rows, agreed.masks.get(path)))
         inserted = sum(written[path].rows for path in agreed.fresh)
-        said = self.said(course.statement, agreed, inserted)
+        described = self.commit_description(run.statement, agreed, inserted)
         return ChangeSet(
-            operation=said.operation,
-            parameters=said.parameters,
+            operation=described.operation,
+            parameters=described.parameters,
             outputs=tuple(outputs),
             removes=tuple(removes),
             marked=tuple(marked),
             isolation=self._resource.spec.isolation.value,
             segments=(segment_.name,) if segment_ else (),
             numbers=segment_.numbers if segment_ else numbers_at(work.snapshot),
-            rows=said.rows,
+            rows=described.rows,
             reconciled=Reconciled(
                 commits_seen=max(0, work.snapshot.version - plan.read_version),
                 deletes_remapped=agreed.moved,
@@ -467,11 +471,11 @@ class ByRow(ABC, Generic[S]):
                 rounds=work.rounds,
                 by_segment=by_segment if agreed.moved else None,
             ),
-            details={"statement": course.statement.to_json()},
+            details={"statement": run.statement.to_json()},
         )
 
 
-def _absorbed(asked: Asked, result: RoundResult) -> rule.StatementProgress:
+def _absorbed(asked: Evaluation, result: RoundResult) -> rule.StatementProgress:
     if isinstance(asked, rule.Evaluate):
         return rule.absorb(asked, result)
     return rule.start(asked.at, result, attempts=asked.attempts, course=asked.course)

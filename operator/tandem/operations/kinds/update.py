@@ -6,7 +6,7 @@ from tandem.delta import protocol
 from tandem.delta.actions import Metadata
 from tandem.delta.log.snapshot import Snapshot
 from tandem.jobs.formats import InputFile, StatementJob
-from tandem.operations.kinds.row_level import ByRow, Said
+from tandem.operations.kinds.row_level import ByRow, CommitDescription
 from tandem.operations.kinds.selection import Selects, files_of
 from tandem.reconcile import statement as rule
 from tandem.spec.status import RowsAffected
@@ -48,10 +48,12 @@ class Update(ByRow[Statement]):
             target_file_size=self._resource.spec.target_file_size,
         )
 
-    def said(self, statement: Statement, agreed: rule.Commit, inserted: int) -> Said:
+    def commit_description(
+        self, statement: Statement, agreed: rule.Commit, inserted: int
+    ) -> CommitDescription:
         assert not inserted
         updates, rows = statement.kind == "Update", agreed.rows_matched
-        return Said(
+        return CommitDescription(
             "UPDATE" if updates else "DELETE",
             {"predicate": f'["{statement.where_sql}"]'},
             RowsAffected(updated=rows) if updates else RowsAffected(deleted=rows),

@@ -2,11 +2,14 @@
 
 Pure: no I/O, no clock, no randomness. Everything that it knows arrives as an event.
 
-    step           the machine
-    state          what it remembers
+    step           the machine: which transition follows from which event
+    state          what it remembers, in groups
     events         what it learns
     effects        what it asks for
-    transitions    begin an effect, end, give up an attempt, succeed
-    failures       what follows when an effect fails
-    stop_requests  cancel, deadline and shutdown
+    startup        transitions: what the log and earlier sessions say
+    execution      transitions: plan, locks, job
+    committing     transitions: reconcile, commit, or end without a commit
+    failures       transitions: what follows when an effect fails
+    stop_requests  transitions: cancel, suspend, deadline and interrupt
+    transitions    what they share: ask for an effect, end, give up an attempt, succeed
 """

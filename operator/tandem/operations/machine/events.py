@@ -1,6 +1,6 @@
-"""What the machine is told: one small frozen class per kind of answer.
+"""What the machine learns: one small frozen class per kind of answer, and stop requests.
 
-Events carry facts that decide control flow, and summaries for people; never data. Snapshots,
+Events carry facts that decide control flow, and summaries for the status; never data. Snapshots,
 plans and change sets stay with the performer.
 """
 
@@ -16,7 +16,7 @@ from tandem.spec.status import OperationResult, Phase, Plan, Progress
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """Begin, or begin again after a crash: what there is already is found out, not assumed."""
+    """Start, or start again after a crash: what there is already is looked up, not assumed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +36,9 @@ class EarlierFound:
     plan was frozen, without which it cannot have done anything to fail at, `complete` whether
     its results are there whole, `running` whether its frozen plan is there and its job is known
     to the job runner, `alive` names a live process that works on it, `failures`
-    counts attempts that failed (those that died without a word too, not those that were
-    interrupted). `recorded` is the result, `closing` the ending of an operation that was closed,
-    or ended before it was begun, and whose result was not recorded any more."""
+    counts attempts that failed (also those that died without a record, not those that were
+    interrupted). `recorded` is the result. `closing` is the ending of an operation that was
+    closed, or ended before its start, and whose result is not recorded yet."""
 
     recorded: Ending | None = None
     closing: Ending | None = None
@@ -52,8 +52,7 @@ class EarlierFound:
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How an operation ended, for a status: or, if it is `elsewhere`, only how this session of
-    it ended."""
+    """How an operation ended, for a status; if `elsewhere`, only how this session of it ended."""
 
     phase: Phase
     reason: Reason
@@ -64,8 +63,8 @@ class Ending:
 
     @property
     def elsewhere(self) -> bool:
-        """Another process or session has the operation; how that ends, a later look will show.
-        Nothing is recorded of it."""
+        """Another process or session has the operation; a later look shows how that one ends.
+        Nothing is recorded."""
         return self.reason in (Reason.ALREADY_RUNNING, Reason.ABANDONED)
 
 
@@ -86,13 +85,13 @@ class PlanMade:
 
 
 @dataclass(frozen=True, slots=True)
-class EndedUnbegun:
+class EndedBeforeStart:
     """The attempt that was taken for dead has ended the operation meanwhile, without a commit."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecordedBefore:
-    """Another process has recorded, and perhaps told, how the operation ended."""
+    """Another process has recorded, and perhaps reported, how the operation ended."""
 
     ending: Ending
 
@@ -134,11 +133,11 @@ class LocksWaiting:
 
 @dataclass(frozen=True, slots=True)
 class JobRunning:
-    """`hindrance`: why it does not get on, and a sentence, where that may yet change (no node
-    has room for it)."""
+    """`waiting_reason`: why it makes no progress, and a sentence, where that may change by itself
+    (no node has room for it)."""
 
     progress: Progress | None = None
-    hindrance: tuple[Reason, str] | None = None
+    waiting_reason: tuple[Reason, str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +164,7 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """What reconciliation with `version` came to; `why` for people, `reason` of a conflict."""
+    """The result of reconciliation with `version`; `why` for the status, `reason` of a conflict."""
 
     version: int
     verdict: Verdict
@@ -175,7 +174,7 @@ class Decided:
 
 @dataclass(frozen=True, slots=True)
 class CommitRefused:
-    """Our locks are not ours any more: `revoked` by a higher priority, else lost."""
+    """The locks are gone: `revoked` for a higher priority, else lost."""
 
     revoked: bool
 
@@ -187,7 +186,7 @@ class CommitPut:
 
 @dataclass(frozen=True, slots=True)
 class CommitLost:
-    """Somebody else has that version: reconcile with it."""
+    """Another writer has that version: reconcile with it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +208,7 @@ class AbandonedBefore:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """The effect of this point is done, and there is nothing more to say about it."""
+    """The effect of this point is done, without an answer."""
 
     point: Point
 
@@ -217,8 +216,8 @@ class Done:
 @dataclass(frozen=True, slots=True)
 class EffectFailed:
     """An effect raised. `retryable`: the same effect may work when done again (the store did
-    not answer); `fresh`: another attempt may help (a file vanished); `patient`: it is no failure
-    at all, however long it takes (locks or jobs cannot be asked for)."""
+    not answer); `fresh`: another attempt may help (a file vanished); `patient`: it is not a
+    failure, however long it takes (the lock store or the API server is away)."""
 
     effect: Effect
     reason: Reason
@@ -228,18 +227,13 @@ class EffectFailed:
     patient: bool = False
 
 
-class Ask(StrEnum):
-    """What people, deadlines and controllers ask of a running operation."""
+class StopRequest(StrEnum):
+    """What users, deadlines and controllers request of an operation under way."""
 
     INTERRUPT = "Interrupt"
     CANCEL = "Cancel"  # the resource is being deleted
     SUSPEND = "Suspend"
     DEADLINE = "Deadline"
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    what: Ask
 
 
 Event = (
@@ -248,7 +242,7 @@ Event = (
     | EarlierFound
     | CommitFound
     | PlanMade
-    | EndedUnbegun
+    | EndedBeforeStart
     | RecordedBefore
     | ClaimLost
     | AttemptAdopted
@@ -267,5 +261,5 @@ Event = (
     | AbandonedBefore
     | Done
     | EffectFailed
-    | Asked
+    | StopRequest
 )

@@ -1,16 +1,16 @@
-"""Where one operation stands: everything that `step` decides by.
+"""Where one operation stands: everything that `step` decides by, in one group per question.
 
 Small and serializable. It is never trusted after a crash: a restart begins with `Started` and
-finds out from the log and the files under `_tandem` (docs/decisions/0030).
+finds out from the log and the files under `_tandem` (docs/decisions/0030, 0111).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from tandem.errors import Reason
 from tandem.operations.machine.effects import Effect, Point
-from tandem.operations.machine.events import Ask, Ending
+from tandem.operations.machine.events import Ending, StopRequest
 from tandem.spec.status import Phase, Plan, Progress
 
 _SHORTEST_PAUSE_MS = 20
@@ -27,6 +27,97 @@ class Limits:
     retry_delay_ms: int = 1_000
     poll_ms: int = 300
     effect_retries: int = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What was asked for: by the spec, and by a stop request that cannot be met yet (it is not
+    known whether the operation has committed). Another attempt keeps it."""
+
+    limits: Limits = Limits()
+    stop: StopRequest | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LogState:
+    """What the log shows as of `version`, the version that was read last (-1: none yet).
+
+    `succeeded` is the attempt that committed and `abandoned` the highest that is declared dead
+    (0: none); if `closed`, no attempt may commit any more. `unreadable` are versions that name
+    a data file that is gone, so that no plan can be made on them.
+    """
+
+    version: int = -1
+    succeeded: int = 0
+    abandoned: int = 0
+    closed: bool = False
+    unreadable: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptState:
+    """The attempt that this session works on; `number` is 0 before there is one.
+
+    `owned`: this session claimed or adopted it, otherwise an earlier session left it. The inputs
+    of its `plan` are frozen once it is `persisted`. `last_claimed` is the highest attempt that
+    any session claimed, `failures` counts attempts that failed, and `unknown_puts` the puts of
+    this one's commit whose answer did not arrive.
+    """
+
+    number: int = 0
+    owned: bool = False
+    plan: Plan | None = None
+    persisted: bool = False
+    last_claimed: int = 0
+    failures: int = 0
+    unknown_puts: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LockState:
+    """Our locks, or what they wait for. `token` is 0 without locks.
+
+    `blockers` are pairs of a holder and its resource; they are waited for since
+    `waiting_since_ms` (Unix milliseconds; 0: not waiting). `waited`: the locks come late, so the
+    plan may be stale. `lost`: they were ours until the commit was ready.
+    """
+
+    token: int = 0
+    blockers: tuple[tuple[str, str], ...] = ()
+    waiting_since_ms: int = 0
+    waited: bool = False
+    lost: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class JobState:
+    """The Spark job. `round` is the last round of evaluation that was requested.
+
+    `awaited_ms` is the sum of the pauses between looks for the round's result. `adopted`: an
+    earlier session started the job and it is at work on `round`, but we have no locks yet.
+    """
+
+    round: int = 0
+    awaited_ms: int = 0
+    progress: Progress | None = None
+    adopted: bool = False
+
+    def pause_ms(self, poll_ms: int) -> int:
+        """Before the next look for the job's result. After the first round other writers may
+        commit before us, so a short round is looked for more often than every `poll_ms`."""
+        if not self.round:
+            return poll_ms
+        return min(poll_ms, max(_SHORTEST_PAUSE_MS, self.awaited_ms // 8))
+
+
+@dataclass(frozen=True, slots=True)
+class PendingEffect:
+    """The effect whose answer is awaited, and how often it was retried. `waiting_reason` is why
+    there is no progress, and a sentence, where that may change by itself."""
+
+    effect: Effect | None = None
+    retries: int = 0
+    waiting_reason: tuple[Reason, str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,62 +138,28 @@ class Closing:
 
 
 @dataclass(frozen=True, slots=True)
-class OperationState:
-    """`attempt` is the one that we claimed or adopted (0: none yet; if it is not our `own`, an
-    earlier session left it), `earlier` the highest that anybody claimed; `succeeded`,
-    `abandoned`, `closed` are the stops that `version` shows. `persisted`: the attempt's plan is
-    written, so its inputs are frozen. `waited`: locks came late, so the plan may be stale.
-    `lost`: locks were ours until the commit was ready. `unsure` counts puts whose answer did not
-    come, `round` is the last round of evaluation asked for, `adopting` whether the job of an
-    attempt that we took over is at work on that, `waiting` the effect whose answer is awaited,
-    `awaited_ms` how long we have waited for that round between looks for its result, and
-    `blockers` are those for whom we wait, since `waiting_since_ms` (0: we do not). `asked` is
-    what somebody asked for before it could be done; it is done as soon as it can be. `hindrance`
-    is what is in the way and may go away by itself: why, and a sentence. `unbegun` is how it ends
-    before it is begun, once its attempt is claimed: there is nothing to do, it is refused, or its
-    deadline passed. `unreadable` are versions that could not be planned on, since a file that
-    they name is gone."""
+class OutcomeState:
+    """How it ends: `closing` while effects are left to perform, then `ended`.
 
-    limits: Limits = Limits()
-    phase: Phase = Phase.PENDING
-    attempt: int = 0
-    earlier: int = 0
-    failures: int = 0
-    version: int = -1
-    succeeded: int = 0
-    abandoned: int = 0
-    closed: bool = False
-    round: int = 0
-    awaited_ms: int = 0
-    own: bool = False
-    adopting: bool = False
-    persisted: bool = False
-    waited: bool = False
-    lost: bool = False
-    retries: int = 0
-    unsure: int = 0
-    asked: Ask | None = None
-    hindrance: tuple[Reason, str] | None = None
-    token: int = 0
-    waiting: Effect | None = None
+    `ended_before_start` is an ending without a job, which is recorded once the attempt is
+    claimed: there is nothing to do, the operation is refused, or its deadline passed.
+    """
+
     closing: Closing | None = None
-    unbegun: Ending | None = None
-    unreadable: tuple[int, ...] = ()
+    ended_before_start: Ending | None = None
     ended: Ending | None = None
-    plan: Plan | None = None
-    progress: Progress | None = None
-    blockers: tuple[tuple[str, str], ...] = ()
-    waiting_since_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class OperationState:
+    """All groups; `phase` and `message` are what the status shows."""
+
+    request: Request = Request()
+    log: LogState = LogState()
+    attempt: AttemptState = AttemptState()
+    locks: LockState = LockState()
+    job: JobState = JobState()
+    pending: PendingEffect = PendingEffect()
+    outcome: OutcomeState = OutcomeState()
+    phase: Phase = Phase.PENDING
     message: str = ""
-
-    @property
-    def pause_ms(self) -> int:
-        """Before the next look for the job's result. After the first round others may commit
-        until we do: what takes half a second is not looked for every half second."""
-        if not self.round:
-            return self.limits.poll_ms
-        return min(self.limits.poll_ms, max(_SHORTEST_PAUSE_MS, self.awaited_ms // 8))
-
-    def at(self, **changes: object) -> OperationState:
-        """This state with some fields replaced."""
-        return replace(self, **changes)  # type: ignore[arg-type]

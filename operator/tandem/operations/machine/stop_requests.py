@@ -1,7 +1,7 @@
-"""What people, deadlines and controllers ask of an operation under way, and when it is done.
+"""Stop requests to an operation under way, and when each is met.
 
-Pure, like `step`, whose part this is. Nothing that was asked for is forgotten: what cannot be
-done at once (it is not known yet whether it has committed) is done as soon as it can be.
+Pure, a part of `step`. No request is forgotten: what cannot be met at once (it is not known yet
+whether the operation has committed) is met as soon as possible.
 """
 
 from __future__ import annotations
@@ -10,62 +10,68 @@ from dataclasses import replace
 
 from tandem.errors import Reason
 from tandem.operations.machine.effects import Point
-from tandem.operations.machine.events import Ask, Asked, Ending
+from tandem.operations.machine.events import Ending, StopRequest
 from tandem.operations.machine.state import OperationState
-from tandem.operations.machine.transitions import Step, end_unbegun, give_up
+from tandem.operations.machine.transitions import Step, end_before_start, give_up
 from tandem.spec.status import Phase
 
-_ASKED = {
-    Ask.INTERRUPT: (Phase.FAILED, Reason.INTERRUPTED, "interrupted; nothing was committed"),
-    Ask.CANCEL: (
+_ENDINGS = {
+    StopRequest.INTERRUPT: (Phase.FAILED, Reason.INTERRUPTED, "interrupted; nothing was committed"),
+    StopRequest.CANCEL: (
         Phase.FAILED,
         Reason.CANCELLED,
         "the resource was deleted; nothing was committed",
     ),
-    Ask.SUSPEND: (Phase.SUSPENDED, Reason.SUSPENDED, "suspended; nothing was committed"),
-    Ask.DEADLINE: (
+    StopRequest.SUSPEND: (Phase.SUSPENDED, Reason.SUSPENDED, "suspended; nothing was committed"),
+    StopRequest.DEADLINE: (
         Phase.FAILED,
         Reason.DEADLINE_EXCEEDED,
         "activeDeadlineSeconds passed before the commit",
     ),
 }
 
-
 _FINDING_OUT = frozenset({Point.READ_TABLE, Point.CHECK_EARLIER_OUTCOME})
 
 
-def asked(state: OperationState, event: Asked) -> Step:
-    """Do what is asked for: now, later, or not at all since it is too late."""
-    if state.succeeded or (state.closing is not None and not state.closing.again):
-        # Too late: what is visible is reported, and what ends, ends.
+def requested(state: OperationState, request: StopRequest) -> Step:
+    """Meet the request: now, later, or not at all since it is too late."""
+    closing = state.outcome.closing
+    if state.log.succeeded or (closing is not None and not closing.again):
+        # Too late: what is visible is reported, and an ending stays as it is.
         return _again(state)
-    if state.closing is not None or _must_look_first(state, event.what):
-        return _again(state.at(asked=event.what))
-    if state.unbegun is not None and event.what is Ask.DEADLINE:
+    if closing is not None or _must_look_first(state, request):
+        return _again(replace(state, request=replace(state.request, stop=request)))
+    if state.outcome.ended_before_start is not None and request is StopRequest.DEADLINE:
         return _again(state)  # it ends as it is
-    return stop(state, event.what)
+    return stop(state, request)
 
 
-def _must_look_first(state: OperationState, what: Ask) -> bool:
-    point = state.waiting.point if state.waiting is not None else None
+def _must_look_first(state: OperationState, request: StopRequest) -> bool:
+    point = state.pending.effect.point if state.pending.effect is not None else None
     if point is Point.LOOK_UP_COMMIT:
         return True  # perhaps it has committed
-    # Whether it has, and what is still at work, is not known yet. Who interrupts will not wait
-    # for it, and the next run finds it out.
-    return what is not Ask.INTERRUPT and not state.attempt and point in _FINDING_OUT
+    # Whether it has, and what is still at work, is not known yet. An interrupt does not wait for
+    # it: the next run finds it out.
+    waits = request is not StopRequest.INTERRUPT
+    return waits and not state.attempt.number and point in _FINDING_OUT
 
 
 def _again(state: OperationState) -> Step:
-    """The effect under way once more, which the request came before; and no longer wait."""
-    if state.waiting is None:
+    """The pending effect once more, which the request preempted, without a delay if the request
+    waits for it."""
+    pending = state.pending
+    if pending.effect is None:
         return state, ()
-    effect = replace(state.waiting, delay_ms=0 if state.asked else state.waiting.delay_ms)
-    return state.at(waiting=effect), (effect,)
+    delay = pending.effect.delay_ms if state.request.stop is None else 0
+    effect = replace(pending.effect, delay_ms=delay)
+    return replace(state, pending=replace(pending, effect=effect)), (effect,)
 
 
-def stop(state: OperationState, what: Ask) -> Step:
-    """Give up what is under way, as was asked. Where an operation stands is known by now."""
-    phase, reason, message = _ASKED[what]
-    if what is Ask.DEADLINE and not state.attempt and not state.limits.dry_run:
-        return end_unbegun(state.at(asked=None), Ending(phase, reason, message))
-    return give_up(state.at(asked=None), phase, reason, message, counted=what is Ask.DEADLINE)
+def stop(state: OperationState, request: StopRequest) -> Step:
+    """Give up what is under way. Where the operation stands is known by now."""
+    phase, reason, message = _ENDINGS[request]
+    state = replace(state, request=replace(state.request, stop=None))
+    is_deadline = request is StopRequest.DEADLINE
+    if is_deadline and not state.attempt.number and not state.request.limits.dry_run:
+        return end_before_start(state, Ending(phase, reason, message))
+    return give_up(state, phase, reason, message, counted=is_deadline)

@@ -7,13 +7,12 @@ perform (`Closing`), which no failure but that of an abandonment can change.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 from tandem.errors import Reason
 from tandem.operations.attempt.paths import MOST_ATTEMPTS
 from tandem.operations.machine.effects import Effect, Point
 from tandem.operations.machine.events import Ending
-from tandem.operations.machine.state import Closing, OperationState
+from tandem.operations.machine.state import Closing, OperationState, PendingEffect
 from tandem.spec.status import OperationResult, Phase
 
 Step = tuple[OperationState, tuple[Effect, ...]]
@@ -47,27 +46,31 @@ UNRECORDED = frozenset(
 """Failures of the surroundings: the next run tries again instead of reporting them."""
 
 
-def do(state: OperationState, point: Point, *, delay_ms: int = 0, **changes: Any) -> Step:
-    """Ask for one effect, with the attempt, round and version that the state has by then."""
-    state = state.at(**changes)
-    version = state.version + 1 if point in (Point.PUT_COMMIT, Point.LOOK_UP_COMMIT) else -1
-    return perform(state, Effect(point, state.attempt, state.round, version, delay_ms))
+def do(state: OperationState, point: Point, *, delay_ms: int = 0) -> Step:
+    """Ask for one effect, with the attempt, round and version of `state`."""
+    version = state.log.version + 1 if point in (Point.PUT_COMMIT, Point.LOOK_UP_COMMIT) else -1
+    return perform(state, Effect(point, state.attempt.number, state.job.round, version, delay_ms))
 
 
 def perform(state: OperationState, effect: Effect) -> Step:
     """Ask for just this effect, for the first time."""
-    return state.at(waiting=effect, retries=0, hindrance=None), (effect,)
+    return replace(state, pending=PendingEffect(effect)), (effect,)
 
 
 def end(state: OperationState, ending: Ending) -> Step:
-    return state.at(
-        phase=ending.phase, ended=ending, waiting=None, closing=None, message=ending.message
+    """Nothing is left to perform: the operation has ended."""
+    return replace(
+        state,
+        pending=PendingEffect(),
+        outcome=replace(state.outcome, closing=None, ended=ending),
+        phase=ending.phase,
+        message=ending.message,
     ), ()
 
 
 def claim(state: OperationState) -> Step:
     """Claim the attempt after all that are known."""
-    attempt = max(state.earlier, state.abandoned) + 1
+    attempt = max(state.attempt.last_claimed, state.log.abandoned) + 1
     if attempt > MOST_ATTEMPTS:
         return too_many(state, attempt - 1)
     return perform(state, Effect(Point.CLAIM_ATTEMPT, attempt))
@@ -80,33 +83,34 @@ def too_many(state: OperationState, attempts: int) -> Step:
     return end(state, Ending(Phase.FAILED, Reason.BACKOFF_LIMIT_EXCEEDED, message))
 
 
-def end_unbegun(state: OperationState, ending: Ending) -> Step:
-    """End before anything was begun, in a way that keeps out whoever planned before us and
-    sleeps since: it could begin after this was told (Z1)."""
-    state = state.at(unbegun=ending)
-    if not state.attempt:
+def end_before_start(state: OperationState, ending: Ending) -> Step:
+    """End before a job was started. The claim keeps out a session that planned before us and was
+    suspended since: it could start after the ending was reported (Z1)."""
+    state = replace(state, outcome=replace(state.outcome, ended_before_start=ending))
+    if not state.attempt.number:
         return claim(state)
     return close(state, Closing((Point.RECORD_RESULT, *unlock(state)), ending))
 
 
 def unlock(state: OperationState) -> tuple[Point, ...]:
     """What is left to do about locks on the way out: nothing where there are none."""
-    return (Point.RELEASE_LOCKS,) if state.token else ()
+    return (Point.RELEASE_LOCKS,) if state.locks.token else ()
 
 
 def close(state: OperationState, closing: Closing) -> Step:
     """Perform what is left on the way out, then end or start over."""
     if closing.todo:
         point, rest = closing.todo[0], closing.todo[1:]
-        return do(state, point, closing=replace(closing, todo=rest))
+        outcome = replace(state.outcome, closing=replace(closing, todo=rest))
+        return do(replace(state, outcome=outcome), point)
     if closing.again:
         ending = closing.ending
         # It is read while the next attempt runs, and must not be taken for its problem.
         message = (
             f"attempt {ending.attempt}: {ending.message}" if ending.attempt else ending.message
         )
-        fresh = OperationState(limits=state.limits, message=message, asked=state.asked)
-        delay = 0 if state.asked is not None else closing.delay_ms
+        delay = 0 if state.request.stop is not None else closing.delay_ms
+        fresh = OperationState(state.request, message=message)
         return do(fresh, Point.READ_TABLE, delay_ms=delay)
     return end(state, closing.ending)
 
@@ -122,35 +126,37 @@ def give_up(
     delay_ms: int = 0,
 ) -> Step:
     """End this attempt without a commit; then end the operation, or try `again`."""
+    attempt = state.attempt
     todo: tuple[Point, ...] = ()
     resumable = again or phase is Phase.SUSPENDED or reason in UNRECORDED
-    closes = state.attempt > 0 and not resumable
+    closes = attempt.number > 0 and not resumable
     # What the surroundings did does not use up the tries of later runs (Spark was missing).
     counted = counted and (again or reason not in UNRECORDED)
-    if state.attempt:
+    if attempt.number:
         # An attempt without a persisted plan wrote nothing that could be found or committed.
-        todo += GIVE_UP if state.persisted or closes else ()
+        todo += GIVE_UP if attempt.persisted or closes else ()
         todo += (Point.RELEASE_LOCKS,)
         todo += (Point.RECORD_RESULT,) if closes else ()
-    ending = Ending(phase, reason, message, state.attempt, plan=state.plan)
+    ending = Ending(phase, reason, message, attempt.number, plan=attempt.plan)
     closing = Closing(todo, ending, again, counted, closes, delay_ms)
-    return close(state.at(message=message), closing)
+    return close(replace(state, message=message), closing)
 
 
 def fail(state: OperationState, reason: Reason, message: str, *, fresh: bool) -> Step:
     """The attempt failed; `fresh` says whether another one may help."""
-    if not fresh or not state.attempt:
+    if not fresh or not state.attempt.number:
         return give_up(state, Phase.FAILED, reason, message)
-    failures = state.failures + 1
-    if failures > state.limits.backoff_limit:
+    limits, failures = state.request.limits, state.attempt.failures + 1
+    if failures > limits.backoff_limit:
         if failures > 1:
             message = f"{message} (attempt {failures} of {failures}: backoffLimit)"
         return give_up(state, Phase.FAILED, reason, message)
-    delay = state.limits.retry_delay_ms * 2 ** min(failures - 1, 8)
+    delay = limits.retry_delay_ms * 2 ** min(failures - 1, 8)
     return give_up(state, Phase.FAILED, reason, message, again=True, delay_ms=delay)
 
 
 def succeed(state: OperationState, result: OperationResult) -> Step:
+    """The commit is in the log: what is left to do cannot change that."""
     version = "" if result.version is None else f" as version {result.version}"
     # Only what is worth a look: that nothing was met goes without saying.
     met = result.reconciled is not None and result.reconciled.commits_seen > 0
@@ -159,8 +165,8 @@ def succeed(state: OperationState, result: OperationResult) -> Step:
         Phase.SUCCEEDED,
         Reason.COMMITTED,
         f"committed{version}" + (f": {story}" if story else ""),
-        state.attempt,
+        state.attempt.number,
         result=result,
-        plan=state.plan,
+        plan=state.attempt.plan,
     )
-    return close(state.at(message=ending.message), Closing(AFTER_SUCCESS, ending))
+    return close(replace(state, message=ending.message), Closing(AFTER_SUCCESS, ending))

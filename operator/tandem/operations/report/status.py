@@ -41,20 +41,20 @@ def status_of(
     now_ms: int,
 ) -> OperationStatus:
     """The status of an operation that started at `started_ms` (Unix milliseconds)."""
-    ending = state.ended
+    ending = state.outcome.ended
     phase = ending.phase if ending else state.phase
     reason = ending.reason if ending else _reason(state)
     message = ending.message if ending else _message(state, now_ms)
     return OperationStatus(
         observed_generation=generation,
         phase=phase,
-        attempt=ending.attempt if ending else state.attempt,
+        attempt=ending.attempt if ending else state.attempt.number,
         operation_id=operation_id,
         start_time=rfc3339(started_ms),
         completion_time=rfc3339(now_ms) if phase in ENDED else None,
         conditions=conditions(phase, reason, message, generation, now_ms),
-        progress=_progress(state.progress, phase),
-        plan=(ending.plan if ending else None) or state.plan,
+        progress=_progress(state.job.progress, phase),
+        plan=(ending.plan if ending else None) or state.attempt.plan,
         result=ending.result if ending else None,
     )
 
@@ -69,22 +69,23 @@ def _progress(progress: Progress | None, phase: Phase) -> Progress | None:
 
 
 def _reason(state: OperationState) -> Reason:
-    if state.hindrance:
-        return state.hindrance[0]
-    if state.waiting_since_ms:
+    if state.pending.waiting_reason:
+        return state.pending.waiting_reason[0]
+    if state.locks.waiting_since_ms:
         return Reason.WAITING_FOR_LOCK
     return _PHASE_REASON.get(state.phase, Reason.PENDING)
 
 
 def _message(state: OperationState, now_ms: int) -> str:
-    if state.hindrance:
-        return state.hindrance[1]
-    if state.waiting_since_ms:
-        lasts = spoken((now_ms - state.waiting_since_ms) // 1000)
-        if not state.blockers:
+    if state.pending.waiting_reason:
+        return state.pending.waiting_reason[1]
+    locks = state.locks
+    if locks.waiting_since_ms:
+        lasts = spoken((now_ms - locks.waiting_since_ms) // 1000)
+        if not locks.blockers:
             return f"waits for its turn, {lasts}"
-        who, what = state.blockers[0]
-        more = f" and {len(state.blockers) - 1} more" if len(state.blockers) > 1 else ""
+        who, what = locks.blockers[0]
+        more = f" and {len(locks.blockers) - 1} more" if len(locks.blockers) > 1 else ""
         return f"waits for {who} on {what}{more}, {lasts}"
     return state.message
 

@@ -25,7 +25,7 @@ from tandem.operations.machine.events import (
     CommitUnknown,
     Done,
     EffectFailed,
-    EndedUnbegun,
+    EndedBeforeStart,
     Ending,
     Event,
 )
@@ -92,7 +92,7 @@ class Publisher:
     ) -> Event:
         """Commit that the attempt is dead (and if it closes the operation, that all are), unless
         a success is visible, or its owner has ended the operation. Raises: StorageError."""
-        attempt, closing = effect.attempt, state.closing
+        attempt, closing = effect.attempt, state.outcome.closing
         assert closing is not None
         ended = EndedRecord(
             operation_id=self._id,
@@ -109,15 +109,15 @@ class Publisher:
             _require_writable(work)  # before it is ended: else it must stay as it is
         there = self._end(ended)
         if there.phase:
-            return EndedUnbegun()
-        if state.own and there.token != session:
+            return EndedBeforeStart()
+        if state.attempt.owned and there.token != session:
             return self._commit_abandonment(work, effect, attempt) or AbandonedBefore()
         if closing.closes:
             last = recovery.highest_claim(self._store, self._id)
             if last > attempt:
                 attempt = last
                 if self._end(ended.model_copy(update={"attempt": last})).phase:
-                    return EndedUnbegun()
+                    return EndedBeforeStart()
             # How it ends must be known to whoever finds it closed and no result.
             self._store.put(paths.ending(self._id), records.encode(record))
         refused = self._commit_abandonment(work, effect, attempt, closes=closing.closes)
@@ -145,7 +145,7 @@ class Publisher:
             raise AlreadyExists(refused.message, resource=self._table.location)
         return refused is None
 
-    def ends_unbegun(self, work: Work, ending: Ending, session: str) -> bool:
+    def ends_before_start(self, work: Work, ending: Ending, session: str) -> bool:
         """Whether it is this session that ends its attempt, and with it the operation, without
         a word in the log; else it was taken for dead, and may not speak. Raises: StorageError."""
         ended = EndedRecord(

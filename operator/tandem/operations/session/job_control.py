@@ -131,8 +131,8 @@ def poll(work: Work, runner: JobRunner, attempt: int, round_: int, now_ms: int) 
         message = f"attempt {attempt} was taken for dead and ended by another session"
         return JobLost(Reason.ABANDONED, message)
     # Its image may yet be pushed, a node be added: what only waits is not lost.
-    hindrance = None if status.reason is None else (status.reason, status.message)
-    return JobRunning(_progress(work, attempt, round_, now_ms), hindrance)
+    waiting_reason = None if status.reason is None else (status.reason, status.message)
+    return JobRunning(_progress(work, attempt, round_, now_ms), waiting_reason)
 
 
 def _failure(store: Store, operation_id: str, attempt: int, round_: int) -> JobFailure | None:

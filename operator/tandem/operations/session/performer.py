@@ -1,7 +1,7 @@
 """Performs effects against the real world: store, log, locks, jobs. One method per point.
 
 What an effect raises becomes an event here, in one place, so that `step` decides what a failure
-means. `around` is where tests stand: it sees every effect by name, before and after.
+means. `interceptor` is the hook for tests: it sees every effect by name, before and after.
 """
 
 from __future__ import annotations
@@ -55,15 +55,15 @@ from tandem.operations.report.explain import Explainer
 from tandem.operations.session import commit_actions, job_control, recovery
 from tandem.operations.session.committer import Publisher
 
-Around = Callable[[Effect, Callable[[], Event]], Event]
+Interceptor = Callable[[Effect, Callable[[], Event]], Event]
 
 _LOCK_WAIT_S = 1.0
 _FRESH = (ManifestInvalid, RowMapInvalid, OutputMissing, DataFileMissing)
 """Failures that another attempt, planned anew, may not meet again."""
 
 
-def plainly(_effect: Effect, call: Callable[[], Event]) -> Event:
-    """The `around` of everyday: just do it."""
+def passthrough(_effect: Effect, call: Callable[[], Event]) -> Event:
+    """The default `interceptor`: perform the effect."""
     return call()
 
 
@@ -87,7 +87,7 @@ class Performer:
         kind: Kind,
         ports: Ports,
         options: Options | None = None,
-        around: Around = plainly,
+        interceptor: Interceptor = passthrough,
     ) -> None:
         self.work = Work(identity, table, ports.small_rounds())
         self._id = identity.operation_id
@@ -96,7 +96,7 @@ class Performer:
         self._kind = kind
         self._ports = ports
         self._options = options or Options()
-        self._around = around
+        self._interceptor = interceptor
         self._token = ports.nonces.nonce()
         self._publisher = Publisher(table, identity.operation_id, ports.clock, ports.nonces)
         self._explainer = Explainer(table.log)
@@ -141,7 +141,7 @@ class Performer:
     def perform(self, effect: Effect, state: OperationState) -> Event:
         """Do it, and say what came of it. Raises nothing that an operation can cause."""
         try:
-            return self._around(effect, lambda: self._methods[effect.point](effect, state))
+            return self._interceptor(effect, lambda: self._methods[effect.point](effect, state))
         except Unreachable as error:
             return EffectFailed(effect, error.reason, str(error), retryable=True, patient=True)
         except TandemError as error:
@@ -350,7 +350,7 @@ class Performer:
         return CommitRefused(revoked=lease is CommitLease.REVOKED)
 
     def _put_commit(self, effect: Effect, state: OperationState) -> Event:
-        return self._publisher.put(self.work, effect, state.token)
+        return self._publisher.put(self.work, effect, state.locks.token)
 
     def _look_up_commit(self, effect: Effect, _state: OperationState) -> Event:
         return self._publisher.look_up(self.work, effect)
@@ -358,12 +358,14 @@ class Performer:
     # The way out
 
     def _record_result(self, effect: Effect, state: OperationState) -> Event:
-        assert state.closing is not None
+        assert state.outcome.closing is not None
         self._put_identity()
         path = paths.result(self._id)
-        ending = state.closing.ending
-        unbegun = state.unbegun is not None
-        if unbegun and not self._publisher.ends_unbegun(self.work, ending, self._token):
+        ending = state.outcome.closing.ending
+        ended_before_start = state.outcome.ended_before_start is not None
+        if ended_before_start and not self._publisher.ends_before_start(
+            self.work, ending, self._token
+        ):
             return AbandonedBefore()
         record = self._record(ending)
         # The log is the truth: whatever somebody recorded who did not see it, goes.
@@ -371,7 +373,7 @@ class Performer:
             self._store.put(path, records.encode(record))
         elif not records.put_once(self._store, path, record):
             there = records.load(self._store, path, ResultRecord, operation_id=self._id)
-            if there is not None and not state.succeeded:
+            if there is not None and not state.log.succeeded:
                 return RecordedBefore(recovery.ending_of(there))
         return Done(effect.point)
 
@@ -397,8 +399,8 @@ class Performer:
         return Done(effect.point)
 
     def _abandon_attempt(self, effect: Effect, state: OperationState) -> Event:
-        assert state.closing is not None
-        record = self._record(state.closing.ending)
+        assert state.outcome.closing is not None
+        record = self._record(state.outcome.closing.ending)
         return self._publisher.abandon(self.work, effect, state, record, self._token)
 
     def _clean_attempt(self, effect: Effect, _state: OperationState) -> Event:
@@ -406,9 +408,9 @@ class Performer:
         return Done(effect.point)
 
     def _clean_unused(self, effect: Effect, state: OperationState) -> Event:
-        assert state.closing is not None
-        assert state.closing.ending.result is not None
-        version = state.closing.ending.result.version
+        assert state.outcome.closing is not None
+        assert state.outcome.closing.ending.result is not None
+        version = state.outcome.closing.ending.result.version
         committed = None if version is None else self._table.log.commit(version)
         if committed is not None:
             garbage.clean_unused(self._store, self._id, effect.attempt, committed)
@@ -419,9 +421,9 @@ class Performer:
         return Done(effect.point)
 
     def _maintain(self, effect: Effect, state: OperationState) -> Event:
-        assert state.closing is not None
-        assert state.closing.ending.result is not None
-        version = state.closing.ending.result.version
+        assert state.outcome.closing is not None
+        assert state.outcome.closing.ending.result is not None
+        version = state.outcome.closing.ending.result.version
         if self._options.maintain is not None and version is not None:
             self._options.maintain(self._table, self.work.snapshot)
         return Done(effect.point)

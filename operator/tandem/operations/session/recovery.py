@@ -49,7 +49,10 @@ def find(
         ending = records.load(store, path, ResultRecord, operation_id=operation_id)
         if ending is not None:
             return EarlierFound(closing=ending_of(ending), attempt=last)
-    if "ended.json" in files[last] and (told := unbegun(store, operation_id, last)) is not None:
+    if (
+        "ended.json" in files[last]
+        and (told := ended_before_start(store, operation_id, last)) is not None
+    ):
         return EarlierFound(closing=told, attempt=last)
     abandoned = stops.abandoned
     failures = sum(
@@ -74,7 +77,7 @@ def find(
     )
 
 
-def unbegun(store: Store, operation_id: str, attempt: int) -> Ending | None:
+def ended_before_start(store: Store, operation_id: str, attempt: int) -> Ending | None:
     """How the operation ended, if it did so with this attempt before it was begun. The log says
     nothing of it. Raises: ManifestInvalid, StorageError."""
     path = paths.ended(operation_id, attempt)
@@ -84,10 +87,10 @@ def unbegun(store: Store, operation_id: str, attempt: int) -> Ending | None:
     return Ending(Phase(ended.phase), Reason(ended.reason), ended.message, attempt)
 
 
-def last_unbegun(store: Store, operation_id: str) -> Ending | None:
+def last_ended_before_start(store: Store, operation_id: str) -> Ending | None:
     """The same of the highest attempt that anybody has claimed."""
     last = highest_claim(store, operation_id)
-    return unbegun(store, operation_id, last) if last else None
+    return ended_before_start(store, operation_id, last) if last else None
 
 
 def _known(jobs: JobRunner, operation_id: str, attempt: int) -> bool:

@@ -11,8 +11,8 @@ from collections import deque
 from collections.abc import Callable
 
 from tandem.operations.machine.effects import Effect
-from tandem.operations.machine.events import Ask, Asked, Ending, Event, Started
-from tandem.operations.machine.state import Limits, OperationState
+from tandem.operations.machine.events import Ending, Event, Started, StopRequest
+from tandem.operations.machine.state import Limits, OperationState, Request
 from tandem.operations.machine.step import step
 from tandem.operations.model import Identity
 from tandem.operations.ports import Clock
@@ -22,10 +22,10 @@ Watch = Callable[[OperationState], None]
 
 
 class Session:
-    """`ask` may be called from any thread; everything else by one thread at a time.
+    """`request_stop` may be called from any thread; everything else by one thread at a time.
 
-    Who must not block a thread drives it like this: wait `wait_ms()`, or until `on_ask` is
-    called, then `advance(sleep=False)` in a thread, and so on until that answers False.
+    A caller that must not block a thread waits `wait_ms()`, or until `on_stop_request` is called,
+    then calls `advance(sleep=False)` in a thread, and so on until that answers False.
 
     Args:
         started_ms: when the operation started, perhaps in an earlier process; None: now.
@@ -33,10 +33,10 @@ class Session:
         watch: called after every step, for progress and status.
 
     Attributes:
-        on_ask: called, by whoever asks and in any thread, after each `ask`.
+        on_stop_request: called after each `request_stop`, in the caller's thread.
     """
 
-    on_ask: Callable[[], None] | None = None
+    on_stop_request: Callable[[], None] | None = None
 
     def __init__(
         self,
@@ -50,42 +50,42 @@ class Session:
         watch: Watch | None = None,
     ) -> None:
         self.identity = identity
-        self.state = OperationState(limits=limits)
+        self.state = OperationState(Request(limits))
         self.started_ms = clock.now_ms() if started_ms is None else started_ms
         self._performer = performer
         self._clock = clock
         self._deadline = None if deadline_ms is None else self.started_ms + deadline_ms
         self._watch = watch
         self._effects: deque[Effect] = deque()
-        self._asks: deque[Ask] = deque()
+        self._stop_requests: deque[StopRequest] = deque()
         self._wake = threading.Event()
         self._step(Started())
 
     @property
     def ending(self) -> Ending | None:
-        return self.state.ended
+        return self.state.outcome.ended
 
     @property
     def next_effect(self) -> Effect | None:
-        """What `advance` will do unless somebody asks for something else."""
+        """What `advance` will do unless a stop request comes first."""
         return self._effects[0] if self._effects else None
 
     @property
-    def asked(self) -> bool:
-        """Whether somebody asked for something that the next `advance` will listen to."""
-        return bool(self._asks)
+    def stop_requested(self) -> bool:
+        """Whether the next `advance` has a stop request to handle."""
+        return bool(self._stop_requests)
 
-    def ask(self, what: Ask) -> None:
-        """Ask the operation to stop. It may have committed by the time it listens."""
-        self._asks.append(what)
+    def request_stop(self, request: StopRequest) -> None:
+        """Ask the operation to stop. It may have committed before it handles the request."""
+        self._stop_requests.append(request)
         self._wake.set()
-        if self.on_ask is not None:
-            self.on_ask()
+        if self.on_stop_request is not None:
+            self.on_stop_request()
 
     def wait_ms(self) -> int:
         """How long to wait before the next `advance`: the effect's delay, less when the deadline
-        comes first, none when something was asked for."""
-        if self._asks or not self._effects:
+        comes first, none when a stop is requested."""
+        if self._stop_requests or not self._effects:
             return 0
         delay = self._effects[0].delay_ms
         if delay and self._deadline is not None:
@@ -96,18 +96,18 @@ class Session:
         """Perform the next effect; False once the operation has ended. Without `sleep` the
         caller has waited already."""
         if self._listen():
-            return self.state.ended is None
+            return self.state.outcome.ended is None
         if not self._effects:
             return False
         delay = self.wait_ms() if sleep else 0
         if delay:
             self._clock.sleep(delay, self._wake)
             if self._listen():
-                return self.state.ended is None
+                return self.state.outcome.ended is None
         effect = self._effects[0]
         self._effects.popleft()
         self._step(self._performer.perform(effect, self.state))
-        return self.state.ended is None
+        return self.state.outcome.ended is None
 
     def close(self) -> None:
         """Leave it as it stands: nobody will advance it any more, but perhaps another session of
@@ -117,19 +117,19 @@ class Session:
     def _listen(self) -> bool:
         if self._deadline is not None and self._clock.now_ms() >= self._deadline:
             self._deadline = None
-            self._asks.append(Ask.DEADLINE)
-        if not self._asks:
+            self._stop_requests.append(StopRequest.DEADLINE)
+        if not self._stop_requests:
             return False
         self._wake.clear()
         # What was to be done next is dropped, unless the answer asks for it again.
         self._effects.clear()
-        self._step(Asked(self._asks.popleft()))
+        self._step(self._stop_requests.popleft())
         return True
 
     def _step(self, event: Event) -> None:
         self.state, effects = step(self.state, event)
         self._effects.extend(effects)
-        if self.state.ended is not None:
+        if self.state.outcome.ended is not None:
             self.close()
         if self._watch is not None:
             self._watch(self.state)

@@ -29,13 +29,13 @@ from tandem.kube.client.kinds import (
     uid_of,
 )
 from tandem.kube.controllers.operation.instrumentation import Observed
-from tandem.kube.controllers.operation.preconditions import hindrance, table_for_cleaning
+from tandem.kube.controllers.operation.preconditions import table_for_cleaning, waiting_reason
 from tandem.kube.controllers.operation.reporting import BEGUN, Reporter
 from tandem.kube.controllers.operation.session_loop import Driver, Signals
 from tandem.kube.runtime.context import Context
 from tandem.kube.runtime.log_context import Subject, about
 from tandem.operations.execute import Drive, finish, open_session
-from tandem.operations.machine.events import Ask
+from tandem.operations.machine.events import StopRequest
 from tandem.operations.model import Table
 from tandem.operations.ports import Ports
 from tandem.operations.session.session import Session
@@ -157,7 +157,7 @@ class Life:
     def _vanished(self) -> None:
         """It is being deleted, or gone."""
         if self._session is not None and not self._deleted:
-            self._session.ask(Ask.CANCEL)
+            self._session.request_stop(StopRequest.CANCEL)
         self._deleted = True
         self._signals.wake.set()
 
@@ -170,7 +170,7 @@ class Life:
             self._reporter.observe(body)
         session = self._session
         if session is not None and spec_of(self._body).get("suspend") is True:
-            session.ask(Ask.SUSPEND)
+            session.request_stop(StopRequest.SUSPEND)
         self._signals.wake.set()
 
     async def _wait(self, seconds: float | None) -> None:
@@ -255,9 +255,9 @@ class Life:
                 self._give_up = True
                 return None
         else:
-            found = hindrance(self._context, resource, begun=self._last.phase in BEGUN)
+            found = waiting_reason(self._context, resource, begun=self._last.phase in BEGUN)
             if found is not None:
-                await self._hindered(found.phase, found.reason, found.message)
+                await self._report_and_wait(found.phase, found.reason, found.message)
                 return None
             known = self._context.tables[resource.namespace, resource.spec.table_ref.name]
             table, snapshot = known.table, known.snapshot
@@ -268,7 +268,7 @@ class Life:
             return await self._drive(resource, table, snapshot)
         except (StorageError, Unreachable) as error:
             if not self._deleted:
-                await self._hindered(Phase.PENDING, error.reason, str(error), _LOOK_AGAIN_S)
+                await self._report_and_wait(Phase.PENDING, error.reason, str(error), _LOOK_AGAIN_S)
             return None
         except TandemError as error:
             return self._reporter.changed(Phase.FAILED, error.reason, str(error))
@@ -277,13 +277,15 @@ class Life:
             _log.error("a bug: please report it", resource=resource.id, at=where_from(error))
             if not self._deleted:
                 message = f"{type(error).__name__}, see the operator's log; it will be tried again"
-                await self._hindered(Phase.PENDING, Reason.INTERNAL_ERROR, message, _AFTER_BUG_S)
+                await self._report_and_wait(
+                    Phase.PENDING, Reason.INTERNAL_ERROR, message, _AFTER_BUG_S
+                )
             return None
 
-    async def _hindered(
+    async def _report_and_wait(
         self, phase: Phase, reason: Reason, message: str, seconds: float | None = None
     ) -> None:
-        """Say so, and wait until something changes, at most so long."""
+        """Report it, and wait until something changes, at most this long (None: any time)."""
         self._reporter.waiting(phase, reason, message)
         await self._wait(seconds)
 
@@ -306,7 +308,7 @@ class Life:
             only_failed=True,
             poll_ms=context.settings.poll_ms,
             lock_wait_s=0,
-            around=Observed(context.metrics, self._subject, context.around),
+            interceptor=Observed(context.metrics, self._subject, context.interceptor),
         )
         started_ms = None if retry else self._reporter.started_ms
         loop = asyncio.get_running_loop()
@@ -335,9 +337,9 @@ class Life:
         self._subject.operation = session.identity.operation_id
         try:
             if self._deleted:
-                session.ask(Ask.CANCEL)
+                session.request_stop(StopRequest.CANCEL)
             elif spec_of(self._body).get("suspend") is True and not resource.spec.suspend:
-                session.ask(Ask.SUSPEND)
+                session.request_stop(StopRequest.SUSPEND)
             deadline = resource.spec.active_deadline_seconds
             driver = Driver(
                 session,
@@ -369,7 +371,9 @@ class Life:
                 # Whoever works on it reports. Once that one is dead, it is our turn.
                 await self._wait(_LOOK_AGAIN_S)
             else:
-                await self._hindered(Phase.PENDING, ending.reason, ending.message, _LOOK_AGAIN_S)
+                await self._report_and_wait(
+                    Phase.PENDING, ending.reason, ending.message, _LOOK_AGAIN_S
+                )
             return None
         return status
 

@@ -26,19 +26,19 @@ from tandem.operations.machine.events import (
     LocksWaiting,
     RoundDone,
 )
-from tandem.operations.session.performer import Around
+from tandem.operations.session.performer import Interceptor
 
 _log = structlog.get_logger("tandem.kube.operation")
 
 
 class Observed:
-    """The `around` of one operation. To be made anew for each session."""
+    """The `interceptor` of one operation. Each session needs a new one."""
 
-    def __init__(self, metrics: Metrics, subject: Subject, around: Around) -> None:
+    def __init__(self, metrics: Metrics, subject: Subject, interceptor: Interceptor) -> None:
         self._metrics = metrics
         self._subject = subject
         self._kind = subject.kind
-        self._around = around
+        self._interceptor = interceptor
         self._waits_since: float | None = None
         self._job_since: float | None = None
         self._has_job = False
@@ -48,7 +48,7 @@ class Observed:
             self._subject.attempt = effect.attempt
         begun = time.perf_counter()
         try:
-            event = self._around(effect, call)
+            event = self._interceptor(effect, call)
         except TandemError as error:
             self._metrics.step_failures.count(error.reason)
             raise

@@ -21,21 +21,21 @@ _GOOD = frozenset({Phase.SUCCEEDED, Phase.SUPERSEDED})
 
 
 @dataclass(frozen=True, slots=True)
-class Hindrance:
-    """For the status. Whoever meets one waits until something changes."""
+class WaitingReason:
+    """Why an operation cannot start, for its status. Only a change can help."""
 
     phase: Phase
     reason: Reason
     message: str
 
 
-def hindrance(context: Context, resource: Operation, *, begun: bool) -> Hindrance | None:
+def waiting_reason(context: Context, resource: Operation, *, begun: bool) -> WaitingReason | None:
     """What keeps an operation from starting, or None. What has begun before is not kept by
     `suspend`: it has to be stopped first."""
     if resource.spec.suspend and not begun:
-        return Hindrance(Phase.SUSPENDED, Reason.SUSPENDED, "spec.suspend is true")
+        return WaitingReason(Phase.SUSPENDED, Reason.SUSPENDED, "spec.suspend is true")
     why = _dependency(context, resource) or _table(context, resource)
-    return Hindrance(Phase.PENDING, Reason.WAITING_FOR_DEPENDENCY, why) if why else None
+    return WaitingReason(Phase.PENDING, Reason.WAITING_FOR_DEPENDENCY, why) if why else None
 
 
 def _dependency(context: Context, resource: Operation) -> str:

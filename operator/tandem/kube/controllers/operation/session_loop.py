@@ -82,7 +82,7 @@ class Driver:
     async def run(self) -> bool:
         """True when it has ended, False when it was left."""
         session = self._session
-        session.on_ask = lambda: self._call_soon(self._signals.wake.set)
+        session.on_stop_request = lambda: self._call_soon(self._signals.wake.set)
         try:
             more = True
             while more:
@@ -91,7 +91,7 @@ class Driver:
                 more = await self._in_thread(self._advance)
                 self._mind_slot()
         finally:
-            session.on_ask = None
+            session.on_stop_request = None
             self._return_slot()
         return True
 
@@ -140,7 +140,7 @@ class Driver:
     async def _wait_for_locks(self) -> None:
         wake = self._signals.wake
         wake.clear()
-        if self._session.asked:
+        if self._session.stop_requested:
             return
         operation = self._session.identity.operation_id
 
@@ -167,7 +167,7 @@ class Driver:
         try:
             while not turn.done() and not self._signals.leaving:
                 self._signals.wake.clear()
-                if self._session.asked:
+                if self._session.stop_requested:
                     return
                 woken = asyncio.ensure_future(self._signals.wake.wait())
                 timeout = self._until_deadline(None)

@@ -11,19 +11,18 @@ from tandem.errors import Reason
 from tandem.operations.machine.effects import Effect, Point
 from tandem.operations.machine.events import (
     AbandonedBefore,
-    Ask,
-    Asked,
     ClaimLost,
     Done,
     EarlierFound,
     EffectFailed,
-    EndedUnbegun,
+    EndedBeforeStart,
     Ending,
     Event,
     LocksGranted,
     LocksWaiting,
     PlanMade,
     Started,
+    StopRequest,
     TableRead,
 )
 from tandem.operations.machine.state import Limits
@@ -42,7 +41,7 @@ def test_what_a_plan_comes_to_is_recorded_under_a_claim(planned: Event, ending: 
     events = [*BEGIN[:-1], planned, Done(Point.CLAIM_ATTEMPT), Done(Point.RECORD_RESULT)]
     state, effects = play(events)
     assert effects[-2:] == [Effect(Point.CLAIM_ATTEMPT, 1), Effect(Point.RECORD_RESULT, 1)]
-    assert state.ended == ending
+    assert state.outcome.ended == ending
 
 
 @pytest.mark.parametrize(("planned", "ending"), UNBEGUN)
@@ -53,7 +52,7 @@ def test_a_plan_made_anew_ends_its_attempt_without_a_word_in_the_log(
     events = [*BEGIN, Done(Point.CLAIM_ATTEMPT), *waited, TableRead(9), planned]
     state, effects = play([*events, Done(Point.RECORD_RESULT), Done(Point.RELEASE_LOCKS)])
     assert points(effects)[-2:] == [Point.RECORD_RESULT, Point.RELEASE_LOCKS]
-    assert state.ended == replace(ending, plan=PLAN)
+    assert state.outcome.ended == replace(ending, plan=PLAN)
 
 
 @pytest.mark.parametrize("planned", [NOTHING, REFUSED])
@@ -61,7 +60,7 @@ def test_a_plan_made_anew_ends_its_attempt_without_a_word_in_the_log(
     ("answer", "reason"),
     [
         (ClaimLost(), Reason.ALREADY_RUNNING),
-        (Asked(Ask.CANCEL), Reason.CANCELLED),
+        (StopRequest.CANCEL, Reason.CANCELLED),
         (
             EffectFailed(Effect(Point.CLAIM_ATTEMPT, 1), Reason.ACCESS_DENIED, "no"),
             Reason.ACCESS_DENIED,
@@ -72,8 +71,8 @@ def test_without_its_claim_nobody_is_told_what_a_plan_came_to(
     planned: Event, answer: Event, reason: Reason
 ) -> None:
     state, effects = play([*BEGIN[:-1], planned, answer])
-    assert state.ended is not None
-    assert state.ended.reason is reason
+    assert state.outcome.ended is not None
+    assert state.outcome.ended.reason is reason
     assert points(effects)[-1] is Point.CLAIM_ATTEMPT
 
 
@@ -82,24 +81,24 @@ def test_without_its_record_nobody_is_told_what_a_plan_came_to(planned: Event) -
     begun = [*BEGIN[:-1], planned, Done(Point.CLAIM_ATTEMPT)]
     failed = EffectFailed(Effect(Point.RECORD_RESULT, 1), Reason.STORAGE_FULL, "no room")
     state, _ = play([*begun, failed])
-    assert state.ended is not None
-    assert state.ended.reason is Reason.STORAGE_FULL
-    assert state.ended.message.endswith("; this could not be recorded: no room")
+    assert state.outcome.ended is not None
+    assert state.outcome.ended.reason is Reason.STORAGE_FULL
+    assert state.outcome.ended.message.endswith("; this could not be recorded: no room")
     state, _ = play([*begun, AbandonedBefore(), Done(Point.RELEASE_LOCKS)])
-    assert state.ended is not None
-    assert state.ended.reason is Reason.ABANDONED
+    assert state.outcome.ended is not None
+    assert state.outcome.ended.reason is Reason.ABANDONED
 
 
 def test_what_the_surroundings_did_to_a_plan_is_no_claim_worth() -> None:
     denied = EffectFailed(Effect(Point.PLAN), Reason.ACCESS_DENIED, "no")
     state, effects = play([*BEGIN[:-1], denied])
-    assert state.ended == Ending(Phase.FAILED, Reason.ACCESS_DENIED, "no")
+    assert state.outcome.ended == Ending(Phase.FAILED, Reason.ACCESS_DENIED, "no")
     assert points(effects)[-1] is Point.PLAN
 
 
 def test_a_dry_run_that_is_refused_claims_nothing() -> None:
     state, effects = play([*BEGIN[:-1], REFUSED], Limits(dry_run=True))
-    assert state.ended == Ending(Phase.FAILED, Reason.UNSUPPORTED_FEATURE, "refused")
+    assert state.outcome.ended == Ending(Phase.FAILED, Reason.UNSUPPORTED_FEATURE, "refused")
     assert points(effects)[-1] is Point.PLAN
 
 
@@ -107,13 +106,13 @@ def test_a_dry_run_reports_an_unrecorded_ending_and_records_nothing() -> None:
     told = Ending(Phase.FAILED, Reason.UNSUPPORTED_FEATURE, "refused", 1)
     events: list[Event] = [Started(), TableRead(3), EarlierFound(closing=told, attempt=1)]
     state, _ = play(events, Limits(dry_run=True))
-    assert state.ended == told
+    assert state.outcome.ended == told
     _, effects = play(events)
     assert effects[-1] == Effect(Point.RECORD_RESULT, 1)
 
 
 def test_an_attempt_whose_owner_ended_the_operation_is_looked_at_again() -> None:
     dead: list[Event] = [Started(), TableRead(3), EarlierFound(attempt=1), Done(Point.STOP_JOB)]
-    state, effects = play([*dead, EndedUnbegun()])
+    state, effects = play([*dead, EndedBeforeStart()])
     assert points(effects)[-2:] == [Point.ABANDON_ATTEMPT, Point.READ_TABLE]
-    assert (state.attempt, state.closing) == (0, None)
+    assert (state.attempt.number, state.outcome.closing) == (0, None)

@@ -1,0 +1,100 @@
+"""Plans, takes the locks and runs the job, up to the results of a round.
+
+Pure, a part of `step`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tandem.errors import Reason
+from tandem.operations.machine.effects import Point
+from tandem.operations.machine.events import (
+    Ending,
+    JobLost,
+    JobRunning,
+    LocksGranted,
+    LocksWaiting,
+    PlanMade,
+    RoundDone,
+)
+from tandem.operations.machine.state import LockState, OperationState
+from tandem.operations.machine.transitions import Step, claim, do, end, end_before_start, fail
+from tandem.spec.status import PLANNED_ONLY, Phase
+
+
+def plan_made(state: OperationState, event: PlanMade) -> Step:
+    """Claim an attempt for the plan and take its locks, unless there is nothing to do."""
+    state = replace(state, attempt=replace(state.attempt, plan=event.plan))
+    if state.request.limits.dry_run:
+        message = event.nothing_to_do or PLANNED_ONLY
+        return end(state, Ending(Phase.SUCCEEDED, Reason.DRY_RUN, message, plan=event.plan))
+    if event.nothing_to_do:
+        ending = Ending(
+            Phase.SUPERSEDED if event.superseded else Phase.SUCCEEDED,
+            Reason.SUPERSEDED if event.superseded else Reason.NOTHING_TO_DO,
+            event.nothing_to_do, state.attempt.number, plan=event.plan,
+        )  # fmt: skip
+        return end_before_start(state, ending)
+    state = replace(state, phase=Phase.PLANNED)
+    return do(state, Point.ACQUIRE_LOCKS) if state.attempt.number else claim(state)
+
+
+def claim_lost(state: OperationState) -> Step:
+    """The session that was faster lives right now, on any host: leave the operation to it."""
+    message = "another process has just started the same operation"
+    return end(state, Ending(Phase.FAILED, Reason.ALREADY_RUNNING, message))
+
+
+def locks_granted(state: OperationState, event: LocksGranted) -> Step:
+    """Start the job, or go on where the locks were lost."""
+    before = state.locks
+    state = replace(state, locks=LockState(event.token))
+    if state.job.adopted:
+        return do(replace(state, job=replace(state.job, adopted=False)), Point.POLL_JOB)
+    if before.lost and not before.waited:
+        # The put meets whatever was committed meanwhile. A look first would take so long that
+        # two sessions that take the locks from each other might never commit.
+        return do(state, Point.ENTER_COMMIT)
+    state = replace(state, phase=Phase.LOCKED)
+    if state.attempt.persisted:
+        return do(state, Point.READ_TABLE)
+    if before.waited:
+        # The holder before us may have changed what we planned on (I-28).
+        return do(state, Point.READ_TABLE)
+    return do(state, Point.PERSIST_PLAN)
+
+
+def locks_waiting(state: OperationState, event: LocksWaiting) -> Step:
+    """Wait for a while, then ask for the locks again."""
+    locks = replace(
+        state.locks,
+        blockers=event.blockers,
+        waiting_since_ms=state.locks.waiting_since_ms or event.now_ms,
+        waited=True,
+    )
+    return do(replace(state, locks=locks), Point.AWAIT_LOCKS)
+
+
+def job_running(state: OperationState, event: JobRunning) -> Step:
+    """Look again after a pause."""
+    job = state.job
+    delay_ms = job.pause_ms(state.request.limits.poll_ms)
+    job = replace(
+        job, progress=event.progress or job.progress, awaited_ms=job.awaited_ms + delay_ms
+    )
+    state, effects = do(replace(state, job=job), Point.POLL_JOB, delay_ms=delay_ms)
+    pending = replace(state.pending, waiting_reason=event.waiting_reason)
+    return replace(state, pending=pending), effects
+
+
+def job_lost(state: OperationState, event: JobLost) -> Step:
+    """The attempt failed with its job."""
+    return fail(state, event.reason, event.message, fresh=event.transient)
+
+
+def round_done(state: OperationState, event: RoundDone) -> Step:
+    """Read and verify the results."""
+    progress = None if state.job.progress is None else state.job.progress.completed()
+    job = replace(state.job, round=event.round, progress=progress)
+    return do(replace(state, job=job), Point.READ_RESULT)

@@ -1,0 +1,160 @@
+"""Finds out where the operation stands: from the log, and from what earlier sessions left.
+
+Pure, a part of `step`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tandem.errors import Reason
+from tandem.operations.attempt.paths import MOST_ATTEMPTS
+from tandem.operations.machine.effects import Effect, Point
+from tandem.operations.machine.events import (
+    AdoptionRefused,
+    AttemptAdopted,
+    CommitFound,
+    EarlierFound,
+    Ending,
+    StopRequest,
+    TableRead,
+)
+from tandem.operations.machine.state import Closing, OperationState
+from tandem.operations.machine.stop_requests import stop
+from tandem.operations.machine.transitions import (
+    GIVE_UP,
+    Step,
+    close,
+    do,
+    end,
+    perform,
+    succeed,
+    too_many,
+)
+from tandem.spec.status import Phase
+
+
+def started(state: OperationState) -> Step:
+    """Read the table first. An earlier session may have left something at work, so that a
+    suspension is met only after a look."""
+    if state.request.limits.suspended:
+        state = replace(state, request=replace(state.request, stop=StopRequest.SUSPEND))
+    return do(state, Point.READ_TABLE)
+
+
+def table_read(state: OperationState, event: TableRead) -> Step:
+    """Stop where the log says so; else go on with what this attempt has not done yet."""
+    log = replace(
+        state.log,
+        version=event.version,
+        succeeded=event.succeeded,
+        abandoned=event.abandoned,
+        closed=event.closed,
+    )
+    state, attempt = replace(state, log=log), state.attempt
+    if not attempt.number:
+        if event.abandoned > MOST_ATTEMPTS and not (event.succeeded or event.closed):
+            return too_many(state, event.abandoned)
+        return do(state, Point.CHECK_EARLIER_OUTCOME)
+    if event.succeeded > attempt.number <= event.abandoned:
+        # A later attempt succeeded, and cleaned before we wrote (the rest of) our files.
+        todo = (Point.STOP_JOB, Point.CLEAN_ATTEMPT, Point.RELEASE_LOCKS)
+        message = f"attempt {attempt.number} was abandoned, attempt {event.succeeded} succeeded"
+        ending = Ending(Phase.FAILED, Reason.ABANDONED, message, attempt.number)
+        return close(state, Closing(todo, ending, again=True))
+    if event.succeeded:
+        return do(state, Point.FIND_COMMIT)
+    if event.closed or event.abandoned >= attempt.number:
+        # We are the zombie. What we wrote can never be committed, whoever cleaned before.
+        message = f"attempt {attempt.number} was abandoned by a later run; it publishes nothing"
+        ending = Ending(Phase.FAILED, Reason.ABANDONED, message, attempt.number)
+        todo = (Point.STOP_JOB, Point.CLEAN_ATTEMPT, Point.RELEASE_LOCKS)
+        return close(state, Closing(todo, ending))
+    if state.request.stop is not None:
+        return stop(state, state.request.stop)
+    if attempt.persisted:
+        return do(replace(state, phase=Phase.RECONCILING), Point.RECONCILE)
+    return do(state, Point.PLAN)
+
+
+def earlier_found(state: OperationState, event: EarlierFound) -> Step:
+    """Report an ending that is known; else close, adopt or clean what earlier sessions left."""
+    log, limits = state.log, state.request.limits
+    if event.recorded is not None and not (
+        log.succeeded and event.recorded.reason is not Reason.COMMITTED
+    ):
+        return end(state, event.recorded)
+    attempt = replace(state.attempt, last_claimed=event.attempt, failures=event.failures)
+    state = replace(state, attempt=attempt)
+    if log.succeeded:
+        return do(_work_on(state, log.succeeded), Point.FIND_COMMIT)
+    if event.closing is not None:
+        if limits.dry_run:
+            return end(state, event.closing)
+        cleaning = (Point.CLEAN_ATTEMPT,) if log.closed else ()
+        todo = (*cleaning, Point.RECORD_RESULT)
+        return close(_work_on(state, event.attempt), Closing(todo, event.closing))
+    if not event.attempt or limits.dry_run:
+        return (
+            do(state, Point.PLAN) if state.request.stop is None else stop(state, state.request.stop)
+        )
+    if event.alive:
+        message = f"attempt {event.attempt} is being worked on by {event.alive}"
+        return end(state, Ending(Phase.FAILED, Reason.ALREADY_RUNNING, message, event.attempt))
+    if event.attempt > log.abandoned:
+        return _take_over(_work_on(state, event.attempt), event)
+    if event.failures > limits.backoff_limit:
+        message = f"{event.failures} attempts failed, and backoffLimit is {limits.backoff_limit}"
+        ending = Ending(
+            Phase.FAILED, Reason.BACKOFF_LIMIT_EXCEEDED, message, event.attempt, plan=attempt.plan
+        )
+        todo = (Point.ABANDON_ATTEMPT, Point.CLEAN_ATTEMPT, Point.RECORD_RESULT)
+        return close(_work_on(state, event.attempt), Closing(todo, ending, closes=True))
+    if state.request.stop is not None:
+        return stop(state, state.request.stop)
+    # The cleaning after an abandonment may itself have been cut short. None of these attempts
+    # is ours, so the effect says by itself which they are.
+    return perform(state, Effect(Point.CLEAN_ATTEMPT, log.abandoned))
+
+
+def _work_on(state: OperationState, number: int) -> OperationState:
+    return replace(state, attempt=replace(state.attempt, number=number))
+
+
+def _take_over(state: OperationState, event: EarlierFound) -> Step:
+    """Go on with an attempt whose session is gone, or abandon it."""
+    if state.request.stop is not None:
+        # Its job may be at work, and its files are there.
+        attempt = replace(state.attempt, persisted=True)
+        return stop(replace(state, attempt=attempt), state.request.stop)
+    if event.complete or event.running:
+        return do(state, Point.ADOPT_ATTEMPT)
+    why = f"attempt {event.attempt} ended without a result"
+    return _abandon_earlier(state, why, counted=event.begun)
+
+
+def _abandon_earlier(state: OperationState, why: str, *, counted: bool = True) -> Step:
+    ending = Ending(Phase.FAILED, Reason.ABANDONED, why, state.attempt.number)
+    todo = (*GIVE_UP, Point.RELEASE_LOCKS)
+    return close(state, Closing(todo, ending, again=True, counted=counted))
+
+
+def commit_found(state: OperationState, event: CommitFound) -> Step:
+    """The commit is there already: report it."""
+    return succeed(_work_on(state, state.log.succeeded), event.result)
+
+
+def attempt_adopted(state: OperationState, event: AttemptAdopted) -> Step:
+    """Go on with the results of an earlier session, or with its job that still runs."""
+    state = replace(
+        state,
+        attempt=replace(state.attempt, owned=True, plan=event.plan, persisted=True),
+        job=replace(state.job, round=event.round, adopted=event.awaited),
+        phase=Phase.RUNNING if event.awaited else Phase.PLANNED,
+    )
+    return do(state, Point.ACQUIRE_LOCKS)
+
+
+def adoption_refused(state: OperationState, event: AdoptionRefused) -> Step:
+    """What is left of the attempt cannot be used: abandon it."""
+    return _abandon_earlier(state, event.why)
