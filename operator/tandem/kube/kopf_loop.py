@@ -17,12 +17,11 @@ import structlog
 from tandem.kube import handlers
 from tandem.kube.client.api import ApiError
 from tandem.kube.controllers.operation.ttl import Finished
-from tandem.kube.runtime.kopf_internals import FrugalMemories
+from tandem.kube.runtime.kopf_internals import FrugalMemories, is_expired_watch, watch_tasks
 from tandem.kube.runtime.leader import Leadership
 from tandem.kube.runtime.settings import OperatorSettings
 
 _log = structlog.get_logger("tandem.kube.kopf_loop")
-_GONE = 410
 _LOOK_S = 0.5
 _END_S = 20.0
 """How long kopf may take to end. It can hang in its own clean-up once a watch has died."""
@@ -78,9 +77,9 @@ async def work(
         if tidying.done():
             tidying.result()
     except Exception as error:
-        # An answer that it does not expect (410 to a watch) ends kopf as a whole.
-        # One that dies at once was never seen.
-        if not (watches.has_one_died() or getattr(error, "status", None) == _GONE):
+        # An answer that it does not expect ends kopf as a whole. A watch that dies at once was
+        # never seen.
+        if not (watches.has_one_died() or is_expired_watch(error)):
             raise
         _log.error("a watch has died; beginning anew", problem=repr(error))
         blind = True
@@ -139,7 +138,6 @@ class _Watches:
             await asyncio.sleep(_LOOK_S)
 
     def has_one_died(self) -> bool:
-        """Whether one has ended other than by being told to."""
-        named = (task for task in asyncio.all_tasks() if task.get_name().startswith("watcher for"))
-        self._known.update(named)
+        """Whether one has ended without being cancelled."""
+        self._known |= watch_tasks()
         return any(task.done() and not task.cancelled() for task in self._known)

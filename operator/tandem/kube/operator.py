@@ -17,7 +17,6 @@ import structlog
 from tandem import __version__
 from tandem.jobs.runner import JobRunner
 from tandem.kube import handlers
-from tandem.kube.client import json_depth
 from tandem.kube.client.api import Api, ApiError
 from tandem.kube.client.kinds import GROUP, KINDS, VERSION, Body, plural, uid_of
 from tandem.kube.client.resource_cache import Registry
@@ -27,7 +26,7 @@ from tandem.kube.controllers.table.auto_compaction import Automatic
 from tandem.kube.kopf_loop import LeadershipLost, work
 from tandem.kube.metrics.collectors import Metrics
 from tandem.kube.metrics.locks import MeasuredLocks
-from tandem.kube.runtime import health
+from tandem.kube.runtime import health, kopf_internals
 from tandem.kube.runtime.context import Context, RunnerOf
 from tandem.kube.runtime.job_slots import Slots
 from tandem.kube.runtime.leader import Leadership, LockMembers
@@ -76,7 +75,7 @@ async def run_operator(
     stop = stop or asyncio.Event()
     ready = ready or asyncio.Event()
     loop = asyncio.get_running_loop()
-    json_depth.protect_kopf()
+    kopf_internals.read_deep_json()
     clock, nonces = clock or SystemClock(), SystemNonces()
     metrics = Metrics()
     pool = Workers(settings.workers, metrics)

@@ -10,10 +10,7 @@ from __future__ import annotations
 
 import json
 import sys
-from types import SimpleNamespace
 from typing import Any, Final
-
-from kopf._cogs.clients import api as kopfs_client
 
 MOST_LEVELS: Final = 150
 """Deeper than any object that we know, schemas included."""
@@ -63,20 +60,3 @@ def _loads_deep(text: str | bytes) -> Any:
         return json.loads(text)
     finally:
         sys.setrecursionlimit(limit)
-
-
-def protect_kopf() -> None:
-    """Have kopf's client read with `loads`. It offers no way to say so."""
-    asks = kopfs_client.request
-    if getattr(asks, "reads_deep", False):
-        return
-
-    async def request(*args: Any, **options: Any) -> Any:
-        response: Any = await asks(*args, **options)
-        plain = response.json
-        response.json = lambda: plain(loads=loads)
-        return response
-
-    request.reads_deep = True  # type: ignore[attr-defined]
-    kopfs_client.request = request
-    vars(kopfs_client)["json"] = SimpleNamespace(loads=loads)

@@ -1,19 +1,35 @@
-"""What we need of kopf that is not public: which resources it remembers, and on which it puts a
-finalizer.
+"""The private parts of kopf that we use, and nothing else of it: no other module may touch them.
 
-This is the one file that knows such a part of kopf, which is pinned to a minor version.
+kopf is pinned to a minor version; `tests/kube/test_kopf_internals.py` names the patch version that
+was checked, and checks that each part is as it is used here.
+
+| part of kopf | used for |
+|---|---|
+| `ResourceMemories`: `recall`, `_items`, `_build_key` | which resources it remembers |
+| `OperatorRegistry._spawning._handlers`, `requires_finalizer` | where it puts a finalizer |
+| `_cogs.clients.api`: `request`, `json` | how it reads JSON |
+| names of its tasks | which of them are watches |
+| `status` of its API errors | that a watch has expired |
 """
 
 from __future__ import annotations
 
+import asyncio
+import functools
 from collections.abc import Container
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import kopf
+from kopf._cogs.clients import api as kopf_client
 from kopf._core.reactor.inventory import ResourceMemories, ResourceMemory
 
+from tandem.kube.client import json_depth
 from tandem.kube.client.kinds import GROUP, TABLE_KIND, is_active
+
+_GONE = 410
+_WATCH_TASK = "watcher for "
 
 
 class FrugalMemories(ResourceMemories):
@@ -51,10 +67,39 @@ def _is_needed(body: Any) -> bool:
 
 
 def without_finalizer(registry: kopf.OperatorRegistry, daemons: Container[str]) -> None:
-    """Have kopf put no finalizer on what these daemons (ids) are for, as it would for each. One
-    that is there from an earlier release, it takes off."""
+    """Keep kopf from putting a finalizer on the resources of these daemons (ids), which is its
+    default. kopf takes off a finalizer that is there from an earlier release."""
     handlers = registry._spawning._handlers
     handlers[:] = [
         replace(handler, requires_finalizer=False) if handler.id in daemons else handler
         for handler in handlers
     ]
+
+
+def read_deep_json() -> None:
+    """Have kopf's client read JSON with `json_depth.loads`, for the rest of the process. kopf has
+    no setting for this."""
+    inner = kopf_client.request
+    if getattr(inner, "reads_deep", False):
+        return
+
+    @functools.wraps(inner)
+    async def request(*args: Any, **options: Any) -> Any:
+        response: Any = await inner(*args, **options)
+        plain = response.json
+        response.json = lambda: plain(loads=json_depth.loads)
+        return response
+
+    vars(request)["reads_deep"] = True
+    kopf_client.request = request
+    vars(kopf_client)["json"] = SimpleNamespace(loads=json_depth.loads)
+
+
+def watch_tasks() -> set[asyncio.Task[Any]]:
+    """kopf's watches in this event loop."""
+    return {task for task in asyncio.all_tasks() if task.get_name().startswith(_WATCH_TASK)}
+
+
+def is_expired_watch(error: Exception) -> bool:
+    """Whether kopf ended with this answer to a watch (410 Gone), which it does not expect."""
+    return getattr(error, "status", None) == _GONE

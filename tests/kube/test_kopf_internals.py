@@ -1,0 +1,155 @@
+"""The private parts of kopf are as `tandem.kube.runtime.kopf_internals` uses them.
+
+When the version check fails after an update of kopf: read what changed in the parts that the other
+tests name, mend what they report, then add the version to `CHECKED`.
+"""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import importlib.metadata
+import inspect
+import json
+import logging
+from collections.abc import AsyncIterator
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import kopf
+import pytest
+from kopf._cogs.clients import api as kopf_client
+from kopf._cogs.clients.errors import APIError
+from kopf._core.intents.handlers import SpawningHandler
+from kopf._core.reactor import orchestration
+from kopf._core.reactor.inventory import ResourceMemories
+
+import tandem
+from tandem.kube.client import json_depth
+from tandem.kube.runtime import kopf_internals
+
+CHECKED = {"1.45.2"}
+"""Versions of kopf whose private parts were read and tested."""
+
+DEEP = "[" * 2000 + "]" * 2000
+ANYTHING: dict[str, Any] = {
+    "settings": kopf.OperatorSettings(),
+    "logger": logging.getLogger("kopf"),
+}
+
+
+def parameters(function: Any) -> str:
+    return ", ".join(
+        ("*" if found.kind is found.KEYWORD_ONLY else "") + name
+        for name, found in inspect.signature(function).parameters.items()
+    )
+
+
+def test_this_version_of_kopf_was_checked() -> None:
+    assert importlib.metadata.version("kopf") in CHECKED
+
+
+def test_no_other_module_imports_what_is_private() -> None:
+    package = Path(tandem.__file__).parent
+    found = set()
+    for path in package.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            if any(name.startswith("kopf._") for name in names):
+                found.add(path)
+    assert found == {Path(kopf_internals.__file__)}
+
+
+def test_memories_are_found_by_key() -> None:
+    memories, body = ResourceMemories(), {"metadata": {"uid": "u"}}
+    assert parameters(ResourceMemories.recall) == (
+        "self, raw_body, *memobase, *noticed_by_listing, *ephemeral"
+    )
+    assert parameters(kopf_internals.FrugalMemories.recall) == parameters(ResourceMemories.recall)
+    assert parameters(ResourceMemories._build_key) == "self, raw_body"
+    memory = asyncio.run(memories.recall(body))  # type: ignore[arg-type]
+    assert memories._items == {memories._build_key(body): memory}  # type: ignore[arg-type]
+    assert asyncio.run(memories.recall(body)) is memory  # type: ignore[arg-type]
+    assert memory.daemons_memory.running_daemons == {}
+
+
+def test_an_ephemeral_memory_is_not_kept() -> None:
+    memories = ResourceMemories()
+    asyncio.run(memories.recall({"metadata": {"uid": "u"}}, ephemeral=True))
+    assert memories._items == {}
+
+
+def test_a_handler_says_whether_it_needs_a_finalizer() -> None:
+    assert {"id", "requires_finalizer"} <= {field.name for field in fields(SpawningHandler)}
+    registry = kopf.OperatorRegistry()
+
+    async def daemon(**_: Any) -> None: ...
+
+    for name in ("with", "without"):
+        kopf.daemon("group", "v1", "things", registry=registry, id=name)(daemon)
+    kopf_internals.without_finalizer(registry, {"without"})
+    found = {h.id: h.requires_finalizer for h in registry._spawning.get_all_handlers()}
+    assert found == {"with": True, "without": False}
+
+
+class Answer:
+    """An HTTP response, as far as kopf's client reads it."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self.content = self
+
+    async def __aenter__(self) -> Answer:
+        return self
+
+    async def __aexit__(self, *_: object) -> None: ...
+
+    async def json(self, *, loads: Any = json.loads) -> Any:
+        return loads(self._text)
+
+    async def iter_chunked(self, _: int) -> AsyncIterator[bytes]:
+        yield self._text.encode() + b"\n"
+
+
+def test_its_client_reads_deep_json(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert parameters(kopf_client.request) == (
+        "method, url, *settings, *payload, *headers, *timeout, *backoffs, *context, *logger"
+    )
+
+    async def request(*_: Any, **__: Any) -> Answer:
+        return Answer(DEEP)
+
+    async def read() -> list[Any]:
+        streamed = [found async for found in kopf_client.stream("/things", **ANYTHING)]
+        return [await kopf_client.get("/things", **ANYTHING), *streamed]
+
+    monkeypatch.setattr(kopf_client, "request", request)
+    monkeypatch.setattr(kopf_client, "json", json)
+    kopf_internals.read_deep_json()
+    assert [json_depth.CUT in json.dumps(found) for found in asyncio.run(read())] == [True, True]
+    wrapped = kopf_client.request
+    kopf_internals.read_deep_json()
+    assert kopf_client.request is wrapped, "it is wrapped once"
+
+
+def test_its_watches_are_known_by_their_names() -> None:
+    assert 'name=f"watcher for {what}"' in inspect.getsource(orchestration)
+
+    async def look() -> set[str]:
+        tasks = [
+            asyncio.create_task(asyncio.sleep(0), name=name)
+            for name in ("watcher for things.v1.group@None", "poster of events")
+        ]
+        found = {task.get_name() for task in kopf_internals.watch_tasks()}
+        await asyncio.gather(*tasks)
+        return found
+
+    assert asyncio.run(look()) == {"watcher for things.v1.group@None"}
+
+
+@pytest.mark.parametrize(("status", "expired"), [(410, True), (403, False)])
+def test_its_errors_have_a_status(status: int, *, expired: bool) -> None:
+    error = APIError("refused", status=status, headers={})
+    assert kopf_internals.is_expired_watch(error) is expired
