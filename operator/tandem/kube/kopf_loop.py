@@ -1,5 +1,5 @@
-"""Runs kopf inside our process: ends it when we shall stop or lead no more, and begins anew where
-it would go on blind."""
+"""Runs kopf inside our process: ends it when the process has to stop or leads no more, and starts
+it again where a watch of kopf's has died."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ async def work(
     stop: asyncio.Event,
     ready: asyncio.Event,
 ) -> bool:
-    """Run kopf until we shall stop or lead no more (False), or until a watch of its has died,
-    which it does not mend (True: begin anew).
+    """Run kopf until the process has to stop or leads no more (False), or until one of kopf's
+    watches has died, which kopf does not mend (True: start it again).
 
     Raises: LeadershipLost.
     """

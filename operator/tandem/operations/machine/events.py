@@ -158,7 +158,7 @@ class Verdict(StrEnum):
     COMMIT = "Commit"
     EVALUATE = "Evaluate"
     SUPERSEDED = "Superseded"
-    REPLAN = "Replan"  # the table changed under us: plan and run anew
+    REPLAN = "Replan"  # the table changed: plan and run again
     CONFLICT = "Conflict"
 
 

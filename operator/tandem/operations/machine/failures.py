@@ -29,7 +29,7 @@ LONGEST_PATIENCE_MS = 10_000
 
 def failed(state: OperationState, event: EffectFailed) -> Step:
     """Try it again as long as that may help; then fail, as far as that is still possible."""
-    # On the way out nobody is waited for: leases expire by themselves, and jobs are owned.
+    # On the way out no service is waited for: leases expire by themselves, and jobs are owned.
     limits, pending, outcome = state.request.limits, state.pending, state.outcome
     patient = event.patient and outcome.closing is None
     if patient or (event.retryable and pending.retries < limits.effect_retries):

@@ -65,7 +65,7 @@ def table_read(state: OperationState, event: TableRead) -> Step:
     if event.succeeded:
         return do(state, Point.FIND_COMMIT)
     if event.closed or event.abandoned >= attempt.number:
-        # We are the zombie. What we wrote can never be committed, whoever cleaned before.
+        # This session is the zombie. What it wrote can never be committed.
         message = f"attempt {attempt.number} was abandoned by a later run; it publishes nothing"
         ending = Ending(Phase.FAILED, Reason.ABANDONED, message, attempt.number)
         todo = (Point.STOP_JOB, Point.CLEAN_ATTEMPT, Point.RELEASE_LOCKS)

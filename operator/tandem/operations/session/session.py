@@ -1,7 +1,7 @@
 """One operation on its way: holds the state, performs one effect at a time.
 
-`advance` does exactly one effect, so that whoever drives many (a thread each, an event loop, a
-simulator that shuffles them) decides about the order and may stop anywhere.
+`advance` does exactly one effect, so that a caller that drives many (a thread each, an event
+loop, a simulator that shuffles them) decides about the order and may stop anywhere.
 """
 
 from __future__ import annotations
@@ -110,8 +110,8 @@ class Session:
         return self.state.outcome.ended is None
 
     def close(self) -> None:
-        """Leave it as it stands: nobody will advance it any more, but perhaps another session of
-        the same operation. To be called by whoever does not drive it to its end."""
+        """Leave it as it stands: only another session may advance the operation now. To be called
+        by a caller that does not drive it to its end."""
         self._performer.close()
 
     def _listen(self) -> bool:
