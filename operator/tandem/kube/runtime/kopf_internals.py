@@ -13,7 +13,8 @@ from typing import Any
 import kopf
 from kopf._core.reactor.inventory import ResourceMemories, ResourceMemory
 
-from tandem.kube.client.kinds import GROUP, TABLE_KIND, is_active
+from tandem.kube.client.kinds import TABLE_KIND, is_active
+from tandem.spec.common import GROUP
 
 
 class FrugalMemories(ResourceMemories):
