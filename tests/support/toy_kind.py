@@ -96,5 +96,6 @@ class Seeding:
 
 def registered(patch: pytest.MonkeyPatch) -> None:
     """Until the end of a test, there is this kind."""
-    patch.setitem(OPERATIONS, TableSeed.kind_name, TableSeed)
-    patch.setitem(PERFORMED_BY, TableSeed, Seeding)
+    model: type[Operation] = TableSeed
+    patch.setitem(OPERATIONS, model.kind_name, model)
+    patch.setitem(PERFORMED_BY, model, Seeding)
