@@ -26,7 +26,7 @@ def operations(typed: typer.Context, incomplete: str) -> list[str]:
 
     word, slash, _ = incomplete.partition("/")
     if not slash:
-        words = [word_ for kind in OPERATIONS for word_ in (kind, names.short(kind))]
+        words = [word_ for kind in sorted(OPERATIONS) for word_ in (kind, names.short(kind))]
         return [f"{word_}/" for word_ in words if word_.startswith(word)]
     try:
         kind = names.kind_of(word)
