@@ -95,7 +95,8 @@ def with_kopf(kubeconfig: str, namespace: str, statuses: int, events: int, flag:
 
     from tandem.kube.client import credentials
     from tandem.kube.client.api import Api
-    from tandem.kube.client.kinds import GROUP, VERSION, path, plural
+    from tandem.kube.client.kinds import path
+    from tandem.spec.common import GROUP, VERSION, plural
 
     registry = kopf.OperatorRegistry()
     settings = kopf.OperatorSettings()

@@ -16,7 +16,7 @@ from tandem.spec import KINDS
 from tandem.spec.common import OperationSpec
 from tandem.spec.crd import definitions
 from tandem.spec.crd.schema import RULES, object_schema
-from tandem.spec.fields import format_duration, format_quantity
+from tandem.spec.fields import OneOf, format_duration, format_quantity
 from tandem.spec.status import OperationStatus, TableStatus
 
 Schema = Mapping[str, Any]
@@ -193,6 +193,8 @@ def _models(annotation: Any, listed: bool = False) -> list[tuple[type[BaseModel]
 
 def _type(field: FieldInfo) -> str:
     for extra in field.metadata:
+        if isinstance(extra, OneOf):
+            return ", ".join(f"`{name}`" for name in extra.names())
         schema = getattr(extra, "json_schema", None) or {}
         if "x-tandem-type" in schema:
             return str(schema["x-tandem-type"])

@@ -41,6 +41,7 @@ from cluster_processes import Part, PartFailed, built, etcd, free_ports
 from tandem.cli.engine import Outcome
 from tandem.cli.progress import ProgressDisplay
 from tandem.spec import AnyResource, OperationStatus, load
+from tandem.spec.common import plural
 from tandem.spec.status import ENDED, Phase
 
 FLIGHTS = Path(data.__file__).parent
@@ -50,7 +51,6 @@ NAMESPACE = "demo"
 PATH = f"/apis/tandem.dev/v1alpha1/namespaces/{NAMESPACE}"
 FILES = ("table", "compaction", "update", "delete")
 PATIENCE_S = 240
-PLURALS = {"TableCompaction": "tablecompactions", "TableUpdate": "tableupdates"}
 
 
 @contextmanager
@@ -149,7 +149,7 @@ class Watch:
     def _status(self, operation: AnyResource) -> OperationStatus | None:
         try:
             found: Mapping[str, Any] = self._access.request(
-                "GET", f"{PATH}/{PLURALS[operation.kind]}/{operation.metadata.name}"
+                "GET", f"{PATH}/{plural(operation.kind_name)}/{operation.metadata.name}"
             )
         except ApiRefused as error:
             if error.status == 404:

@@ -20,7 +20,7 @@ from support.helm import of_kind, template
 from support.promtool import promtool
 from tandem.kube.metrics.families import FAMILIES
 from tandem.spec import KINDS
-from tandem.spec.crd.definitions import plural
+from tandem.spec.common import plural
 
 ROOT = Path(__file__).resolve().parents[2]
 FILES = ROOT / "charts" / "tandem" / "files"

@@ -12,7 +12,7 @@ import chart_docs
 from support.chart_values import EXTERNAL, MATRIX, NAMESPACES
 from support.helm import of_kind, one, template
 from tandem.spec import KINDS
-from tandem.spec.crd.definitions import plural
+from tandem.spec.common import plural
 
 Json = dict[str, Any]
 ROLES = ("Role", "ClusterRole")

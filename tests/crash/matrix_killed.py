@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import pytest
 
+from support.cases import OTHERS, PLAIN
 from support.crash import Strike
-from support.crash_table import KINDS, MORE_KINDS
 from support.killed import (
     COMMIT_LOOP,
     SECOND_DEATH,
@@ -30,7 +30,7 @@ POINTS = (*STRAIGHT, *SECOND_DEATH, Point.AWAIT_LOCKS, Point.LOOK_UP_COMMIT)
 
 
 @pytest.mark.parametrize("point", POINTS)
-@pytest.mark.parametrize("kind", MORE_KINDS)
+@pytest.mark.parametrize("kind", OTHERS)
 def test_killed_at_every_point(
     nurseries: Nurseries, tables: Tables, kind: str, point: Point
 ) -> None:
@@ -39,7 +39,7 @@ def test_killed_at_every_point(
 
 @pytest.mark.parametrize("meanwhile", ["append", "update"])
 @pytest.mark.parametrize("point", COMMIT_LOOP)
-@pytest.mark.parametrize("kind", [*KINDS, *MORE_KINDS])
+@pytest.mark.parametrize("kind", [*PLAIN, *OTHERS])
 def test_C6_killed_in_the_second_round_of_the_commit_loop(
     nurseries: Nurseries, tables: Tables, kind: str, point: Point, meanwhile: str
 ) -> None:
@@ -80,14 +80,14 @@ def test_C6_killed_in_a_later_round_of_a_merge(
         side_by_side(nurseries, tables, ("merge", "merge"), at, nth=nth, meanwhile=meanwhile)
 
 
-@pytest.mark.parametrize("kind", MORE_KINDS)
+@pytest.mark.parametrize("kind", OTHERS)
 def test_killed_at_every_change_of_the_file_system(
     nurseries: Nurseries, tables: Tables, kind: str
 ) -> None:
     assert at_every_change(nurseries, tables, kind) > 10
 
 
-@pytest.mark.parametrize("kind", MORE_KINDS)
+@pytest.mark.parametrize("kind", OTHERS)
 def test_killed_between_two_changes_of_the_clean_up(
     nurseries: Nurseries, tables: Tables, kind: str
 ) -> None:
@@ -95,7 +95,7 @@ def test_killed_between_two_changes_of_the_clean_up(
 
 
 @pytest.mark.parametrize("point", Point)
-@pytest.mark.parametrize("kind", [*KINDS, *MORE_KINDS])
+@pytest.mark.parametrize("kind", [*PLAIN, *OTHERS])
 def test_Z20_the_answer_of_every_point_is_lost(
     nurseries: Nurseries, tables: Tables, kind: str, point: Point
 ) -> None:

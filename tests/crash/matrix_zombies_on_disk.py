@@ -8,11 +8,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from support.crash_table import KINDS, MORE_KINDS
+from support.cases import OTHERS, PLAIN
 from support.killed import MOST, Nurseries, Tables
 from support.zombies import Funeral, Stop, at, comes_back, stops
 
-ALL_KINDS = (*KINDS, *MORE_KINDS)
+ALL_KINDS = (*PLAIN, *OTHERS)
 FUNERALS = tuple(Funeral)
 CLEANED = tuple(funeral for funeral in Funeral if funeral is not Funeral.REPLACED)
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from support.crash_table import KINDS, MORE_KINDS
+from support.cases import OTHERS, PLAIN
 from support.killed import (
     COMMIT_LOOP,
     CROWDED,
@@ -31,7 +31,7 @@ def test_every_point_is_covered() -> None:
 
 
 @pytest.mark.parametrize("point", STRAIGHT)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", PLAIN)
 def test_killed_on_the_straight_way(
     nurseries: Nurseries, tables: Tables, kind: str, point: Point
 ) -> None:
@@ -39,7 +39,7 @@ def test_killed_on_the_straight_way(
 
 
 @pytest.mark.parametrize("point", SECOND_DEATH)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", PLAIN)
 def test_killed_twice(nurseries: Nurseries, tables: Tables, kind: str, point: Point) -> None:
     """The process that picks up after a crash dies too."""
     before_and_after(nurseries, tables, kind, point, first=SECOND_DEATH[point])
@@ -47,7 +47,7 @@ def test_killed_twice(nurseries: Nurseries, tables: Tables, kind: str, point: Po
 
 @pytest.mark.parametrize(
     ("kind", "point"),
-    [(k, p) for k in KINDS for p in (Point.AWAIT_LOCKS, Point.LOOK_UP_COMMIT)]
+    [(k, p) for k in PLAIN for p in (Point.AWAIT_LOCKS, Point.LOOK_UP_COMMIT)]
     + [("update", Point.REQUEST_ROUND), ("delete", Point.REQUEST_ROUND)],
 )
 def test_killed_in_a_crowd(nurseries: Nurseries, tables: Tables, kind: str, point: Point) -> None:
@@ -55,7 +55,7 @@ def test_killed_in_a_crowd(nurseries: Nurseries, tables: Tables, kind: str, poin
 
 
 @pytest.mark.parametrize("point", COMMIT_LOOP)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", PLAIN)
 def test_killed_in_the_second_round_of_the_commit_loop(
     nurseries: Nurseries, tables: Tables, kind: str, point: Point
 ) -> None:
@@ -66,7 +66,7 @@ def test_killed_in_the_second_round_of_the_commit_loop(
 
 def of_two(points: Sequence[Point]) -> list[tuple[Point, str, str]]:
     """Of the other kinds two for each point, one on each side of it, in turn."""
-    return [(point, MORE_KINDS[n % 4], MORE_KINDS[(n + 2) % 4]) for n, point in enumerate(points)]
+    return [(point, OTHERS[n % 4], OTHERS[(n + 2) % 4]) for n, point in enumerate(points)]
 
 
 @pytest.mark.parametrize(

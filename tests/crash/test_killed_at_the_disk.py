@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import pytest
 
-from support.crash_table import KINDS
+from support.cases import PLAIN
 from support.killed import Nurseries, Tables, at_every_change, die_while_clearing
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", PLAIN)
 def test_killed_at_every_change_of_the_file_system(
     nurseries: Nurseries, tables: Tables, kind: str
 ) -> None:
@@ -20,7 +20,7 @@ def test_killed_at_every_change_of_the_file_system(
     assert at_every_change(nurseries, tables, kind) > 10
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", PLAIN)
 def test_killed_between_two_changes_of_the_clean_up(
     nurseries: Nurseries, tables: Tables, kind: str
 ) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from support.crash_table import KINDS, MORE_KINDS
+from support.cases import OTHERS, PLAIN
 from support.killed import Nurseries, Tables
 from support.zombies import FEW, Funeral, Stop, comes_back
 
@@ -14,7 +14,7 @@ CLEANED = (Funeral.CLEANED, Funeral.CLEANED_REPLACED, Funeral.REPLACED_CLEANED)
 
 def sample() -> list[tuple[str, Stop, Funeral]]:
     """Of each kind two stops, with what the others do in turn; all stops of `FEW` are there."""
-    kinds = (*KINDS, *MORE_KINDS)
+    kinds = (*PLAIN, *OTHERS)
     found = []
     for number in range(2 * len(kinds) + 2):
         stop, funeral = FEW[number % len(FEW)], CLEANED[(number + number // 9) % len(CLEANED)]
@@ -23,7 +23,7 @@ def sample() -> list[tuple[str, Stop, Funeral]]:
 
 
 @pytest.mark.parametrize("stop", FEW, ids=str)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", PLAIN)
 def test_Z6_a_zombie_publishes_nothing(
     nurseries: Nurseries, tables: Tables, kind: str, stop: Stop
 ) -> None:

@@ -21,13 +21,13 @@ from support.wrong_resources import (
     manifest,
 )
 from tandem.errors import InvalidSpec
-from tandem.spec import KINDS, load_text, parse
+from tandem.spec import KINDS, common, load_text, parse
 from tandem.spec.crd import definitions
 from tandem.spec.problems import InvalidSpecs
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-OURS = f"apiVersion: {definitions.GROUP}/"
+OURS = f"apiVersion: {common.GROUP}/"
 
 
 def schema_of(kind: str) -> dict[str, Any]:
@@ -82,7 +82,7 @@ def test_every_sample_applies(cluster: Cluster, tmp_path: Path) -> None:
 
 
 def test_the_contract_means_the_same_without_a_cluster() -> None:
-    assert {resource.kind for resource in load_text(CONTRACT)} == set(KINDS)
+    assert {resource.kind_name for resource in load_text(CONTRACT)} == set(KINDS)
 
 
 def refusals(stderr: str) -> dict[str, str]:
@@ -153,8 +153,8 @@ def fields_refused(broken: Broken) -> list[str]:
 
 
 def created(cluster: Cluster, space: str, resource: dict[str, Any]) -> dict[str, Any]:
-    plural = definitions.plural(resource["kind"])
-    path = f"/apis/{definitions.GROUP}/{definitions.VERSION}/namespaces/{space}/{plural}"
+    plural = common.plural(resource["kind"])
+    path = f"/apis/{common.GROUP}/{common.VERSION}/namespaces/{space}/{plural}"
     made: dict[str, Any] = cluster.request("POST", path, resource)
     return made
 
@@ -269,7 +269,7 @@ def test_kubectl_lists_explains_and_selects(cluster: Cluster, space: str) -> Non
     resource = created(cluster, space, manifest("TableCompaction", {}, "shown"))
     cluster.request(
         "PATCH",
-        f"/apis/{definitions.GROUP}/{definitions.VERSION}/namespaces/{space}/tablecompactions/shown/status",
+        f"/apis/{common.GROUP}/{common.VERSION}/namespaces/{space}/tablecompactions/shown/status",
         {
             "status": {
                 "observedGeneration": resource["metadata"]["generation"],
@@ -306,11 +306,11 @@ def test_kubectl_lists_explains_and_selects(cluster: Cluster, space: str) -> Non
 
 def test_short_names_the_category_and_the_columns_of_a_table(cluster: Cluster, space: str) -> None:
     created(cluster, space, manifest("LakeTable", {}, "columns"))
-    listed = cluster.kubectl("api-resources", "--api-group", definitions.GROUP, "-o", "wide")
+    listed = cluster.kubectl("api-resources", "--api-group", common.GROUP, "-o", "wide")
     rows = {line.split()[0]: line for line in listed.splitlines()[1:]}
     for kind, model in KINDS.items():
-        assert model.short_name in rows[definitions.plural(kind)].split()
-        assert rows[definitions.plural(kind)].split()[-1] == definitions.CATEGORY
+        assert model.short_name in rows[common.plural(kind)].split()
+        assert rows[common.plural(kind)].split()[-1] == definitions.CATEGORY
     header, *_ = cluster.kubectl("-n", space, "get", "ltbl", "columns").splitlines()
     assert header.split() == [
         *["NAME", "VERSION", "SEGMENTS", "FILES", "BYTES", "READY", "REASON", "AGE"],

@@ -196,7 +196,7 @@ def test_every_rule_has_a_wrong_resource() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_least_that_a_kind_needs_is_right(kind: str) -> None:
-    assert parse(manifest(kind, {})).kind == kind
+    assert parse(manifest(kind, {})).kind_name == kind
     assert set(RIGHT) == set(KINDS)
 
 

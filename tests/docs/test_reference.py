@@ -16,8 +16,7 @@ from tandem.cli.kubectl.main import app as plugin
 from tandem.cli.main import app
 from tandem.errors import Reason
 from tandem.spec import KINDS, load
-from tandem.spec.common import OperationSpec
-from tandem.spec.crd.definitions import plural
+from tandem.spec.common import OperationSpec, plural
 from tandem.spec.status import ENDED
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -30,7 +29,7 @@ def documents(kind: str) -> list[dict[str, Any]]:
 
 
 def test_the_examples_are_right_together() -> None:
-    assert {each.kind for each in load([KIND_FILES])} == set(KINDS)
+    assert {each.kind_name for each in load([KIND_FILES])} == set(KINDS)
     assert {file.stem for file in KIND_FILES.iterdir()} == {kind.lower() for kind in KINDS}
 
 

@@ -15,7 +15,8 @@ from cluster_processes import REPOSITORY
 from support.gitops import EXAMPLES, HEALTH_LUA, Judges
 from support.situations import OPERATIONS, TABLES, play
 from tandem.kube.client.api import Api
-from tandem.kube.client.kinds import OPERATION_KINDS, TABLE_KIND
+from tandem.kube.client.kinds import TABLE_KIND
+from tandem.spec.resources import KINDS
 
 if TYPE_CHECKING:
     from support.cluster import Cluster
@@ -108,7 +109,7 @@ def test_every_situation_is_judged() -> None:
     assert [situation.name for situation in TABLES] == list(OF_TABLES)
 
 
-@pytest.mark.parametrize("kind", OPERATION_KINDS)
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != TABLE_KIND])
 def test_operations(judged: dict[tuple[str, str], Judged], kind: str) -> None:
     assert {name: judged[kind, name].verdict for name in OF_OPERATIONS} == OF_OPERATIONS
 
@@ -179,7 +180,7 @@ def test_the_configuration_of_argo_has_the_script() -> None:
 
 
 def test_flux_has_expressions_for_every_kind(judges: Judges) -> None:
-    assert set(judges.expressions) == {TABLE_KIND, *OPERATION_KINDS}
+    assert set(judges.expressions) == set(KINDS)
     expressions = [
         {key: item[key] for key in ("inProgress", "failed", "current")}
         for item in judges.expressions.values()

@@ -29,7 +29,7 @@ from support.operator_thread import (
 )
 from support.quick_lake import QuickLake
 from support.recorder import Recorder, recording
-from tandem.kube.client.kinds import KINDS
+from tandem.spec.resources import KINDS
 
 if TYPE_CHECKING:
     from support.cluster import Cluster

@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from support import quick_lake
+from support.cases import PLAIN
 from support.gates import GatedQuickJobs
 from support.kill_chain import Chain, Link, links_for
 from support.kube_scenarios import World
-from support.ledger import KINDS, Ledger
+from support.ledger import Ledger
 from support.many import many_at_once
 from support.operator_process import Nursery, nursery
 from tandem.operations.machine.effects import Point
@@ -36,7 +37,7 @@ def all_links() -> list[tuple[Link, ...]]:
     """What it takes for each death, shuffled."""
     found = []
     for point in Point:
-        for kind in KINDS:
+        for kind in PLAIN:
             if point is Point.REQUEST_ROUND and kind not in ("update", "delete"):
                 continue
             for after in (False, True):

@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from support import quick_lake
+from support.cases import PLAIN
 from support.gates import GatedQuickJobs
 from support.kill_chain import Chain, Link, links_for
 from support.kube_scenarios import World
-from support.ledger import KINDS, Ledger
+from support.ledger import Ledger
 from support.operator_process import Blow, Nursery, nursery
 from tandem.operations.machine.effects import Point
 
@@ -42,7 +43,7 @@ def chain(cluster: Cluster, operators: Nursery, tmp_path: Path) -> Iterator[Chai
 
 def kind_at(number: int, point: Point) -> str:
     """Each kind in turn; only statements are evaluated in rounds."""
-    return "update" if point is Point.REQUEST_ROUND else KINDS[number % len(KINDS)]
+    return "update" if point is Point.REQUEST_ROUND else PLAIN[number % len(PLAIN)]
 
 
 @pytest.mark.parametrize("part", range(4))

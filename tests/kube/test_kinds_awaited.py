@@ -11,9 +11,10 @@ import pytest
 
 from tandem.kube import operator
 from tandem.kube.client.api import Api, NotFound
-from tandem.kube.client.kinds import KINDS, plural
 from tandem.kube.runtime.leader import Leadership, LockMembers
 from tandem.locks.memory import InProcessLocks
+from tandem.spec.common import plural
+from tandem.spec.resources import KINDS
 
 LATE = len(KINDS) + 3
 
@@ -36,7 +37,7 @@ class Server:
         self.asked += 1
         if self.asked == 1:
             raise NotFound(404, "", "404 page not found")
-        return {"resources": [{"name": plural(kind)} for kind in KINDS[: self.asked - 1]]}
+        return {"resources": [{"name": plural(kind)} for kind in list(KINDS)[: self.asked - 1]]}
 
 
 def test_all_kinds_are_waited_for_and_it_leads_on(monkeypatch: pytest.MonkeyPatch) -> None:

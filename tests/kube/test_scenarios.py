@@ -24,11 +24,13 @@ from support.gates import GatedSpark
 from support.inline_runner import InlineRunner
 from support.kube_scenarios import Applied, Refused, Table, World
 from support.operator_process import Blow, Nursery, nursery
+from support.rewritten import rewrite
 from support.rows import Rows, join, k_is, plus, without
 from support.some import chosen
 from support.tables import Lakes, batch, loads, reconciled, result
 from tandem.jobs.runner import JobRequest, JobStatus
 from tandem.operations.machine.effects import Point
+from tandem.spec.common import OPERATIONS
 
 if TYPE_CHECKING:
     from support.cluster import Cluster
@@ -293,20 +295,21 @@ def test_D17_compaction_first_compaction_fails(stage: Stage) -> None:
 # Z: what other systems got wrong -----------------------------------------------------------------
 
 Make = Callable[[Table], Applied]
-KINDS: dict[str, tuple[Make, Rows]] = {
-    "compaction": (lambda t: t.apply(t.lake.compaction()), FOUR),
-    "update": (lambda t: t.apply(t.lake.update("k = 1", v="v + 15")), UPDATED),
-    "ingest": (lambda t: t.apply(t.lake.ingest(NEW)), join(FOUR, NEW)),
+MADE: dict[str, tuple[Make, Rows]] = {
+    "TableCompaction": (lambda t: t.apply(t.lake.compaction()), FOUR),
+    "TableUpdate": (lambda t: t.apply(t.lake.update("k = 1", v="v + 15")), UPDATED),
+    "TableIngest": (lambda t: t.apply(t.lake.ingest(NEW)), join(FOUR, NEW)),
+    "SegmentRewrite": (lambda t: t.apply(rewrite(t.lake, "0", "2", sortBy=["v"])), FOUR),
 }
 
 
-@pytest.mark.parametrize("kind", ["compaction", "update"])
+@pytest.mark.parametrize("kind", ["TableCompaction", "TableUpdate"])
 def test_Z1_lease_expires_second_operator_commits_first_comes_back(
     bare: Stage, operators: Nursery, kind: str
 ) -> None:
     """It stands still for longer than its lease, right before its commit. Another one leads,
     takes over and commits; then the first goes on where it stood."""
-    make, after = KINDS[kind]
+    make, after = MADE[kind]
     world = bare.world
     with world.dev(bare.jobs):
         stop = Blow(Point.PUT_COMMIT, signal=int(signal.SIGSTOP))
@@ -350,10 +353,10 @@ class Twins:
             runner.stop(name)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", OPERATIONS)
 def test_Z6_two_operators_reconcile_the_same_resource(bare: Stage, kind: str) -> None:
     """Both believe that they lead; both drive the same resource, and every driver has a twin."""
-    make, after = KINDS[kind]
+    make, after = MADE[kind]
     world = bare.world
     twins = Twins(bare.lakes._spark)
     with ExitStack() as both:
@@ -369,11 +372,11 @@ def test_Z6_two_operators_reconcile_the_same_resource(bare: Stage, kind: str) ->
         table.lake.assert_states_so_far(*dict.fromkeys([FOUR, after]))
 
 
-@pytest.mark.parametrize("kind", ["compaction", "update"])
+@pytest.mark.parametrize("kind", ["TableCompaction", "TableUpdate"])
 def test_Z7_resource_is_deleted_while_its_job_runs(stage: Stage, kind: str) -> None:
     table = stage.loaded()
     gate = stage.jobs.hold()
-    operation = KINDS[kind][0](table)
+    operation = MADE[kind][0](table)
     gate.reached()
     operation.delete()
     operation.gone()

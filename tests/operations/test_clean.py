@@ -11,7 +11,7 @@ import pytest
 
 from simulator import rows
 from simulator.foreign import Intent
-from simulator.single import Single
+from simulator.single import MAKERS, Single
 from support.faults import Fault, ProcessDied, StrikeOnce
 from support.memory_store import Call, MemoryStore
 from tandem.delta import dv
@@ -69,7 +69,7 @@ def died_at(kind: str, point: Point, fault: Fault = Fault.DIE_BEFORE) -> Single:
 def beside(single: Single, kind: str) -> Single:
     """Another operation on the same table."""
     other = copy(single)
-    other.resource = other._resource(kind)
+    other.resource = MAKERS[kind](other)
     return other
 
 

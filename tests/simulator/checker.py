@@ -17,7 +17,7 @@ from urllib.parse import unquote
 from reconcile.world import Entry, Serial, allowed_states
 from simulator import rows
 from simulator.foreign import Intent, Model, unchanged
-from simulator.invariants import REWRITES, Invariants, Seen, Violation
+from simulator.invariants import Invariants, Seen, Violation, mode_of
 from simulator.rows import Row
 from simulator.statements import DELETES, RANDOM, UPDATES, Merge, Statement, drawing
 from simulator.world import World
@@ -26,6 +26,7 @@ from tandem.delta.actions import Commit, DeletionVector
 from tandem.delta.log.names import commit_path
 from tandem.errors import ObjectNotFound
 from tandem.reconcile.model import ChangeKind
+from tandem.spec.common import Mode
 
 __all__ = ["Checker", "Violation"]
 
@@ -172,9 +173,9 @@ class Checker:
         if "abandoned" in ours or version == 0:
             return [self._serial("nothing", before, passable_from=-1)]
         kind, operation = ours["kind"], ours["operation"]
-        if kind in REWRITES:
+        if mode_of(kind) is Mode.REWRITE:
             return [self._serial(kind, before, passable_from=-1)]
-        if kind == "TableIngest":
+        if mode_of(kind) is Mode.APPEND:
             return [self._appended(version, self.batches[operation], before)]
         merge = self.merges.get(operation)
         if touched or merge is not None:
@@ -305,8 +306,8 @@ class Checker:
     ) -> str:
         counts = Counter(row.rid for row in found.elements())
         seen = {row.rid: row for row in found}
-        kind = (info.get("tandem") or {}).get("kind")
-        name = "I-2: " if kind in REWRITES else "I-14: " if kind else ""
+        kind = (info.get("tandem") or {}).get("kind", "")
+        name = "I-2: " if mode_of(kind) is Mode.REWRITE else "I-14: " if kind else ""
         who = f"{info['operation']} by {info.get('engineInfo')}"
         lines = [f"{name}version {version} ({who}) is wrong:"]
         lost = sorted(expected.keys() - seen.keys())

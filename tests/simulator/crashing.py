@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache
 
-from simulator.single import KINDS, MORE_KINDS, SERIALIZABLE, Single
+from simulator.single import SERIALIZABLE, Single
+from support.cases import OTHERS, PLAIN
 from support.faults import Call, Fault, StrikeOnce
 from tandem.errors import OutcomeUnknown, Reason
 from tandem.locks.model import WHOLE_TABLE, LockRequest, Mode
@@ -22,7 +23,7 @@ from tandem.operations.machine.events import Ending, Event
 from tandem.operations.session.performer import Interceptor, passthrough
 from tandem.spec.status import Phase
 
-ALL_KINDS = (*KINDS, *MORE_KINDS, SERIALIZABLE)
+ALL_KINDS = (*PLAIN, *OTHERS, SERIALIZABLE)
 ROUNDS = ("update", "delete", "merge", SERIALIZABLE)
 """Kinds whose jobs can be asked for more than one round."""
 OTHER = "somebody-else"

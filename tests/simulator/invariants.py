@@ -17,12 +17,17 @@ from urllib.parse import unquote
 from simulator.rows import Row
 from tandem.locks.conflicts import conflict
 from tandem.locks.model import Entry, EntryState
+from tandem.spec.common import OPERATIONS, Mode
 from tandem.timeline.names import HIGH_WATER_APP, foreign_name, parse_name
 from tandem.timeline.segments import TAG_SEQUENCE
 
 Json = dict[str, Any]
 
-REWRITES = frozenset({"TableCompaction", "SegmentRewrite"})
+
+def mode_of(kind: str) -> Mode | None:
+    """What operations of a kind promise to do."""
+    model = OPERATIONS.get(kind)
+    return None if model is None else model.mode
 
 
 class Violation(AssertionError):
@@ -54,6 +59,11 @@ class Seen:
     @property
     def kind(self) -> str:
         return str(self.ours.get("kind", ""))
+
+    @property
+    def mode(self) -> Mode | None:
+        """What our own operation promises to do; None for others' commits."""
+        return mode_of(self.kind)
 
     @property
     def adds(self) -> dict[str, Json]:
@@ -102,21 +112,21 @@ class Invariants:
         yield "I-20", i_20_files_without_a_row(seen)
         yield "vectors", [] if self.vectors else [p for p, add in seen.adds.items() if _dead(add)]
         yield "I-23", i_23_window_begins_later(seen)
-        if seen.kind in REWRITES:
+        if seen.mode is Mode.REWRITE:
             yield "I-2", i_2_rows_changed(seen, before, after)
             yield "I-7", self.i_7_inputs_younger_than_the_plan(seen)
             yield "I-15", i_15_files_of_others_touched(seen)
             yield "I-17", i_17_miscounted_replay(seen)
         if seen.kind == "SegmentRewrite":
             yield "I-10", i_10_segments_changed(seen)
-        if seen.kind == "TableUpdate":
+        if seen.mode is Mode.UPDATE:
             yield "I-13", i_13_not_one_new_segment(seen)
-        if seen.kind == "TableIngest":
+        if seen.mode is Mode.APPEND:
             yield "I-3", [*seen.removes]
 
     def i_6_place_of_another_time(self, seen: Seen) -> object:
         """Numbers and places in the order are given when it commits, never before."""
-        if seen.kind in REWRITES:
+        if seen.mode is Mode.REWRITE:
             return []
         newest = max((_sequence(add) for add in seen.live.values()), default=-1)
         wrong = []

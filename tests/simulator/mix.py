@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from simulator.actor import operation
@@ -11,6 +11,7 @@ from simulator.jobs import INGEST_ROWS
 from simulator.statements import DELETES, MERGES, RANDOM, UPDATES, Statement
 from simulator.world import World
 from tandem.operations.attempt import paths
+from tandem.spec.common import OPERATIONS
 from tandem.spec.identity import spec_hash
 from tandem.spec.resources import Operation
 from tandem.timeline.segments import segment_name
@@ -47,15 +48,15 @@ class Mix:
         self._merges = MANY_MERGES if self._rng.random() < 0.25 else 1
 
     def next(self, number: int) -> Operation:
-        kinds: list[Callable[[int], Operation]] = [
-            self._compaction,
-            self._compaction,
-            self._segment_rewrite,
-            self._ingest,
-        ]
-        if self._world.deletion_vectors:
-            kinds += [self._update, self._delete, *[self._merge] * self._merges]
-        return self._rng.choice(kinds)(number)
+        updates = [self._update, self._delete, *[self._merge] * self._merges]
+        by_kind: Mapping[str, Sequence[Callable[[int], Operation]]] = {
+            "TableCompaction": [self._compaction] * 2,
+            "SegmentRewrite": [self._segment_rewrite],
+            "TableIngest": [self._ingest],
+            "TableUpdate": updates if self._world.deletion_vectors else [],
+        }
+        assert by_kind.keys() == OPERATIONS.keys(), "a kind that no history has"
+        return self._rng.choice([make for makes in by_kind.values() for make in makes])(number)
 
     def _compaction(self, number: int) -> Operation:
         return operation("TableCompaction", f"compact-{number}", self._rng.choice(COMPACTIONS))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 from simulator.actor import operation
 from simulator.checker import Checker
@@ -20,16 +21,16 @@ from tandem.operations.model import Table
 from tandem.operations.rounds.port import NoSmallRounds
 from tandem.operations.session.performer import Interceptor, passthrough
 from tandem.operations.session.session import Session
+from tandem.spec.common import Mode
 from tandem.spec.identity import spec_hash
 from tandem.spec.resources import Operation
 from tandem.timeline.segments import segment_name
 
-KINDS = ("compaction", "update", "delete", "ingest")
-MORE_KINDS = ("sort", "z-order", "segment rewrite", "merge")
-"""What the engine does in the same steps as one of `KINDS`."""
 SERIALIZABLE = "serializable"
 """An update that is evaluated again, in another round, on rows that come in between."""
 MOST_STEPS = 2_000
+BATCH = "file:///batches/0.csv"
+"""Where the rows are that an operation appends."""
 
 
 class Single:
@@ -42,7 +43,7 @@ class Single:
         self.table = Table(self.world.store, self.world.log, "LakeTable/simulated")
         for _ in range(6):
             self.foreign("append")
-        self.resource = self._resource(kind)
+        self.resource = MAKERS[kind](self)
         self.operation_id = paths.operation_id(
             self.resource.namespace,
             self.resource.kind_name,
@@ -53,10 +54,8 @@ class Single:
             self.checker.merges[self.operation_id] = self.merge
         if kind == SERIALIZABLE:
             self.checker.serializable.add(self.operation_id)
-        if kind == "ingest":
-            self.checker.batches[self.operation_id] = self.world.jobs.batches[
-                "file:///batches/0.csv"
-            ]
+        if self.resource.mode is Mode.APPEND:
+            self.checker.batches[self.operation_id] = self.world.jobs.batches[BATCH]
 
     def foreign(self, name: str) -> None:
         """Another system commits, e.g. `append` or `delete_with_vectors`."""
@@ -131,37 +130,58 @@ class Single:
         own = [p for p in self.world.store.paths() if p.startswith(f"{self.operation_id}-")]
         return [p for p in own if p not in self.checker.named]
 
-    def _resource(self, kind: str) -> Operation:
-        if kind == "compaction":
-            return operation("TableCompaction", "compact", {"type": "Major"})
-        if kind == "sort":
-            layout_ = {"strategy": "Sort", "columns": ["v"]}
-            return operation("TableCompaction", "sort", {"type": "Major", "layout": layout_})
-        if kind == "z-order":
-            layout_ = {"strategy": "ZOrder", "columns": ["v", "rid"]}
-            return operation("TableCompaction", "z-order", {"type": "Major", "layout": layout_})
-        if kind == "segment rewrite":
-            first = sorted(self.world.log.snapshot().adds(), key=lambda add: add.logged_path)[:2]
-            spec = {
-                "segments": [segment_name(add) for add in first],
-                "rewrite": {"recompress": {"codec": "zstd"}},
-            }
-            return operation("SegmentRewrite", "rewrite", spec)
-        if kind == "ingest":
-            location = "file:///batches/0.csv"
-            self.world.jobs.batches[location] = self.world.new_rows(INGEST_ROWS)
-            source = {"format": "Csv", "location": location}
-            return operation("TableIngest", "ingest", {"source": source})
-        if kind == "merge":
-            self.merge = MERGES[0].sourced(self.world.new_rows(2))
-            location = "file:///sources/0.csv"
-            self.world.jobs.merges[location] = self.merge
-            source = {"format": "Csv", "location": location}
-            what_ = {"merge": {"source": source, "on": "t.k = s.k", **self.merge.clauses}}
-            return operation("TableUpdate", "merge", what_)
-        what: dict[str, Any] = {"delete": {"where": "k = 2"}}
-        if kind != "delete":
-            what = {"update": {"where": "v < 40", "set": {"v": "v + 7"}}}
-        if kind == SERIALIZABLE:
-            what["isolation"] = "Serializable"
-        return operation("TableUpdate", kind, what)
+    def batch(self) -> str:
+        """The location of new rows to append."""
+        self.world.jobs.batches[BATCH] = self.world.new_rows(INGEST_ROWS)
+        return BATCH
+
+
+def _compaction(name: str, layout: dict[str, Any] | None = None) -> Operation:
+    spec = {"type": "Major"} if layout is None else {"type": "Major", "layout": layout}
+    return operation("TableCompaction", name, spec)
+
+
+def _segment_rewrite(single: Single) -> Operation:
+    first = sorted(single.world.log.snapshot().adds(), key=lambda add: add.logged_path)[:2]
+    spec = {
+        "segments": [segment_name(add) for add in first],
+        "rewrite": {"recompress": {"codec": "zstd"}},
+    }
+    return operation("SegmentRewrite", "rewrite", spec)
+
+
+def _ingest(single: Single) -> Operation:
+    source = {"format": "Csv", "location": single.batch()}
+    return operation("TableIngest", "ingest", {"source": source})
+
+
+def _merge(single: Single) -> Operation:
+    single.merge = MERGES[0].sourced(single.world.new_rows(2))
+    location = "file:///sources/0.csv"
+    single.world.jobs.merges[location] = single.merge
+    source = {"format": "Csv", "location": location}
+    what = {"merge": {"source": source, "on": "t.k = s.k", **single.merge.clauses}}
+    return operation("TableUpdate", "merge", what)
+
+
+def _update(name: str, **more: str) -> Operation:
+    what = {"where": "v < 40", "set": {"v": "v + 7"}}
+    return operation("TableUpdate", name, {"update": what, **more})
+
+
+def _delete(_single: Single) -> Operation:
+    return operation("TableUpdate", "delete", {"delete": {"where": "k = 2"}})
+
+
+MAKERS: Final[dict[str, Callable[[Single], Operation]]] = {
+    "compaction": lambda _: _compaction("compact"),
+    "sort": lambda _: _compaction("sort", {"strategy": "Sort", "columns": ["v"]}),
+    "z-order": lambda _: _compaction("z-order", {"strategy": "ZOrder", "columns": ["v", "rid"]}),
+    "segment rewrite": _segment_rewrite,
+    "ingest": _ingest,
+    "merge": _merge,
+    "update": lambda _: _update("update"),
+    SERIALIZABLE: lambda _: _update(SERIALIZABLE, isolation="Serializable"),
+    "delete": _delete,
+}
+"""How each case is made."""

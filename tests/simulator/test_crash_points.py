@@ -10,7 +10,8 @@ from functools import cache
 import pytest
 
 from simulator.crashing import Beside, Passage, crash, sample
-from simulator.single import KINDS, MORE_KINDS, SERIALIZABLE, Single
+from simulator.single import SERIALIZABLE, Single
+from support.cases import OTHERS, PLAIN
 from support.faults import Call, Fault, StrikeOnce
 from tandem.errors import Reason
 from tandem.operations.machine.effects import Effect, Point
@@ -36,7 +37,7 @@ def points(kind: str) -> tuple[Point, ...]:
     return tuple(seen)
 
 
-CASES = [(kind, point, fault) for kind in KINDS for point in points(kind) for fault in Fault]
+CASES = [(kind, point, fault) for kind in PLAIN for point in points(kind) for fault in Fault]
 
 
 def interfering(single: Single, what: str, interceptor: Interceptor) -> Interceptor:
@@ -72,7 +73,7 @@ def test_C4_C5_C6_crash(kind: str, point: Point, fault: Fault) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "beside", "passage", "fault"), list(sample((*MORE_KINDS, SERIALIZABLE)))
+    ("kind", "beside", "passage", "fault"), list(sample((*OTHERS, SERIALIZABLE)))
 )
 def test_C4_C5_C6_crash_of_the_other_kinds(
     kind: str, beside: Beside, passage: Passage, fault: Fault
@@ -103,7 +104,7 @@ def jobs_needed(kind: str, foreign: str) -> int:
 
 @pytest.mark.parametrize("fault", [Fault.DIE_BEFORE, Fault.DIE_AFTER])
 @pytest.mark.parametrize("point", LIVING_JOB)
-@pytest.mark.parametrize("kind", [*KINDS, SERIALIZABLE])
+@pytest.mark.parametrize("kind", [*PLAIN, SERIALIZABLE])
 def test_jobs_live_on_and_their_work_is_not_done_twice(
     kind: str, point: Point, fault: Fault
 ) -> None:
@@ -147,7 +148,7 @@ def test_a_round_that_was_asked_for_is_waited_for_after_a_restart() -> None:
     assert single.commits == 1
 
 
-@pytest.mark.parametrize("kind", [*KINDS, *MORE_KINDS])
+@pytest.mark.parametrize("kind", [*PLAIN, *OTHERS])
 def test_a_second_run_reports_the_first_result_and_changes_nothing(kind: str) -> None:
     single = Single(kind)
     first = single.run()
@@ -173,7 +174,7 @@ def test_again_is_another_operation(kind: str) -> None:
     assert single.run() == ending
 
 
-@pytest.mark.parametrize("kind", [*KINDS, *MORE_KINDS])
+@pytest.mark.parametrize("kind", [*PLAIN, *OTHERS])
 def test_Z6_two_processes_of_one_operation_commit_once(kind: str) -> None:
     """Neither knows of the other: both are on other hosts, as far as each can tell."""
     single = Single(kind)

@@ -11,11 +11,12 @@ from itertools import cycle
 
 import pytest
 
-from simulator.single import KINDS, MOST_STEPS, SERIALIZABLE
+from simulator.single import MOST_STEPS, SERIALIZABLE
 from simulator.two_drivers import Pair, steps_of
+from support.cases import PLAIN
 from tandem.errors import Reason
 
-ALL = (*KINDS, SERIALIZABLE)
+ALL = (*PLAIN, SERIALIZABLE)
 
 
 @pytest.mark.parametrize("first_goes", [True, False])

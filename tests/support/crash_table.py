@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable, write_deltalake
 
 from support import rows as model
+from support.cases import REWRITES
 from support.crash import Order
 from support.rows import Rows, k_is, plus, rows, without
 from tandem.delta import dv
@@ -33,10 +34,6 @@ MERGED: Rows = (
     *((n, n % 5, 3) for n in (70, 102)),
 )
 """What the merge reads: rows to change, one to delete, two to insert unless they are there."""
-KINDS = ("compaction", "update", "delete", "ingest")
-MORE_KINDS = ("sort", "z-order", "segment rewrite", "merge")
-"""What the engine does in the same steps as one of `KINDS`."""
-REWRITES = ("compaction", "sort", "z-order", "segment rewrite")
 STAGED = "#"
 """In the names of files that the local store is still writing."""
 _OURS = re.compile(r"[0-9a-f]{16}(r\d+)?-\d+/|_tandem/dv/|_tandem/rowmaps/")

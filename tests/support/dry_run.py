@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from support.cluster import Cluster
-from tandem.spec.crd import definitions
+from tandem.spec import common
 
 _CONNECTIONS = 6
 
@@ -43,8 +43,8 @@ class Sender:
 
     def _send(self, connection: http.client.HTTPConnection, resource: dict[str, Any]) -> str:
         path = (
-            f"/apis/{definitions.GROUP}/{definitions.VERSION}/namespaces/{self._namespace}/"
-            f"{definitions.plural(resource['kind'])}"
+            f"/apis/{common.GROUP}/{common.VERSION}/namespaces/{self._namespace}/"
+            f"{common.plural(resource['kind'])}"
         )
         method = "POST"
         if "resourceVersion" in resource["metadata"]:

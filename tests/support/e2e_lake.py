@@ -26,15 +26,11 @@ from support.e2e_kube import Json, condition, until
 from support.e2e_target import Target
 from tandem.delta import scan
 from tandem.delta.log.delta_log import DeltaLog
+from tandem.spec.common import plural
 from tandem.storage import open_store
 
 API = f"/apis/tandem.dev/v1alpha1/namespaces/{LAKE}"
 APPLICATIONS = f"/apis/sparkoperator.k8s.io/v1beta2/namespaces/{LAKE}/sparkapplications"
-PLURALS = {
-    "LakeTable": "laketables",
-    "TableCompaction": "tablecompactions",
-    "TableUpdate": "tableupdates",
-}
 ENDED = frozenset({"Succeeded", "Superseded", "Failed"})
 
 
@@ -201,7 +197,7 @@ class Applied:
 
     @property
     def path(self) -> str:
-        return f"{API}/{PLURALS[self.kind]}/{self.name}"
+        return f"{API}/{plural(self.kind)}/{self.name}"
 
     def read(self) -> Json:
         """As it is now; empty once it is gone."""
@@ -287,10 +283,8 @@ class Applied:
 
     def delete(self) -> None:
         """`kubectl delete`, which waits until it is gone."""
-        plural = PLURALS[self.kind]
-        self.lake.target.kube(
-            "delete", f"{plural}.tandem.dev", self.name, "-n", LAKE, "--timeout=120s"
-        )
+        kind = f"{plural(self.kind)}.tandem.dev"
+        self.lake.target.kube("delete", kind, self.name, "-n", LAKE, "--timeout=120s")
 
 
 def options(url: str) -> dict[str, str]:

@@ -12,7 +12,8 @@ from typing import Any
 
 from support.e2e_install import LAKE, OPERATOR, SYSTEM
 from support.e2e_kube import POLL_S, condition, until
-from support.e2e_lake import API, PLURALS, Lake
+from support.e2e_lake import API, Lake
+from tandem.spec.common import plural
 
 
 @dataclass
@@ -81,7 +82,7 @@ class Steps(AbstractContextManager["Steps"]):
                 self.mark("operator: ready")
         names = {}
         for kind in ("TableCompaction", "TableUpdate"):
-            for each in kube.items(f"{API}/{PLURALS[kind]}"):
+            for each in kube.items(f"{API}/{plural(kind)}"):
                 name, status = each["metadata"]["name"], each.get("status", {})
                 names[each["metadata"]["uid"]] = name
                 if status.get("phase"):

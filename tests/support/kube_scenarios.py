@@ -41,6 +41,7 @@ from tandem.jobs.runner import JobRunner
 from tandem.kube.dev.controller import DevSettings, run_dev
 from tandem.kube.operator import run_operator
 from tandem.operations.session.performer import Interceptor, passthrough
+from tandem.spec.common import OPERATIONS, plural
 from tandem.spec.resources import Operation
 from tandem.spec.status import OperationStatus
 
@@ -52,14 +53,6 @@ LIMIT_S = 60.0
 POLL_S = 0.03
 _OVER = frozenset({"COMPLETED", "FAILED", "SUBMISSION_FAILED"})
 ENDED = frozenset({"Succeeded", "Superseded", "Failed"})
-PLURALS = {
-    "LakeTable": "laketables",
-    "TableIngest": "tableingests",
-    "TableCompaction": "tablecompactions",
-    "TableUpdate": "tableupdates",
-    "SegmentRewrite": "segmentrewrites",
-}
-OPERATIONS = ("TableIngest", "TableCompaction", "TableUpdate")
 _RESTART_S = 0.3
 _GOODBYE_S = 0.1
 _MERGE = "application/merge-patch+json"
@@ -150,7 +143,7 @@ class Space:
         elif kind == "SparkApplication":
             base = f"/apis/sparkoperator.k8s.io/v1beta2/namespaces/{self.name}/sparkapplications"
         else:
-            base = f"/apis/tandem.dev/v1alpha1/namespaces/{self.name}/{PLURALS[kind]}"
+            base = f"/apis/tandem.dev/v1alpha1/namespaces/{self.name}/{plural(kind)}"
         return f"{base}/{name}" if name else base
 
     def create(self, manifest: Mapping[str, Any]) -> Json:

@@ -22,7 +22,6 @@ from support.tables import difference
 from tandem.spec.resources import Operation
 
 Effect = Callable[[Rows], Rows]
-KINDS = ("compaction", "update", "delete", "ingest")
 
 
 @dataclass
@@ -39,7 +38,8 @@ class Ledger:
         self.first = self.lake.by_deltalake()
 
     def make(self, kind: str, **spec: object) -> Operation:
-        """One more operation of a kind. Its effect is expected from now on."""
+        """One more operation of a plain case (`support.cases`): the segment that a SegmentRewrite
+        names, another operation may replace. Its effect is expected from now on."""
         self._made += 1
         number = self._made
         match kind:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from support import quick_lake
+from support.cases import PLAIN
 from support.kube_scenarios import Json, World, await_that
-from support.ledger import KINDS, Ledger
+from support.ledger import Ledger
 
 
 def many_at_once(world: World, folder: Path, count: int, tables: int = 10) -> None:
@@ -16,7 +17,7 @@ def many_at_once(world: World, folder: Path, count: int, tables: int = 10) -> No
     applied = []
     for number in range(count):
         ledger, table = ledgers[number % tables], lakes[number % tables]
-        kind = KINDS[number // tables % len(KINDS)]
+        kind = PLAIN[number // tables % len(PLAIN)]
         applied.append(table.apply(ledger.make(kind, backoffLimit=20)))
 
     def ended() -> list[Json]:

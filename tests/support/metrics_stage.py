@@ -19,6 +19,7 @@ from tandem.kube.tables import status
 from tandem.kube.tables.context import TableContext, Upcoming
 from tandem.operations.report.status import conditions
 from tandem.planning.auto.model import Hold
+from tandem.spec.common import OPERATIONS
 from tandem.spec.status import (
     OperationStatus,
     Phase,
@@ -27,7 +28,8 @@ from tandem.spec.status import (
 
 Json = dict[str, Any]
 Series = dict[tuple[str, frozenset[tuple[str, str]]], float]
-KINDS = ("TableCompaction", "TableIngest", "TableUpdate", "SegmentRewrite")
+KINDS = sorted(OPERATIONS, key=lambda kind: kind != "TableCompaction")
+"""That of what tables are compacted by comes first."""
 
 
 class Stage:

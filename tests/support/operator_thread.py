@@ -24,11 +24,12 @@ from typing import TYPE_CHECKING, Any
 
 from support.quick_jobs import QuickJobs
 from tandem.jobs.runner import JobPhase, JobRequest, JobStatus
-from tandem.kube.client.kinds import FINALIZER, plural
+from tandem.kube.client.kinds import FINALIZER
 from tandem.kube.operator import run_operator
 from tandem.kube.runtime.settings import OperatorSettings
 from tandem.operations.ports import Clock
 from tandem.operations.session.performer import Interceptor, passthrough
+from tandem.spec.common import plural
 
 if TYPE_CHECKING:
     from support.cluster import Cluster

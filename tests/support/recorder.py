@@ -10,8 +10,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from tandem.kube.client.api import Api
-from tandem.kube.client.kinds import KINDS, path
+from tandem.kube.client.kinds import path
 from tandem.kube.client.watch import SYNCED, follow
+from tandem.spec.resources import KINDS
 
 if TYPE_CHECKING:
     from support.cluster import Cluster

@@ -21,7 +21,6 @@ from tandem.errors import Reason
 from tandem.kube.client.api import Api
 from tandem.kube.client.kinds import (
     FINALIZER,
-    OPERATION_KINDS,
     RETRY,
     TABLE_KIND,
     generation_of,
@@ -45,6 +44,7 @@ from tandem.operations.machine.state import (
 )
 from tandem.operations.ports import SystemClock
 from tandem.operations.report.status import status_of
+from tandem.spec.resources import KINDS
 from tandem.spec.status import (
     Condition,
     OperationResult,
@@ -374,7 +374,7 @@ async def play(api: Api, namespace: str) -> dict[tuple[str, str], Json]:
     silent.posting.enabled = False
     posting.settings_var.set(silent)
     actors: list[tuple[Situation, Actor]] = []
-    for kind in (TABLE_KIND, *OPERATION_KINDS):
+    for kind in KINDS:
         for number, situation in enumerate(TABLES if kind == TABLE_KIND else OPERATIONS):
             name = f"{kind.lower()}-{number}"
             actors.append((situation, Actor(api, kind, namespace, name)))

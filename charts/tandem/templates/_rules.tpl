@@ -1,31 +1,38 @@
+{{/* The names of our kinds, as the files of their definitions have them, with a comma between. */}}
+{{- define "tandem.kinds" -}}
+{{- $kinds := list -}}
+{{- range $path, $_ := .Files.Glob "files/crds/*.yaml" -}}
+{{- $kinds = base $path | trimPrefix "tandem.dev_" | trimSuffix ".yaml" | append $kinds -}}
+{{- end -}}
+{{- join "," $kinds -}}
+{{- end -}}
+
 {{/* All that the operator may do in a namespace. examples/cluster/rbac.yaml says the same; a test
 compares. */}}
 {{- define "tandem.rules" -}}
+{{- $kinds := splitList "," (include "tandem.kinds" .) -}}
+{{- $operations := without $kinds "laketables" -}}
 # What people ask for. Patched for the finalizer that gives operations time to cancel; LakeTables
 # to take off the one that an earlier release has put there.
 - apiGroups: [tandem.dev]
-  resources: [laketables, tableingests, tablecompactions, tableupdates, segmentrewrites]
+  resources: [{{ join ", " $kinds }}]
   verbs: [get, list, watch, patch]
 - apiGroups: [tandem.dev]
   resources:
-  - laketables/status
-  - tableingests/status
-  - tablecompactions/status
-  - tableupdates/status
-  - segmentrewrites/status
+  {{- range $kinds }}
+  - {{ . }}/status
+  {{- end }}
   verbs: [patch]
 # Finished ones go when their ttlSecondsAfterFinished or a table's history limit says so.
 - apiGroups: [tandem.dev]
-  resources: [tableingests, tablecompactions, tableupdates, segmentrewrites]
+  resources: [{{ join ", " $operations }}]
   verbs: [delete]
 # Their jobs and compactions name them as owners; some clusters (OpenShift) ask for this then.
 - apiGroups: [tandem.dev]
   resources:
-  - laketables/finalizers
-  - tableingests/finalizers
-  - tablecompactions/finalizers
-  - tableupdates/finalizers
-  - segmentrewrites/finalizers
+  {{- range $kinds }}
+  - {{ . }}/finalizers
+  {{- end }}
   verbs: [update]
 # Automatic compaction: a table's compactions are made for it.
 - apiGroups: [tandem.dev]

@@ -21,14 +21,14 @@ def select(resources: Sequence[AnyResource], only: Sequence[str]) -> list[AnyRes
         return list(resources)
     wanted = {_parse(text) for text in only}
     for kind, name in sorted(wanted):
-        if not any((resource.kind, resource.name) == (kind, name) for resource in resources):
+        if not any((resource.kind_name, resource.name) == (kind, name) for resource in resources):
             raise ReferenceNotFound(
                 "no such resource in the files",
                 resource="--only",
                 found=f"{kind}/{name}",
                 expected="one of " + ", ".join(resource.id for resource in resources),
             )
-    chosen = {resource.key for resource in resources if (resource.kind, resource.name) in wanted}
+    chosen = {each.key for each in resources if (each.kind_name, each.name) in wanted}
     for resource in resources:
         if resource.key in chosen and not isinstance(resource, LakeTable):
             chosen.add(("LakeTable", resource.namespace, resource.spec.table_ref.name))
@@ -48,7 +48,7 @@ def _without_others(resource: AnyResource, chosen: set[tuple[str, str, str]]) ->
     kept = tuple(
         dependency
         for dependency in resource.spec.depends_on
-        if (dependency.kind.value, resource.namespace, dependency.name) in chosen
+        if (dependency.kind, resource.namespace, dependency.name) in chosen
     )
     spec = resource.spec.model_copy(update={"depends_on": kept})
     return resource.model_copy(update={"spec": spec})

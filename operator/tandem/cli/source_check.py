@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tandem.cli import spec_summary
 from tandem.cli.engine import Outcome
 from tandem.cli.output import human_bytes
 from tandem.cli.report import counted
@@ -51,7 +50,7 @@ def look(outcomes: Sequence[Outcome]) -> dict[str, Sight]:
         resource = outcome.resource
         if isinstance(resource, LakeTable) or not _to_come(outcome):
             continue
-        field, source = spec_summary.source_of(resource.manifest()["spec"])
+        field, source = resource.source_in(resource.manifest()["spec"])
         table = tables.get((resource.namespace, resource.spec.table_ref.name))
         if source and table is not None:
             found[resource.id] = _look(field, source, table)

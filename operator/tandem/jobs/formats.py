@@ -18,7 +18,7 @@ loses the race for `result.json`; the engine reads only what the winner lists.
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
 from pydantic.alias_generators import to_camel
@@ -99,7 +99,31 @@ class JobLayout(Format):
     columns: Annotated[tuple[str, ...], Field(min_length=1)]
 
 
-class RewriteJob(Format):
+class Job(Format):
+    """Base of the kinds of jobs: what the engine must know of one, whichever it is.
+
+    `app` is its application in `spark_apps/`.
+    """
+
+    app: ClassVar[str]
+
+    @property
+    def reads(self) -> tuple[InputFile, ...]:
+        """The table's files that it reads: they must stay while it runs."""
+        return ()
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """Locations beside the table that it reads."""
+        return ()
+
+    @property
+    def tasks(self) -> int:
+        """Into how many parts its work falls; 0 where Spark decides."""
+        return 0
+
+
+class RewriteJob(Job):
     """Re-encode each bin, in order or in that of `layout`, without the rows deleted at the read
     version.
 
@@ -107,6 +131,7 @@ class RewriteJob(Format):
     the table's; `codec_level` is one of its levels.
     """
 
+    app: ClassVar[str] = "rewrite"
     kind: Literal[JobKind.REWRITE] = JobKind.REWRITE
     inputs: tuple[InputFile, ...]
     bins: tuple[Bin, ...]
@@ -115,8 +140,17 @@ class RewriteJob(Format):
     codec_level: int | None = None
     layout: JobLayout | None = None
 
+    @property
+    def reads(self) -> tuple[InputFile, ...]:
+        return self.inputs
 
-class StatementJob(Format):
+    @property
+    def tasks(self) -> int:
+        """A bin that keeps its order is a task."""
+        return len(self.bins) if self.layout is None else 0
+
+
+class StatementJob(Job):
     """Evaluate a canonical statement on the files of round 0, then serve rounds until done.
 
     `where` and each `set` value are canonical Spark SQL generated from the typed tree by
@@ -124,26 +158,36 @@ class StatementJob(Format):
     logical column names.
     """
 
+    app: ClassVar[str] = "statement"
     kind: Literal[JobKind.STATEMENT] = JobKind.STATEMENT
     where: str
     set: dict[str, str] = Field(default_factory=dict)
     inputs: tuple[InputFile, ...]
     target_file_size: int
 
+    @property
+    def reads(self) -> tuple[InputFile, ...]:
+        return self.inputs
 
-class IngestJob(Format):
+
+class IngestJob(Job):
     """Append the rows of a source as new files.
 
     `source_format` is one of Parquet, Csv, Json, Delta; `source_options` are Spark's reader
     options on the allow-list; `source_version` pins a Delta source.
     """
 
+    app: ClassVar[str] = "ingest"
     kind: Literal[JobKind.INGEST] = JobKind.INGEST
     source_format: str
     source_location: str
     source_options: dict[str, str] = Field(default_factory=dict)
     source_version: int | None = None
     target_file_size: int
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        return (self.source_location,)
 
 
 class MergeClause(Format):
@@ -160,7 +204,7 @@ class MergeClause(Format):
     field: str = ""
 
 
-class MergeJob(Format):
+class MergeJob(Job):
     """Merge a source into the files of round 0, then serve rounds until done: each is the whole
     merge again, at a later version.
 
@@ -170,6 +214,7 @@ class MergeJob(Format):
     attempts read is pinned by the first driver that reads it (`tandem.spark.sources.source_pin`).
     """
 
+    app: ClassVar[str] = "merge"
     kind: Literal[JobKind.MERGE] = JobKind.MERGE
     source_format: str
     source_location: str
@@ -180,8 +225,18 @@ class MergeJob(Format):
     inputs: tuple[InputFile, ...]
     target_file_size: int
 
+    @property
+    def reads(self) -> tuple[InputFile, ...]:
+        return self.inputs
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        return (self.source_location,)
+
 
 AnyJob = Annotated[RewriteJob | StatementJob | IngestJob | MergeJob, Field(discriminator="kind")]
+APPS: Final = frozenset(job.app for job in get_args(get_args(AnyJob)[0]))
+"""The applications of `spark_apps/`."""
 
 
 class JobSpec(Format):

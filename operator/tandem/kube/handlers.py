@@ -18,17 +18,12 @@ import structlog
 from tandem.kube.client import credentials
 from tandem.kube.client.kinds import (
     FINALIZER,
-    GROUP,
-    KINDS,
-    OPERATION_KINDS,
     TABLE_KIND,
-    VERSION,
     Body,
     has_finalizer,
     is_active,
     is_deleting,
     key_of,
-    plural,
     uid_of,
 )
 from tandem.kube.controllers.operation.controller import Life
@@ -39,6 +34,8 @@ from tandem.kube.runtime.context import Context
 from tandem.kube.runtime.kopf_internals import without_finalizer
 from tandem.kube.runtime.settings import OperatorSettings
 from tandem.spark.application.manifest import MANAGED_BY
+from tandem.spec.common import GROUP, OPERATIONS, VERSION, plural
+from tandem.spec.resources import KINDS
 
 _log = structlog.get_logger("tandem.kube.handlers")
 _RETRY_S = 10.0
@@ -99,7 +96,7 @@ def register(
         "backoff": _RETRY_S,
         "cancellation_timeout": _FORCED_EXIT_S,
     }
-    for kind in OPERATION_KINDS:
+    for kind in OPERATIONS:
         kopf.daemon(
             GROUP,
             VERSION,

@@ -18,7 +18,7 @@ from tandem import __version__
 from tandem.jobs.runner import JobRunner
 from tandem.kube import handlers
 from tandem.kube.client.api import Api, ApiError
-from tandem.kube.client.kinds import GROUP, KINDS, VERSION, Body, plural, uid_of
+from tandem.kube.client.kinds import Body, uid_of
 from tandem.kube.client.resource_cache import Registry
 from tandem.kube.controllers.operation.spark_jobs import ApplicationCache, ApplicationRunner
 from tandem.kube.controllers.operation.ttl import Finished
@@ -44,7 +44,8 @@ from tandem.spark.application.manifest import (
     Owner,
     label_value,
 )
-from tandem.spec.resources import Operation
+from tandem.spec.common import GROUP, VERSION, plural
+from tandem.spec.resources import KINDS, Operation
 
 __all__ = ["LeadershipLost", "run_operator"]
 

@@ -17,13 +17,15 @@ from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from tandem.errors import Reason
-from tandem.kube.client.kinds import OPERATION_KINDS, Body, status_of
+from tandem.kube.client.kinds import Body, status_of
 from tandem.kube.client.resource_cache import Summary
 from tandem.kube.metrics import families as families
 from tandem.kube.metrics.families import Family
 from tandem.kube.runtime.context import Context
 from tandem.kube.runtime.workers import Workers
 from tandem.kube.tables.context import TableContext
+from tandem.spec.common import OPERATIONS
+from tandem.spec.compaction import TableCompaction
 from tandem.spec.status import Phase, TableStatus
 
 _PASSING = frozenset({Reason.PENDING, Reason.PLANNED, Reason.RUNNING, Reason.RECONCILING, ""})
@@ -60,7 +62,7 @@ class State(Collector):
         yield _one(families.LEADER, self._leads())
         yield from self._threads()
         yield from self._jobs()
-        summaries = [s for s in self._context.registry.all() if s.kind in OPERATION_KINDS]
+        summaries = [s for s in self._context.registry.all() if s.kind in OPERATIONS]
         yield from self._operations(summaries)
         yield from self._tables(summaries)
 
@@ -101,7 +103,7 @@ class State(Collector):
         for uid in self._seen.keys() - active:
             del self._seen[uid]
         found = _family(families.OPERATIONS)
-        for kind in OPERATION_KINDS:
+        for kind in OPERATIONS:
             for phase in Phase:
                 found.add_metric([kind, phase], by_phase.pop((kind, phase), 0))
         for (kind, phase), count in by_phase.items():
@@ -180,7 +182,7 @@ class State(Collector):
         for uid in self._compacted.keys() - uids:
             del self._compacted[uid]
         for summary in summaries:
-            if summary.kind != "TableCompaction" or summary.phase != Phase.SUCCEEDED:
+            if summary.kind != TableCompaction.kind_name or summary.phase != Phase.SUCCEEDED:
                 continue
             table = tables.get((summary.namespace, summary.table))
             if table is not None and summary.completed > self._compacted.get(table.uid, ""):

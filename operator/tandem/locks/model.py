@@ -6,15 +6,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
-
-class Mode(StrEnum):
-    """What an operation does to the resources that it names."""
-
-    APPEND = "Append"
-    UPDATE = "Update"
-    REWRITE = "Rewrite"
-    REPLACE = "Replace"
-    EXCLUSIVE = "Exclusive"
+from tandem.spec.common import Mode as Mode  # each kind says its own
 
 
 class EntryState(StrEnum):

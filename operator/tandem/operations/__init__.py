@@ -9,6 +9,7 @@
     report     room: from what happened to the status and sentences for people
     tables     room: adopt or create a table; automatic compaction of it
     model      what one operation works with
+    registry   how each kind is performed: an entry per kind
     ports      what it needs from outside: clock, processes, job runner, locks
     execute    runs one operation to its end
     runner     orders and runs many: `tandem run`, `tandem plan`

@@ -9,19 +9,15 @@ from dataclasses import dataclass
 from tandem.delta.log import maintenance
 from tandem.delta.log.snapshot import Snapshot
 from tandem.operations.attempt import pins
-from tandem.operations.kinds.compaction import Compaction
-from tandem.operations.kinds.ingest import Ingest
-from tandem.operations.kinds.merge import Merge
-from tandem.operations.kinds.segment_rewrite import SegmentRewriting
-from tandem.operations.kinds.update import Update
 from tandem.operations.machine.state import Limits, OperationState
-from tandem.operations.model import Identity, Kind, Table
+from tandem.operations.model import Identity, Table
 from tandem.operations.ports import Ports
+from tandem.operations.registry import kind_of
 from tandem.operations.report.status import status_of
 from tandem.operations.session.identity import identify
 from tandem.operations.session.performer import Interceptor, Options, Performer, passthrough
 from tandem.operations.session.session import Session
-from tandem.spec.resources import Operation, SegmentRewrite, TableCompaction, TableIngest
+from tandem.spec.resources import Operation
 from tandem.spec.status import OperationStatus
 
 _LOG = logging.getLogger(__name__)
@@ -40,17 +36,6 @@ class Drive:
     poll_ms: int = 300
     lock_wait_s: float = 1.0
     interceptor: Interceptor = passthrough
-
-
-def kind_of(resource: Operation) -> Kind:
-    """The module that knows what is special about a resource's kind."""
-    if isinstance(resource, TableCompaction):
-        return Compaction(resource)
-    if isinstance(resource, TableIngest):
-        return Ingest(resource)
-    if isinstance(resource, SegmentRewrite):
-        return SegmentRewriting(resource)
-    return Update(resource) if resource.spec.merge is None else Merge(resource)
 
 
 def open_session(
@@ -84,6 +69,7 @@ def open_session(
         poll_ms=drive.poll_ms,
     )
     options = Options(
+        mode=resource.mode,
         lock_wait_s=drive.lock_wait_s,
         priority=spec.priority,
         maintain=lambda table_, snapshot_: _maintain(table_, snapshot_, ports),

@@ -18,7 +18,7 @@ from tandem.delta.log.snapshot import Snapshot
 from tandem.delta.protocol import OperationKind
 from tandem.errors import Reason
 from tandem.jobs.formats import AnyJob, JobResult, JobSpec, RoundRequest
-from tandem.locks.model import Mode, Resource
+from tandem.locks.model import Resource
 from tandem.operations.attempt.records import PlanRecord
 from tandem.operations.machine.events import Verdict
 from tandem.operations.rounds.port import NoSmallRounds, SmallRounds
@@ -70,7 +70,6 @@ class Planned:
 
     summary: Plan
     job: AnyJob | None
-    mode: Mode
     locks: tuple[Resource, ...]
     nothing_to_do: str = ""
     superseded: bool = False
@@ -196,17 +195,12 @@ class Kind(Protocol):
         """Which column of the protocol's feature table applies."""
         ...
 
-    @property
-    def app(self) -> str:
-        """The application of `spark_apps/` that does the work."""
-        ...
-
     def plan(self, work: Work) -> Planned:
         """Plan against `work.snapshot`. Raises what makes the operation impossible."""
         ...
 
     def plan_of_adopted(self, work: Work) -> Planned:
-        """The mode and locks of the frozen plan that an earlier run left."""
+        """The locks of the frozen plan that an earlier run left."""
         ...
 
     def load(self, work: Work, round_: int) -> None:

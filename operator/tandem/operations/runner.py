@@ -246,7 +246,7 @@ class _Runner:
             return ()
         space = resource.namespace
         needs = [(LakeTable.kind_name, space, resource.spec.table_ref.name)]
-        needs += [(d.kind.value, space, d.name) for d in resource.spec.depends_on]
+        needs += [(d.kind, space, d.name) for d in resource.spec.depends_on]
         for need in needs:
             if need not in self._resources:
                 raise InvalidSpec(

@@ -15,6 +15,7 @@ from tandem.delta.actions import Commit, Metadata, Protocol
 from tandem.reconcile.model import Author, ChangeKind, CommitSummary, RowMaps
 from tandem.reconcile.rules import BLIND_APPENDS, NEUTRAL_WITHOUT_FILES, AppendRule, Engine
 from tandem.reconcile.text import clean
+from tandem.spec.common import OPERATIONS, Mode
 
 
 def classify(commit: Commit, row_maps: RowMaps) -> CommitSummary:
@@ -105,7 +106,7 @@ def _is(rule: AppendRule, body: Mapping[str, Any]) -> bool:
         and rule.engine in (None, _engine(body))
         and body.get("isBlindAppend") in rule.blind
         and rule.mode in (None, mode)
-        and rule.kind in (None, _ours(body).get("kind"))
+        and rule.ours in (None, _mode(body))
     )
 
 
@@ -113,6 +114,12 @@ def _ours(body: Mapping[str, Any]) -> Mapping[str, Any]:
     """Our own part of a commitInfo; empty for others' commits."""
     found = body.get("tandem")
     return found if _engine(body) is Engine.TANDEM and isinstance(found, Mapping) else {}
+
+
+def _mode(body: Mapping[str, Any]) -> Mode | None:
+    """What our own operation of this commit does; None of others, and of kinds unknown here."""
+    model = OPERATIONS.get(str(_ours(body).get("kind")))
+    return None if model is None else model.mode
 
 
 def _is_mapped_rewrite(commit: Commit, body: Mapping[str, Any], row_maps: RowMaps) -> bool:

@@ -12,6 +12,7 @@ from enum import StrEnum
 
 from tandem.delta.protocol import OperationKind
 from tandem.reconcile.model import ChangeKind
+from tandem.spec.common import Mode
 from tandem.spec.update import Isolation
 
 # --- What a commit was -------------------------------------------------------------------
@@ -30,19 +31,20 @@ class AppendRule:
     """A commit is a blind append if its operation, engine, mode and blindness are these.
 
     `None` means any. `blind` is `isBlindAppend` as logged; "absent" where the engine does not
-    write it. Actions never make a commit an append: an insert-only merge has the same ones.
+    write it. `ours` is what an operation of ours does by its kind (`Operation.mode`). Actions
+    never make a commit an append: an insert-only merge has the same ones.
     """
 
     operation: str
     engine: Engine | None
     blind: tuple[bool | None, ...]
     mode: str | None = None
-    kind: str | None = None  # of our own operation
+    ours: Mode | None = None
 
 
 BLIND_APPENDS: tuple[AppendRule, ...] = (
-    # operation            engine            isBlindAppend   mode             our kind
-    AppendRule("WRITE", Engine.TANDEM, (True,), "Append", "TableIngest"),
+    # operation            engine            isBlindAppend   mode             ours
+    AppendRule("WRITE", Engine.TANDEM, (True,), "Append", Mode.APPEND),
     AppendRule("WRITE", Engine.DELTA_RS, (None, True), "Append"),
     AppendRule("WRITE", Engine.OTHER, (True,), "Append"),
     AppendRule("STREAMING UPDATE", Engine.OTHER, (True,)),

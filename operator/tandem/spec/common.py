@@ -5,14 +5,17 @@ Field names are fixed by the contract of `v1alpha1`: add where it helps, rename 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import Field, model_validator
 
-from tandem.spec.fields import DnsName, Model, Opaque, StrictBool, StrictInt, StrictStr
+from tandem.spec.fields import DnsName, Model, OneOf, Opaque, StrictBool, StrictInt, StrictStr
 
 API_VERSION: Final = "tandem.dev/v1alpha1"
+GROUP: Final = API_VERSION.split("/")[0]
+VERSION: Final = API_VERSION.split("/")[1]
 
 _INT32 = 2**31 - 1  # of Kubernetes' own fields of this name
 
@@ -59,17 +62,8 @@ class TableRef(Model):
     """Name of a `LakeTable` in the same namespace."""
 
 
-class OperationKind(StrEnum):
-    """Kinds that do something once, and end."""
-
-    TABLE_INGEST = "TableIngest"
-    TABLE_COMPACTION = "TableCompaction"
-    TABLE_UPDATE = "TableUpdate"
-    SEGMENT_REWRITE = "SegmentRewrite"
-
-
 class Dependency(Model):
-    kind: OperationKind
+    kind: Annotated[StrictStr, OneOf(lambda: OPERATIONS)]
     """Kind of the operation to wait for."""
     name: DnsName
     """Its name, in the same namespace."""
@@ -77,6 +71,16 @@ class Dependency(Model):
 
 class LockMode(StrEnum):
     CONCURRENT = "Concurrent"
+    EXCLUSIVE = "Exclusive"
+
+
+class Mode(StrEnum):
+    """What an operation does to the segments that it names: it decides what may run beside it."""
+
+    APPEND = "Append"
+    UPDATE = "Update"
+    REWRITE = "Rewrite"
+    REPLACE = "Replace"
     EXCLUSIVE = "Exclusive"
 
 
@@ -112,6 +116,10 @@ class OperationSpec(Model):
     """Operations that must have ended well before this one starts; without it, operations
     that are applied together start together."""
 
+    def canonical(self) -> dict[str, Any]:
+        """With defaults filled in, by the names that people type; plain JSON types."""
+        return self.model_dump(by_alias=True, exclude_none=True)
+
 
 class Resource(Model):
     """Base of all kinds."""
@@ -144,3 +152,39 @@ class Resource(Model):
         """The resource as people type it: only the fields that were given, JSON types."""
         fields = self.model_dump(mode="json", by_alias=True, exclude_unset=True)
         return {name: fields[name] for name in ("apiVersion", "kind", "metadata", "spec")}
+
+
+class Operation(Resource):
+    """Base of the kinds that do something once, and end.
+
+    A kind is one subclass, which says all that differs by kind but how it is performed: that is
+    one entry of `tandem.operations.registry`.
+    """
+
+    mode: ClassVar[Mode]
+    """Its lock. Commits of a kind that only appends are blind appends to other operations."""
+    columns: ClassVar[Mapping[str, str]] = {}
+    """What `kubectl get` prints of it after the table: name and JSON path."""
+
+    spec: OperationSpec
+
+    @classmethod
+    def source_in(cls, spec: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:  # noqa: ARG003
+        """The field and the content of the source in a spec as it is typed; {} for none."""
+        return "", {}
+
+    @classmethod
+    def plan_lines(cls, spec: Mapping[str, Any]) -> list[tuple[str, str]]:  # noqa: ARG003
+        """What `plan` prints of a spec as it is typed, beside its table and its source: names
+        and values."""
+        return []
+
+
+OPERATIONS: Final[dict[str, type[Operation]]] = {}
+"""The kinds of operations by name. `tandem.spec.resources` lists them; read it when it is
+needed, not when a module is imported."""
+
+
+def plural(kind: str) -> str:
+    """The kind as it stands in addresses and roles: `tablecompactions`."""
+    return f"{kind.lower()}s"

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from tandem.spec.common import OperationSpec, Resource
+from tandem.spec.common import Mode, Operation, OperationSpec
 from tandem.spec.fields import (
     Bytes,
     Condition,
@@ -235,13 +236,35 @@ class CompactionTemplate(Model):
 
 
 class TableCompactionSpec(CompactionTemplate, OperationSpec):
-    pass
+    def canonical(self) -> dict[str, Any]:
+        """With the block of its type filled in, which may be left out."""
+        blocks: dict[CompactionType, tuple[str, Model]] = {
+            CompactionType.MINOR: ("minor", self.minor_options),
+            CompactionType.SEMI_MAJOR: ("semiMajor", self.semi_major_options),
+            CompactionType.MAJOR: ("major", self.major_options),
+        }
+        spec = super().canonical()
+        if self.type in blocks:
+            name, options = blocks[self.type]
+            spec[name] = options.model_dump(by_alias=True, exclude_none=True)
+        return spec
 
 
-class TableCompaction(Resource):
+class TableCompaction(Operation):
     """Compact a table once, while it is being written."""
 
     kind_name: ClassVar[str] = "TableCompaction"
     short_name: ClassVar[str] = "tcomp"
+    mode: ClassVar[Mode] = Mode.REWRITE
+    columns: ClassVar[Mapping[str, str]] = {"Type": ".spec.type"}
     kind: Literal["TableCompaction"]
     spec: TableCompactionSpec
+
+    @classmethod
+    def plan_lines(cls, spec: Mapping[str, Any]) -> list[tuple[str, str]]:
+        """The order of rows."""
+        layout = spec.get("layout") or {}
+        strategy = layout.get("strategy") or "BinPack"
+        if strategy == "BinPack":
+            return [("layout", "BinPack: rows keep their order")]
+        return [("layout", f"{strategy} by {', '.join(map(str, layout.get('columns') or ()))}")]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Annotated, Any
 from urllib.parse import unquote, urlsplit
@@ -18,6 +19,7 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    GetCoreSchemaHandler,
     PlainSerializer,
     StrictBool,
     StrictInt,
@@ -26,6 +28,7 @@ from pydantic import (
     model_validator,
 )
 from pydantic.alias_generators import to_camel
+from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from tandem.spec.rules import cel
 from tandem.spec.units import format_duration, format_quantity, parse_duration, parse_quantity
@@ -41,6 +44,7 @@ __all__ = [
     "Location",
     "Milliseconds",
     "Model",
+    "OneOf",
     "Opaque",
     "Options",
     "StrictBool",
@@ -247,6 +251,25 @@ class ListType:
     name: str
     """`set`: no entry twice. `map`: no two entries with the same `key`."""
     key: str = ""
+
+
+@dataclass(frozen=True)
+class OneOf:
+    """One of the names that `names` gives when it is asked: of a registry, for example."""
+
+    names: Callable[[], Iterable[str]]
+
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        return core_schema.no_info_before_validator_function(self._check, handler(source))
+
+    def _check(self, value: Any) -> Any:
+        names = tuple(self.names())
+        if value not in names:
+            context = {"expected": ", ".join(names)}
+            raise PydanticCustomError("enum", "Input should be one of {expected}", context)
+        return value
 
 
 Bytes = Annotated[

@@ -11,7 +11,7 @@ import hashlib
 import json
 from typing import Any, Final
 
-from tandem.spec.resources import AnyResource
+from tandem.spec.resources import Operation
 
 MUTABLE_FIELDS: Final = frozenset(
     {
@@ -28,29 +28,19 @@ MUTABLE_FIELDS: Final = frozenset(
 )
 """Fields of an operation's spec that may change during its life."""
 
-_BLOCKS: Final = {
-    "Minor": ("minor", "minor_options"),
-    "SemiMajor": ("semiMajor", "semi_major_options"),
-    "Major": ("major", "major_options"),
-}
 
-
-def canonical_spec(resource: AnyResource) -> dict[str, Any]:
+def canonical_spec(resource: Operation) -> dict[str, Any]:
     """The spec with defaults filled in and mutable fields left out; plain JSON types."""
-    spec: dict[str, Any] = resource.spec.model_dump(by_alias=True, exclude_none=True)
-    if resource.kind == "TableCompaction" and resource.spec.type.value in _BLOCKS:
-        name, attribute = _BLOCKS[resource.spec.type.value]
-        options = getattr(resource.spec, attribute)
-        spec[name] = options.model_dump(by_alias=True, exclude_none=True)
+    spec = resource.spec.canonical()
     return {key: value for key, value in spec.items() if key not in MUTABLE_FIELDS}
 
 
-def spec_hash(resource: AnyResource) -> str:
+def spec_hash(resource: Operation) -> str:
     """SHA-256 in hex of the canonical spec, with kind and API version."""
     canonical = json.dumps(
         {
             "apiVersion": resource.api_version,
-            "kind": resource.kind,
+            "kind": resource.kind_name,
             "spec": canonical_spec(resource),
         },
         sort_keys=True,

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections import ChainMap
+from collections.abc import Mapping
+from typing import Any, Final
 
 from tandem.errors import InvalidSpec
-from tandem.spec.common import API_VERSION, LockMode, OperationKind, OperationSpec, Resource
+from tandem.spec.common import (
+    API_VERSION,
+    OPERATIONS,
+    LockMode,
+    Operation,
+    OperationSpec,
+    Resource,
+)
 from tandem.spec.compaction import (
     CompactionType,
     Layout,
@@ -29,6 +38,7 @@ __all__ = [
     "API_VERSION",
     "KINDS",
     "LATER_KINDS",
+    "OPERATIONS",
     "AnyResource",
     "Codec",
     "CompactionType",
@@ -39,7 +49,6 @@ __all__ = [
     "LayoutStrategy",
     "LockMode",
     "Operation",
-    "OperationKind",
     "OperationSpec",
     "Resource",
     "SegmentRewrite",
@@ -54,16 +63,17 @@ __all__ = [
     "require_built",
 ]
 
-Operation = TableIngest | TableCompaction | TableUpdate | SegmentRewrite
 AnyResource = LakeTable | Operation
 
-KINDS: Final[dict[str, type[AnyResource]]] = {
-    "LakeTable": LakeTable,
-    "TableIngest": TableIngest,
-    "TableCompaction": TableCompaction,
-    "TableUpdate": TableUpdate,
-    "SegmentRewrite": SegmentRewrite,
-}
+OPERATIONS.update(
+    (model.kind_name, model)
+    for model in (TableIngest, TableCompaction, TableUpdate, SegmentRewrite)
+)
+
+KINDS: Final[Mapping[str, type[AnyResource]]] = ChainMap[str, type[Any]](
+    OPERATIONS, {LakeTable.kind_name: LakeTable}
+)
+"""All kinds by name, `LakeTable` first."""
 
 LATER_KINDS: Final = ("TableReplace", "LogCompaction", "IndexServer")
 """Kinds whose shape is not fixed yet."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
-from typing import Annotated, ClassVar, Final, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import Field, model_validator
 
-from tandem.spec.common import OperationSpec, Resource
+from tandem.spec.common import Mode, Operation, OperationSpec
 from tandem.spec.fields import Misfit, Model, StrictBool, StrictInt, Text, UniqueLabels
 from tandem.spec.rules import cel
 
@@ -103,10 +104,26 @@ class SegmentRewriteSpec(OperationSpec):
     """What to change."""
 
 
-class SegmentRewrite(Resource):
+class SegmentRewrite(Operation):
     """Write single segments anew, each under its own name, while the table is being written."""
 
     kind_name: ClassVar[str] = "SegmentRewrite"
     short_name: ClassVar[str] = "segrw"
+    mode: ClassVar[Mode] = Mode.REWRITE
     kind: Literal["SegmentRewrite"]
     spec: SegmentRewriteSpec
+
+    @classmethod
+    def plan_lines(cls, spec: Mapping[str, Any]) -> list[tuple[str, str]]:
+        """What it does to files."""
+        rewrite = spec.get("rewrite") or {}
+        found = []
+        if rewrite.get("purgeDeleted"):
+            found.append("purge deleted rows")
+        if recompress := rewrite.get("recompress"):
+            level = recompress.get("level")
+            at = f", level {level}" if level is not None else ""
+            found.append(f"recompress with {recompress.get('codec')}{at}")
+        if rewrite.get("sortBy"):
+            found.append(f"sort by {', '.join(map(str, rewrite['sortBy']))}")
+        return [("rewrite", "; ".join(found))]

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from tandem.spec.common import OperationSpec, Resource
+from tandem.spec.common import Mode, Operation, OperationSpec
 from tandem.spec.fields import (
     Assignments,
     Bytes,
@@ -261,13 +262,20 @@ class TableUpdateSpec(OperationSpec):
         return value
 
 
-class TableUpdate(Resource):
+class TableUpdate(Operation):
     """Update, delete or merge rows once, while the table is being compacted and written."""
 
     kind_name: ClassVar[str] = "TableUpdate"
     short_name: ClassVar[str] = "tupd"
+    mode: ClassVar[Mode] = Mode.UPDATE
     kind: Literal["TableUpdate"]
     spec: TableUpdateSpec
+
+    @classmethod
+    def source_in(cls, spec: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
+        """That of a merge."""
+        merge = spec.get("merge") or {}
+        return "spec.merge.source", merge.get("source") or {}
 
 
 class TableIngestSpec(OperationSpec):
@@ -277,10 +285,15 @@ class TableIngestSpec(OperationSpec):
     """Size that output files aim at."""
 
 
-class TableIngest(Resource):
+class TableIngest(Operation):
     """Append the rows of a source as a new segment."""
 
     kind_name: ClassVar[str] = "TableIngest"
     short_name: ClassVar[str] = "ting"
+    mode: ClassVar[Mode] = Mode.APPEND
     kind: Literal["TableIngest"]
     spec: TableIngestSpec
+
+    @classmethod
+    def source_in(cls, spec: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
+        return "spec.source", spec.get("source") or {}

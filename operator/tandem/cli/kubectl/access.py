@@ -41,7 +41,7 @@ from tandem.kube.client.api import (
     ResourcePath,
     Unavailable,
 )
-from tandem.kube.client.kinds import GROUP
+from tandem.spec.common import GROUP
 
 _T = TypeVar("_T")
 _PATIENCE_S = 5.0

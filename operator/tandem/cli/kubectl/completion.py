@@ -22,11 +22,11 @@ def operations(typed: typer.Context, incomplete: str) -> list[str]:
     """`tcomp/`, and then the names there are."""
     from tandem.cli.kubectl import names
     from tandem.errors import InvalidSpec
-    from tandem.kube.client.kinds import OPERATION_KINDS
+    from tandem.spec.common import OPERATIONS
 
     word, slash, _ = incomplete.partition("/")
     if not slash:
-        words = [word_ for kind in OPERATION_KINDS for word_ in (kind, names.short(kind))]
+        words = [word_ for kind in sorted(OPERATIONS) for word_ in (kind, names.short(kind))]
         return [f"{word_}/" for word_ in words if word_.startswith(word)]
     try:
         kind = names.kind_of(word)

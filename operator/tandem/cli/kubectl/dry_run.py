@@ -14,17 +14,10 @@ from typing import Any
 from tandem.cli.kubectl.output.overview import Json
 from tandem.kube.client.kinds import PLAN
 from tandem.locks.conflicts import MATRIX, Beside
-from tandem.locks.model import Mode
-from tandem.spec.common import API_VERSION
+from tandem.spec.common import API_VERSION, OPERATIONS, Mode
 
 TTL_S = 300
 """Should we not come to delete it, the operator does."""
-_MODES = {
-    "TableCompaction": Mode.REWRITE,
-    "SegmentRewrite": Mode.REWRITE,
-    "TableUpdate": Mode.UPDATE,
-    "TableIngest": Mode.APPEND,
-}
 _WHOLE = "the whole table"
 _INTERVAL = " to "
 CUT = re.compile(r"… and (\d+) more")
@@ -67,7 +60,7 @@ def expected(
     for lock in locks:
         if lock.get("operation") == itself or lock.get("mode") not in set(Mode):
             continue
-        beside = MATRIX[_MODES[kind], Mode(lock["mode"])]
+        beside = MATRIX[OPERATIONS[kind].mode, Mode(lock["mode"])]
         theirs = set(map(str, lock.get("segments") or ()))
         common = named if _WHOLE in theirs else named & theirs
         unnamed = named != wanted or lock.get("more") or any(_INTERVAL in name for name in theirs)

@@ -4,15 +4,14 @@
 from __future__ import annotations
 
 from tandem.errors import InvalidSpec
-from tandem.kube.client.kinds import GROUP, KINDS, OPERATION_KINDS, TABLE_KIND, plural
-from tandem.spec.resources import KINDS as MODELS
-
-_SHORT = {model.short_name: kind for kind, model in MODELS.items()}
+from tandem.kube.client.kinds import TABLE_KIND
+from tandem.spec.common import GROUP, OPERATIONS, plural
+from tandem.spec.resources import KINDS
 
 
 def short(kind: str) -> str:
     """`TableCompaction` → `tcomp`."""
-    return MODELS[kind].short_name
+    return KINDS[kind].short_name
 
 
 def kind_of(text: str) -> str:
@@ -38,7 +37,7 @@ def resource(text: str, *, tables: bool = True) -> tuple[str, str]:
     found = kind_of(kind)
     if found == TABLE_KIND and not tables:
         raise InvalidSpec(
-            "a LakeTable is no operation", resource=text, expected=" or ".join(OPERATION_KINDS)
+            "a LakeTable is no operation", resource=text, expected=" or ".join(OPERATIONS)
         )
     return found, name
 

@@ -14,7 +14,8 @@ from tandem.cli.kubectl.access import Access
 from tandem.cli.kubectl.output.overview import Json
 from tandem.errors import AccessDenied, InvalidSpec, TandemError
 from tandem.kube.client.api import ResourcePath
-from tandem.kube.client.kinds import OPERATION_KINDS, TABLE_KIND, path
+from tandem.kube.client.kinds import TABLE_KIND, path
+from tandem.spec.common import OPERATIONS
 from tandem.spec.status import Phase
 
 OPERATOR_LABELS = "app.kubernetes.io/part-of=tandem,app.kubernetes.io/component=operator"
@@ -42,7 +43,7 @@ async def operations(
         *([] if ended_well else [_UNENDED]),
     ]
     found = await asyncio.gather(
-        *(_listed(access, path(kind, access.scope), ",".join(fields)) for kind in OPERATION_KINDS)
+        *(_listed(access, path(kind, access.scope), ",".join(fields)) for kind in OPERATIONS)
     )
     every = [item for items in found for item in items]
     # Where the server could not select, it gave all.

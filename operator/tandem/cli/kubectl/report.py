@@ -32,7 +32,9 @@ from tandem.cli.kubectl.output.redact import Redactor
 from tandem.cli.kubectl.read_commands import now_ms
 from tandem.errors import AccessDenied, InvalidSpec, TandemError
 from tandem.kube.client.api import ResourcePath
-from tandem.kube.client.kinds import GROUP, KINDS, plural, status_of
+from tandem.kube.client.kinds import status_of
+from tandem.spec.common import GROUP, plural
+from tandem.spec.resources import KINDS
 
 _T = TypeVar("_T")
 _MOST_OPERATIONS = 500

@@ -9,13 +9,11 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from tandem.kube.client.api import ResourcePath
+from tandem.spec.common import GROUP, VERSION, plural
+from tandem.spec.resources import LakeTable
 from tandem.spec.status import ENDED, Phase
 
-GROUP: Final = "tandem.dev"
-VERSION: Final = "v1alpha1"
-TABLE_KIND: Final = "LakeTable"
-OPERATION_KINDS: Final = ("TableCompaction", "TableIngest", "TableUpdate", "SegmentRewrite")
-KINDS: Final = (TABLE_KIND, *OPERATION_KINDS)
+TABLE_KIND: Final = LakeTable.kind_name
 RETRY: Final = "tandem.dev/retry"
 """Annotation: any new value asks for one more run of an operation that failed."""
 PLAN: Final = "tandem.dev/plan"
@@ -25,11 +23,6 @@ FINALIZER: Final = "tandem.dev/cleanup"
 Key = tuple[str, str, str]
 """Kind, namespace and name."""
 Body = Mapping[str, Any]
-
-
-def plural(kind: str) -> str:
-    """`TableCompaction` → `tablecompactions`."""
-    return kind.lower() + "s"
 
 
 def path(kind: str, namespace: str | None = None, name: str = "") -> ResourcePath:

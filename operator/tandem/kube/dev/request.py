@@ -19,14 +19,12 @@ from urllib.parse import urlsplit
 
 import structlog
 
+from tandem.jobs.formats import APPS
 from tandem.jobs.runner import JobRequest
 from tandem.kube.client.api import Api, ApiError, Json, ResourcePath
 from tandem.spark.application.manifest import INPUT_BYTES_ANNOTATION
 
 _log = structlog.get_logger("tandem.kube.dev.controller")
-
-APPS = frozenset({"rewrite", "statement", "merge", "ingest"})
-"""The applications of `spark_apps/`; others are not run on anybody's machine."""
 
 _DANGEROUS = re.compile(
     r"PATH|HOME|SHELL|IFS|BASH.*|LD_.*|DYLD_.*|PYTHON.*|JAVA.*|_JAVA.*|JDK.*|SPARK.*"

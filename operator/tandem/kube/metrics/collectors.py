@@ -20,9 +20,9 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from tandem import __version__
-from tandem.kube.client.kinds import OPERATION_KINDS
 from tandem.kube.metrics import families as families
 from tandem.kube.metrics.families import Family, Label
+from tandem.spec.common import OPERATIONS
 from tandem.spec.status import OperationStatus, Phase
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
@@ -130,7 +130,7 @@ class Metrics:
             self.internal_errors.prepare(where)
         for reason in families.BAD_ENDS:
             self.step_failures.prepare(reason)
-            for kind in OPERATION_KINDS:
+            for kind in OPERATIONS:
                 self.ended_total.prepare(kind, Phase.FAILED, reason)
                 self.jobs_ended.prepare(kind, reason)
 

@@ -14,9 +14,10 @@ from math import prod
 from typing import Final, Literal
 
 from tandem.errors import Reason
-from tandem.kube.client.kinds import KINDS, OPERATION_KINDS, plural
 from tandem.operations.machine.effects import Point
 from tandem.planning.auto.model import Hold
+from tandem.spec import common
+from tandem.spec.resources import KINDS
 from tandem.spec.status import ENDED, Phase
 
 OTHER: Final = "Other"
@@ -38,7 +39,7 @@ def _label(name: str, values: Iterable[str]) -> Label:
     return Label(name, frozenset(values))
 
 
-KIND = _label("kind", OPERATION_KINDS)
+KIND = _label("kind", common.OPERATIONS)
 PHASE = _label("phase", (*Phase, OTHER))
 ACTIVE_PHASE = _label("phase", [p for p in Phase if p not in ENDED and p is not Phase.SUSPENDED])
 OUTCOME = _label("outcome", ENDED)
@@ -49,7 +50,7 @@ STEP = _label("step", Point)
 VERB = _label("verb", ("GET", "LIST", "POST", "PATCH", "DELETE", OTHER))
 API_RESOURCE = _label(
     "resource",
-    (*map(plural, KINDS), "sparkapplications", "pods", "secrets", "events", OTHER),
+    (*map(common.plural, KINDS), "sparkapplications", "pods", "secrets", "events", OTHER),
 )
 CODE = _label(
     "code",

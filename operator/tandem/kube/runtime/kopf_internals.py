@@ -26,7 +26,8 @@ from kopf._cogs.clients import api as kopf_client
 from kopf._core.reactor.inventory import ResourceMemories, ResourceMemory
 
 from tandem.kube.client import json_depth
-from tandem.kube.client.kinds import GROUP, TABLE_KIND, is_active
+from tandem.kube.client.kinds import TABLE_KIND, is_active
+from tandem.spec.common import GROUP
 
 _GONE = 410
 _WATCH_TASK = "watcher for "

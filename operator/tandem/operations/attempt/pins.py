@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass
 
-from tandem.jobs.formats import IngestJob, JobSpec
+from tandem.jobs.formats import JobSpec
 from tandem.operations.attempt import paths, records
 from tandem.operations.attempt.records import PlanRecord
 from tandem.storage.store import Store
@@ -55,6 +55,5 @@ def unfinished(store: Store) -> tuple[Pin, ...]:
 def inputs(store: Store, pin: Pin) -> frozenset[str]:
     """The logged paths that a pinned attempt reads. Raises: ManifestInvalid, StorageError."""
     job = records.load(store, paths.job(pin.operation_id, pin.attempt), JobSpec)
-    if job is None or isinstance(job.job, IngestJob):
-        return frozenset()
-    return frozenset(file.logged_path for file in job.job.inputs)
+    reads = () if job is None else job.job.reads
+    return frozenset(file.logged_path for file in reads)

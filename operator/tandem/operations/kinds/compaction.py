@@ -13,7 +13,6 @@ from typing import Literal
 
 from tandem.delta.actions import AddFile
 from tandem.jobs.formats import Bin, InputFile, JobLayout, OutputFile, RewriteJob
-from tandem.locks.model import Mode
 from tandem.operations.attempt import paths
 from tandem.operations.attempt.records import RunRecord
 from tandem.operations.kinds.rewrite import Rewriting, locks_on, past_segments, published
@@ -56,7 +55,7 @@ class Compaction(Rewriting):
         summary = _summary(plan, snapshot.version)
         locks = locks_on(plan.segments)
         if not plan.runs:
-            return Planned(summary, None, Mode.REWRITE, locks, nothing_to_do=plan.nothing)
+            return Planned(summary, None, locks, nothing_to_do=plan.nothing)
         require_inside(work.table, (file.add for file in plan.files))
         self.vectors(work).load(f.add.deletion_vector for f in plan.files if f.add.deletion_vector)
         inputs: list[InputFile] = []
@@ -79,7 +78,7 @@ class Compaction(Rewriting):
             layout=_job_layout(request),
         )
         runs = tuple(_record(run) for run in plan.runs)
-        return Planned(summary, job, Mode.REWRITE, locks, record={"runs": runs})
+        return Planned(summary, job, locks, record={"runs": runs})
 
     @property
     def _named(self) -> frozenset[str]:

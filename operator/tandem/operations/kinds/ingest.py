@@ -9,7 +9,7 @@ from __future__ import annotations
 from tandem.delta import protocol
 from tandem.delta.log.delta_log import DeltaLog
 from tandem.jobs.formats import IngestJob, JobSpec
-from tandem.locks.model import WHOLE_TABLE, Mode
+from tandem.locks.model import WHOLE_TABLE
 from tandem.operations.attempt import paths, records
 from tandem.operations.kinds.job_files import output_add
 from tandem.operations.kinds.segment_numbers import new_segment, numbers_at
@@ -27,7 +27,6 @@ class Ingest:
     """The `Kind` of one TableIngest."""
 
     protocol_kind = protocol.OperationKind.INGEST
-    app = "ingest"
 
     def __init__(self, resource: TableIngest) -> None:
         self._resource = resource
@@ -55,10 +54,10 @@ class Ingest:
             source_version=self._source_version(work),
             target_file_size=self._resource.spec.target_file_size,
         )
-        return Planned(summary, job, Mode.APPEND, (WHOLE_TABLE,))
+        return Planned(summary, job, (WHOLE_TABLE,))
 
     def plan_of_adopted(self, work: Work) -> Planned:
-        return Planned(work.frozen[0].summary, None, Mode.APPEND, (WHOLE_TABLE,))
+        return Planned(work.frozen[0].summary, None, (WHOLE_TABLE,))
 
     def _source_version(self, work: Work) -> int | None:
         """A Delta source is read at one version by all attempts: that of the first."""

@@ -30,7 +30,6 @@ _FIELD = "spec.merge"
 class Merge(ByRow[statements.Merge]):
     """The `Kind` of one TableUpdate with `merge`."""
 
-    app = "merge"
     merges = True
     _keys: tuple[Keys, ...] = ()
     """What `on` requires columns of the table to equal, once a round has copied the source."""

@@ -14,7 +14,7 @@ from tandem.delta import dv, protocol
 from tandem.delta.actions import AddFile
 from tandem.errors import CountMismatch, LogGap, ManifestInvalid
 from tandem.jobs.formats import InputFile, OutputFile, RewriteJob
-from tandem.locks.model import Mode, Resource, segment
+from tandem.locks.model import Resource, segment
 from tandem.operations.attempt import paths
 from tandem.operations.attempt.sidecars import read_sidecar
 from tandem.operations.kinds.job_files import output_add
@@ -36,7 +36,6 @@ class Rewriting:
     vectors, the row map and where it moved rows; and the version that was last decided on."""
 
     protocol_kind = protocol.OperationKind.COMPACTION
-    app = "rewrite"
 
     def __init__(self) -> None:
         self._cache: VectorCache | None = None
@@ -51,7 +50,7 @@ class Rewriting:
 
     def plan_of_adopted(self, work: Work) -> Planned:
         plan, _ = work.frozen
-        return Planned(plan.summary, None, Mode.REWRITE, locks_on(plan.summary.segments))
+        return Planned(plan.summary, None, locks_on(plan.summary.segments))
 
     def begin(self) -> None:
         """Another plan or another result: nothing of the last attempt's holds."""

@@ -20,7 +20,7 @@ from tandem.delta.actions import Metadata
 from tandem.delta.log.snapshot import Snapshot
 from tandem.errors import DeletionVectorsDisabled, ManifestInvalid, Reason
 from tandem.jobs.formats import InputFile, MergeJob, OutputFile, RoundRequest, StatementJob
-from tandem.locks.model import WHOLE_TABLE, Mode, Resource, segment
+from tandem.locks.model import WHOLE_TABLE, Resource, segment
 from tandem.operations.attempt import paths
 from tandem.operations.attempt.sidecars import read_sidecar
 from tandem.operations.kinds.commit_history import History
@@ -101,7 +101,6 @@ class ByRow(ABC, Generic[S]):
     `merges` tells that the statement may delete and update side by side, and inserts.
     """
 
-    app: ClassVar[str]
     merges: ClassVar[bool] = False
 
     def __init__(self, resource: TableUpdate) -> None:
@@ -191,14 +190,14 @@ class ByRow(ABC, Generic[S]):
             # True at the version that was read, wherever in a serial order that stands: rows
             # that come later come after the statement.
             nothing = "no file can hold a row that the statement concerns"
-            return Planned(summary, None, Mode.UPDATE, (), nothing_to_do=nothing)
+            return Planned(summary, None, (), nothing_to_do=nothing)
         record = {"statement": run.statement.to_json()}
         job = self.job(run.statement, inputs)
-        return Planned(summary, job, Mode.UPDATE, locks, record=record)
+        return Planned(summary, job, locks, record=record)
 
     def plan_of_adopted(self, work: Work) -> Planned:
         summary = work.frozen[0].summary
-        return Planned(summary, None, Mode.UPDATE, _locks(summary.segments))
+        return Planned(summary, None, _locks(summary.segments))
 
     def _begin(self, work: Work) -> StatementRun[S]:
         if self._cache is None:

@@ -12,7 +12,6 @@ from collections.abc import Collection, Sequence
 from tandem.delta.actions import AddFile
 from tandem.delta.log.snapshot import Snapshot
 from tandem.jobs.formats import Bin, JobLayout, OutputFile, RewriteJob
-from tandem.locks.model import Mode
 from tandem.operations.attempt import paths
 from tandem.operations.kinds.rewrite import Rewriting, locks_on, past_segments
 from tandem.operations.kinds.selection import require_inside
@@ -57,9 +56,8 @@ class SegmentRewriting(Rewriting):
         locks = locks_on(plan.segments)
         if not plan.parts:
             return Planned(
-                summary, None, Mode.REWRITE, locks,
-                nothing_to_do=plan.nothing, superseded=plan.superseded,
-            )  # fmt: skip
+                summary, None, locks, nothing_to_do=plan.nothing, superseded=plan.superseded
+            )
         require_inside(work.table, (file.add for file in plan.files))
         self.vectors(work).load(f.add.deletion_vector for f in plan.files if f.add.deletion_vector)
         recompress = self._resource.spec.rewrite.recompress
@@ -74,7 +72,7 @@ class SegmentRewriting(Rewriting):
             codec_level=recompress.level if recompress is not None else None,
             layout=order,
         )
-        return Planned(summary, job, Mode.REWRITE, locks)
+        return Planned(summary, job, locks)
 
     def _order(self, snapshot: Snapshot) -> JobLayout | None:
         columns = self._resource.spec.rewrite.sort_by

@@ -16,8 +16,6 @@ from tandem.statements.statement import Statement, parse_statement
 class Update(ByRow[Statement]):
     """The `Kind` of one TableUpdate with `update` or `delete`."""
 
-    app = "statement"
-
     @property
     def protocol_kind(self) -> protocol.OperationKind:
         if self._resource.spec.update is not None:

@@ -20,7 +20,6 @@ from tandem.jobs.formats import (
     JobProgress,
     JobResult,
     JobSpec,
-    RewriteJob,
     RoundRequest,
 )
 from tandem.jobs.formats import Table as JobTable
@@ -88,21 +87,18 @@ def persist(work: Work, attempt: int) -> None:
     work.plan, work.job = plan, job
 
 
-def request(work: Work, app: str, attempt: int) -> JobRequest:
+def request(work: Work, attempt: int) -> JobRequest:
     """What to start."""
     operation_id = work.identity.operation_id
     plan, spec = work.frozen
     return JobRequest(
         name=paths.job_name(operation_id, attempt),
-        app=app,
+        app=spec.job.app,
         location=work.table.location,
         spec_path=paths.job(operation_id, attempt),
         storage_options=tuple(sorted(work.table.storage_options.items())),
         input_bytes=plan.summary.input_bytes,
-        # A bin that keeps its order is a task; how everything else is cut, Spark decides.
-        tasks=len(spec.job.bins)
-        if isinstance(spec.job, RewriteJob) and spec.job.layout is None
-        else 0,
+        tasks=spec.job.tasks,
         operation_id=operation_id,
         attempt=attempt,
         allowed_locations=work.table.allowed_prefixes,

@@ -24,7 +24,7 @@ from tandem.errors import (
     TandemError,
     Unreachable,
 )
-from tandem.locks.model import CommitLease, Granted, LockRequest
+from tandem.locks.model import CommitLease, Granted, LockRequest, Mode
 from tandem.operations.attempt import garbage, paths, records
 from tandem.operations.attempt.records import AttemptRecord, OperationRecord, ResultRecord
 from tandem.operations.machine.effects import Effect, Point
@@ -69,9 +69,10 @@ def passthrough(_effect: Effect, call: Callable[[], Event]) -> Event:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """`maintain` does what table properties ask after a commit (checkpoint, log clean-up); it
-    gets the version that was read last."""
+    """`mode` and `priority` are those of its locks. `maintain` does what table properties ask
+    after a commit (checkpoint, log clean-up); it gets the version that was read last."""
 
+    mode: Mode
     lock_wait_s: float = _LOCK_WAIT_S
     priority: int = 0
     maintain: Callable[[Table, Snapshot], None] | None = None
@@ -86,7 +87,7 @@ class Performer:
         table: Table,
         kind: Kind,
         ports: Ports,
-        options: Options | None = None,
+        options: Options,
         interceptor: Interceptor = passthrough,
     ) -> None:
         self.work = Work(identity, table, ports.small_rounds())
@@ -95,7 +96,7 @@ class Performer:
         self._store = table.store
         self._kind = kind
         self._ports = ports
-        self._options = options or Options()
+        self._options = options
         self._interceptor = interceptor
         self._token = ports.nonces.nonce()
         self._publisher = Publisher(table, identity.operation_id, ports.clock, ports.nonces)
@@ -267,7 +268,7 @@ class Performer:
             LockRequest(
                 table=self._table.location,
                 operation=self._id,
-                mode=planned.mode,
+                mode=self._options.mode,
                 resources=planned.locks,
                 owner=self._token,
                 priority=self._options.priority,
@@ -289,7 +290,7 @@ class Performer:
         return Done(effect.point)
 
     def _start_job(self, effect: Effect, _state: OperationState) -> Event:
-        self._ports.jobs.start(job_control.request(self.work, self._kind.app, effect.attempt))
+        self._ports.jobs.start(job_control.request(self.work, effect.attempt))
         return Done(effect.point)
 
     def _poll_job(self, effect: Effect, _state: OperationState) -> Event:

@@ -32,12 +32,10 @@ from tandem.errors import (
 )
 from tandem.jobs.formats import (
     Format,
-    IngestJob,
     JobFailure,
     JobProgress,
     JobResult,
     JobSpec,
-    MergeJob,
     OutputFile,
     RoundRequest,
     SidecarRef,
@@ -190,8 +188,7 @@ def _require_as_started(
     spec: JobSpec, location: str, path: str, options: dict[str, str], allowed: tuple[str, ...]
 ) -> None:
     require_allowed(location, allowed, resource=path, field="table.location")
-    if isinstance(spec.job, IngestJob | MergeJob):
-        source = spec.job.source_location
+    for source in spec.job.sources:
         require_allowed(source, allowed, resource=path, field="job.sourceLocation")
     root = canonical_location(location)
     said = {

@@ -19,7 +19,7 @@ from pydantic.fields import FieldInfo
 from pydantic.types import Strict
 from pydantic_core import PydanticUndefined
 
-from tandem.spec.fields import ListType, format_duration, format_quantity
+from tandem.spec.fields import ListType, OneOf, format_duration, format_quantity
 from tandem.spec.rules import Rule, rules_of
 
 Schema = dict[str, Any]
@@ -178,6 +178,8 @@ def _constrain(schema: Schema, extra: Any) -> None:
                 schema["x-kubernetes-list-map-keys"] = [key]
         case AfterValidator(func=function) | BeforeValidator(func=function):
             _add_rules(schema, rules_of(function))
+        case OneOf(names):
+            schema["enum"] = list(names())
         case Strict() | PlainSerializer() | WithJsonSchema():
             pass
         case _:

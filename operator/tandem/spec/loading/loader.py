@@ -114,7 +114,7 @@ def check_references(resources: Sequence[AnyResource]) -> None:
         if table not in by_key:
             _not_found(resource, "spec.tableRef.name", table, list(by_key))
         for index, dependency in enumerate(resource.spec.depends_on):
-            key = (dependency.kind.value, resource.namespace, dependency.name)
+            key = (dependency.kind, resource.namespace, dependency.name)
             if key not in by_key:
                 _not_found(resource, f"spec.dependsOn[{index}]", key, list(by_key))
             waits.setdefault(resource.key, []).append(key)

@@ -40,11 +40,11 @@ def waiting_reason(context: Context, resource: Operation, *, begun: bool) -> Wai
 
 def _dependency(context: Context, resource: Operation) -> str:
     for dependency in resource.spec.depends_on:
-        key = (dependency.kind.value, resource.namespace, dependency.name)
+        key = (dependency.kind, resource.namespace, dependency.name)
         other = context.registry.get(key)
         if other is None or not other.ended or other.phase not in _GOOD:
             state = "does not exist" if other is None else f"is {other.phase or 'new'}"
-            return f"waits for {dependency.kind.value}/{dependency.name}, which {state}"
+            return f"waits for {dependency.kind}/{dependency.name}, which {state}"
     return ""
 
 

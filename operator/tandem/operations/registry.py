@@ -1,0 +1,42 @@
+"""How each kind of operation is performed: an entry per kind.
+
+All else that differs by kind is said by its model (`tandem.spec.common.Operation`): names, lock
+mode, columns, what `plan` prints. Jobs are kinds of their own (`tandem.jobs.formats.Job`), since
+several kinds of operations share one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from tandem.operations.kinds.compaction import Compaction
+from tandem.operations.kinds.ingest import Ingest
+from tandem.operations.kinds.merge import Merge
+from tandem.operations.kinds.segment_rewrite import SegmentRewriting
+from tandem.operations.kinds.update import Update
+from tandem.operations.model import Kind
+from tandem.spec.resources import (
+    Operation,
+    SegmentRewrite,
+    TableCompaction,
+    TableIngest,
+    TableUpdate,
+)
+
+
+def _row_level(resource: TableUpdate) -> Kind:
+    return Update(resource) if resource.spec.merge is None else Merge(resource)
+
+
+PERFORMED_BY: Final[dict[type[Operation], Callable[[Any], Kind]]] = {
+    TableIngest: Ingest,
+    TableCompaction: Compaction,
+    TableUpdate: _row_level,
+    SegmentRewrite: SegmentRewriting,
+}
+
+
+def kind_of(resource: Operation) -> Kind:
+    """What is special about a resource's kind."""
+    return PERFORMED_BY[type(resource)](resource)
