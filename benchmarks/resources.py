@@ -93,8 +93,8 @@ def with_kopf(kubeconfig: str, namespace: str, statuses: int, events: int, flag:
     """A daemon for each resource that writes so many statuses and events."""
     import kopf
 
-    from tandem.kube.client import credentials
     from tandem.kube.client.api import Api
+    from tandem.kube.client.credentials import Credentials
     from tandem.kube.client.kinds import path
     from tandem.spec.common import GROUP, VERSION, plural
 
@@ -105,8 +105,8 @@ def with_kopf(kubeconfig: str, namespace: str, statuses: int, events: int, flag:
     settings.queueing.idle_timeout = 0.5
 
     @kopf.on.login(registry=registry)
-    def login(**_: Any) -> kopf.ConnectionInfo:
-        return credentials.load(Path(kubeconfig))
+    async def log_in(**_: Any) -> kopf.ConnectionInfo:
+        return (await Credentials([Path(kubeconfig)]).log_in()).for_kopf()
 
     async def serve() -> float:
         stop, ready = asyncio.Event(), asyncio.Event()

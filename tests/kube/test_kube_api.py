@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import json
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import kopf
 import pytest
-import yaml
 from aiohttp import web
+from kubernetes.aio.client import Configuration
 
-from tandem.errors import AccessDenied, InvalidSpec
-from tandem.kube.client import credentials
 from tandem.kube.client.api import (
     Api,
     ApiError,
@@ -27,6 +22,7 @@ from tandem.kube.client.api import (
     ResourcePath,
     Unavailable,
 )
+from tandem.kube.client.credentials import AUTHORIZATION, Login
 from tandem.kube.client.kinds import path
 from tandem.kube.client.watch import SYNCED, follow
 
@@ -96,14 +92,13 @@ class Server:
             await site.start()
             port = runner.addresses[0][1]
 
-            def login() -> kopf.ConnectionInfo:
+            async def log_in(_refused: Login | None) -> Login:
                 self.logins += 1
-                return kopf.ConnectionInfo(
-                    server=f"http://127.0.0.1:{port}", token=f"token{self.logins}"
-                )
+                token = {AUTHORIZATION: f"Bearer token{self.logins}"}
+                return Login(Configuration(host=f"http://127.0.0.1:{port}", api_key=token))
 
             try:
-                async with Api(login, **{"patience_s": 20.0, **options}) as api:
+                async with Api(log_in, **{"patience_s": 20.0, **options}) as api:
                     await test(api)
             finally:
                 await runner.cleanup()
@@ -301,54 +296,3 @@ def test_only_the_object_that_was_meant_is_touched(cluster: Cluster) -> None:
                     pass
 
     asyncio.run(test())
-
-
-# Credentials ---------------------------------------------------------------------------------
-
-
-def kubeconfig(folder: Path, user: Json, **cluster: Any) -> Path:
-    file = folder / "config"
-    body = {
-        "current-context": "c",
-        "contexts": [{"name": "c", "context": {"cluster": "k", "user": "u", "namespace": "n"}}],
-        "clusters": [{"name": "k", "cluster": {"server": "https://api:6443", **cluster}}],
-        "users": [{"name": "u", "user": user}],
-    }
-    file.write_text(yaml.safe_dump(body))
-    return file
-
-
-def test_files_are_relative_to_the_kubeconfig(tmp_path: Path) -> None:
-    (tmp_path / "token").write_text("secret\n")
-    file = kubeconfig(tmp_path, {"tokenFile": "token"}, **{"certificate-authority": "ca.crt"})
-    info = credentials.load(file)
-    assert (info.server, info.token) == ("https://api:6443", "secret")
-    assert info.ca_path == str(tmp_path / "ca.crt")
-    assert info.default_namespace == "n"
-
-
-def test_a_certificate_may_stand_in_it(tmp_path: Path) -> None:
-    data = base64.b64encode(b"PEM").decode()
-    user = {"client-certificate-data": data, "client-key-data": data}
-    info = credentials.load(kubeconfig(tmp_path, user))
-    assert (info.certificate_data, info.private_key_data) == (data, data)
-
-
-def test_a_clouds_own_command_gives_a_token(tmp_path: Path) -> None:
-    plugin = tmp_path / "plugin"
-    answer = json.dumps({"kind": "ExecCredential", "status": {"token": "from the cloud"}})
-    plugin.write_text(f"#!/bin/sh\ntest -n \"$KUBERNETES_EXEC_INFO\" && echo '{answer}'\n")
-    plugin.chmod(0o755)
-    user = {"exec": {"apiVersion": "client.authentication.k8s.io/v1", "command": str(plugin)}}
-    assert credentials.load(kubeconfig(tmp_path, user)).token == "from the cloud"
-    plugin.write_text("#!/bin/sh\necho hush >&2; exit 3\n")
-    with pytest.raises(AccessDenied, match="plugin") as caught:
-        credentials.load(kubeconfig(tmp_path, user))
-    assert "hush" not in str(caught.value)
-
-
-def test_a_context_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(InvalidSpec, match="contexts"):
-        credentials.load(kubeconfig(tmp_path, {}), "other")
-    with pytest.raises(InvalidSpec, match="--kubeconfig"):
-        credentials.load(tmp_path / "none")

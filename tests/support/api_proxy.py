@@ -33,7 +33,7 @@ import yaml
 from aiohttp import web
 from yarl import URL
 
-from tandem.kube.client.api import Sockets
+from tandem.kube.client.connections import Sockets
 
 LIMIT_S = 60.0
 WRITES = frozenset({"create", "update", "patch", "delete", "deletecollection"})

@@ -15,7 +15,7 @@ from typing import Any
 import kopf
 import structlog
 
-from tandem.kube.client import credentials
+from tandem.kube.client.credentials import Login
 from tandem.kube.client.kinds import (
     FINALIZER,
     TABLE_KIND,
@@ -56,9 +56,14 @@ def register(
     """
     registry = kopf.OperatorRegistry()
 
+    earlier: Login | None = None
+
     @kopf.on.login(registry=registry)
-    def login(**_: Any) -> kopf.ConnectionInfo:
-        return credentials.load(context.settings.kubeconfig)
+    async def log_in(**_: Any) -> kopf.ConnectionInfo:
+        nonlocal earlier
+        # kopf asks again when the earlier one was refused.
+        earlier = await context.api.log_in(earlier)
+        return earlier.for_kopf()
 
     async def see(event: Any, **_: Any) -> None:
         body: Body = event["object"]

@@ -10,14 +10,13 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-import kopf
-import yaml
+from kubernetes.aio.client import Configuration
 
 import tandem
 from tandem.cli.kubectl.flags import Flags
@@ -29,7 +28,6 @@ from tandem.errors import (
     ReferenceNotFound,
     TandemError,
 )
-from tandem.kube.client import credentials
 from tandem.kube.client.api import (
     Api,
     ApiError,
@@ -41,51 +39,11 @@ from tandem.kube.client.api import (
     ResourcePath,
     Unavailable,
 )
+from tandem.kube.client.credentials import AUTHORIZATION, Credentials, Login, LogIn, usual_files
 from tandem.spec.common import GROUP
 
 _T = TypeVar("_T")
 _PATIENCE_S = 5.0
-_FILES = {
-    "clusters": ("cluster", ("certificate-authority",)),
-    "users": ("user", ("client-certificate", "client-key", "tokenFile")),
-}
-
-
-def merged(files: Sequence[Path]) -> Json:
-    """One configuration of several files, as kubectl merges them: whoever says something first
-    is right. Paths become absolute; files that are not there count as empty.
-
-    Raises: InvalidSpec.
-    """
-    config: Json = {"clusters": [], "users": [], "contexts": []}
-    for path in files:
-        if not path.exists():
-            continue
-        try:
-            found = yaml.safe_load(path.read_text()) or {}
-        except yaml.YAMLError as error:
-            raise InvalidSpec("not a kubeconfig", resource=str(path)) from error
-        if not isinstance(found, dict):
-            raise InvalidSpec("not a kubeconfig", resource=str(path))
-        if found.get("current-context") and not config.get("current-context"):
-            config["current-context"] = found["current-context"]
-        for part in ("clusters", "users", "contexts"):
-            known = {item["name"] for item in config[part]}
-            for item in found.get(part) or ():
-                if item["name"] not in known:
-                    config[part].append(_absolute(item, part, path.parent))
-    return config
-
-
-def _absolute(item: Json, part: str, folder: Path) -> Json:
-    inner, keys = _FILES.get(part, ("", ()))
-    if not inner:
-        return item
-    values = dict(item.get(inner) or {})
-    for key in keys:
-        if values.get(key):
-            values[key] = str(folder.absolute() / values[key])
-    return {**item, inner: values}
 
 
 def files_of(flags: Flags, environ: Mapping[str, str]) -> list[Path]:
@@ -94,53 +52,38 @@ def files_of(flags: Flags, environ: Mapping[str, str]) -> list[Path]:
         if not flags.kubeconfig.exists():
             raise InvalidSpec("there is no such file", resource=str(flags.kubeconfig))
         return [flags.kubeconfig]
-    named = [Path(word).expanduser() for word in environ.get("KUBECONFIG", "").split(os.pathsep)
-             if word]  # fmt: skip
-    return named or [Path.home() / ".kube" / "config"]
+    return usual_files(environ)
 
 
-@dataclass(frozen=True)
-class Login:
-    """Who we are, where, and in which namespace."""
+def login_of(flags: Flags, environ: Mapping[str, str] | None = None) -> LogIn:
+    """How to log in by these options. The function raises InvalidSpec and AccessDenied.
 
-    info: kopf.ConnectionInfo
-    namespace: str
-    headers: Mapping[str, str]
-
-
-def log_in(flags: Flags, environ: Mapping[str, str] | None = None) -> Login:
-    """Raises: InvalidSpec, AccessDenied."""
+    Raises: InvalidSpec.
+    """
     files = files_of(flags, os.environ if environ is None else environ)
-    headers: dict[str, str] = {}
-    if any(path.exists() for path in files):
-        try:
-            info = credentials.from_config(
-                merged(files),
-                files[0],
-                flags.context,
-                cluster_name=flags.cluster,
-                user_name=flags.user,
-            )
-        except (AttributeError, KeyError, TypeError) as error:
-            raise InvalidSpec(
-                "not a kubeconfig", resource=", ".join(map(str, files)), found=str(error)
-            ) from error
-    elif flags.server:
-        info = kopf.ConnectionInfo(server=flags.server)
-    else:
-        info = credentials.load()
-    if flags.server:
-        info = replace(info, server=flags.server)
-    if flags.token:
-        info = replace(info, token=flags.token)
-    if flags.as_user:
-        headers["Impersonate-User"] = flags.as_user
-    if flags.as_groups:
-        headers["Impersonate-Group"] = flags.as_groups[0]
+    are_there = any(path.exists() for path in files)
+    credentials = Credentials(
+        files if are_there else None, flags.context, cluster=flags.cluster, user=flags.user
+    )
+
+    async def log_in(refused: Login | None = None) -> Login:
+        bare = flags.server and not are_there
+        login = Login(Configuration()) if bare else await credentials.log_in(refused)
+        if flags.server:
+            login.configuration.host = flags.server.rstrip("/")
+        if flags.token:
+            login.configuration.api_key[AUTHORIZATION] = f"Bearer {flags.token}"
+        return login
+
+    return log_in
+
+
+def headers_of(flags: Flags) -> dict[str, str]:
+    """Those of impersonation. Raises: InvalidSpec."""
     if len(flags.as_groups) > 1:
         raise InvalidSpec("one group only can be impersonated", resource="--as-group")
-    namespace = flags.namespace or info.default_namespace or "default"
-    return Login(info, namespace, headers)
+    user = {"Impersonate-User": flags.as_user} if flags.as_user else {}
+    return user | ({"Impersonate-Group": flags.as_groups[0]} if flags.as_groups else {})
 
 
 class Access:
@@ -268,28 +211,28 @@ def _named(error: NotFound) -> bool:
 
 @asynccontextmanager
 async def opened(flags: Flags) -> AsyncIterator[Access]:
-    """Raises what `log_in` raises."""
-    login = await asyncio.to_thread(log_in, flags)
-    known = [login.info]
+    """Raises: InvalidSpec, AccessDenied."""
+    headers, log_in = headers_of(flags), login_of(flags)
+    first = await log_in(None)
+    known = [first]
 
-    def again() -> kopf.ConnectionInfo:
-        # The first time what was read; then anew, since a token may have been renewed.
-        return known.pop() if known else log_in(flags).info
+    async def again(refused: Login | None) -> Login:
+        # The first time what was read; then again, since a token may have been renewed.
+        return known.pop() if known else await log_in(refused)
 
-    timeout_s = flags.timeout_s
     async with Api(
         again,
-        timeout_s=timeout_s,
+        timeout_s=flags.timeout_s,
         patience_s=_PATIENCE_S,
         forbidden_s=0.0,
         user_agent=f"kubectl-tandem/{tandem.__version__}",
-        headers=login.headers,
+        headers=headers,
     ) as api:
         yield Access(
             api,
-            login.namespace,
+            flags.namespace or first.namespace or "default",
             all_namespaces=flags.all_namespaces,
-            server=str(login.info.server),
+            server=str(first.configuration.host),
         )
 
 

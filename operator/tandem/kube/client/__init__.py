@@ -3,6 +3,7 @@
 Decides nothing.
 
     api             requests: typed errors, retries
+    connections     what carries requests: the official package's client
     credentials     kubeconfig and in-cluster login
     watch           list and watch
     json_depth      reads deeply nested JSON

@@ -9,8 +9,6 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-import socket
-import weakref
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,9 +16,11 @@ from typing import Any
 from urllib.parse import quote
 
 import aiohttp
-import kopf
+from kubernetes.aio.config import ConfigException
 
-from tandem.kube.client import credentials, json_depth
+from tandem.kube.client import json_depth
+from tandem.kube.client.connections import Connections, Sockets
+from tandem.kube.client.credentials import Credentials, LogIn, Login
 
 Json = dict[str, Any]
 _BACKOFF_S = (0.1, 0.3, 0.7, 1.5, 3.0, 5.0)
@@ -100,36 +100,12 @@ class ResourcePath:
         return "/".join([parts[0], *(quote(part, safe=":") for part in parts[1:])])
 
 
-class Sockets:
-    """The sockets of a connector, so that somebody can wait until they are closed.
-
-    TLS takes leave of the server where a connection is cut off in the middle of an answer; a
-    session's `close` does not wait for that, and the loop may end before.
-    """
-
-    def __init__(self) -> None:
-        self._made: weakref.WeakSet[socket.socket] = weakref.WeakSet()
-
-    def make(self, address: Sequence[Any]) -> socket.socket:
-        """To be the connector's `socket_factory`."""
-        made = socket.socket(*address[:3])
-        self._made.add(made)
-        return made
-
-    async def closed(self) -> None:
-        """Wait until all are, at most a second."""
-        for _ in range(200):
-            if all(item.fileno() < 0 for item in self._made):
-                return
-            await asyncio.sleep(0.005)
-
-
 class Api:
     """Calls of one API server. Every call tries for at most `patience_s` seconds, and each try
     takes at most `timeout_s`.
 
     Args:
-        login: gives the credentials, and gives them anew after they were refused.
+        log_in: gives the credentials, and others after they were refused.
         forbidden_s: how long a refusal by the roles is taken for one that passes.
         headers: sent with every call.
         observe: told of every try: method, path, status (0: no answer), seconds.
@@ -137,7 +113,7 @@ class Api:
 
     def __init__(
         self,
-        login: Callable[[], kopf.ConnectionInfo],
+        log_in: LogIn,
         *,
         timeout_s: float = 30.0,
         patience_s: float = 60.0,
@@ -146,24 +122,23 @@ class Api:
         headers: Mapping[str, str] | None = None,
         observe: Callable[[str, str, int, float], None] = lambda *_: None,
     ) -> None:
-        self._login = login
+        self.log_in = log_in
         self._observe = observe
         self._timeout_s = timeout_s
         self._patience_s = patience_s
         self._forbidden_s = forbidden_s
-        self._headers = dict(headers or {})
-        self._agent = user_agent
-        self._session: aiohttp.ClientSession | None = None
-        self._server = ""
+        self._headers = {**(headers or {}), "User-Agent": user_agent}
+        self._connections: Connections | None = None
+        self._refused: Login | None = None
         self._was_heard = False
         self._lock = asyncio.Lock()
-        self._old: list[aiohttp.ClientSession] = []
+        self._old: list[Connections] = []
         self._sockets = Sockets()
 
     @classmethod
     def from_kubeconfig(cls, path: Path | None, **options: Any) -> Api:
         """With a kubeconfig; None: the pod's service account, else kubectl's usual file."""
-        return cls(lambda: credentials.load(path), **options)
+        return cls(Credentials(None if path is None else [path]).log_in, **options)
 
     async def __aenter__(self) -> Api:
         return self
@@ -173,10 +148,10 @@ class Api:
 
     async def close(self) -> None:
         """Closes its connections; it can be used again afterwards."""
-        sessions = [*self._old, *([self._session] if self._session is not None else [])]
-        self._old, self._session = [], None
-        for session in sessions:
-            await session.close()
+        current = [] if self._connections is None else [self._connections]
+        every, self._old, self._connections = [*self._old, *current], [], None
+        for connections in every:
+            await connections.close()
         await self._sockets.closed()
 
     async def get(self, path: ResourcePath) -> Json:
@@ -227,8 +202,9 @@ class Api:
         self, path: ResourcePath, patch: Mapping[str, Any] | Sequence[Mapping[str, Any]]
     ) -> Json:
         """A merge patch from a mapping, a JSON patch from a list."""
-        kind = _MERGE if isinstance(patch, Mapping) else _JSON_PATCH
-        return await self.request("PATCH", path.url(), body=patch, content_type=kind)
+        if isinstance(patch, Mapping):
+            return await self.request("PATCH", path.url(), body=patch, content_type=_MERGE)
+        return await self.request("PATCH", path.url(), body=list(patch), content_type=_JSON_PATCH)
 
     async def patch_status(
         self, path: ResourcePath, fields: Mapping[str, Any], *, uid: str
@@ -294,13 +270,13 @@ class Api:
             query["labelSelector"] = labels
         if fields:
             query["fieldSelector"] = fields
-        session = await self._open()
+        connections = await self._open()
         # A silent stream is a dead one: bookmarks come every minute.
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=5, sock_read=90)
-        async with session.get(self._server + path.url(), params=query, timeout=timeout) as answer:
+        async with await connections.send("GET", path.url(), query=query, within=timeout) as answer:
             if answer.status >= 400:
                 if answer.status == 401:
-                    await self._log_in_again(session)
+                    await self._log_in_again(connections)
                 raise await _error_of(answer)
             rest = b""
             async for block in answer.content.iter_any():
@@ -331,16 +307,16 @@ class Api:
         refused = False
         tries = 0
         while True:
-            session = await self._open()
+            connections = await self._open()
             after = 0.0
             code, begun = 0, loop.time()
             try:
                 async with asyncio.timeout(self._timeout_s):
-                    async with session.request(
+                    async with await connections.send(
                         method,
-                        self._server + url,
-                        params=query,
-                        data=None if body is None else json.dumps(body).encode(),
+                        url,
+                        query=query,
+                        body=body,
                         headers={
                             "Content-Type": content_type,
                             "Accept": "*/*" if text else "application/json",
@@ -357,18 +333,18 @@ class Api:
                             return found
                         error = await _error_of(answer)
                         after = _retry_after(answer)
-            except (aiohttp.ClientError, TimeoutError, OSError) as problem:
+            except (aiohttp.ClientError, ConfigException, TimeoutError, OSError) as problem:
                 # Not what it was asked, which may hold a token in its headers.
                 error = Unavailable(0, "Unreachable", f"API server: {type(problem).__name__}")
             except RuntimeError as problem:
-                if not session.closed:
+                if not connections.closed:
                     raise
                 error = Unavailable(0, "Unreachable", f"API server: {problem}")
             finally:
                 self._observe(method, url, code, loop.time() - begun)
             if error.status == 401 and not refused:
                 refused = True
-                await self._log_in_again(session)
+                await self._log_in_again(connections)
                 continue
             deadline = until
             if self._was_heard and _role_is_missing(error):
@@ -386,34 +362,22 @@ class Api:
                 raise Unavailable(error.status, error.reason, error.message)
             await asyncio.sleep(pause)
 
-    async def _open(self) -> aiohttp.ClientSession:
+    async def _open(self) -> Connections:
         async with self._lock:
-            if self._session is None:
-                info = await asyncio.to_thread(self._login)
-                context = await asyncio.to_thread(info.as_ssl_context)
-                self._server = info.server.rstrip("/")
-                self._session = aiohttp.ClientSession(
-                    connector=aiohttp.TCPConnector(
-                        limit=64, ssl=context, socket_factory=self._sockets.make
-                    ),
-                    headers={
-                        **info.as_http_headers(),
-                        **self._headers,
-                        "User-Agent": self._agent,
-                    },
-                    timeout=aiohttp.ClientTimeout(total=None, sock_connect=5),
-                    proxy=info.proxy_url,
-                )
-            return self._session
+            if self._connections is None:
+                login = await self.log_in(self._refused)
+                made = await asyncio.to_thread(Connections, login, self._headers)
+                self._connections = made.open(self._sockets)
+            return self._connections
 
-    async def _log_in_again(self, refused: aiohttp.ClientSession) -> None:
+    async def _log_in_again(self, refused: Connections) -> None:
         async with self._lock:
-            if self._session is refused:
+            if self._connections is refused:
                 # Others may be reading from it, but hardly since two logins ago.
                 self._old.append(refused)
-                self._session = None
-                for session in self._old[:-2]:
-                    await session.close()
+                self._connections, self._refused = None, refused.login
+                for connections in self._old[:-2]:
+                    await connections.close()
                 del self._old[:-2]
 
 

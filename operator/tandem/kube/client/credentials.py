@@ -1,158 +1,297 @@
-"""Where the API server is, and who we are to it: from a kubeconfig, or from the pod.
+"""Where the API server is, and who we are to it: from kubeconfigs, or from the pod.
 
-Gives kopf's `ConnectionInfo`, which kopf and our own client both understand, so that there is
-one way to log in. Must not keep or log a credential.
+The official `kubernetes` package merges and reads kubeconfigs, reads the pod's service account
+and runs credential plugins. What it lacks is here (docs/decisions/0045): a plugin's credentials
+are kept until they expire, paths are relative to the file that names them, the first file with a
+`current-context` decides. Must not log a credential, nor what a plugin prints.
 """
 
 from __future__ import annotations
 
+import asyncio
+import base64
 import json
 import os
-import subprocess
-from collections.abc import Mapping
-from dataclasses import replace
+import shutil
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
+import aiohttp
 import kopf
 import yaml
+from kubernetes.aio.client import Configuration
+from kubernetes.aio.config import (
+    ConfigException,
+    load_incluster_config,
+    load_kube_config_from_dict,
+)
+from kubernetes.aio.config.dateutil import parse_rfc3339
+from kubernetes.aio.config.exec_provider import ExecProvider
+from kubernetes.aio.config.incluster_config import SERVICE_TOKEN_FILENAME
+from kubernetes.aio.config.kube_config import ConfigNode, KubeConfigMerger
 
 from tandem.errors import AccessDenied, InvalidSpec
 
-_IN_CLUSTER = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-_EXEC_TIMEOUT_S = 30
+Json = dict[str, Any]
+
+AUTHORIZATION: Final = "BearerToken"
+"""Where the package keeps the header `Authorization`, whatever its scheme."""
+_NAMESPACE_FILE = Path(SERVICE_TOKEN_FILENAME).with_name("namespace")
+_PLUGIN_TIMEOUT_S = 30.0
+_PATHS = {
+    "clusters": ("cluster", ("certificate-authority",)),
+    "users": ("user", ("client-certificate", "client-key", "tokenFile")),
+}
+_UNUSABLE = (
+    *(ConfigException, LookupError, TypeError, AttributeError, ValueError, OSError),
+    aiohttp.ClientError,
+)
+"""What the package raises where something is missing or of another type, or where the issuer of
+an OpenID token cannot be asked."""
 
 
-def load(kubeconfig: Path | None = None, context: str | None = None) -> kopf.ConnectionInfo:
-    """The credentials as they are now; call again when the API server refuses them, since
-    tokens are rotated in their files.
+@dataclass(frozen=True, slots=True, eq=False)
+class PluginAnswer:
+    """The `status` of an ExecCredential. `expires` None: valid until it is refused."""
+
+    status: Mapping[str, Any]
+    expires: datetime | None
+
+    @property
+    def is_valid(self) -> bool:
+        return self.expires is None or datetime.now(UTC) < self.expires
+
+
+@dataclass(frozen=True, slots=True)
+class Login:
+    """How to connect, and the namespace of the kubeconfig's context or of the pod."""
+
+    configuration: Configuration
+    namespace: str | None = None
+    answer: PluginAnswer | None = None
+
+    @property
+    def authorization(self) -> str:
+        """The header of this name, "" for none."""
+        return str(self.configuration.api_key.get(AUTHORIZATION, ""))
+
+    def for_kopf(self) -> kopf.ConnectionInfo:
+        scheme, _, token = self.authorization.partition(" ")
+        found = self.configuration
+        return kopf.ConnectionInfo(
+            server=found.host,
+            ca_path=found.ssl_ca_cert,
+            insecure=not found.verify_ssl,
+            scheme=scheme or None,
+            token=token or None,
+            certificate_path=found.cert_file,
+            private_key_path=found.key_file,
+            default_namespace=self.namespace,
+            proxy_url=found.proxy,
+        )
+
+
+LogIn = Callable[[Login | None], Awaitable[Login]]
+"""Gives a login; other credentials than those of the refused one, if there are any."""
+
+
+class Credentials:
+    """Logs in, from the files as they are at that time. One object serves all clients of a
+    process, so that a credential plugin runs once for all of them.
 
     Args:
-        kubeconfig: the file to use; None for the pod's service account, else what `kubectl`
-            would use.
+        files: kubeconfigs, to be merged as kubectl merges them; None for the pod's service
+            account, else what kubectl would use.
         context: of the kubeconfig; its current one by default.
+        cluster, user: instead of the context's.
+    """
+
+    def __init__(
+        self,
+        files: Sequence[Path] | None = None,
+        context: str | None = None,
+        *,
+        cluster: str | None = None,
+        user: str | None = None,
+    ) -> None:
+        self._files = files
+        self._context = context
+        self._instead = {"cluster": cluster, "user": user}
+        self._answers: dict[str, PluginAnswer] = {}
+        self._lock = asyncio.Lock()
+
+    async def log_in(self, refused: Login | None = None) -> Login:
+        """The credentials as they are now.
+
+        Args:
+            refused: by the API server; its plugin runs again, even if it has not expired.
+
+        Raises: InvalidSpec, AccessDenied.
+        """
+        if self._files is None and self._context is None and _is_pod():
+            return _in_cluster()
+        async with self._lock:
+            config, where = await asyncio.to_thread(_merged, self._files or usual_files())
+            return await self._from(config, where, refused)
+
+    async def _from(self, config: Json, where: str, refused: Login | None) -> Login:
+        name = self._context or config.get("current-context")
+        try:
+            context = _named(config, "contexts", name, where)["context"]
+            context.update({key: value for key, value in self._instead.items() if value})
+            _named(config, "clusters", context.get("cluster"), where)
+            user = _named(config, "users", context.get("user"), where).get("user") or {}
+            answer = await self._by_plugin(user.pop("exec"), refused) if "exec" in user else None
+            if answer is not None:
+                user |= _as_user(answer.status)
+            configuration = Configuration()
+            await load_kube_config_from_dict(config, name, configuration)
+        except _UNUSABLE as error:
+            raise InvalidSpec("not a kubeconfig", resource=where, found=str(error)) from error
+        login = Login(configuration, context.get("namespace"), answer)
+        if login.authorization:
+            # A file of a token may end with a newline, which a header must not.
+            configuration.api_key[AUTHORIZATION] = login.authorization.strip()
+        return login
+
+    async def _by_plugin(self, plugin: Json, refused: Login | None) -> PluginAnswer:
+        key = json.dumps(plugin, sort_keys=True)
+        kept = self._answers.get(key)
+        if kept is None or not kept.is_valid or (refused is not None and refused.answer is kept):
+            kept = self._answers[key] = await _run(plugin)
+        return kept
+
+
+def usual_files(environ: Mapping[str, str] = os.environ) -> list[Path]:
+    """The kubeconfigs that kubectl would use; they need not exist."""
+    words = [word for word in environ.get("KUBECONFIG", "").split(os.pathsep) if word]
+    return [Path(word).expanduser() for word in words] or [Path.home() / ".kube" / "config"]
+
+
+def absolute(path: str, folder: str, paths: Any = os.path) -> str:
+    """A path of a kubeconfig in this folder.
+
+    Args:
+        paths: the operating system's rules: `posixpath` or `ntpath`.
+    """
+    return str(paths.normpath(paths.join(folder, path)))
+
+
+def absolute_command(command: str, folder: str, paths: Any = os.path) -> str:
+    """As `absolute`; a name without the system's separator is looked for in PATH, as kubectl
+    does (`GetAuthInfoFileReferences` of client-go)."""
+    return absolute(command, folder, paths) if paths.sep in command else command
+
+
+def _is_pod() -> bool:
+    return os.path.exists(SERVICE_TOKEN_FILENAME)
+
+
+def _in_cluster() -> Login:
+    configuration = Configuration()
+    try:
+        # The package reads the token's file again every minute.
+        load_incluster_config(configuration)
+        namespace = _NAMESPACE_FILE.read_text().strip() if _NAMESPACE_FILE.exists() else None
+    except (ConfigException, OSError) as error:
+        raise AccessDenied(
+            "the pod's service account cannot be used",
+            resource=str(_NAMESPACE_FILE.parent),
+            found=str(error),
+        ) from error
+    return Login(configuration, namespace)
+
+
+def _merged(files: Sequence[Path]) -> tuple[Json, str]:
+    """One kubeconfig of several files, its paths absolute, and the names of those that are there.
 
     Raises: InvalidSpec.
     """
-    if kubeconfig is None and context is None and (_IN_CLUSTER / "token").exists():
-        return _in_cluster(_IN_CLUSTER)
-    return _from_kubeconfig(kubeconfig or _usual_kubeconfig(), context)
-
-
-def _in_cluster(folder: Path) -> kopf.ConnectionInfo:
-    host = os.environ.get("KUBERNETES_SERVICE_HOST", "kubernetes.default.svc")
-    port = os.environ.get("KUBERNETES_SERVICE_PORT", "443")
-    namespace = folder / "namespace"
-    return kopf.ConnectionInfo(
-        server=f"https://{f'[{host}]' if ':' in host else host}:{port}",
-        ca_path=str(folder / "ca.crt"),
-        token=(folder / "token").read_text().strip(),
-        default_namespace=namespace.read_text().strip() if namespace.exists() else None,
-    )
-
-
-def _usual_kubeconfig() -> Path:
-    named = os.environ.get("KUBECONFIG", "").split(os.pathsep)[0]
-    return Path(named).expanduser() if named else Path.home() / ".kube" / "config"
-
-
-def _from_kubeconfig(path: Path, context: str | None) -> kopf.ConnectionInfo:
-    if not path.exists():
+    # An empty file says nothing; the package takes it for a wrong one.
+    there = [path for path in files if path.exists() and path.stat().st_size]
+    if not there:
         raise InvalidSpec(
             "there is no kubeconfig here, and this is not a pod",
-            resource=str(path),
+            resource=", ".join(map(str, files)),
             remedy="Name one with --kubeconfig or KUBECONFIG",
         )
-    return from_config(yaml.safe_load(path.read_text()) or {}, path, context)
+    where = ", ".join(map(str, there))
+    try:
+        merger = KubeConfigMerger(os.pathsep.join(map(str, there)))
+        config = {
+            kind: [_with_paths(node.value, kind, node.path) for node in merger.config.value[kind]]
+            for kind in ("clusters", "contexts", "users")
+        }
+        # The package takes the last one, kubectl the first.
+        current = (found.get("current-context") for found in merger.config_files.values())
+        return {"current-context": next(filter(None, current), None), **config}, where
+    except (yaml.YAMLError, *_UNUSABLE) as error:
+        # Without the package's message, which may quote an entry with its token.
+        raise InvalidSpec("not a kubeconfig", resource=where, found=type(error).__name__) from None
 
 
-def from_config(
-    config: Mapping[str, Any],
-    path: Path,
-    context: str | None = None,
-    *,
-    cluster_name: str | None = None,
-    user_name: str | None = None,
-) -> kopf.ConnectionInfo:
-    """The credentials of a kubeconfig that has been read.
-
-    Args:
-        path: its file: for messages, and since files that it names are relative to it.
-        cluster_name, user_name: instead of the context's.
-
-    Raises: InvalidSpec, AccessDenied.
-    """
-    chosen = context or config.get("current-context")
-    where = _named(path, config, "contexts", chosen).get("context") or {}
-    cluster_name, user_name = cluster_name or where.get("cluster"), user_name or where.get("user")
-    cluster = _named(path, config, "clusters", cluster_name).get("cluster") or {}
-    user = _named(path, config, "users", user_name).get("user") or {}
-
-    def file(value: str | None) -> str | None:
-        # Relative to the kubeconfig, as kubectl takes them.
-        return str(path.parent / value) if value else None
-
-    token = user.get("token")
-    if token is None and user.get("tokenFile"):
-        token = (path.parent / user["tokenFile"]).read_text().strip()
-    info = kopf.ConnectionInfo(
-        server=cluster["server"],
-        ca_path=file(cluster.get("certificate-authority")),
-        ca_data=cluster.get("certificate-authority-data"),
-        insecure=cluster.get("insecure-skip-tls-verify"),
-        certificate_path=file(user.get("client-certificate")),
-        certificate_data=user.get("client-certificate-data"),
-        private_key_path=file(user.get("client-key")),
-        private_key_data=user.get("client-key-data"),
-        username=user.get("username"),
-        password=user.get("password"),
-        token=token,
-        default_namespace=where.get("namespace"),
-        proxy_url=cluster.get("proxy-url"),
-    )
-    return _by_plugin(info, user["exec"]) if "exec" in user else info
+def _with_paths(item: Json, kind: str, file: str) -> Json:
+    inner, keys = _PATHS.get(kind, ("", ()))
+    folder = os.path.dirname(os.path.abspath(file))
+    values = item.get(inner) or {}
+    for key in keys:
+        if values.get(key):
+            values[key] = absolute(values[key], folder)
+    if values.get("exec"):
+        values["exec"]["command"] = absolute_command(values["exec"]["command"], folder)
+    return {**item, "name": str(item["name"])}
 
 
-def _named(path: Path, config: Mapping[str, Any], kind: str, name: str | None) -> dict[str, Any]:
-    for item in config.get(kind) or ():
-        if item.get("name") == name:
+def _named(config: Json, kind: str, name: str | None, where: str) -> Json:
+    for item in config[kind]:
+        if item["name"] == name:
             return dict(item)
     raise InvalidSpec(
         f"the kubeconfig has no entry of this name under {kind}",
-        resource=str(path),
+        resource=where,
         found=name or "",
-        expected=", ".join(str(item.get("name")) for item in config.get(kind) or ()),
+        expected=", ".join(str(item["name"]) for item in config[kind]),
     )
 
 
-def _by_plugin(info: kopf.ConnectionInfo, plugin: dict[str, Any]) -> kopf.ConnectionInfo:
-    """Credentials that a cloud's own command gives (`users[].user.exec`)."""
-    environ = {item["name"]: item["value"] for item in plugin.get("env") or ()}
-    request = {"apiVersion": plugin["apiVersion"], "kind": "ExecCredential", "spec": {}}
+def _as_user(status: Mapping[str, Any]) -> Json:
+    """A plugin's credentials, as a kubeconfig's user has them."""
+    certificates = {
+        "client-certificate-data": status.get("clientCertificateData"),
+        "client-key-data": status.get("clientKeyData"),
+    }
+    found = {
+        key: base64.b64encode(str(value).encode()).decode()
+        for key, value in certificates.items()
+        if value
+    }
+    return found | ({"token": status["token"]} if status.get("token") else {})
+
+
+async def _run(plugin: Json) -> PluginAnswer:
+    """Raises: AccessDenied."""
+    command = str(plugin["command"])
     try:
-        done = subprocess.run(
-            [plugin["command"], *(plugin.get("args") or ())],
-            env={**os.environ, **environ, "KUBERNETES_EXEC_INFO": json.dumps(request)},
-            capture_output=True,
-            timeout=_EXEC_TIMEOUT_S,
-            check=False,
+        # Windows finds `.exe` alone by itself, PATHEXT names more.
+        provider = ExecProvider(
+            ConfigNode("exec", {**plugin, "command": shutil.which(command) or command})
         )
-    except (OSError, subprocess.TimeoutExpired) as error:
+        status = await asyncio.wait_for(provider.run(), _PLUGIN_TIMEOUT_S)
+        until = status.get("expirationTimestamp")
+        return PluginAnswer(status, parse_rfc3339(until) if until else None)
+    except (OSError, TimeoutError) as error:
         raise AccessDenied(
             "the kubeconfig's credential plugin cannot be run",
-            resource=plugin["command"],
+            resource=command,
             found=type(error).__name__,
         ) from error
-    if done.returncode:
+    except (ConfigException, AttributeError, TypeError, ValueError) as error:
+        # The package's message ends with what the plugin printed, which may be a credential.
         raise AccessDenied(
             "the kubeconfig's credential plugin failed",
-            resource=plugin["command"],
-            found=f"exit code {done.returncode}",
-        )
-    status = json.loads(done.stdout)["status"]
-    return replace(
-        info,
-        token=status.get("token"),
-        certificate_data=status.get("clientCertificateData"),
-        private_key_data=status.get("clientKeyData"),
-    )
+            resource=command,
+            found=str(error).split(". b", 1)[0],
+        ) from None
