@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from support.kubectl_objects import Json, body, said, shown
 from tandem.cli.kubectl import names, write_commands
-from tandem.cli.kubectl.access import Access, files_of, in_words, log_in, merged
+from tandem.cli.kubectl.access import Access, files_of, headers_of, in_words, login_of
 from tandem.cli.kubectl.complete import candidates
 from tandem.cli.kubectl.dry_run import expected, twin
 from tandem.cli.kubectl.flags import Flags
@@ -23,6 +23,7 @@ from tandem.cli.kubectl.plan import Wish, blocks
 from tandem.cli.kubectl.queries import operator
 from tandem.errors import AccessDenied, InvalidSpec, Reason
 from tandem.kube.client.api import ApiError, Forbidden, NotFound, ResourcePath, Unavailable
+from tandem.kube.client.credentials import Login
 from tandem.kube.client.kinds import path
 from tandem.kube.tables.status import remembered_since, table_locks
 from tandem.locks.model import Entry, EntryState, LockRequest, Mode, segment
@@ -47,26 +48,41 @@ def test_files_of_kubeconfig_are_merged_and_the_first_word_counts(tmp_path: Path
     other["users"] += [{"name": "one", "user": {"token": "never"}}]
     second.write_text(yaml.safe_dump(other))
     environ = {"KUBECONFIG": f"{tmp_path / 'none'}:{first}::{second}"}
-    found = merged(files_of(Flags(), environ))
-    assert found["current-context"] == "one"
-    assert [c["name"] for c in found["contexts"]] == ["one", "two"]
-    # Files that a file names are relative to that file.
-    assert found["clusters"][0]["cluster"]["certificate-authority"] == str(tmp_path / "sub" / "ca")
+    (tmp_path / "sub" / "ca").write_text("of the first")
+    (tmp_path / "ca").write_text("of the second")
+    assert files_of(Flags(), environ) == [tmp_path / "none", first, second]
 
-    login = log_in(Flags(), environ)
-    assert (login.info.server, login.info.token) == ("https://one", "token-of-one")
-    assert login.namespace == "lake"
-    login = log_in(Flags(context="two", user="one", namespace="x", as_user="jane"), environ)
-    assert (login.info.server, login.info.token) == ("https://two", "token-of-one")
-    assert (login.namespace, login.headers) == ("x", {"Impersonate-User": "jane"})
-    assert log_in(Flags(kubeconfig=second), environ).info.server == "https://two"
+    def login(**flags: Any) -> Login:
+        return asyncio.run(login_of(Flags(**flags), environ)(None))
+
+    found = login()
+    assert (found.configuration.host, found.authorization) == ("https://one", "Bearer token-of-one")
+    # Files that a file names are relative to that file.
+    assert found.configuration.ssl_ca_cert == str(tmp_path / "sub" / "ca")
+    assert found.namespace == "lake"
+    found = login(context="two", user="one")
+    assert (found.configuration.host, found.authorization) == ("https://two", "Bearer token-of-one")
+    assert found.namespace is None
+    found = login(cluster="two", server="https://three/", token="typed")
+    assert (found.configuration.host, found.authorization) == ("https://three", "Bearer typed")
+    assert login(kubeconfig=second).configuration.host == "https://two"
     with pytest.raises(InvalidSpec, match="no such file"):
-        log_in(Flags(kubeconfig=tmp_path / "none"), environ)
+        login(kubeconfig=tmp_path / "none")
     (tmp_path / "bad").write_text("{clusters: [{}]}")
     with pytest.raises(InvalidSpec, match="not a kubeconfig"):
-        log_in(Flags(kubeconfig=tmp_path / "bad"), environ)
+        login(kubeconfig=tmp_path / "bad")
     with pytest.raises(InvalidSpec, match="three"):
-        log_in(Flags(context="three"), environ)
+        login(context="three")
+    environ["KUBECONFIG"] = str(tmp_path / "none")
+    assert login(server="http://bare").configuration.host == "http://bare"
+
+
+def test_one_user_and_one_group_can_be_impersonated() -> None:
+    assert headers_of(Flags()) == {}
+    headers = {"Impersonate-User": "jane", "Impersonate-Group": "lake"}
+    assert headers_of(Flags(as_user="jane", as_groups=("lake",))) == headers
+    with pytest.raises(InvalidSpec, match="one group"):
+        headers_of(Flags(as_groups=("a", "b")))
 
 
 def test_options_may_stand_before_the_command_and_after_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -280,6 +280,8 @@ async def _run(plugin: Json) -> PluginAnswer:
             ConfigNode("exec", {**plugin, "command": shutil.which(command) or command})
         )
         status = await asyncio.wait_for(provider.run(), _PLUGIN_TIMEOUT_S)
+        if not _as_user(status):
+            raise ValueError("neither a token nor a certificate")
         until = status.get("expirationTimestamp")
         return PluginAnswer(status, parse_rfc3339(until) if until else None)
     except (OSError, TimeoutError) as error:
