@@ -240,11 +240,12 @@ def test_refused_credentials_are_replaced_once_for_all_clients(
 @pytest.mark.parametrize(
     ("script", "words"),
     [
-        ("echo hush >&2; exit 3", "returned 3"),
-        ("echo hush", "decode"),
-        (f'echo \'{{"apiVersion":"{V1}","kind":"ExecCredential"}}\'', "status"),
-        (f'echo \'{{"apiVersion":"{V1}","kind":"ExecCredential","status":"hush"}}\'', "failed"),
-        (f'echo \'{{"apiVersion":"{V1}","kind":"x","status":{{"hush":1}}}}\'', "neither"),
+        ("echo hush >&2; exit 3", "exit code 3"),
+        ("echo hush", "not an ExecCredential"),
+        (f'echo \'{{"apiVersion":"{V1}","kind":"ExecCredential"}}\'', "a token or"),
+        (f'echo \'{{"apiVersion":"{V1}","kind":"ExecCredential","status":"hush"}}\'', "not an"),
+        (f'echo \'{{"apiVersion":"{V1}","kind":"x","status":{{"hush":1}}}}\'', "a token or"),
+        ('echo \'{"apiVersion":"v0","status":{"token":"hush"}}\'', V1),
     ],
 )
 def test_a_plugin_that_fails_is_an_error_without_what_it_printed(
@@ -260,6 +261,30 @@ def test_a_plugin_that_fails_is_an_error_without_what_it_printed(
 def test_a_plugin_that_is_not_there(tmp_path: Path, plugin: Plugin) -> None:
     with pytest.raises(AccessDenied, match="cannot be run"):
         login(kubeconfig(tmp_path, plugin.user(command="no-such-plugin")))
+
+
+def test_a_plugin_that_hangs_is_ended(
+    tmp_path: Path, plugin: Plugin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine = tmp_path / "pid"
+    plugin.program.write_text(
+        f"#!/bin/sh\necho $$ >{mine}.new\nmv {mine}.new {mine}\nexec tail -f /dev/null\n"
+    )
+    here = Credentials([kubeconfig(tmp_path, plugin.user())])
+
+    async def test() -> None:
+        task = asyncio.create_task(here.log_in())
+        while not mine.exists():
+            await asyncio.sleep(0.01)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert not Path("/proc", mine.read_text().strip()).exists()
+        monkeypatch.setattr(credentials, "_PLUGIN_TIMEOUT_S", 0.01)
+        with pytest.raises(AccessDenied, match="TimeoutError"):
+            await here.log_in()
+
+    asyncio.run(test())
 
 
 @pytest.mark.parametrize("command", ["bin/plugin", "./bin/plugin", "../{}/bin/plugin"])

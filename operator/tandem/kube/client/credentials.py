@@ -1,9 +1,9 @@
 """Where the API server is, and who we are to it: from kubeconfigs, or from the pod.
 
-The official `kubernetes` package merges and reads kubeconfigs, reads the pod's service account
-and runs credential plugins. What it lacks is here (docs/decisions/0045): a plugin's credentials
-are kept until they expire, paths are relative to the file that names them, the first file with a
-`current-context` decides. Must not log a credential, nor what a plugin prints.
+The official `kubernetes` package merges and reads kubeconfigs, and reads the pod's service
+account. What it lacks is here (docs/decisions/0045): credential plugins that are ended when they
+hang and whose answers are kept, paths that are relative to the file that names them, the first
+`current-context` of several files. Must not log a credential, nor what a plugin prints.
 """
 
 from __future__ import annotations
@@ -29,9 +29,8 @@ from kubernetes.aio.config import (
     load_kube_config_from_dict,
 )
 from kubernetes.aio.config.dateutil import parse_rfc3339
-from kubernetes.aio.config.exec_provider import ExecProvider
 from kubernetes.aio.config.incluster_config import SERVICE_TOKEN_FILENAME
-from kubernetes.aio.config.kube_config import ConfigNode, KubeConfigMerger
+from kubernetes.aio.config.kube_config import KubeConfigMerger
 
 from tandem.errors import AccessDenied, InvalidSpec
 
@@ -272,28 +271,42 @@ def _as_user(status: Mapping[str, Any]) -> Json:
 
 
 async def _run(plugin: Json) -> PluginAnswer:
-    """Raises: AccessDenied."""
-    command = str(plugin["command"])
+    """Raises: AccessDenied, without what the plugin printed, which may be a credential."""
+    command, version = str(plugin["command"]), plugin["apiVersion"]
+    request = {"apiVersion": version, "kind": "ExecCredential", "spec": {"interactive": False}}
+    added = {item["name"]: item["value"] for item in plugin.get("env") or ()}
     try:
-        # Windows finds `.exe` alone by itself, PATHEXT names more.
-        provider = ExecProvider(
-            ConfigNode("exec", {**plugin, "command": shutil.which(command) or command})
+        process = await asyncio.create_subprocess_exec(
+            # Windows finds `.exe` alone by itself, PATHEXT names more.
+            *(shutil.which(command) or command, *(plugin.get("args") or ())),
+            env={**os.environ, **added, "KUBERNETES_EXEC_INFO": json.dumps(request)},
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
         )
-        status = await asyncio.wait_for(provider.run(), _PLUGIN_TIMEOUT_S)
-        if not _as_user(status):
-            raise ValueError("neither a token nor a certificate")
-        until = status.get("expirationTimestamp")
-        return PluginAnswer(status, parse_rfc3339(until) if until else None)
+        try:
+            printed, _ = await asyncio.wait_for(process.communicate(), _PLUGIN_TIMEOUT_S)
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
     except (OSError, TimeoutError) as error:
         raise AccessDenied(
             "the kubeconfig's credential plugin cannot be run",
             resource=command,
             found=type(error).__name__,
         ) from error
-    except (ConfigException, AttributeError, TypeError, ValueError) as error:
-        # The package's message ends with what the plugin printed, which may be a credential.
-        raise AccessDenied(
-            "the kubeconfig's credential plugin failed",
-            resource=command,
-            found=str(error).split(". b", 1)[0],
-        ) from None
+    found = f"exit code {process.returncode}"
+    try:
+        answer = json.loads(printed) if process.returncode == 0 else {}
+        status = answer.get("status") or {}
+        until = status.get("expirationTimestamp")
+        if answer.get("apiVersion") == version and _as_user(status):
+            return PluginAnswer(status, parse_rfc3339(until) if until else None)
+    except (AttributeError, TypeError, ValueError):
+        found = "not an ExecCredential"
+    raise AccessDenied(
+        "the kubeconfig's credential plugin failed",
+        resource=command,
+        found=found,
+        expected=f"an ExecCredential of {version} with a token or a certificate",
+    )
