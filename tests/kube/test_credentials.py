@@ -6,6 +6,7 @@ import asyncio
 import base64
 import json
 import ntpath
+import os
 import posixpath
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -267,19 +268,18 @@ def test_a_plugin_that_hangs_is_ended(
     tmp_path: Path, plugin: Plugin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mine = tmp_path / "pid"
-    plugin.program.write_text(
-        f"#!/bin/sh\necho $$ >{mine}.new\nmv {mine}.new {mine}\nexec tail -f /dev/null\n"
-    )
+    os.mkfifo(mine)
+    plugin.program.write_text(f"#!/bin/sh\necho $$ >{mine}\nexec tail -f /dev/null\n")
     here = Credentials([kubeconfig(tmp_path, plugin.user())])
 
     async def test() -> None:
         task = asyncio.create_task(here.log_in())
-        while not mine.exists():
-            await asyncio.sleep(0.01)
+        process = int(await asyncio.to_thread(mine.read_text))
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        assert not Path("/proc", mine.read_text().strip()).exists()
+        with pytest.raises(ProcessLookupError):
+            os.kill(process, 0)
         monkeypatch.setattr(credentials, "_PLUGIN_TIMEOUT_S", 0.01)
         with pytest.raises(AccessDenied, match="TimeoutError"):
             await here.log_in()
