@@ -82,12 +82,26 @@ def command(folder: Path, *options: str, **environ: str) -> Iterator[Process]:
         popen.wait()
 
 
+def with_plugin(kubeconfig: Path, folder: Path) -> Path:
+    """The same login by a credential plugin, which adds a line to `runs` each time."""
+    config = json.loads(kubeconfig.read_text())
+    version = "client.authentication.k8s.io/v1"
+    answer = {"apiVersion": version, "kind": "ExecCredential", "status": config["users"][0]["user"]}
+    plugin = folder / "plugin"
+    plugin.write_text(f"#!/bin/sh\necho run >>{folder / 'runs'}\necho '{json.dumps(answer)}'\n")
+    plugin.chmod(0o700)
+    config["users"][0]["user"] = {"exec": {"apiVersion": version, "command": "./plugin"}}
+    changed = folder / "with-plugin.kubeconfig"
+    changed.write_text(json.dumps(config))
+    return changed
+
+
 def test_it_runs_until_sigterm(cluster: Cluster, tmp_path: Path) -> None:
     space = Resources(cluster, cluster.namespace("command"))
     lake = quick_lake.make(tmp_path)
     # Options in the environment, as a Deployment gives them.
     environ = {
-        "TANDEM_KUBECONFIG": str(cluster.operator_kubeconfig),
+        "TANDEM_KUBECONFIG": str(with_plugin(cluster.operator_kubeconfig, tmp_path)),
         "TANDEM_NAMESPACE": space.namespace,
         "TANDEM_ETCD_ENDPOINT": cluster.etcd_endpoint,
         "TANDEM_ETCD_PREFIX": cluster.lock_prefix(),
@@ -106,6 +120,7 @@ def test_it_runs_until_sigterm(cluster: Cluster, tmp_path: Path) -> None:
         process.signal(signal.SIGTERM)
         assert process.end() == 0
         lines = process.lines()
+    assert (tmp_path / "runs").read_text() == "run\n"  # for kopf's watches and our calls
     assert any(line["event"] == "leads" and line["instance"] == "operator-0" for line in lines)
     assert all({"level", "timestamp", "logger"} <= line.keys() for line in lines)
     assert not [line for line in lines if line["level"] not in ("info", "warning")], lines

@@ -13,7 +13,7 @@ import base64
 import json
 import os
 import shutil
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -93,7 +93,7 @@ class Login:
         )
 
 
-LogIn = Callable[[Login | None], Awaitable[Login]]
+LogIn = Callable[[Login | None], Coroutine[Any, Any, Login]]
 """Gives a login; other credentials than those of the refused one, if there are any."""
 
 
