@@ -94,7 +94,7 @@ def with_kopf(kubeconfig: str, namespace: str, statuses: int, events: int, flag:
     import kopf
 
     from tandem.kube.client.api import Api
-    from tandem.kube.client.credentials import Credentials
+    from tandem.kube.client.credentials import Credentials, login_handler
     from tandem.kube.client.kinds import path
     from tandem.spec.common import GROUP, VERSION, plural
 
@@ -104,14 +104,13 @@ def with_kopf(kubeconfig: str, namespace: str, statuses: int, events: int, flag:
     settings.scanning.disabled = True
     settings.queueing.idle_timeout = 0.5
 
-    @kopf.on.login(registry=registry)
-    async def log_in(**_: Any) -> kopf.ConnectionInfo:
-        return (await Credentials([Path(kubeconfig)]).log_in()).for_kopf()
+    credentials = Credentials([Path(kubeconfig)])
+    kopf.on.login(registry=registry)(login_handler(credentials.log_in))
 
     async def serve() -> float:
         stop, ready = asyncio.Event(), asyncio.Event()
         ending = asyncio.create_task(_until(Path(flag), stop, ready))
-        async with Api.from_kubeconfig(Path(kubeconfig)) as api:
+        async with Api(credentials.log_in) as api:
 
             @kopf.daemon(
                 GROUP,

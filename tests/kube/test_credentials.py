@@ -25,6 +25,7 @@ from tandem.kube.client.credentials import (
     Login,
     absolute,
     absolute_command,
+    login_handler,
     usual_files,
 )
 from tandem.kube.client.kinds import path
@@ -233,6 +234,21 @@ def test_refused_credentials_are_replaced_once_for_all_clients(
         # Both clients are refused; whichever comes second gets what the first one was given.
         found = [await here.log_in(refused) for refused in (first, same)]
         assert [item.authorization for item in found] == ["Bearer second"] * 2
+
+    asyncio.run(test())
+    assert len(plugin.runs) == 2
+
+
+def test_kopf_is_given_others_when_it_asks_again(tmp_path: Path, plugin: Plugin) -> None:
+    here = Credentials([kubeconfig(tmp_path, plugin.user())])
+
+    async def test() -> None:
+        login = login_handler(here.log_in)
+        ours = await here.log_in()
+        assert (await login()).token == "from the cloud"
+        plugin.answers(token="second")
+        assert (await login()).token == "second"
+        assert (await here.log_in(ours)).authorization == "Bearer second"
 
     asyncio.run(test())
     assert len(plugin.runs) == 2

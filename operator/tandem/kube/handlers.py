@@ -15,7 +15,7 @@ from typing import Any
 import kopf
 import structlog
 
-from tandem.kube.client.credentials import Login
+from tandem.kube.client.credentials import login_handler
 from tandem.kube.client.kinds import (
     FINALIZER,
     TABLE_KIND,
@@ -55,15 +55,7 @@ def register(
         application_resource: of the Spark operator; None where jobs run otherwise.
     """
     registry = kopf.OperatorRegistry()
-
-    earlier: Login | None = None
-
-    @kopf.on.login(registry=registry)
-    async def log_in(**_: Any) -> kopf.ConnectionInfo:
-        nonlocal earlier
-        # kopf asks again when the earlier one was refused.
-        earlier = await context.api.log_in(earlier)
-        return earlier.for_kopf()
+    kopf.on.login(registry=registry)(login_handler(context.api.log_in))
 
     async def see(event: Any, **_: Any) -> None:
         body: Body = event["object"]

@@ -39,7 +39,7 @@ from tandem.kube.client.api import (
     ResourcePath,
     Unavailable,
 )
-from tandem.kube.client.credentials import AUTHORIZATION, Credentials, Login, LogIn, usual_files
+from tandem.kube.client.credentials import AUTHORIZATION, Credentials, LogIn, Login, usual_files
 from tandem.spec.common import GROUP
 
 _T = TypeVar("_T")

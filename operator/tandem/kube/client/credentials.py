@@ -97,6 +97,18 @@ LogIn = Callable[[Login | None], Coroutine[Any, Any, Login]]
 """Gives a login; other credentials than those of the refused one, if there are any."""
 
 
+def login_handler(log_in: LogIn) -> Callable[..., Coroutine[Any, Any, kopf.ConnectionInfo]]:
+    """For `kopf.on.login`, which asks again after a refusal."""
+    earlier: Login | None = None
+
+    async def login(**_: object) -> kopf.ConnectionInfo:
+        nonlocal earlier
+        earlier = await log_in(earlier)
+        return earlier.for_kopf()
+
+    return login
+
+
 class Credentials:
     """Logs in, from the files as they are at that time. One object serves all clients of a
     process, so that a credential plugin runs once for all of them.
