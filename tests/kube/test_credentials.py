@@ -9,8 +9,9 @@ import ntpath
 import os
 import posixpath
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, tzinfo
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -21,6 +22,7 @@ from tandem.errors import AccessDenied, InvalidSpec, TandemError
 from tandem.kube.client import credentials
 from tandem.kube.client.api import Api
 from tandem.kube.client.credentials import (
+    AUTHORIZATION,
     Credentials,
     Login,
     absolute,
@@ -380,6 +382,27 @@ def test_a_pod_is_its_service_account(pod: Path) -> None:
     # Tokens are rotated in their file.
     (pod / "token").write_text("second")
     assert asyncio.run(here.log_in(found)).for_kopf().token == "second"
+
+
+def test_a_pods_token_is_read_again_after_a_minute(
+    pod: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = asyncio.run(Credentials().log_in()).configuration
+    (pod / "token").write_text("second")
+
+    def header() -> str:
+        return str(asyncio.run(found.auth_settings())[AUTHORIZATION]["value"])
+
+    assert header() == "bearer first"
+
+    class Later(datetime):
+        @classmethod
+        def now(cls, tz: tzinfo | None = None) -> Any:
+            return datetime.now(tz) + timedelta(seconds=61)
+
+    clock = SimpleNamespace(datetime=Later, timedelta=timedelta)
+    monkeypatch.setattr(incluster_config, "datetime", clock)
+    assert header() == "bearer second"
 
 
 def test_a_kubeconfig_that_is_named_comes_before_the_pod(pod: Path, tmp_path: Path) -> None:
