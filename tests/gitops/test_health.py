@@ -30,7 +30,7 @@ GOING = ("Terminating", "Progressing", "InProgress")
 TO_BE_RETRIED = ("Failed", "Progressing", "InProgress")
 
 OF_OPERATIONS = {
-    "just created, nobody has seen it yet": AT_WORK,
+    "just created, not seen by the operator yet": AT_WORK,
     "waits for its table, or for another operation": AT_WORK,
     "begins": AT_WORK,
     "planned": AT_WORK,
@@ -54,10 +54,10 @@ OF_OPERATIONS = {
     "suspended, and Git says so no more since a moment ago": AT_WORK,
     "committed, and then its spec was changed": AT_WORK,
     "deleted while its job ran, being cleaned up": GOING,
-    "deleted after its end, kept by somebody's finalizer": GOING,
+    "deleted after its end, kept by a foreign finalizer": GOING,
 }
 OF_TABLES = {
-    "just created, nobody has seen it yet": AT_WORK,
+    "just created, not seen by the operator yet": AT_WORK,
     "ready: adopted or created": DONE,
     "the store is away for now": AT_WORK,
     "there is no table, or no access": FAILED,
@@ -121,7 +121,7 @@ def test_argo_shows_the_reason_and_the_message(judged: dict[tuple[str, str], Jud
     def of(name: str, kind: str = "TableCompaction") -> str:
         return judged[kind, name].message
 
-    assert of("just created, nobody has seen it yet") == "The operator has not seen it yet"
+    assert of("just created, not seen by the operator yet") == "The operator has not seen it yet"
     assert of("waits for locks").startswith(
         "WaitingForLock: waits for TableCompaction/nightly on segment 0.1, "
     )

@@ -253,7 +253,7 @@ async def _removed(actor: Actor) -> None:
 
 
 OPERATIONS = (
-    Situation("just created, nobody has seen it yet", _unseen),
+    Situation("just created, not seen by the operator yet", _unseen),
     Situation("waits for its table, or for another operation", _waits_for_another),
     Situation("begins", _in(OperationState())),
     Situation("planned", _in(BEGUN.at(phase=Phase.PLANNED))),
@@ -295,7 +295,7 @@ OPERATIONS = (
     Situation("suspended, and Git says so no more since a moment ago", _to_be_resumed),
     Situation("committed, and then its spec was changed", _changed_after_its_end),
     Situation("deleted while its job ran, being cleaned up", _cancelled),
-    Situation("deleted after its end, kept by somebody's finalizer", _removed),
+    Situation("deleted after its end, kept by a foreign finalizer", _removed),
 )
 
 
@@ -322,7 +322,7 @@ async def _deleted_table(actor: Actor) -> None:
 
 
 TABLES = (
-    Situation("just created, nobody has seen it yet", _unseen),
+    Situation("just created, not seen by the operator yet", _unseen),
     Situation("ready: adopted or created", Actor.is_ready),
     Situation("the store is away for now", _store_is_away),
     Situation("there is no table, or no access", _no_table_there),
