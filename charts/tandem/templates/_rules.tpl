@@ -1,8 +1,8 @@
-{{/* All that the operator may do in a namespace. examples/cluster/rbac.yaml says the same; a test
+{{/* The operator's rights in a namespace. examples/cluster/rbac.yaml grants the same; a test
 compares. */}}
 {{- define "tandem.rules" -}}
-# What people ask for. Patched for the finalizer that gives operations time to cancel; LakeTables
-# to take off the one that an earlier release has put there.
+# The resources of users. Patched for the finalizer that gives operations time to cancel; LakeTables
+# to remove the one that an earlier release added.
 - apiGroups: [tandem.dev]
   resources: [laketables, tableingests, tablecompactions, tableupdates, segmentrewrites]
   verbs: [get, list, watch, patch]
@@ -14,11 +14,11 @@ compares. */}}
   - tableupdates/status
   - segmentrewrites/status
   verbs: [patch]
-# Finished ones go when their ttlSecondsAfterFinished or a table's history limit says so.
+# Finished operations are deleted by their ttlSecondsAfterFinished or a table's history limit.
 - apiGroups: [tandem.dev]
   resources: [tableingests, tablecompactions, tableupdates, segmentrewrites]
   verbs: [delete]
-# Their jobs and compactions name them as owners; some clusters (OpenShift) ask for this then.
+# Jobs and compactions name them as owners; some clusters (OpenShift) require this right for it.
 - apiGroups: [tandem.dev]
   resources:
   - laketables/finalizers
@@ -27,15 +27,15 @@ compares. */}}
   - tableupdates/finalizers
   - segmentrewrites/finalizers
   verbs: [update]
-# Automatic compaction: a table's compactions are made for it.
+# Automatic compaction: the operator creates a table's compactions.
 - apiGroups: [tandem.dev]
   resources: [tablecompactions]
   verbs: [create]
-# The jobs. They are written once: never patched.
+# The jobs. They are created once and never patched.
 - apiGroups: [sparkoperator.k8s.io]
   resources: [sparkapplications]
   verbs: [create, get, list, watch, delete]
-# To tell why a driver failed.
+# To find out why a driver failed.
 - apiGroups: [""]
   resources: [pods]
   verbs: [get, list]
@@ -50,7 +50,7 @@ compares. */}}
   verbs: [create]
 {{- end -}}
 
-{{/* What it needs beside, where patterns of namespaces are served: those that come later. */}}
+{{/* Further rights for patterns of namespaces: to see namespaces that are created later. */}}
 {{- define "tandem.rules.patterns" -}}
 - apiGroups: [apiextensions.k8s.io]
   resources: [customresourcedefinitions]
