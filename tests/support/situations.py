@@ -267,7 +267,7 @@ OPERATIONS = (
             )
         ),
     ),
-    Situation("has its locks", _in(BEGUN.at(phase=Phase.LOCKED))),
+    Situation("holds its locks", _in(BEGUN.at(phase=Phase.LOCKED))),
     Situation(
         "its job runs",
         _in(BEGUN.at(phase=Phase.RUNNING, progress=Progress(percent=40, summary="2/5 files"))),
@@ -277,7 +277,7 @@ OPERATIONS = (
         _in(BEGUN.at(phase=Phase.PENDING, failures=1, message="JobFailed: exit code 1")),
     ),
     Situation(
-        "etcd, the store or the API server is away",
+        "etcd, the store or the API server is unreachable",
         _in(BEGUN.at(phase=Phase.RUNNING, hindrance=(Reason.LOCKS_UNAVAILABLE, "no answer"))),
     ),
     Situation("its result is reconciled and committed", _in(BEGUN.at(phase=Phase.RECONCILING))),
@@ -285,14 +285,14 @@ OPERATIONS = (
     Situation("there was nothing to do", _ended(Phase.SUCCEEDED, Reason.NOTHING_TO_DO)),
     Situation("a dry run, planned", _ended(Phase.SUCCEEDED, Reason.DRY_RUN)),
     Situation("superseded by what others committed", _ended(Phase.SUPERSEDED, Reason.SUPERSEDED)),
-    Situation("failed for good", _in(BEGUN.at(ended=GAVE_UP))),
-    Situation("its spec is wrong", _is_wrong),
+    Situation("failed permanently", _in(BEGUN.at(ended=GAVE_UP))),
+    Situation("its spec is invalid", _is_wrong),
     Situation("failed, and `tandem.dev/retry` is new", _to_be_tried_again),
-    Situation("is tried again", _tried_again),
+    Situation("is retried", _tried_again),
     Situation("failed again after that", _failed_again),
     Situation("suspended", _suspended),
-    Situation("at work, and Git says `suspend` since a moment ago", _to_be_suspended),
-    Situation("suspended, and Git says so no more since a moment ago", _to_be_resumed),
+    Situation("in progress, `suspend` just set in Git", _to_be_suspended),
+    Situation("suspended, `suspend` just removed in Git", _to_be_resumed),
     Situation("committed, and then its spec was changed", _changed_after_its_end),
     Situation("deleted while its job ran, being cleaned up", _cancelled),
     Situation("deleted after its end, kept by a foreign finalizer", _removed),
@@ -324,10 +324,10 @@ async def _deleted_table(actor: Actor) -> None:
 TABLES = (
     Situation("just created, not seen by the operator yet", _unseen),
     Situation("ready: adopted or created", Actor.is_ready),
-    Situation("the store is away for now", _store_is_away),
+    Situation("the store is unreachable for now", _store_is_away),
     Situation("there is no table, or no access", _no_table_there),
-    Situation("its spec is wrong", _wrong_table),
-    Situation("its spec was changed a moment ago", _changed_table),
+    Situation("its spec is invalid", _wrong_table),
+    Situation("its spec has just changed", _changed_table),
     Situation("being deleted", _deleted_table),
 )
 
