@@ -106,7 +106,7 @@ WITHOUT: Final = (
         "[TandemNoLeader](runbooks/TandemNoLeader.md)",
     ),
     (
-        "a pod of ours says `ImagePullBackOff` or `ErrImagePull`",
+        "a pod of Tandem reports `ImagePullBackOff` or `ErrImagePull`",
         "the image is neither on the node nor in a registry of that name",
         "[build it](image.md) and push it: `image.registry`, `imagePullSecrets`",
     ),
