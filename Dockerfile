@@ -2,12 +2,12 @@
 #
 #     tools/build-image.sh        builds it with podman, buildah or docker
 #
-# Nothing is fetched but Debian's packages and the packages of requirements/*.lock, which pip
-# checks against their hashes. Where pip needs a configuration or a certificate authority of
-# its own, they are mounted as secrets, and are in no layer.
+# The build downloads only Debian's packages and the packages of requirements/*.lock, which pip
+# checks against their hashes. pip's configuration and certificate authority, if any, are mounted
+# as secrets and are in no layer.
 ARG BASE=docker.io/library/debian:bookworm-slim
 
-# What runs: Python, Java, and an init. No pip, no compiler, no setuid programs.
+# The runtime: Python, Java, and an init. No pip, no compiler, no setuid programs.
 FROM ${BASE} AS system
 # (Java's package makes a link to a manual page, below a folder that slim images do not have.)
 RUN mkdir -p /usr/share/man/man1 \

@@ -1,11 +1,11 @@
-# Everything a contributor types. `make` alone lists it.
+# The commands of a contributor. `make` alone lists them.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .SUFFIXES:
 
 BIN := .venv/bin
 export TANDEM_CACHE ?= $(HOME)/.cache/tandem
-# pip, pytest and mypy keep what they may throw away outside of the tree, too.
+# pip, pytest and mypy keep their caches outside of the tree, too.
 PYTEST_ARGS ?=
 
 ##@ Use it
@@ -27,12 +27,12 @@ demo-cluster: setup ## The main job by kubectl apply: real API server and etcd (
 	@PYTHONPATH=tools:examples/flights $(BIN)/python examples/cluster/demo_cluster.py
 
 .PHONY: cluster
-cluster: setup ## The same parts to play with, until Ctrl-C: API server, etcd, operator, tandem dev
+cluster: setup ## Start the same parts, until Ctrl-C: API server, etcd, operator, tandem dev
 	@tools/build-kubernetes.sh >/dev/null
 	@PYTHONPATH=tools:examples/flights $(BIN)/python examples/cluster/demo_cluster.py --stay
 
 .PHONY: setup
-setup: .venv/.installed ## Only set up: leaves .venv/bin/tandem
+setup: .venv/.installed ## Only set up: installs .venv/bin/tandem
 	@tools/setup-java.sh
 	@$(BIN)/python tools/spark_setup.py
 
@@ -43,23 +43,23 @@ setup: .venv/.installed ## Only set up: leaves .venv/bin/tandem
 
 .PHONY: test
 test: setup ## Set up and run all tests (one folder: make test PYTEST_ARGS=tests/spec)
-	@# Beside the others: the one test that needs it waits for it, and fails where there is none.
+	@# In the background: the test that needs it waits for it, and fails if there is none.
 	@tools/setup-browser.sh >/dev/null &
 	@$(BIN)/python tools/setup_tests.py
 	@$(BIN)/pytest -n 2 --dist worksteal $(PYTEST_ARGS)
 
 .PHONY: image
-image: setup ## Build the image, look at it and let it work (needs podman or docker; cold: 5 min)
+image: setup ## Build the image, inspect it, run jobs in it (needs podman or docker; cold: 5 min)
 	@tools/build-image.sh >/dev/null
 	@tools/check-image.sh
 
 .PHONY: storm
-storm: setup ## Every death of the operator that there is, 500 resources at once (half an hour)
+storm: setup ## Kill the operator at every point; 500 resources at once (half an hour)
 	@tools/build-kubernetes.sh >/dev/null
 	@$(BIN)/pytest -n 2 --dist worksteal tests/kube/storm.py $(PYTEST_ARGS)
 
 .PHONY: matrix
-matrix: setup ## Every foreign writer beside every operation; the whole search; the big simulation
+matrix: setup ## Every foreign writer with every operation; the whole search; the big simulation
 	@$(BIN)/python tools/spark_setup.py --tests
 	@PYTHONPATH=operator:tests $(BIN)/python tools/matrix_outcomes.py --begin
 	@$(BIN)/pytest -n 2 --dist loadfile -o python_files='matrix_*.py' tests $(PYTEST_ARGS)
@@ -72,7 +72,7 @@ matrix: setup ## Every foreign writer beside every operation; the whole search; 
 	@PYTHONPATH=operator:tests $(BIN)/python -m simulator --seeds 0:3000 --processes 2
 
 .PHONY: mutants
-mutants: setup ## Plant one bug at a time: some check must notice each (long)
+mutants: setup ## Plant one bug at a time: a check must fail for each (long)
 	@PYTHONPATH=operator:tests $(BIN)/python -m mutants.run
 
 .PHONY: e2e
@@ -96,12 +96,12 @@ check: .venv/.installed ## Lint, format, types, layers
 	PYTHONPATH=operator $(BIN)/lint-imports
 
 .PHONY: format
-format: .venv/.installed ## Format the code and mend what the linter can
+format: .venv/.installed ## Format the code and apply the linter's fixes
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
 .PHONY: docs
-docs: .venv/.installed ## Write the generated pages of docs/, and crds/, anew
+docs: .venv/.installed ## Regenerate the generated pages of docs/, and crds/
 	@$(BIN)/python tools/generate_docs.py
 
 .PHONY: bench
@@ -110,7 +110,7 @@ bench: setup ## Measure against other engines; results go to docs/benchmarks.md
 	@$(BIN)/python benchmarks/run.py
 
 .PHONY: lock
-lock: .venv/.installed ## Resolve requirements/*.in anew into the lock files (needs uv)
+lock: .venv/.installed ## Resolve requirements/*.in into the lock files (needs uv)
 	@tools/lock.sh
 
 .PHONY: clean

@@ -1,7 +1,7 @@
-"""What a compaction costs those who write: latency of updates beside a compaction of their own
-table, and beside the very same compaction of another table, which takes as much of the machine.
+"""The cost of a compaction for writers: latency of updates during a compaction of their own table,
+and during the same compaction of another table, which takes as much of the machine.
 
-The two take turns, so that whatever else changes on the machine meets both.
+The two take turns, so that other load on the machine affects both.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ SETTINGS = {
     "small": Setting(2_000, 8, 2, ()),
     "full": Setting(20_000, 24, 7, ()),
 }
-"""`seconds` is how many turns each of the two has."""
+"""`seconds` is the number of turns of each of the two."""
 UPDATES = {"toy": 1, "small": 3, "full": 6}
 
 
 def measure(folder: str, rows: int, groups: int, turns: int, updates: int) -> dict[str, Any]:
-    """In a process of its own: seconds of each update of each turn, by which table was
-    compacted meanwhile from its beginning to its end."""
+    """In a separate process: seconds of each update of each turn, by the table that was compacted
+    during the whole update."""
     source = Path(folder) / "source"
     write_groups(source, Setting(rows, groups, 0, ()), groups)
     engine = Engine(source)
@@ -114,17 +114,17 @@ def run(size: str, work: Path) -> Report:
     )
     return Report(
         name="busy",
-        title="Updates beside a compaction",
+        title="Updates during a compaction",
         setting=(
             f"Groups of {FILES_PER_GROUP} files of {setting.rows_per_file:,} rows are compacted "
-            f"one after the other, on a warm session, while {updates} updates are made one after "
-            f"the other on the same session; {turns} turns of each kind, in turn. Of each turn, "
-            "those updates count that ended while there was something left to compact."
+            f"one after the other, on a warm session, while {updates} updates run one after "
+            f"the other on the same session; {turns} turns of each kind, alternating. In each "
+            "turn, those updates count that ended while files were left to compact."
         ),
         tables=(
             Table(
                 f"Seconds of an update (aim: at most {AIM} times)",
-                ("compacted meanwhile", "updates", "seconds", "compactions", "times", "by turns"),
+                ("compacted table", "updates", "seconds", "compactions", "times", "by turns"),
                 (
                     (
                         "another table",

@@ -1,8 +1,8 @@
 """Compacting 40 files of 7 MB: how many MB of input a second, against engines that re-encode.
 
-Every engine writes zstd at level 1 and files of up to 128 MB where it knows of such a size. What
-is timed is the engine's own call on a session that is up already; Spark's start is shown apart,
-and so is `tandem run` as people type it, with everything.
+Every engine writes zstd at level 1, and files of up to 128 MB if it has such a setting. The
+measured time is the engine's own call on a warm session. Spark's start is shown separately, and so
+is `tandem run` as typed in a terminal, with its start.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ FILES = 40
 ROWS = {"toy": 200, "small": 10_000, "full": 262_144}
 TIMES = {"toy": 1, "small": 1, "full": 3}
 RUNS = {"toy": 1, "small": 1, "full": 3}
-"""How often `tandem run` and `spark-submit`, which take a JVM each."""
+"""Runs of `tandem run` and `spark-submit`, which start a JVM each."""
 TARGET_BYTES = 128 << 20
 
 
@@ -57,11 +57,11 @@ def compaction_manifests(root: Path, name: str) -> list[dict[str, Any]]:
     ]
 
 
-# Each function below is one engine in a process of its own.
+# Each function below is one engine in a separate process.
 
 
 def tandem_warm(source: str, work: str, times: int) -> dict[str, Any]:
-    """The engine with planning and commit, and of that the job alone, on a warm session."""
+    """The engine with planning and commit, and its job alone, on a warm session."""
     import yaml
 
     from benchmarks.warm import WarmRunner, start_ours
@@ -98,7 +98,7 @@ def _ran(command: list[str], env: dict[str, str]) -> subprocess.CompletedProcess
 
 
 def tandem_run(source: str, work: str, times: int) -> dict[str, Any]:
-    """`tandem run -f compaction.yaml`, as a newcomer types it: a JVM of its own each time."""
+    """`tandem run -f compaction.yaml`, as typed in a terminal: a new JVM each time."""
     import yaml
 
     seconds = []
@@ -260,7 +260,7 @@ def run(size: str, work: Path) -> Report:
                 rows,
             ),
             Table(
-                "Apart: what a start costs",
+                "Separately: the cost of a start",
                 ("engine", "seconds until Spark's session is up", "seconds of the first run on it"),
                 starts,
             ),

@@ -1,11 +1,11 @@
-"""Whether statements end beside a writer that commits many times a second, and how long it takes.
+"""Whether and when statements commit alongside a writer with many commits a second.
 
 A table of 120,000 rows in twelve files and four partitions. One `deltalake` process commits at a
-rate: small commits (ten rows appended, then one of them deleted), or an update that rewrites a
-file of 10,000 rows. Beside it an update, a delete and a merge that inserts run, one after the
-other, each on a table of its own, with the default `maxAttempts`. Half of the rows that the other
-one appends match the statement's condition, and their keys lie between those of the merge's
-source, so that statistics rule out nothing.
+fixed rate: small commits (ten rows appended, then one of them deleted), or an update that rewrites
+a file of 10,000 rows. Alongside it an update, a delete and a merge with inserts run, one after the
+other, each on a separate table, with the default `maxAttempts`. Half of the rows that the writer
+appends match the statement's condition, and their keys are between those of the merge's source, so
+that statistics rule out no file.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from benchmarks.harness import (
 
 FILES, PARTITIONS = 12, 4
 NEW, NEW_FROM = 1_000, 1_000_000
-"""Rows that the merge inserts: even ids. The other one appends odd ids from the same range."""
+"""Rows that the merge inserts: even ids. The writer appends odd ids from the same range."""
 STATEMENTS = ("update", "delete", "merge")
 SHAPES = ("small commits", "copy-on-write")
 FACTOR, EXTRA_S = 2.0, 5.0
@@ -61,7 +61,7 @@ SETTINGS = {
 
 
 def rows(ids: Any) -> pa.Table:
-    """`k` is what conditions look at, `v` what we change, `w` what the other one changes."""
+    """Conditions read `k`, the statement changes `v`, the writer changes `w`."""
     ids = np.asarray(ids, dtype=np.int64)
     zeros = np.zeros_like(ids)
     part = pa.array(ids // 10 % PARTITIONS)
@@ -80,7 +80,7 @@ def write_table(root: Path, setting: Setting) -> None:
     from deltalake import write_deltalake
 
     for number in range(FILES):
-        # A file lies in one partition.
+        # A file is in one partition.
         ids = np.arange(setting.rows_per_file) + number * setting.rows_per_file
         part = pa.array(np.full(len(ids), number % PARTITIONS))
         content = rows(ids).set_column(4, "part", part)
@@ -94,7 +94,7 @@ def write_table(root: Path, setting: Setting) -> None:
 
 
 def write_beside(folder: str, rows_per_file: int, shape: str, rate: int) -> dict[str, Any]:
-    """In a process of its own, until `stop`: when it committed, and what it lost to us."""
+    """In a separate process, until `stop`: times of its commits, and commits lost to us."""
     from deltalake import DeltaTable, write_deltalake
     from deltalake.exceptions import DeltaError
 
@@ -143,8 +143,8 @@ def statement_of(engine: Engine, name: str, table: Path, source_: Path) -> Calla
 
 
 def wrong(name: str, root: Path, setting: Setting, ended: bool) -> int:
-    """Rows that are not as the statement leaves them, if it ended well, or at all: read by
-    deltalake. Rows that were appended beside may or may not have been there when it committed."""
+    """Rows that differ from the statement's result, or from the table before if it failed: read by
+    deltalake. Rows that were appended at the same time may or may not count as earlier."""
     from deltalake import DeltaTable
 
     found = pa.table(DeltaTable(root.as_uri()).scan())
@@ -166,7 +166,7 @@ def wrong(name: str, root: Path, setting: Setting, ended: bool) -> int:
 
 
 def measure(folder: str, size: str) -> list[dict[str, Any]]:
-    """In a process of its own: each statement alone, and beside each writer."""
+    """In a separate process: each statement alone, and alongside each writer."""
     setting = SETTINGS[size]
     base = Path(folder)
     write_table(base / "master", setting)
@@ -263,26 +263,26 @@ def run(size: str, work: Path) -> Report:
     faults = sum(f["wrong"] for f in found)
     return Report(
         name="converge",
-        title="Statements beside a busy writer",
+        title="Statements alongside a busy writer",
         setting=(
             f"A table of {FILES} files of {setting.rows_per_file:,} rows, partitioned; one "
-            "`deltalake` process commits beside each statement of ours, with the default "
+            "`deltalake` process commits alongside each statement of ours, with the default "
             f"`maxAttempts`; {setting.times} turns. Rows wrong: {faults}."
         ),
         tables=(
             Table(
                 f"Seconds to the commit (aim: {FACTOR:g} × alone + {EXTRA_S:g} s)",
-                ("statement", "beside", "commits/s", "seconds", "times", "committed", "it lost"),
+                ("statement", "writer", "commits/s", "seconds", "times", "committed", "it lost"),
                 tuple(lines),
             ),
         ),
         checks=(
-            "Each row of the table is there once, changed once where the statement says so, and "
-            "each new row of the source once; read by deltalake.",
+            "Each row of the table exists once, is changed once if the statement matches it, and "
+            "each new row of the source exists once; read by deltalake.",
         ),
         figures=(
             Figure(
-                "Statements that committed beside a busy writer",
+                "Statements that committed alongside a busy writer",
                 f"{ended} of {len(beside)}",
                 "all",
                 ended == len(beside),

@@ -1,10 +1,10 @@
-"""The part of a commit in which another writer makes us look again: from the read of the last
-version to the put's answer.
+"""The part of a commit that another writer forces to repeat: from the read of the last version to
+the put's response.
 
-A compaction of 64 segments has done its work; 100,000 of its rows have been deleted meanwhile,
-in all segments. What has to be replayed is replayed in a round before, whose put is lost to a
-rival on purpose; the last round is what is measured. The rival either appends a row, or deletes
-one more row of an input: then the masks, and the file that holds them, are made anew.
+A compaction of 64 segments has done its work; meanwhile, 100,000 of its rows were deleted, in all
+segments. The deletes are replayed in an earlier round, whose put is lost to a rival on purpose. The
+last round is measured. The rival either appends a row, or deletes one more row of an input: then
+the masks, and the file that holds them, are written again.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ AIM_MS = 15
 
 RIVALS = {"append": "appends a row", "delete": "deletes one more row of an input"}
 
-ALL = "all, to the put's answer"
+ALL = "all, to the put's response"
 WAITED = "of it waiting for syncs to disk"
 CPU = "of it CPU time"
-CHECKED = "after it: reading back what was put"
+CHECKED = "after it: reading the commit back"
 COUNTS = ("calls of the store", "objects written", "syncs to disk", "KB of the commit")
 
 
 class Noting:
-    """A store that notes its calls: (method, path, bytes written, ended, CPU seconds then)."""
+    """A store that records its calls: (method, path, bytes written, ended, CPU seconds then)."""
 
     def __init__(self, store: Any) -> None:
         self._store = store
@@ -59,7 +59,7 @@ class Noting:
 
 @dataclass
 class Watch:
-    """Notes when each effect began and ended, and the CPU seconds when it began; lets a rival
+    """Records when each effect began and ended, and the CPU seconds when it began; lets a rival
     act before the first put."""
 
     rival: Callable[[], None]
@@ -86,8 +86,8 @@ class Watch:
         self.syncs.append((began, time.perf_counter()))
 
     def last_round(self) -> dict[str, float]:
-        """Milliseconds by effect, from the last read of the table to the put's answer, and what
-        was done meanwhile."""
+        """Milliseconds by effect, from the last read of the table to the put's response, and the
+        calls in that time."""
         from tandem.operations.machine.effects import Point
 
         points = [point for point, *_ in self.spans]
@@ -118,7 +118,7 @@ class Watch:
 
 
 def once(folder: str, rival: str, rows: int, deletes: int) -> dict[str, float]:
-    """In a process of its own: one compaction that meets everything."""
+    """In a separate process: one compaction that meets all of these commits."""
     from support import quick_lake
     from support.rows import rows as model
     from tandem.operations.machine.effects import Point
@@ -190,12 +190,12 @@ def run(size: str, work: Path) -> Report:
         setting=(
             f"{SEGMENTS} segments of {ROWS[size]:,} rows are compacted while {DELETES[size]:,} of "
             "their rows are deleted; the deletes are replayed, and the put is lost to a rival. "
-            f"{TIMES[size]} runs with each rival, turn by turn, each with files and a process of "
-            "its own, on local disk. Every sync is a real one."
+            f"{TIMES[size]} runs with each rival, alternating, each with separate files and a "
+            "separate process, on local disk. Every sync is real."
         ),
         tables=(
             Table(
-                f"The last round, milliseconds (aim: at most {AIM_MS} to the put's answer)",
+                f"The last round, milliseconds (aim: at most {AIM_MS} to the put's response)",
                 ("", *(f"the rival {text}" for text in RIVALS.values())),
                 tuple(
                     (part, *(figures[rival][part].text(1) for rival in RIVALS))
@@ -204,7 +204,7 @@ def run(size: str, work: Path) -> Report:
                 ),
             ),
             Table(
-                "What it did",
+                "Work of the last round",
                 ("", *(f"the rival {text}" for text in RIVALS.values())),
                 tuple(
                     (part, *(figures[rival][part].text(0) for rival in RIVALS)) for part in COUNTS
@@ -212,8 +212,8 @@ def run(size: str, work: Path) -> Report:
             ),
         ),
         checks=(
-            "deltalake and we show the rows that were not deleted, each once. The last round met "
-            "all deletes.",
+            "deltalake and tandem read the rows that were not deleted, each once. The last round "
+            "met all deletes.",
         ),
         figures=tuple(
             Figure(

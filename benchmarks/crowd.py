@@ -1,9 +1,9 @@
-"""Everybody at once: eight writers through us, two foreign ones and four compactors.
+"""All writers at once: eight writers of Tandem, two foreign ones and four compactors.
 
-Groups (partitions) of files, one compactor for each. Our writers update single rows anywhere,
-the foreign ones (`deltalake`, a process each) delete single rows anywhere, all as fast as they
-can. Nobody repeats what his own library gives up. Who was right is decided by a model: what was
-written, what updates say that they did, without what deletes say that they deleted.
+Groups (partitions) of files, one compactor for each. Tandem's writers update single rows anywhere,
+the foreign ones (`deltalake`, a process each) delete single rows anywhere, all at full speed. No
+writer repeats a transaction that its library gives up. A model decides whether rows are correct:
+the rows written, with the reported updates, without the reported deletes.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ SETTINGS = {
     "full": Setting(5_000, COMPACTORS, 120, ()),
 }
 BOUNDS_S = (0.0, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, float("inf"))
-"""Foreign transactions are counted by how long they ran, seconds."""
+"""Foreign transactions are counted by their duration, in seconds."""
 
 
 @dataclass(frozen=True)
 class Share:
-    """The ids that one writer, ours or foreign, may touch: nobody else does."""
+    """The ids that one writer, ours or foreign, uses exclusively."""
 
     writer: int
     rows: int
@@ -65,7 +65,7 @@ class Share:
 
 
 def delete_with_deltalake(folder: str, rows: int, writer: int) -> dict[str, Any]:
-    """In a process of its own: one row after the other, until the deadline."""
+    """In a separate process: one row after the other, until the deadline."""
     from deltalake import DeltaTable
     from deltalake.exceptions import DeltaError
 
@@ -91,7 +91,7 @@ def delete_with_deltalake(folder: str, rows: int, writer: int) -> dict[str, Any]
 
 
 def ours(folder: str, rows: int) -> dict[str, Any]:
-    """In a process of its own: all writers and compactors of ours, on one session."""
+    """In a separate process: all writers and compactors of ours, on one session."""
     arena = Arena(Path(folder), rows)
     engine = Engine(arena.table)
     engine.update("grp = 0 AND id = 0", arena.spare, amount="amount + 1")
@@ -132,7 +132,7 @@ def ours(folder: str, rows: int) -> dict[str, Any]:
 
 
 def verdict(root: Path, written: int, updated: dict[int, int], deleted: set[int]) -> dict[str, int]:
-    """Rows that are wrong, by how; by our reader, and by deltalake."""
+    """Wrong rows, by kind; by our reader, and by deltalake."""
     from deltalake import DeltaTable
 
     from tandem.delta import scan
@@ -224,11 +224,11 @@ def run(size: str, work: Path) -> Report:
     correct = "yes" if not any(found["wrong"].values()) else f"NO: {found['wrong']}"
     return Report(
         name="crowd",
-        title="Everybody at once",
+        title="All writers at once",
         setting=(
             f"{setting.groups} groups of {FILES_PER_GROUP} files of {setting.rows_per_file:,} "
             f"rows; {WRITERS} writers of ours that update and {FOREIGN} `deltalake` processes "
-            "that delete single rows, all as fast as they can; "
+            "that delete single rows, all at full speed; "
             f"{COMPACTORS} compactors without a pause; {setting.seconds:.0f} s. "
             f"Rows correct: {correct}."
         ),
@@ -239,14 +239,14 @@ def run(size: str, work: Path) -> Report:
                 tuple(rows),
             ),
             Table(
-                "Foreign deletes, by how long they ran (seconds)",
-                ("ran", "ok", "aborted by their own rules", "share aborted"),
+                "Foreign deletes, by duration (seconds)",
+                ("duration", "ok", "aborted by their own rules", "share aborted"),
                 foreign,
             ),
         ),
         checks=(
-            "Every row that was not deleted is there once, with as much added to it as updates "
-            "of it succeeded; our reader and deltalake's `scan()` agree.",
+            "Every row that was not deleted exists once, with one increment for each update "
+            "that succeeded; our reader and deltalake's `scan()` agree.",
         ),
         figures=tuple(figures),
         raw=found,
@@ -254,7 +254,7 @@ def run(size: str, work: Path) -> Report:
 
 
 def _foreign(ran: list[tuple[float, bool]], low: float, high: float) -> tuple[str, ...]:
-    """A row of the table of foreign transactions: those that ran so many seconds."""
+    """A row of the table of foreign transactions: those with such a duration."""
     outcomes = [ok for seconds, ok in ran if low <= seconds < high]
     aborted = outcomes.count(False)
     span = f"{low:g} to {high:g}" if high < float("inf") else f"{low:g} and more"

@@ -1,4 +1,4 @@
-"""Tables to measure on, made from a seed: the same bytes of content on every machine."""
+"""Tables for measurements, generated from a seed: the same content on every machine."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ FROM (SELECT i, hash(i + {seed}) % 9007199254740881 AS h FROM range({first}, {la
      (SELECT list_transform(range(50), lambda n: left(md5((n * 7919)::VARCHAR), 3 + n % 7))
              AS words)
 """
-"""Like TPC-H's lineitem: its 16 columns, their types and about their numbers of values."""
+"""Like TPC-H's lineitem: its 16 columns, their types and roughly their numbers of values."""
 
 CHECKPOINT = """
 SELECT NULL::STRUCT(path VARCHAR, "partitionValues" MAP(VARCHAR, VARCHAR), size BIGINT,
@@ -77,8 +77,8 @@ def query(text: str) -> duckdb.DuckDBPyRelation:
 
 
 def write_checkpoint(root: Path, files: int) -> Path:
-    """A table of `files` files that exist only in the log: one checkpoint, as large tables have
-    it after log clean-up. Partitioned by day, statistics of three columns. Returns the file."""
+    """A table of `files` files that exist only in the log: one checkpoint, like a large table's
+    after log clean-up. Partitioned by day, statistics of three columns. Returns the file."""
     log = root / "_delta_log"
     log.mkdir(parents=True)
     columns = {"id": "long", "amount": "double", "name": "string", "day": "string"}
@@ -119,7 +119,7 @@ def write_lineitem(root: Path, *, files: int, rows: int, seed: int = 7) -> None:
 
 
 def copy_table(source: Path, target: Path) -> Path:
-    """A table with a log of its own; data files never change, so they are linked."""
+    """A table with a separate log; data files never change, so they are linked."""
     shutil.rmtree(target, ignore_errors=True)
 
     def link(origin: str, copy: str) -> str:
@@ -140,7 +140,7 @@ def data_files(root: Path) -> list[Path]:
 
 
 def checksum(files: list[Path]) -> tuple[int, str]:
-    """(rows, a sum over the hashes of all rows), by DuckDB: the same whatever their order."""
+    """(rows, a sum over the hashes of all rows), by DuckDB: independent of their order."""
     names = ", ".join(f"'{file}'" for file in files)
     relation = query(f"SELECT count(*), sum(hash(t)::HUGEINT) FROM read_parquet([{names}]) t")
     rows, total = relation.fetchall()[0]

@@ -1,4 +1,4 @@
-"""Operations of ours on a Spark session that is up, one after the other or side by side."""
+"""Operations of Tandem on a warm Spark session, one after the other or concurrently."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Engine:
         return self._perform("TableUpdate", {"delete": {"where": where}}, table)
 
     def merge(self, source: Path, table: Path | None = None) -> str:
-        """An upsert by `id`: `v` grows where there is a row, all columns are inserted else."""
+        """An upsert by `id`: `v` of an existing row grows; otherwise all columns are inserted."""
         merge = {
             "source": {"format": "Parquet", "location": source.as_uri()},
             "on": "t.id = s.id",

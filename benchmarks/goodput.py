@@ -1,12 +1,12 @@
-"""What gets through when everybody writes: compactions of 20 files beside two deleters.
+"""Goodput under concurrent writes: compactions of 20 files alongside two deleters.
 
-The table has groups (partitions) of 20 small files. A compactor takes one group after the other,
-and goes on only once a group's compaction has committed. Meanwhile two writers, each a process
-of its own, delete rows by their id in the group that is being compacted, as fast as they can.
-Predicates name the group, so that nobody conflicts about files that do not concern him. Each
-library retries as it does by itself; nobody else repeats anything.
+The table has groups (partitions) of 20 small files. A compactor compacts one group after the other,
+and continues only after a group's compaction has committed. At the same time two writers, each in a
+separate process, delete rows by their id in the current group, at full speed. Predicates name
+the group, so that writers conflict only about files that they use. Each library retries by its own
+rules; the benchmark repeats nothing.
 
-Who was right is decided by a model: the ids written, without those of the deletes that
+A model decides whether rows are correct: the ids written, without those of the deletes that
 succeeded.
 """
 
@@ -44,14 +44,14 @@ from benchmarks.harness import (
 FILES_PER_GROUP = 20
 WRITERS = 2
 PATIENCE_S = 180
-"""How long a child may take to be ready."""
+"""Seconds that a child may take to be ready."""
 
 COMPACTIONS = ("OPTIMIZE",)
 
 
 @dataclass(frozen=True)
 class Setting:
-    """A size of table. `contests` names those that are held on it."""
+    """A size of table. `contests` names the runs on it."""
 
     rows_per_file: int
     groups: int
@@ -77,8 +77,8 @@ SETTINGS = {
 
 @dataclass(frozen=True)
 class Arena:
-    """The folder in which the processes of one run meet. They are told of it by its path, and
-    of the setting by the table's own numbers."""
+    """The folder through which the processes of one run communicate. They get its path as an
+    argument, and the setting from the table's own numbers."""
 
     folder: Path
     rows_per_file: int
@@ -99,7 +99,7 @@ class Arena:
         return (self.folder / f"ready-{who}").exists()
 
     def go(self, deadline: float) -> None:
-        """Start everybody; `deadline` is Unix seconds."""
+        """Start all processes; `deadline` is Unix seconds."""
         part = self.folder / "go.part"
         part.write_text(str(deadline))
         part.replace(self.folder / "go")
@@ -109,7 +109,7 @@ class Arena:
         until = time.time() + 2 * PATIENCE_S
         while not path.exists():
             if time.time() > until:
-                raise ChildFailed("nobody said go")
+                raise ChildFailed("no start signal")
             time.sleep(0.01)
         return float(path.read_text())
 
@@ -156,7 +156,7 @@ def write_groups(root: Path, setting: Setting, groups: int) -> None:
 
 
 def victims(writer: int, arena: Arena) -> Iterator[tuple[int, int]]:
-    """(group, id) for ever: a row of the current group that nobody else picks, each once."""
+    """Endless (group, id): a row of the current group that no other writer picks, each once."""
     chance = random.Random(writer)
     left: dict[int, list[int]] = {}
     while True:
@@ -172,7 +172,7 @@ def victims(writer: int, arena: Arena) -> Iterator[tuple[int, int]]:
 
 
 def delete_with_deltalake(folder: str, rows: int, writer: int) -> dict[str, Any]:
-    """In a process of its own: deletes until the deadline, one row each."""
+    """In a separate process: deletes until the deadline, one row each."""
     from deltalake import DeltaTable
     from deltalake.exceptions import DeltaError
 
@@ -197,11 +197,11 @@ def delete_with_deltalake(folder: str, rows: int, writer: int) -> dict[str, Any]
     return {"deleted": deleted, "lost": lost}
 
 
-# The compactors: each is a child that calls `_compact_until` with how it compacts one group.
+# The compactors: each is a child that passes its compaction of a group to `_compact_until`.
 
 
 def _compact_until(arena: Arena, groups: int, compact: Callable[[int], str]) -> dict[str, Any]:
-    """Compact group after group until the deadline. `compact` says what became of it."""
+    """Compact group after group until the deadline. `compact` returns the outcome."""
     outcomes: list[tuple[str, float]] = []
     failures: list[str] = []
     deadline = arena.await_go()
@@ -220,7 +220,7 @@ def _compact_until(arena: Arena, groups: int, compact: Callable[[int], str]) -> 
 
 
 def no_compactor(folder: str, rows: int, groups: int) -> dict[str, Any]:
-    """The deleters alone, one group a second: what they lose to each other."""
+    """The deleters alone, one group a second: their conflicts with each other."""
     arena = Arena(Path(folder), rows)
     arena.ready("compactor")
     until = arena.await_go()
@@ -275,7 +275,7 @@ def compact_with_spark(folder: str, rows: int, groups: int) -> dict[str, Any]:
 
 
 def compact_with_tandem(folder: str, rows: int, groups: int) -> dict[str, Any]:
-    """The engine with its jobs on a session that is up, as the peer's is."""
+    """The engine with its jobs on a warm session, like its peer."""
     arena = Arena(Path(folder), rows)
     engine = Engine(arena.table)
     for group in range(3):
@@ -287,7 +287,7 @@ def compact_with_tandem(folder: str, rows: int, groups: int) -> dict[str, Any]:
 
 
 def all_with_tandem(folder: str, rows: int, groups: int) -> dict[str, Any]:
-    """Deletes through us, too: both writers and the compactor are operations of one engine."""
+    """Deletes by Tandem, too: both writers and the compactor are operations of one engine."""
     arena = Arena(Path(folder), rows)
     engine = Engine(arena.table)
     for group in range(3):
@@ -347,7 +347,7 @@ CONTESTS = (
 
 
 def contest(one: Contest, setting: Setting, source: Path, folder: Path) -> dict[str, Any]:
-    """Everybody at once for some seconds, on a copy of `source`; then count.
+    """All processes at once for some seconds, on a copy of `source`; then count.
 
     Raises: ChildFailed.
     """
@@ -411,13 +411,13 @@ def contest(one: Contest, setting: Setting, source: Path, folder: Path) -> dict[
 
 
 def _anonymous(text: str, folder: Path) -> str:
-    """Without where on this machine it happened."""
+    """The text without paths of this machine."""
     return text.replace(str(folder), "…")
 
 
 def _met_compaction(root: Path, lost: list[dict[str, Any]]) -> int:
-    """Of the aborted deletes, those that had a compaction's commit between what they read and
-    their end. (Some of them may have met another delete, too.)"""
+    """Of the aborted deletes, those with a compaction's commit between the version that they read
+    and their end. (Some of them may have met another delete, too.)"""
     from deltalake import DeltaTable
 
     history = DeltaTable(root.as_uri()).history()
@@ -440,7 +440,7 @@ def _files_left(root: Path, groups: int) -> float | None:
 
 
 def _verdict(root: Path, expected: npt.NDArray[np.int64]) -> dict[str, Any]:
-    """Does every reader see exactly the model's rows?"""
+    """Whether every reader sees exactly the model's rows."""
     from deltalake import DeltaTable
 
     from tandem.delta import scan
@@ -479,7 +479,7 @@ def _row(one: Contest, found: dict[str, Any]) -> tuple[str, ...]:
 
 
 def run(size: str, work: Path) -> Report:
-    """A wrong table is no reason to stop here: it is a result, and is shown as one."""
+    """A wrong table does not stop the run: it is a result, and is shown as one."""
     raw: dict[str, Any] = {}
     tables = []
     for setting in SETTINGS[size]:
@@ -514,21 +514,20 @@ def run(size: str, work: Path) -> Report:
         )
     return Report(
         name="goodput",
-        title="Goodput: compactions of 20 files beside two writers that delete",
+        title="Goodput: compactions of 20 files alongside two deleting writers",
         setting=(
-            f"Groups (partitions) of {FILES_PER_GROUP} files. The compactor takes group after "
-            "group; two `deltalake` processes delete single rows of the group that is being "
-            "compacted, as fast as they can. A compaction that aborts is tried again on the same "
-            "group. Spark is warm, for tandem and for its peer alike. *Superseded* are compactions "
-            "of which nothing was left to commit, since every input had been replaced by then "
-            "(deltalake replaces a whole file for each deleted row). *Met a compaction*: its "
-            "commit lies between what the delete read and its end; such transactions are aborted "
-            "by their own library's rules, whoever compacts."
+            f"Groups (partitions) of {FILES_PER_GROUP} files. The compactor compacts group after "
+            "group; two `deltalake` processes delete single rows of the current group at full "
+            "speed. An aborted compaction is retried on the same group. Spark is warm for tandem "
+            "and for its peer. *Superseded* compactions have nothing left to commit, since every "
+            "input was replaced by then (deltalake replaces a whole file for each deleted row). "
+            "*Met a compaction*: a compaction committed between the delete's read and its end; "
+            "the delete's own library aborts such transactions, whichever engine compacts."
         ),
         tables=tuple(tables),
         checks=(
-            "The rows that remain are those written without those of the deletes that succeeded: "
-            "none lost, none back, none twice; our reader and deltalake's `scan()` agree.",
+            "The remaining rows are the rows written minus those of successful deletes: none "
+            "lost, none resurrected, none duplicated; our reader and deltalake's `scan()` agree.",
         ),
         raw=raw,
     )

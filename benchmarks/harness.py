@@ -1,7 +1,7 @@
 """Timing: samples with their spread, and child processes in which one engine runs alone.
 
-An engine gets a process of its own, so that its memory can be told and no other engine's
-threads, caches or JVM are in its way. What a child answers is JSON.
+Each engine gets a separate process, so that its memory can be measured and no other engine's
+threads, caches or JVM disturb it. A child returns JSON.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ PATHS = [str(ROOT), str(ROOT / "operator"), str(ROOT / "tests")]
 
 
 class WrongResult(Exception):
-    """An engine gave other rows than it should have: its time means nothing."""
+    """An engine returned wrong rows: its time does not count."""
 
 
 class ChildFailed(Exception):
-    """A child process ended without an answer."""
+    """A child process ended without a result."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Figure:
-    """A measured figure that has an aim: both as people read them, and whether it was reached."""
+    """A measured figure with an aim: both as text, and whether it was reached."""
 
     what: str
     found: str
@@ -78,8 +78,8 @@ class Figure:
 
 @dataclass(frozen=True)
 class Report:
-    """What one benchmark found. `checks` say in words what was compared with what; `figures`
-    have aims, and are told at the head of the page, too."""
+    """The result of one benchmark. `checks` describe the comparisons that were made; `figures`
+    have aims, and are listed at the head of the page, too."""
 
     name: str
     title: str
@@ -91,12 +91,12 @@ class Report:
 
 
 def progress(text: str) -> None:
-    """Say what is being measured now, to people who wait."""
+    """Print the current measurement."""
     sys.stderr.write(f"  {time.strftime('%H:%M:%S')} {text}\n")
 
 
 def timed(work: Callable[..., Any], *arguments: Any, **named: Any) -> tuple[float, Any]:
-    """(seconds, what `work` gave)."""
+    """(seconds, the result of `work`)."""
     started = time.perf_counter()
     result = work(*arguments, **named)
     return time.perf_counter() - started, result
@@ -108,16 +108,16 @@ def repeat(times: int, work: Callable[[], Any]) -> Samples:
 
 
 def peak_bytes() -> int:
-    """The most memory that this process has had resident.
+    """The peak resident memory of this process.
 
     The kernel's high-water mark of this very address space: `ru_maxrss` of a child starts from
-    what its parent had.
+    its parent's value.
     """
     return _status_bytes("VmHWM") or resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def resident_bytes() -> int:
-    """The memory that this process has resident now."""
+    """The current resident memory of this process."""
     return _status_bytes("VmRSS") or peak_bytes()
 
 
@@ -149,7 +149,7 @@ def start_child(
 
 
 def await_child(process: subprocess.Popen[bytes], answer: Path, timeout: float) -> Any:
-    """Its answer. Raises ChildFailed with the end of what it said."""
+    """Its result. Raises ChildFailed with the end of its output."""
     try:
         _, said = process.communicate(timeout=timeout)
     except subprocess.TimeoutExpired as error:
@@ -157,7 +157,7 @@ def await_child(process: subprocess.Popen[bytes], answer: Path, timeout: float) 
         _, said = process.communicate()
         raise ChildFailed(f"took longer than {timeout:.0f} s: {_tail(said)}") from error
     finally:
-        # Whatever interrupted us, nothing of ours goes on in the background.
+        # After any interrupt, no child continues in the background.
         if process.poll() is None:
             process.kill()
     if process.returncode or not answer.is_file():
@@ -166,7 +166,7 @@ def await_child(process: subprocess.Popen[bytes], answer: Path, timeout: float) 
 
 
 def in_child(function: Callable[..., Any], *, timeout: float = 900, **arguments: Any) -> Any:
-    """Call `function` in a process of its own. Raises ChildFailed."""
+    """Call `function` in a separate process. Raises ChildFailed."""
     with tempfile.TemporaryDirectory(prefix="tandem-bench-") as folder:
         answer = Path(folder) / "answer.json"
         return await_child(start_child(function, answer, **arguments), answer, timeout)

@@ -1,9 +1,9 @@
-"""What a lock costs beside the bare requests to etcd that it is made of, and how quickly and
-fairly it changes hands.
+"""The cost of a lock compared with its bare requests to etcd, and the latency and fairness of its
+transfer between clients.
 
 One lock is: a lease is granted, one transaction decides and writes, the lease is revoked. The
 bare peer sends the same three requests with values of the same size, through the same generated
-stubs, and decides nothing.
+stubs, without a decision.
 """
 
 from __future__ import annotations
@@ -78,14 +78,14 @@ def with_tandem(endpoint: str, tables: int, segments: int, seconds: float) -> tu
     barrier = threading.Barrier(CLIENTS, lambda: ends.append(time.monotonic() + seconds))
 
     def work(client: int) -> None:
-        # What it costs to choose the segments is not the lock's.
+        # The cost of choosing the segments does not count.
         chosen = asked(client, 0, tables, segments)
         locks.entries(chosen.table)
         barrier.wait()
         while time.monotonic() < ends[0]:
             plan = replace(chosen, operation=f"{client:08x}{done[client]:08x}")
             if not isinstance(locks.acquire(plan), Granted):
-                raise WrongResult("a lock that nobody else wants was not granted")
+                raise WrongResult("a lock without competitors was not granted")
             locks.release(plan.table, plan.operation, plan.owner)
             done[client] += 1
 
@@ -169,7 +169,7 @@ ENGINES = {"tandem": with_tandem, "bare": bare}
 def measure(
     engine: str, endpoint: str, pid: int, tables: int, segments: int, seconds: float
 ) -> dict[str, float]:
-    """In a process of its own, once more than is counted: connections and code get warm. `pid`
+    """In a separate process, with one extra round that does not count, for warming up. `pid`
     is etcd's."""
     ENGINES[engine](endpoint, tables, segments, seconds / 5)
     before = time.process_time() + _cpu_seconds(pid)
@@ -179,7 +179,7 @@ def measure(
 
 
 def _cpu_seconds(pid: int) -> float:
-    """What another process has used of the processors; 0 where nobody tells."""
+    """CPU seconds of another process; 0 if unknown."""
     path = Path(f"/proc/{pid}/stat")
     if not path.is_file():
         return 0.0
@@ -187,7 +187,7 @@ def _cpu_seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-# One segment that everybody wants -------------------------------------------------------------
+# One segment that all clients want ------------------------------------------------------------
 
 
 def contend(
@@ -322,15 +322,15 @@ def run(size: str, work: Path) -> Report:
         name="locks",
         title="Locks in etcd",
         setting=(
-            f"One etcd on the same machine, which does not sync to the disk: where it does, both "
-            f"sides wait for it, and their ratio comes nearer to 1. {CLIENTS} clients in one "
-            "process take and release locks on segments that nobody else wants. A lock is a lease "
-            "granted, one transaction (two compares, two puts), and the lease revoked; the bare "
-            "peer sends just these three requests, with values of the same size, from one event "
-            f"loop and through the same stubs. {ROUNDS[size]} rounds of {SECONDS[size]} s, turn by "
-            "turn; a share is that of one round. Requests of one table that come together share a "
-            "transaction. The CPU that client and etcd use together is what remains comparable "
-            "on a machine where others compute, too."
+            f"One etcd on the same machine, which does not sync to the disk: with syncs, both "
+            f"sides wait for them, and their ratio is closer to 1. {CLIENTS} clients in one "
+            "process take and release locks on segments without competitors. A lock is a lease "
+            "granted, one transaction (two compares, two puts), and the lease revoked. The bare "
+            "peer sends only these three requests, with values of the same size, from one event "
+            f"loop and through the same stubs. {ROUNDS[size]} rounds of {SECONDS[size]} s, "
+            "alternating; a share is that of one round. Concurrent requests of one table share a "
+            "transaction. The total CPU of client and etcd stays comparable on a machine with "
+            "other load."
         ),
         tables=(
             Table(
@@ -351,7 +351,7 @@ def run(size: str, work: Path) -> Report:
                 f"{CLIENTS} clients in {PROCESSES} processes want one segment, "
                 f"{CONTENTION_S[size]:.0f} s",
                 (
-                    "hand-overs/s",
+                    "transfers/s",
                     "median ms (aim: 20)",
                     "95 % within ms",
                     "times held, most / least of a client (aim: 2.0)",

@@ -1,8 +1,8 @@
-"""Does a table get slower with age? Passes of updates with compaction beside them, and what a
-scan takes after each pass (as LST-Bench's longevity runs do).
+"""Whether a table gets slower with age: passes of updates with concurrent compaction, and the time
+of a scan after each pass (as in LST-Bench's longevity runs).
 
-Ours compacts while the updates run; Spark + Delta between the passes, with its own OPTIMIZE,
-since beside them it would lose. Both tables are scanned by the same third engine.
+Tandem compacts while the updates run. Spark + Delta runs its OPTIMIZE between the passes, since it
+would lose conflicts during them. The same third engine scans both tables.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from benchmarks.harness import (
 
 PASSES = 6
 UPDATES = 3
-"""Of each pass; each changes 1 % of the rows."""
+"""Updates per pass; each changes 1 % of the rows."""
 SCANS = {"toy": 1, "small": 5, "full": 25}
 SETTINGS = {
     "toy": Setting(50, 1, 0, ()),
@@ -41,13 +41,13 @@ AIM = 0.02
 
 
 def kept(root: Path, pass_: int) -> Path:
-    """Where the table is kept as it was after a pass."""
+    """The folder of the table's copy after a pass."""
     return root.with_name(f"{root.name}-{pass_}")
 
 
 def scans(folders: list[str], times: int) -> dict[str, Any]:
-    """In a process of its own: all these tables turn by turn, so that whatever else changes on
-    the machine meets all; of each (seconds of every scan, files, (rows, sum of amounts))."""
+    """In a separate process: scan these tables in turn, so that other load on the machine affects
+    all; of each (seconds of every scan, files, (rows, sum of amounts))."""
     from deltalake import DeltaTable
 
     def scan(folder: str) -> pa.Table:
@@ -69,8 +69,8 @@ def where(pass_: int, number: int) -> str:
 
 
 def by_us(folder: str, groups: int) -> None:
-    """In a process of its own: all passes. Compaction goes round beside the updates, and once
-    more after them, as Spark's does."""
+    """In a separate process: all passes. Compaction repeats during the updates, and runs once
+    more after them, like Spark's."""
     root = Path(folder)
     engine = Engine(root)
 
@@ -119,7 +119,7 @@ def by_spark_delta(folder: str, groups: int) -> None:  # noqa: ARG001 - as ours
 
 
 WAYS: tuple[tuple[str, Callable[..., Any]], ...] = (
-    ("tandem, compaction beside the updates", by_us),
+    ("tandem, compaction during the updates", by_us),
     ("Spark + Delta, OPTIMIZE between passes", by_spark_delta),
 )
 
@@ -166,9 +166,9 @@ def run(size: str, work: Path) -> Report:
         title="A table's age",
         setting=(
             f"{total:,} rows in {setting.groups * FILES_PER_GROUP} files; {PASSES} passes of "
-            f"{UPDATES} updates of 1 % of the rows. After each pass the table is kept as it is; at "
-            f"the end `deltalake` reads all of them {times} times, turn by turn, after once that "
-            "is not counted. Growth is that of each turn's scans, its median."
+            f"{UPDATES} updates of 1 % of the rows. After each pass the table is copied; at the "
+            f"end `deltalake` reads each copy {times} times, in turn, after one read that does not "
+            "count. Growth is the median growth of each turn's scans."
         ),
         tables=(
             Table(
@@ -183,10 +183,10 @@ def run(size: str, work: Path) -> Report:
                 tuple(rows),
             ),
         ),
-        checks=("After each pass both tables have as many rows, and the same sum of amounts.",),
+        checks=("After each pass both tables have equal numbers of rows and sums of amounts.",),
         figures=(
             Figure(
-                f"Time of a scan after {PASSES} passes of updates against that after one",
+                f"Time of a scan after {PASSES} passes of updates, compared with one pass",
                 _percent(mine),
                 f"growth ≤ {AIM:.0%}",
                 mine.median <= AIM,

@@ -1,4 +1,4 @@
-"""What the figures were measured on: never a name or a path, only what explains them."""
+"""The machine of a measurement: facts that explain the figures, without names or paths."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PACKAGES = ("pyspark", "delta-spark", "deltalake", "duckdb", "polars", "pyarrow"
 
 
 def describe() -> dict[str, str]:
-    """Cores, memory, versions of everything that is measured."""
+    """Cores, memory, and versions of all measured software."""
     from tandem import __version__
     from tandem.spark.runtime.session import find_java, java_version
 
@@ -29,8 +29,8 @@ def describe() -> dict[str, str]:
 
 
 def others(seconds: float = 3.0) -> float:
-    """Runnable processes beside this one, averaged over the next seconds: is somebody else at
-    work? The kernel's own average of a minute would count the benchmark before this one."""
+    """Other runnable processes, averaged over the next seconds, as a measure of other load. The
+    kernel's own average of a minute would count the benchmark before this one."""
     file = Path("/proc/loadavg")
     if not file.is_file():
         return os.getloadavg()[0]

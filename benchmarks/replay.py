@@ -1,9 +1,9 @@
-"""Moving deletes onto files that were compacted meanwhile: remap against rerun.
+"""Moving deletes onto concurrently compacted files: remap against rerun.
 
-Compaction has read 40 files, and 1 % of their rows were deleted before it commits. Either the
-positions go through the row map, or the deletes are evaluated again on the outputs. That is
+A compaction has read 40 files, and 1 % of their rows are deleted before it commits. Either the
+positions go through the row map, or the deletes are evaluated again on the outputs. Both are
 measured for bin-packed files, for inputs of which 1 % was dead when read, and for sorted ones.
-The row map's own size is measured, too, and apart from all, what it takes to read it.
+The row map's size is measured, too, and separately the time to read it.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ SORTED_BY = ("l_shipdate", "l_suppkey")
 SORTED_OUTPUTS = 10
 SORTED = f"sorted by {', '.join(SORTED_BY)}"
 AIMS_MS = {CLEAN: 0.3, DIRTY: 8.0, SORTED: 15.0}
-"""Of the pure part: what has to be read for it comes apart."""
+"""Milliseconds of the pure part; the time to read its input is separate."""
 REMAP, READ = "remap, the pure part", "apart: reading the row map"
 IN_DUCKDB, IN_SPARK = "rerun in DuckDB", "rerun in Spark, warm"
 
@@ -159,7 +159,7 @@ def sorted_anew(root: Path, paths: list[str]) -> tuple[Any, list[str]]:
 
 
 def remap(row_map: Any, deleted: Positions) -> dict[str, BitMap64]:
-    """What reconciliation does: each input's positions through the map, joined by output."""
+    """As in reconciliation: each input's positions through the map, joined by output."""
     found: dict[str, BitMap64] = {}
     for path, positions in deleted.items():
         for output, landed in row_map.forward(path, positions).items():
@@ -173,8 +173,8 @@ def remap(row_map: Any, deleted: Positions) -> dict[str, BitMap64]:
 def rerun_in_spark(
     root: str, outputs: dict[str, list[str]], where: str, times: int
 ) -> dict[str, Any]:
-    """In a process of its own: a warm session with the product's settings evaluates the delete
-    and brings the positions to the driver, as the statement job must; for each set of outputs."""
+    """In a separate process: a warm session with the product's settings evaluates the delete and
+    returns the positions to the driver, like the statement job; for each set of outputs."""
     from tandem.spark.runtime.session import build_conf, launch_environment, session
 
     os.environ.update(launch_environment())
@@ -201,7 +201,7 @@ def rerun_in_spark(
 
 
 def run(size: str, work: Path) -> Report:
-    """Raises: WrongResult if remap and rerun disagree about a single row."""
+    """Raises: WrongResult if remap and rerun disagree about any row."""
     from tandem.rowmap.binary_format import from_bytes, to_bytes
 
     root = work / "replay"
@@ -269,7 +269,7 @@ def run(size: str, work: Path) -> Report:
             f"{len(all_outputs[CLEAN])} ({SORTED_OUTPUTS} where sorted); then "
             f"{moved:,} rows of all inputs are deleted (`{DELETED}`) and their deletes moved "
             f"onto the outputs. {TIMES[size]} runs; "
-            f"{SPARK_TIMES[size]} in Spark, after one that is not counted. The reruns read the "
+            f"{SPARK_TIMES[size]} in Spark, after one that does not count. The reruns read the "
             "outputs from the page cache."
         ),
         tables=(

@@ -1,4 +1,4 @@
-"""docs/benchmarks.md from what the runs wrote: no figure in it was typed by hand."""
+"""Writes docs/benchmarks.md from the results of the runs; no figure is entered manually."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ HEAD = """# Benchmarks
 
 <!-- Written by `make bench` from benchmarks/results/*.json. Change benchmarks/, not this page. -->
 
-`make bench` measures and writes this page anew; `.venv/bin/python benchmarks/run.py NAME --size
-small` is a quick look at one of them, and writes nothing. Each benchmark runs all engines side by
-side in one run, on the same files, each engine in a process of its own, and checks every result
-before its time counts. Ratios mean something elsewhere; absolute figures belong to the machine
-below them. Figures are medians, with least and greatest in brackets.
+`make bench` runs all benchmarks and writes this page. `.venv/bin/python benchmarks/run.py NAME
+--size small` runs one of them quickly and only prints. Each benchmark runs all engines in one run,
+on the same files, each engine in a separate process. It checks every result before its time counts.
+Ratios hold on other machines; absolute figures hold for the machine below them. Figures are
+medians, with minimum and maximum in brackets.
 """
 
 
 def tables_text(report: Report) -> str:
-    """The report for a terminal, or inside the page: both are Markdown."""
+    """The report as Markdown, for a terminal and for the page."""
     parts = [f"## {report.title}", report.setting]
     for table in report.tables:
         if table.title:
@@ -53,7 +53,7 @@ def _table(table: Table) -> str:
 
 
 def save(report: Report, machine: dict[str, Any]) -> Path:
-    """Keep what a run found, for the page and for whoever wants to compare."""
+    """Store the results of a run, for the page and for comparisons."""
     RESULTS.mkdir(exist_ok=True)
     target = RESULTS / f"{report.name}.json"
     content = {
@@ -71,7 +71,7 @@ def save(report: Report, machine: dict[str, Any]) -> Path:
 
 
 def write_page(results: Path = RESULTS, page: Path = PAGE) -> None:
-    """The page from all results that there are."""
+    """Write the page from all stored results."""
     parts: list[str] = []
     aims: list[tuple[str, ...]] = []
     for name in ORDER:
@@ -101,24 +101,24 @@ def write_page(results: Path = RESULTS, page: Path = PAGE) -> None:
 
 
 def _anchor(title: str) -> str:
-    """What GitHub makes of a heading."""
+    """GitHub's anchor of a heading."""
     kept = "".join(c for c in title.lower() if c.isalnum() or c in " -_")
     return kept.replace(" ", "-")
 
 
 def _machine(machine: dict[str, Any]) -> str:
     versions = dict(machine["versions"])
-    told = [
+    facts = [
         f"{versions.pop('cores')} cores ({versions.pop('processor')})",
         f"{versions.pop('memory')} of memory",
         versions.pop("system"),
         *(f"{name} {version}" for name, version in versions.items()),
     ]
-    text = f"*{machine['day']}: " + ", ".join(told) + "."
+    text = f"*{machine['day']}: " + ", ".join(facts) + "."
     if "others_before" in machine:
         others, when = machine["others_before"], "right before"
     else:
         others, when = machine["load_before"], "in the minute before"
-    shared = "The machine was shared" if others > 0.5 else "Nothing else was at work"
+    shared = "The machine was shared" if others > 0.5 else "The machine was otherwise idle"
     text += f" {shared}: {others:.1f} other processes were runnable, on average, {when}."
     return text + "*"

@@ -1,8 +1,8 @@
-"""What the operator adds to what kopf and the API server cost: resources per second from apply to
-`Succeeded`, beside a kopf daemon that makes the same writes and does nothing else; and what ten
-thousand resources cost that have ended.
+"""The operator's cost in addition to kopf and the API server: resources per second from apply to
+`Succeeded`, compared with a kopf daemon that only makes the same writes; and the cost of ten
+thousand ended resources.
 
-The job does nothing: it publishes a result without rows, at once. Everything else is real: API
+The job is empty: it publishes a result without rows, at once. Everything else is real: API
 server, etcd for the locks, claims, plan, commit, status, events.
 """
 
@@ -38,11 +38,11 @@ AT_REST = {"toy": 20, "small": 500, "full": 10_000}
 KIND = "TableIngest"
 LIMIT_S = 600.0
 LOOK_S = 0.2
-"""So often one asks whether all have succeeded: to list them is work for the API server, too."""
+"""Seconds between two checks for success: each list is work for the API server, too."""
 AT_ONCE = 32
 
 
-# Operators, in processes of their own -----------------------------------------------------------
+# Operators, in separate processes ---------------------------------------------------------------
 
 
 class _Without:
@@ -57,13 +57,13 @@ class _Without:
 
 
 def _as_installed() -> None:
-    """Without pandas, which is no dependency of the product. Pyarrow would import it just because
-    this machine has it, for other things."""
+    """Without pandas, which is not a dependency of the product. Pyarrow would import it if this
+    machine has it for other reasons."""
     sys.meta_path.insert(0, _Without("pandas"))
 
 
 def with_tandem(kubeconfig: str, namespace: str, endpoint: str, prefix: str, flag: str) -> float:
-    """Serve until `flag` is there; gives the processor time used after the start."""
+    """Serve until `flag` exists; returns the CPU time used after the start."""
     _as_installed()
     from support.nothing_jobs import NothingJobs
     from tandem.kube.operator import run_operator
@@ -90,7 +90,7 @@ def with_tandem(kubeconfig: str, namespace: str, endpoint: str, prefix: str, fla
 
 
 def with_kopf(kubeconfig: str, namespace: str, statuses: int, events: int, flag: str) -> float:
-    """A daemon for each resource that writes so many statuses and events."""
+    """A daemon for each resource that writes this number of statuses and events."""
     import kopf
 
     from tandem.kube.client.api import Api
@@ -186,7 +186,7 @@ def at_rest(kubeconfig: str, namespace: str, count: int) -> dict[str, float]:
 
 
 async def _until(flag: Path, stop: asyncio.Event, ready: asyncio.Event) -> float:
-    """Stop when `flag` is there; gives the processor time used until it was ready."""
+    """Stop when `flag` exists; returns the CPU time used until it was ready."""
     await ready.wait()
     begun = time.process_time()
     await asyncio.to_thread(flag.with_suffix(".ready").touch)
@@ -198,7 +198,7 @@ async def _until(flag: Path, stop: asyncio.Event, ready: asyncio.Event) -> float
     return begun
 
 
-# What they are measured by ----------------------------------------------------------------------
+# Measurements -----------------------------------------------------------------------------------
 
 
 async def apply_and_wait(kubeconfig: Path, namespace: str, count: int, tables: int) -> float:
@@ -245,8 +245,8 @@ def measure(
     writes: dict[str, int],
     cpu: dict[str, list[float]],
 ) -> float:
-    """Resources per second; of `tandem`, what it wrote comes into `writes`, and what the
-    operator's process and its peer's used of the processor into `cpu`."""
+    """Resources per second; stores the writes of `tandem` in `writes`, and the CPU time of the
+    operator's process and its peer's in `cpu`."""
     from support import quick_lake
 
     namespace = cluster.namespace("bench")
@@ -325,7 +325,7 @@ def _ms(seconds: float) -> float:
 
 
 async def _fill(kubeconfig: Path, namespace: str, count: int) -> None:
-    """Resources that have ended long ago."""
+    """Resources that ended long ago."""
     from tandem.kube.client.api import Api
     from tandem.kube.client.kinds import path
 
@@ -378,21 +378,21 @@ def run(size: str, work: Path) -> Report:
         name="resources",
         title="Resources in the operator",
         setting=f"{COUNT[size]} TableIngests on {TABLES[size]} tables, applied at once; the job "
-        "does nothing. The other operator is a kopf daemon that makes as many writes, and nothing "
-        "else. Measured without pandas, which the product does not bring. An operator is one "
-        "Python process, so that its CPU time per resource bounds how many it can do. Beside what "
-        "kopf takes, most of it goes into the engine's threads (twenty steps, eight small files "
-        "that are synced to the disk, a commit), then into what they and the event loop tell each "
-        "other and make of statuses, last into the locks.",
+        "is empty. The other operator is a kopf daemon that makes as many writes, and nothing "
+        "else. Measured without pandas, which the product does not include. An operator is one "
+        "Python process, so that its CPU time per resource limits its throughput. Apart from "
+        "kopf's share, most of it is spent in the engine's threads (twenty steps, eight small "
+        "files that are synced to the disk, a commit), then in the exchange between them and the "
+        "event loop and in statuses, last in the locks.",
         tables=(
             Table(
                 "From apply to Succeeded",
                 (
-                    "resources a second",
+                    "resources per second",
                     "kopf alone",
                     "share (aim: 0.8)",
                     "ms of CPU per resource, in the operator: tandem / kopf alone",
-                    "API writes in a life (aim: 12)",
+                    "API writes per resource (aim: 12)",
                 ),
                 (
                     (

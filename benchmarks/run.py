@@ -1,7 +1,7 @@
 """Run benchmarks: `python benchmarks/run.py [NAME ...] [--size small|full]`.
 
-`full` (the default) keeps the results and writes docs/benchmarks.md anew; `small` only prints,
-and is for looking whether a benchmark works. One that fails keeps nobody from the next.
+`full` (the default) stores the results and writes docs/benchmarks.md; `small` only prints, to check
+that a benchmark works. After a failed benchmark, the next one runs.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import tempfile
 from pathlib import Path
 
 if __name__ == "__main__":
-    # As a script, Python puts this folder first, where our modules would hide others'.
+    # For a script, Python puts this folder first, where our modules would hide others'.
     TREE = Path(__file__).resolve().parent.parent
     sys.path[:1] = [str(TREE), str(TREE / "operator"), str(TREE / "tests"), str(TREE / "tools")]
 
@@ -40,7 +40,7 @@ NAMES = (
 
 
 def run_one(name: str, size: str, work: Path) -> Report:
-    """One benchmark in a folder of its own, which is removed afterwards.
+    """One benchmark in a separate folder, which is removed afterwards.
 
     Raises: WrongResult, ChildFailed.
     """
@@ -76,7 +76,7 @@ def main() -> None:
         try:
             found = run_one(name, arguments.size, work)
         except (WrongResult, ChildFailed) as error:
-            # It has no figures; the others shall have theirs.
+            # It has no figures; the others still run.
             failed.append(name)
             sys.stderr.write(f"{name} failed: {type(error).__name__}: {error}\n")
             continue

@@ -1,6 +1,6 @@
-"""How long, and how much memory, to know a table of a million files from its checkpoint.
+"""Time and memory to read a table of a million files from its checkpoint.
 
-Three questions, since engines put work off: open the table; list its files with their sizes;
+Three questions, since engines defer work: open the table; list its files with their sizes;
 count its rows, which needs every file's statistics.
 """
 
@@ -35,7 +35,7 @@ STEPS = {
 
 @dataclass(frozen=True)
 class Opened:
-    """A table opened by one engine: what it answers when asked."""
+    """A table opened by one engine, with the answers to the questions."""
 
     files: Callable[[], tuple[int, int]]
     """(number of files, their bytes)"""
@@ -76,7 +76,7 @@ OPENERS = {"tandem": open_with_tandem, "deltalake": open_with_deltalake}
 
 
 def measure(engine: str, step: str, root: str) -> dict[str, Any]:
-    """In a process of its own: once, cold but for the page cache."""
+    """In a separate process: once, cold except for the page cache."""
     import deltalake  # noqa: F401 - both processes begin with the same imports
     import pyarrow.compute  # noqa: F401
 
@@ -112,7 +112,7 @@ def run(size: str, work: Path) -> Report:
     for step, title in STEPS.items():
         found: dict[str, list[dict[str, Any]]] = {engine: [] for engine in OPENERS}
         for _ in range(times):
-            # Turn by turn, so that a busy moment of the machine meets both.
+            # In turn, so that other load on the machine affects both.
             for engine in OPENERS:
                 measured = in_child(measure, engine=engine, step=step, root=str(work / "snapshot"))
                 for key, value in measured["answer"].items():
@@ -139,9 +139,9 @@ def run(size: str, work: Path) -> Report:
         title=f"Snapshot of {files:,} files from a checkpoint",
         setting=(
             f"A table partitioned by day, statistics of three columns, one classic checkpoint of "
-            f"{checkpoint.stat().st_size / 1e6:,.0f} MB; {times} processes each, turn by turn. "
-            f"Peak memory is what comes on top of the {imports.median:.0f} MiB that the imports "
-            "of both libraries take."
+            f"{checkpoint.stat().st_size / 1e6:,.0f} MB; {times} processes each, in turn. "
+            f"Peak memory excludes the {imports.median:.0f} MiB that the imports of both "
+            "libraries take."
         ),
         tables=(
             Table(
@@ -157,6 +157,6 @@ def run(size: str, work: Path) -> Report:
                 tuple(rows),
             ),
         ),
-        checks=("Files, bytes and rows are those that DuckDB finds in the checkpoint.",),
+        checks=("Files, bytes and rows equal those that DuckDB finds in the checkpoint.",),
         raw=raw,
     )

@@ -1,7 +1,7 @@
-"""Spark sessions that are up already, and our jobs run on one of them.
+"""Warm Spark sessions, and Tandem's jobs on one of them.
 
-`tandem run` starts a JVM for each job; a long-lived Spark, as peers have it in these
-measurements, does not. So ours is measured both ways.
+`tandem run` starts a JVM for each job; a long-lived Spark, like that of its peers in these
+measurements, does not. So Tandem is measured both ways.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ HEAP_BYTES = 4 << 30
 
 
 def start_ours() -> SparkSession:
-    """A session as our jobs have it."""
+    """A session with the settings of our jobs."""
     return _start({})
 
 
 def start_delta() -> SparkSession:
-    """Spark with Delta at its best here: optimizing compiler, a large heap, our codec."""
+    """Spark with Delta in its fastest settings: optimizing compiler, a large heap, our codec."""
     from support.spark import DELTA_CONF, delta_jars
 
     spark = _start(
@@ -58,8 +58,8 @@ def _start(conf: Mapping[str, str]) -> SparkSession:
 
 
 class WarmRunner:
-    """A `JobRunner` that runs our jobs in threads on one session; `seconds` says how long each
-    took."""
+    """A `JobRunner` that runs our jobs in threads on one session; `seconds` has the duration of
+    each."""
 
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark

@@ -1,10 +1,10 @@
 #!/bin/sh
-# Make a stand-in for the image that the Dockerfile builds on, for machines without a registry:
-# the same Debian, from the same packages (mmdebstrap, as root), tagged like the real one.
+# Make a substitute for the image that the Dockerfile builds on, for machines without a registry:
+# the same Debian, from the same packages (mmdebstrap, as root), with the tag of the real one.
 #
 #     tools/base-image.sh ENGINE [NAME]      ENGINE: podman, buildah or docker
 #
-# What builds on it has to be built on the official one, too, before it is released.
+# Before a release, build on the official image, too.
 set -eu
 engine=${1:?podman, buildah or docker}
 name=${2:-docker.io/library/debian:bookworm-slim}
@@ -16,7 +16,7 @@ if ! command -v mmdebstrap >/dev/null 2>&1; then
 fi
 work=$(mktemp -d "${TMPDIR:-/var/tmp}/tandem-base-XXXXXX")
 trap 'rm -rf "$work"' EXIT
-# As the official one: no documentation, no translations, no recommended packages, and /bin below
+# Like the official one: no documentation, no translations, no recommended packages, and /bin below
 # /usr from the start, not moved there by a package that brings all of Perl.
 mmdebstrap --quiet --variant=apt --mode=root --components=main \
     --include=usr-is-merged,adduser,mount,passwd,tzdata \

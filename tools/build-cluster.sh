@@ -1,5 +1,5 @@
 #!/bin/sh
-# Build what a whole node needs beside the parts of build-kubernetes.sh, for `make e2e`:
+# Build the parts of a node that build-kubernetes.sh does not build, for `make e2e`:
 #
 #   kubernetes-node  kubelet, kube-scheduler, kube-proxy
 #   coredns          coredns
@@ -7,8 +7,8 @@
 #
 # Usage: build-cluster.sh [PART...]   (all by default)
 # Each is pinned by go.mod and go.sum in the folder of its name. Programs go into
-# ${TANDEM_CACHE:-$HOME/.cache/tandem}/bin, the chart into charts/ beside it. Does nothing for
-# what is there. Prints the cache's path.
+# ${TANDEM_CACHE:-$HOME/.cache/tandem}/bin, the chart into charts/ next to it. Skips parts that
+# exist. Prints the cache's path.
 set -eu
 . "$(dirname "$0")/go.sh"
 

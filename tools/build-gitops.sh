@@ -1,12 +1,12 @@
 #!/bin/sh
-# Build the judges of tests/gitops: what Argo CD, Flux and kstatus think of an object, by their own
-# code (tools/gitops). They go into ${TANDEM_CACHE:-$HOME/.cache/tandem}/bin.
+# Build the program of tests/gitops that evaluates an object with the code of Argo CD, Flux and
+# kstatus (tools/gitops). It goes into ${TANDEM_CACHE:-$HOME/.cache/tandem}/bin.
 #
-# Does nothing when what tools/gitops pins and says is there. Prints the program's path.
+# Does nothing if the program is up to date with tools/gitops. Prints the program's path.
 set -eu
 . "$(dirname "$0")/go.sh"
 
-# Unlike the other programs this one is ours: its text counts, too.
+# The source of this program is in this repository, so its text counts, too.
 pins() {
     cat "$tools/$1/go.mod" "$tools/$1/go.sum" "$tools/$1"/*.go | cksum
 }

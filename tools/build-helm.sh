@@ -1,7 +1,7 @@
 #!/bin/sh
 # Build Helm into ${TANDEM_CACHE:-$HOME/.cache/tandem}/bin, for the tests of charts/ and `make e2e`.
 #
-# Does nothing when the version that tools/helm pins is there. Prints the program's path.
+# Does nothing if the version that tools/helm pins exists. Prints the program's path.
 set -eu
 . "$(dirname "$0")/go.sh"
 
@@ -12,8 +12,8 @@ if ! is_built helm "$program"; then
         echo "Building Helm (three minutes the first time)" >&2
         version=$(sed -n 's|^.*helm.sh/helm/v3 \(v[^ ]*\).*|\1|p' "$tools/helm/go.mod" | head -n 1)
         minor=$(sed -n 's|^.*k8s.io/client-go v0.\([0-9]*\).*|\1|p' "$tools/helm/go.mod" | head -n 1)
-        # As its own Makefile does: what `helm template` and `helm lint` take for the cluster's
-        # version.
+        # As in Helm's own Makefile: the version of the cluster that `helm template` and
+        # `helm lint` assume.
         said="-X helm.sh/helm/v3/internal/version.version=$version"
         for package in lint/rules chartutil; do
             named=helm.sh/helm/v3/pkg/$package

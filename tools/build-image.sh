@@ -1,16 +1,16 @@
 #!/bin/bash
 # Build the image `tandem:<version>` from the Dockerfile, and write it as an archive:
 #
-#     tools/build-image.sh            with podman, buildah or docker, whichever is there
+#     tools/build-image.sh            with podman, buildah or docker, the first that exists
 #
 #     TANDEM_ENGINE=buildah           with that one
 #     TANDEM_IMAGE=registry/name:tag  under that name
 #     TANDEM_BASE=name                on that base instead of debian:bookworm-slim
-#     TANDEM_STANDIN=1                on a base of our own making, if no registry can be reached
+#     TANDEM_STANDIN=1                on a substitute base, if no registry is reachable
 #
 # Prints two words: the archive's path (docker-archive: `docker load -i`, `podman load -i`,
 # `ctr -n k8s.io images import`) and the image's name. pip's configuration and its certificate
-# authority, if this machine has them, are lent to the build as secrets.
+# authority, if this machine has them, are secrets of the build.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -7,8 +7,8 @@
 #
 # Usage: build-kubernetes.sh [PART...]   (all by default)
 # Each is pinned by go.mod and go.sum in the folder of its name. Programs go into
-# ${TANDEM_CACHE:-$HOME/.cache/tandem}/bin, CRDs into crds/ beside it. Does nothing for what is
-# there. Prints the cache's path.
+# ${TANDEM_CACHE:-$HOME/.cache/tandem}/bin, CRDs into crds/ next to it. Skips parts that
+# exist. Prints the cache's path.
 set -eu
 . "$(dirname "$0")/go.sh"
 
@@ -58,7 +58,7 @@ make_part() {
         module=github.com/kubeflow/spark-operator/v2
         version=$(version spark-operator-crds $module)
         find_go spark-operator-crds
-        # Compared with go.sum on the way; nothing of it is built.
+        # The download is compared with go.sum; no program is built.
         folder=$(
             cd "$tools/spark-operator-crds"
             export GOTOOLCHAIN=local GOFLAGS=

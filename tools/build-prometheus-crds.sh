@@ -1,8 +1,8 @@
 #!/bin/sh
-# Fetch the Prometheus operator's CRDs that charts/tandem has objects of, for the chart's tests.
+# Download the Prometheus operator's CRDs for the objects of charts/tandem, for the chart's tests.
 #
-# Pinned by tools/prometheus-crds; nothing of it is built. They go into crds/prometheus below
-# ${TANDEM_CACHE:-$HOME/.cache/tandem}, whose path is printed. Does nothing when they are there.
+# Pinned by tools/prometheus-crds; no program is built. They go into crds/prometheus below
+# ${TANDEM_CACHE:-$HOME/.cache/tandem}, whose path is printed. Does nothing if they exist.
 set -eu
 . "$(dirname "$0")/go.sh"
 

@@ -2,7 +2,7 @@
 # Build promtool, by which tests check alerts, dashboard and metrics, into
 # ${TANDEM_CACHE:-$HOME/.cache/tandem}/bin.
 #
-# Does nothing when the version that tools/promtool pins is there. Prints the program's path.
+# Does nothing if the version that tools/promtool pins exists. Prints the program's path.
 set -eu
 . "$(dirname "$0")/go.sh"
 
@@ -11,7 +11,7 @@ if ! is_built promtool "$program"; then
     alone
     if ! is_built promtool "$program"; then
         echo "Building promtool (two minutes the first time)" >&2
-        # Without finding targets in clouds, which is most of what Prometheus is made of.
+        # Without service discovery in clouds, which is most of Prometheus' code.
         build_tags=remove_all_sd
         build promtool "" github.com/prometheus/prometheus/cmd/promtool
     fi

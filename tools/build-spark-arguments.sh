@@ -1,11 +1,11 @@
 #!/bin/sh
-# Build the program that says with which arguments the Spark operator would run spark-submit, for
-# tests: our sources (tools/spark-arguments) among those of the real Spark operator, because what
-# makes the arguments is internal there.
+# Build the program that prints the arguments with which the Spark operator would run spark-submit,
+# for tests: our sources (tools/spark-arguments) inside those of the real Spark operator, because its
+# function for the arguments is internal.
 #
 # Usage: build-spark-arguments.sh
 # Pinned by go.mod and go.sum of tools/spark-operator. The program goes into
-# ${TANDEM_CACHE:-$HOME/.cache/tandem}/bin. Does nothing if it is there. Prints its path.
+# ${TANDEM_CACHE:-$HOME/.cache/tandem}/bin. Does nothing if it exists. Prints its path.
 set -eu
 . "$(dirname "$0")/go.sh"
 

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Build the S3 server that tests run against into ${TANDEM_CACHE:-$HOME/.cache/tandem}/bin.
 #
-# Does nothing when the version that tools/versitygw pins is there. Prints the program's path.
+# Does nothing if the version that tools/versitygw pins exists. Prints the program's path.
 set -eu
 . "$(dirname "$0")/go.sh"
 

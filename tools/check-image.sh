@@ -1,7 +1,7 @@
 #!/bin/bash
-# Look at the image that tools/build-image.sh made, and let it work: who it runs as, what is in
-# it, whether the class-data archive fits, and the main job on real data with a read-only root.
-# Needs podman or docker, and `make setup`. Ends with 1 at the first thing that is wrong.
+# Inspect the image of tools/build-image.sh and run jobs in it: its user, its content,
+# whether the class-data archive fits, and the main job on real data with a read-only root.
+# Needs podman or docker, and `make setup`. Exits with 1 at the first failed check.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . tools/image/engine.sh
@@ -17,7 +17,7 @@ work=$(mktemp -d "${TMPDIR:-/var/tmp}/tandem-check-XXXXXX")
 trap 'rm -rf "$work"' EXIT
 
 inside() { "$engine" run "${options[@]}" "$image" "$@"; }
-# tell WHAT FOUND WANTED: one line, and the end where it is not as it must be.
+# tell WHAT FOUND WANTED: prints one line; exits if the two differ.
 tell() {
     printf '%-44s %s\n' "$1" "$2"
     if [ "$2" != "$3" ]; then

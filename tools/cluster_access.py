@@ -1,7 +1,7 @@
 """Ways to an API server that `cluster_parts` started: kubeconfig files, single calls, kubectl.
 
-Needs only Python's standard library; the operator's own client is another one on purpose, so
-that tests look at what it did with other eyes.
+Needs only Python's standard library. It does not use the operator's client, so that tests check
+the operator's effects independently.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from cluster_processes import built
 
 
 class KubectlFailed(RuntimeError):
-    """kubectl ended with an error; `stderr` has what it said."""
+    """kubectl ended with an error; `stderr` has its output."""
 
     def __init__(self, arguments: Sequence[str], stderr: str) -> None:
         super().__init__(f"kubectl {' '.join(arguments)}: {stderr.strip()}")
@@ -29,7 +29,7 @@ class KubectlFailed(RuntimeError):
 
 
 class ApiRefused(RuntimeError):
-    """The API server answered with an error."""
+    """The API server responded with an error."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(f"{status}: {message}")
@@ -39,14 +39,14 @@ class ApiRefused(RuntimeError):
 
 @dataclass(frozen=True)
 class Access:
-    """Somebody's way to the API server, as a kubeconfig file has it."""
+    """Address and credentials of a user, as in a kubeconfig file."""
 
     server: str
     authority: str = field(repr=False)
     token: str = field(repr=False)
 
     def write(self, path: Path) -> Path:
-        """As a kubeconfig file that only its owner reads."""
+        """Write a kubeconfig file that only its owner can read."""
         authority = base64.b64encode(self.authority.encode()).decode()
         config = {
             "apiVersion": "v1",
@@ -67,7 +67,7 @@ class Access:
 
     @classmethod
     def read(cls, path: Path) -> Access:
-        """What `write` wrote."""
+        """Read the file of `write`."""
         config = json.loads(path.read_text())
         cluster = config["clusters"][0]["cluster"]
         authority = base64.b64decode(cluster["certificate-authority-data"]).decode()
@@ -82,9 +82,9 @@ class Access:
         content_type: str = "application/json",
         timeout_s: float = 30,
     ) -> Any:
-        """One call; the answer's JSON. `path` is what follows the server's name.
+        """One call; returns the response's JSON. `path` follows the server's name in the URL.
 
-        Raises ApiRefused for what the server answers with an error, OSError if it does not.
+        Raises ApiRefused if the server responds with an error, OSError if it does not respond.
         """
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(f"{self.server}{path}", data=data, method=method)
@@ -100,7 +100,7 @@ class Access:
         return json.loads(text) if text.startswith((b"{", b"[")) else text.decode()
 
     def of_service_account(self, namespace: str, name: str) -> Access:
-        """What a pod of that service account would have: a token for a day."""
+        """The access of a pod of that service account: a token for a day."""
         path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{name}/token"
         wanted = {
             "apiVersion": "authentication.k8s.io/v1",
@@ -119,9 +119,9 @@ def _message(text: bytes) -> str:
 
 
 def kubectl(kubeconfig: Path, *arguments: str, text: str | None = None) -> str:
-    """Run kubectl with this kubeconfig and, if given, this standard input; what it prints.
+    """Run kubectl with this kubeconfig and, if given, this standard input; returns its output.
 
-    Raises KubectlFailed, whose `stderr` says what was wrong.
+    Raises KubectlFailed, whose `stderr` has the error.
     """
     program = str(built("kubernetes") / "bin" / "kubectl")
     cache = kubeconfig.parent / "kubectl"

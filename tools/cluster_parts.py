@@ -1,8 +1,8 @@
 """The real parts of a Kubernetes cluster as processes of this machine: the API server and the
 controller manager on top of etcd, as `tools/build-kubernetes.sh` builds them.
 
-There is no kubelet and no scheduler: pods stay as they were created, and who wants one to end
-says so in its status. Everything else is the real thing: schemas, RBAC, tokens of service
+There is no kubelet and no scheduler: pods stay as they were created, and tests end a pod by a
+write of its status. Everything else is real: schemas, RBAC, tokens of service
 accounts, watches, garbage collection.
 """
 
@@ -38,7 +38,7 @@ class ControlPlane:
         [port] = free_ports(1)
         self.server = f"https://127.0.0.1:{port}"
         self.audit_log = folder / "audit.log"
-        """One JSON object for every write that the API server has answered, and for every read
+        """One JSON object for every write with a response of the API server, and for every read
         by a service account."""
         self._secrets = folder / "secrets"
         self._secrets.mkdir(mode=0o700)
@@ -68,10 +68,10 @@ class ControlPlane:
         return Access.read(self.kubeconfig)
 
     def start(self, manifests: Sequence[Path] = ()) -> None:
-        """Start both and apply these files and folders before the controllers look."""
+        """Start both and apply these files and folders before the controllers start."""
         self.apiserver.start()
         if manifests:
-            # By the server, since an annotation with all of the Spark operator's CRD is too big.
+            # Server-side apply, since the Spark operator's CRD is too large for an annotation.
             files = [word for path in manifests for word in ("-f", str(path))]
             self.kubectl("apply", "--server-side", "--validate=false", *files)
             self._wait_until_served()
@@ -111,7 +111,7 @@ class ControlPlane:
             "--advertise-address=127.0.0.1",
             "--endpoint-reconciler-type=none",
             f"--secure-port={port}",
-            # The server makes a certificate of its own there, which is all that anybody trusts.
+            # The server creates its own certificate there; clients trust only this one.
             f"--cert-dir={self._secrets}",
             "--authorization-mode=RBAC",
             f"--token-auth-file={tokens}",
@@ -139,7 +139,7 @@ class ControlPlane:
 
 def manifests() -> list[Path]:
     """What every cluster needs before the operator starts: the Spark operator's CRD, ours, and
-    who may do what."""
+    the roles."""
     spark = built("spark-operator-crds") / "crds" / "sparkoperator"
     return [
         spark / "sparkoperator.k8s.io_sparkapplications.yaml",
@@ -158,7 +158,7 @@ _AUDIT_POLICY: Mapping[str, object] = {
     "omitStages": ["RequestReceived"],
     "omitManagedFields": True,
     "rules": [
-        # Who of ours read what; of people and of the cluster's own parts it would be too much.
+        # Only reads of our service accounts; users and the cluster's own parts read too much.
         {
             "level": "Metadata",
             "userGroups": ["system:serviceaccounts"],

@@ -1,7 +1,7 @@
-"""Processes of this machine that die with the one that started them, however that ends; and
-etcd as such a process, or three.
+"""Processes of this machine that die with their parent, however it ends; and etcd as one or
+three such processes.
 
-Needs only Python's standard library and writes only below the folder it is given.
+Needs only Python's standard library and writes only below the given folder.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 READY_WITHIN_S = 90.0
 POLL_S = 0.02
 
-# Asks the kernel to kill what it becomes when its parent ends, and ends if that was before.
+# Asks the kernel to kill this process when its parent ends; exits if the parent has ended already.
 _TIED = """
 import ctypes, os, signal, sys
 libc = ctypes.CDLL(None)
@@ -38,25 +38,25 @@ if os.getppid() != int(sys.argv[1]):
     sys.exit("its parent has ended")
 os.execv(sys.argv[2], sys.argv[2:])
 """
-# To the kernel a parent is a thread. This one lives as long as the process does; one of a test's
-# or a server's would take with it what it started.
+# To the kernel, a parent is a thread. This thread lives as long as the process; with a thread of a
+# test or a server, its children would die at the thread's end.
 _spawner = ThreadPoolExecutor(1, thread_name_prefix="spawner")
 
 
 class PartFailed(RuntimeError):
-    """A part did not start, or ended by itself; has the end of its log."""
+    """A part did not start, or ended unexpectedly; has the end of its log."""
 
 
 @cache
 def built(*parts: str) -> Path:
-    """The cache with these parts in it (see `tools/build-kubernetes.sh`), built where missing."""
+    """The cache with these parts (see `tools/build-kubernetes.sh`); builds missing ones."""
     script = str(REPOSITORY / "tools" / "build-kubernetes.sh")
     done = subprocess.run([script, *parts], stdout=subprocess.PIPE, check=True, text=True)
     return Path(done.stdout.strip())
 
 
 def free_ports(count: int) -> list[int]:
-    """Loopback ports that nobody listens on, below those that systems give to outgoing
+    """Free loopback ports, below the range that systems use for outgoing
     connections: a part that is restarted must find its port free."""
     found: list[int] = []
     while len(found) < count:
@@ -139,7 +139,7 @@ class Part:
             raise PartFailed(f"{self.name} has ended: {self.tail()}")
 
     def kill(self) -> None:
-        """SIGKILL: no time to say goodbye, to its data or to its clients."""
+        """SIGKILL: no time to flush data or to close connections."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
@@ -154,7 +154,7 @@ class Part:
                 self.kill()
 
     def stop(self) -> None:
-        """SIGSTOP: it answers nothing, and its connections stay open."""
+        """SIGSTOP: it does not respond, and its connections stay open."""
         os.kill(self.pid, signal.SIGSTOP)
 
     def resume(self) -> None:
@@ -175,7 +175,7 @@ class EtcdMember(Part):
 
     def __init__(self, name: str, command: Sequence[str], folder: Path, port: int) -> None:
         self.endpoint = f"127.0.0.1:{port}"
-        """Where its clients connect to: host:port, without TLS."""
+        """Address for clients: host:port, without TLS."""
         self.data = folder / f"{name}.data"
         super().__init__(name, [*command, "--data-dir", str(self.data)], folder, self._healthy)
 
@@ -194,8 +194,8 @@ class EtcdMember(Part):
 
 @dataclass
 class Etcd:
-    """Members that form one cluster. Nothing is synced to the disk: a process may be killed,
-    a machine may not."""
+    """Members that form one cluster. They do not sync to the disk: data survives the kill of a
+    process, but not of the machine."""
 
     members: list[EtcdMember]
 

@@ -1,6 +1,6 @@
 """`docs/compatibility.md`: what the W matrix recorded (`tests/matrix/outcomes.tsv`), as tables.
 
-The record is written by `make matrix` from real runs; nothing here knows what it ought to say.
+`make matrix` writes the record from real runs. This module has no expected results.
 """
 
 from __future__ import annotations
@@ -16,74 +16,75 @@ RECORD = ROOT / "tests" / "matrix" / "outcomes.tsv"
 Line = dict[str, str]
 STATEMENTS = ("update", "merge", "delete")
 UNTRIED = "nothing"
-"""In the column `next`, where nothing of ours was tried afterwards."""
+"""Value of the column `next` if no operation of ours was tried afterwards."""
 FOREIGN_FIRST, OURS_FIRST = "foreign first", "ours first"
 
 INTRODUCTION = """\
 # Beside other writers
 
-{note}`make matrix` lets real foreign writers (`deltalake` 1.6 and Spark + Delta 4.4, in processes
-of their own) act beside each of our operations ({ours}),
-in both orders: {cells} cells. After each, the rows must be those of a serial order of what
-succeeded, read by Tandem, `DeltaTable.scan()` and Spark + Delta, and our next compaction and
-update must work. These tables are its record. In none of the cells did an operation of ours lose,
-double or bring back a row.
+{note}`make matrix` runs real foreign writers (`deltalake` 1.6 and Spark + Delta 4.4, in separate
+processes) alongside each operation of Tandem ({ours}),
+in both orders: {cells} cells. After each cell, the rows must be those of a serial order of the
+commits that succeeded, read by Tandem, `DeltaTable.scan()` and Spark + Delta. Tandem's next
+compaction and update must work. These tables are the record. In no cell did an operation of Tandem
+lose, duplicate or resurrect a row.
 
-## What becomes of ours
+## Effect on Tandem's operations
 
-The foreign one commits between our read and our commit. *commits*: with the rows of both.
-*commits, attempt 2*: what it had written was of no use any more, so it did its work again.
-*superseded*: nothing was left to replace. A reason: refused by name, and nothing written.
+The foreign writer commits between Tandem's read and Tandem's commit. *commits*: with the rows of
+both. *commits, attempt 2*: the first attempt's files were obsolete, so the job ran again.
+*superseded*: no input was left to replace. A reason: refused by name, without a write.
 
 """
 
 THEIRS = """
-## What the other one loses by its own rules
+## Effect on the foreign writer, by its own rules
 
-It has read the table, then ours commits, then it goes on. These rules are its own: any other
-writer beside it has the same effect. *tries again*: refused once; the next try, which reads what
-is there, commits.
+The foreign writer reads the table, then Tandem commits, then the foreign writer continues. The
+rules are its own: any other concurrent writer has the same effect. *tries again*: refused once; the
+next try reads the latest version and commits.
 
 """
 
 AFTER = """
-Where a Spark statement cannot be made to stand between its read and its commit (`INSERT`,
-`OPTIMIZE`, `REORG`, `ALTER TABLE`, `VACUUM`), the matrix runs it after ours: {after}.
+Some Spark statements cannot be paused between read and commit (`INSERT`, `OPTIMIZE`, `REORG`,
+`ALTER TABLE`, `VACUUM`). The matrix runs them after Tandem's commit: {after}.
 
 """
 
 DEFECT = """\
-**`deltalake` 1.6 does not see that a compaction took its files**, whoever compacted: itself,
-Spark, or Tandem. Its conflict check passes by removals that are marked as no change of data. What
-began before a rewrite and commits after it then **doubles rows, or leaves rows that it meant to
-delete**: {which}. So run these when no rewrite runs, or leave rewrites to one of the two
-(`test_W3_deltalake_1_6_does_not_see_that_a_compaction_took_its_files` shows it without a commit
-of ours). A **vacuum without retention** takes the files of versions that it has not seen.
+**`deltalake` 1.6 does not detect that a compaction removed its input files**, whether by itself,
+Spark, or Tandem. Its conflict check ignores removals that are marked as no change of data. If it
+starts before a rewrite and commits after it, it **duplicates rows, or keeps rows that it should
+delete**: {which}. So run these only when no rewrite runs, or let only one of the two engines
+rewrite (`test_W3_deltalake_1_6_does_not_see_that_a_compaction_took_its_files` shows it without a
+commit of Tandem). A **vacuum without retention** removes the files of versions that it has not
+read.
 """
 
 NEXT = """
-## What is refused afterwards
+## Operations refused afterwards
 
-Our next compaction and update work after every cell but these:
+Tandem's next compaction and update work after every cell, except these:
 
 """
 
 OUTSIDE = """
-## Outside our promise
+## Outside of Tandem's guarantees
 
-| what | what comes of it |
+| situation | effect |
 |---|---|
-| a foreign transaction that read our inputs before our commit | its own rules decide, as above, \
-however long it ran. Let compactions keep away from long jobs: `minInterval`, `maintenanceWindow` |
-| a vacuum without retention while an operation of ours runs | {vacuum}. It may also take files \
-that a commit has just named, and those that other writers and readers need |
+| a foreign transaction that read Tandem's inputs before Tandem's commit | its own rules decide, \
+as above, however long it ran. Keep compactions away from long jobs: `minInterval`, \
+`maintenanceWindow` |
+| a vacuum without retention while an operation of Tandem runs | {vacuum}. It may also remove \
+files that a commit has just named, and files that other writers and readers need |
 | a vacuum with retention, a checkpoint, a clean-up of the log | {harmless} |
-| a log store that does not put if absent: Spark's default on S3, across drivers | it can \
-overwrite anyone's commit. Give Spark a log store that does |
-| a writer feature that we do not know | refused by name before anything is written: \
-[features](features.md) |
+| a log store without put-if-absent: Spark's default on S3, across drivers | it can overwrite any \
+commit. Configure a log store with put-if-absent for Spark |
+| an unknown writer feature | refused by name before any write: [features](features.md) |
 
-## What to read with
+## Readers
 
 | reader | deletion vectors |
 |---|---|
@@ -105,7 +106,7 @@ def compatibility(note: str) -> str:
     text += _table("foreign action", first, lambda line: _end(line["our_end"]))
     text += THEIRS
     stale = [line for line in record if line["began"] == "before"]
-    text += _table("foreign action, begun before ours", stale, _theirs)
+    text += _table("foreign action, started before ours", stale, _theirs)
     text += AFTER.format(after=_after(record))
     text += DEFECT.format(which=_listed(sorted({_action(line) for line in stale if _defect(line)})))
     text += NEXT
@@ -118,8 +119,8 @@ def _of(record: Iterable[Line], field: str) -> list[str]:
 
 
 def _table(head: str, record: Sequence[Line], cell: Callable[[Line], str]) -> str:
-    """A line an action; one column for what rewrites files, one for what changes rows."""
-    text = f"| {head} | beside a compaction or segment rewrite | beside {_listed(STATEMENTS)} |\n"
+    """A line per action; one column for operations that rewrite files, one for statements."""
+    text = f"| {head} | with a compaction or segment rewrite | with {_listed(STATEMENTS)} |\n"
     text += "|---|---|---|\n"
     for name in _of(record, "foreign"):
         cells = {line["ours"]: cell(line) for line in record if line["foreign"] == name}
@@ -130,7 +131,7 @@ def _table(head: str, record: Sequence[Line], cell: Callable[[Line], str]) -> st
 
 
 def _together(cells: Mapping[str, str]) -> str:
-    """What most do; then those that do otherwise, by name."""
+    """The most common outcome; then the operations with other outcomes, by name."""
     if not cells:
         return "–"
     counted = Counter(cells.values())
@@ -168,7 +169,7 @@ def _theirs(line: Line) -> str:
     if _defect(line):
         return "**wrong rows**"
     if line["rows"] == "removed live files":
-        return "**takes live files**"
+        return "**removes live files**"
     tries = line["foreign_end"].split(", then ")
     if tries == ["committed"]:
         return "commits"
@@ -186,7 +187,7 @@ def _afterwards(record: Iterable[Line]) -> str:
         named = [end.replace(" refused: ", ": `") + "`" for end in ends.split("; ")]
         text += f"| {_words(name)} | {', '.join(named)} |\n"
     for name in sorted({line["foreign"] for line in record if line["next"] == UNTRIED}):
-        text += f"| {_words(name)}, begun before ours | not tried: it took live files |\n"
+        text += f"| {_words(name)}, started before ours | not tried: it removed live files |\n"
     return text
 
 
@@ -196,14 +197,14 @@ def _vacuum(first: Iterable[Line]) -> str:
         for line in first
         if "vacuum-without-retention" in line["foreign"] and not line["our_end"].startswith("ref")
     }
-    return f"ours {_listed(sorted(map(_end, ends)))}"
+    return f"Tandem {_listed(sorted(map(_end, ends)))}"
 
 
 def _harmless(first: Iterable[Line]) -> str:
     names = [f"W5-deltalake-{what}" for what in ("vacuum-with-retention", "checkpoint")]
     names.append("W5-deltalake-log-cleanup")
     ends = {line["our_end"] for line in first if line["foreign"] in names}
-    return f"ours {_listed(sorted(map(_end, ends)))}"
+    return f"Tandem {_listed(sorted(map(_end, ends)))}"
 
 
 def _after(record: Iterable[Line]) -> str:

@@ -20,7 +20,7 @@ _WIDTH, _HEIGHT = 24, 8
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """`lines` are pairs of an expression and how its series are called."""
+    """`lines` are pairs of an expression and the legend of its series."""
 
     title: str
     says: str
@@ -45,15 +45,15 @@ ROWS: Sequence[tuple[str, Sequence[Panel]]] = (
         (
             Panel("Leader", "1 if an operator leads.", [("max(tandem_leader{$s})", "")], width=4,
                   type="stat"),
-            Panel("Locks", "1 if etcd answers.", [("min(tandem_lock_store_up{$s})", "")], width=4,
+            Panel("Locks", "1 if etcd responds.", [("min(tandem_lock_store_up{$s})", "")], width=4,
                   type="stat"),
-            Panel("Tables", "All, and those that cannot be worked on.",
+            Panel("Tables", "All tables, and tables that are not ready.",
                   [("sum(tandem_tables{$s})", "all"),
                    ('sum(tandem_tables{$s,ready="False"})', "not ready")], width=4, type="stat"),
-            Panel("At work", "Operations that have begun and not ended.",
+            Panel("In progress", "Operations that have started and not ended.",
                   [('sum(tandem_operations{$s,phase=~"Planned|Locked|Running|Reconciling"})', "")],
                   width=4, type="stat"),
-            Panel("Failed in the last hour", "Operations that failed for good.",
+            Panel("Failed in the last hour", "Operations that failed permanently.",
                   [('sum(increase(tandem_operations_ended_total{$s,outcome="Failed"}[1h]))', "")],
                   width=4, type="stat"),
             Panel("Version", "Of the operators.",
@@ -62,7 +62,7 @@ ROWS: Sequence[tuple[str, Sequence[Panel]]] = (
             Panel("Operations by phase", "All that exist.",
                   [("sum by (phase) (tandem_operations{$s})", "{{phase}}")], width=12,
                   stacked=True),
-            Panel("What operations are hindered by", "See docs/reasons.md.",
+            Panel("Reasons why operations cannot continue", "See docs/reasons.md.",
                   [("sum by (reason) (tandem_operations_hindered{$s})", "{{reason}}")], width=12,
                   stacked=True),
         ),
@@ -70,14 +70,14 @@ ROWS: Sequence[tuple[str, Sequence[Panel]]] = (
     (
         "Throughput",
         (
-            Panel("Operations that ended, an hour", "By how.",
+            Panel("Operations ended per hour", "By outcome.",
                   [(f"3600 * {_rate('tandem_operations_ended_total', 'kind, outcome')}",
                     "{{kind}} {{outcome}}")]),
-            Panel("Failures an hour, by reason", "See docs/reasons.md.",
+            Panel("Failures per hour, by reason", "See docs/reasons.md.",
                   [("3600 * "
                     + _rate("tandem_operations_ended_total", "reason", ',outcome="Failed"')
                     + " > 0", "{{reason}}")]),
-            Panel("Duration of operations", "Median, and of nine in ten.",
+            Panel("Duration of operations", "Median and 90th percentile.",
                   [(_quantile(0.5, "tandem_operation_duration_seconds", "kind"), "{{kind}} median"),
                    (_quantile(0.9, "tandem_operation_duration_seconds", "kind"), "{{kind}} 90 %")],
                   "s"),
@@ -87,7 +87,7 @@ ROWS: Sequence[tuple[str, Sequence[Panel]]] = (
             Panel("Files added and removed", "By commits.",
                   [(_rate("tandem_files_added_total", "kind"), "{{kind}} added"),
                    (_rate("tandem_files_removed_total", "kind"), "{{kind}} removed")]),
-            Panel("Where the time goes", "Seconds a second, by step.",
+            Panel("Time by step", "Seconds per second.",
                   [(f"topk(8, {_rate('tandem_step_duration_seconds_sum', 'step')})", "{{step}}")],
                   "s", stacked=True),
         ),
@@ -98,10 +98,10 @@ ROWS: Sequence[tuple[str, Sequence[Panel]]] = (
             Panel("Longest without progress", "By phase.",
                   [("max by (kind, phase) (tandem_operation_longest_unchanged_seconds{$s})",
                     "{{kind}} {{phase}}")], "s"),
-            Panel("Wait for locks", "Median, and of nine in ten.",
+            Panel("Wait for locks", "Median and 90th percentile.",
                   [(_quantile(0.5, "tandem_lock_wait_seconds", "kind"), "{{kind}} median"),
                    (_quantile(0.9, "tandem_lock_wait_seconds", "kind"), "{{kind}} 90 %")], "s"),
-            Panel("Threads", "At work, and what waits for one.",
+            Panel("Threads", "Busy threads, and waiting tasks.",
                   [("max(tandem_workers_busy{$s})", "busy"),
                    ("max(tandem_workers_waiting{$s})", "waiting"),
                    ("max(tandem_workers_limit{$s})", "limit")]),
@@ -110,14 +110,14 @@ ROWS: Sequence[tuple[str, Sequence[Panel]]] = (
     (
         "Jobs",
         (
-            Panel("Slots", "Jobs that run, and that wait for a slot.",
+            Panel("Slots", "Running jobs, and jobs that wait for a slot.",
                   [("max(tandem_jobs_running{$s})", "running"),
                    ("max(tandem_jobs_waiting{$s})", "waiting"),
                    ("max(tandem_jobs_limit{$s})", "limit")]),
-            Panel("Jobs that ended, an hour", "By how.",
+            Panel("Jobs ended per hour", "By reason.",
                   [(f"3600 * {_rate('tandem_jobs_ended_total', 'reason')} > 0", "{{reason}}"),
                    ("3600 * sum(rate(tandem_jobs_started_total{$s}[$w]))", "started")]),
-            Panel("Duration of jobs", "Median, and of nine in ten.",
+            Panel("Duration of jobs", "Median and 90th percentile.",
                   [(_quantile(0.5, "tandem_job_duration_seconds", "kind"), "{{kind}} median"),
                    (_quantile(0.9, "tandem_job_duration_seconds", "kind"), "{{kind}} 90 %")], "s"),
         ),
@@ -125,14 +125,14 @@ ROWS: Sequence[tuple[str, Sequence[Panel]]] = (
     (
         "Reconciliation",
         (
-            Panel("Commits an hour", "And versions that others took first.",
+            Panel("Commits per hour", "And races lost to other writers.",
                   [(f"3600 * {_rate('tandem_commits_total', 'kind')}", "{{kind}}"),
                    ("3600 * sum(rate(tandem_commit_races_lost_total{$s}[$w]))", "races lost")]),
-            Panel("Rounds before a commit", "Of nine in ten, and the mean.",
+            Panel("Rounds before a commit", "90th percentile, and the mean.",
                   [(_quantile(0.9, "tandem_commit_rounds", "kind"), "{{kind}} 90 %"),
                    (f"{_rate('tandem_commit_rounds_sum', 'kind')} / "
                     f"{_rate('tandem_commit_rounds_count', 'kind')}", "{{kind}} mean")]),
-            Panel("What was reconciled, a second", "With commits of others.",
+            Panel("Reconciled per second", "With commits of other writers.",
                   [("sum(rate(tandem_reconciled_commits_total{$s}[$w]))", "commits met"),
                    ("sum(rate(tandem_reconciled_deletes_total{$s}[$w]))", "deletes replayed"),
                    ("sum(rate(tandem_reconciled_rows_masked_total{$s}[$w]))", "rows masked"),
@@ -143,7 +143,7 @@ ROWS: Sequence[tuple[str, Sequence[Panel]]] = (
     (
         "Tables",
         (
-            Panel("All tables", "Files, small ones, segments.",
+            Panel("All tables", "Files, small files, segments.",
                   [("max(tandem_tables_files{$s})", "files"),
                    ("max(tandem_tables_small_files{$s})", "small files"),
                    ("max(tandem_tables_segments{$s})", "segments")]),
@@ -158,14 +158,14 @@ ROWS: Sequence[tuple[str, Sequence[Panel]]] = (
             Panel("Deleted rows", "The ten tables with the most.",
                   [("topk(10, max by (table_namespace, table) (tandem_table_deleted_rows{$s}))",
                     "{{table_namespace}}/{{table}}")]),
-            Panel("Since the last compaction", "The ten tables with the longest.",
+            Panel("Since the last compaction", "The ten tables with the longest time.",
                   [("topk(10, time() - max by (table_namespace, table) "
                     "(tandem_table_last_compaction_timestamp_seconds{$s}))",
                     "{{table_namespace}}/{{table}}")], "s"),
-            Panel("What automatic compaction waits for", "How many tables, by what for.",
+            Panel("Automatic compactions on hold", "Tables, by reason.",
                   [("count by (hold) (tandem_table_automatic_compaction{$s})", "{{hold}}")],
                   width=12, stacked=True),
-            Panel("Until the next compaction", "Where the clock says when.",
+            Panel("Until the next compaction", "For compactions with a known time.",
                   [("min by (table_namespace, table) "
                     "(tandem_table_next_compaction_timestamp_seconds{$s}) - time()",
                     "{{table_namespace}}/{{table}}")], "s", width=12),
@@ -177,18 +177,18 @@ ROWS: Sequence[tuple[str, Sequence[Panel]]] = (
             Panel("Calls of the API server", "By code.",
                   [(_rate("tandem_api_requests_total", "code"), "{{code}}")], "reqps",
                   stacked=True),
-            Panel("Latency of the API server", "Of 99 in 100.",
+            Panel("Latency of the API server", "99th percentile.",
                   [(_quantile(0.99, "tandem_api_request_duration_seconds", "verb"), "{{verb}}")],
                   "s"),
-            Panel("Lateness of the event loop", "Of 99 in 100.",
+            Panel("Lateness of the event loop", "99th percentile.",
                   [(_quantile(0.99, "tandem_loop_lag_seconds", "pod"), "{{pod}}")], "s"),
             Panel("Calls of etcd", "By outcome.",
                   [(_rate("tandem_lock_requests_total", "outcome"), "{{outcome}}")], "reqps",
                   stacked=True),
-            Panel("Latency of etcd", "Of 99 in 100.",
+            Panel("Latency of etcd", "99th percentile.",
                   [(_quantile(0.99, "tandem_lock_request_duration_seconds", "request"),
                     "{{request}}")], "s"),
-            Panel("Steps that failed, an hour", "By reason; most are tried again.",
+            Panel("Failed steps per hour", "By reason; most are retried.",
                   [(f"3600 * {_rate('tandem_step_failures_total', 'reason')} > 0", "{{reason}}")]),
             Panel("CPU of the operators", "Cores.",
                   [("sum by (pod) (rate(process_cpu_seconds_total{$s}[$w]))", "{{pod}}")],

@@ -13,7 +13,7 @@ if [ -n "${PYTHON:-}" ]; then
     echo "PYTHON=$PYTHON is not a Python 3.11 or later with venv: run \`unset PYTHON\`." >&2
     exit 1
 fi
-# The versions that the lock files were tried with come first.
+# The versions that the lock files were tested with come first.
 for candidate in python3.11 python3.12 python3.13 python3 python3.14; do
     if usable "$candidate"; then echo "$candidate"; exit 0; fi
 done

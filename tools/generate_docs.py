@@ -1,9 +1,9 @@
-"""Write what is generated: pages of `docs/` (`PAGES` below), `crds/`, parts of `charts/tandem`.
+"""Write the generated files: pages of `docs/` (`PAGES` below), `crds/`, parts of `charts/tandem`.
 
     python tools/generate_docs.py
 
-The code is the source: `Reason` and its errors, the resource model, the command line. A test
-compares the files with what this would write.
+The sources are in the code: `Reason` and its errors, the resource model, the command line. A test
+compares the files with the output of this program.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ def reasons() -> str:
     text = (
         "# Reasons\n\n"
         + NOTE
-        + "Conditions, logs and messages give one of these reasons. The first group says how far "
-        "an\noperation is, the second how it ended well; all others come with an error that names "
-        "the\nresource, the field, what was found, what was expected and what to do. What to look "
-        "at and what to\ndo in general: [troubleshooting](troubleshooting.md).\n"
+        + "Conditions, logs and messages have one of these reasons. The first group shows the "
+        "progress of an\noperation, the second a success. All others come with an error that names "
+        "the resource, the field,\nthe value found, the value expected and the remedy. Checks and "
+        "remedies for each reason:\n[troubleshooting](troubleshooting.md).\n"
     )
     for heading, members in _groups():
         text += f"\n## {heading}\n\n| reason | meaning |\n|---|---|\n"
@@ -83,19 +83,19 @@ def commands() -> str:
     text = (
         "# The command line\n\n"
         + NOTE
-        + "`make setup` leaves `tandem` in `.venv/bin`: `export PATH=$PWD/.venv/bin:$PATH`, once "
-        "in a terminal.\n\n"
-        "Results go to standard output, everything for people to standard error. Exit codes of "
+        + "`make setup` installs `tandem` in `.venv/bin`. Run `export PATH=$PWD/.venv/bin:$PATH` "
+        "once per terminal.\n\n"
+        "Results go to standard output, messages and progress to standard error. Exit codes of "
         "`tandem run`:\n\n"
         "| code | meaning |\n|---|---|\n"
         "| 0 | every operation ended `Succeeded` or `Superseded` |\n"
         "| 1 | some ended `Failed` |\n"
-        "| 2 | the input is wrong, and nothing was started |\n"
-        "| 130 | interrupted; what had committed is reported |\n\n"
-        "Running the same file again reports the first result, of a failure too, and changes "
-        "nothing. `--again`\nstarts new attempts, also of what has succeeded: `--only` says of "
-        "which resource.\nResources of one run start together unless `dependsOn` orders them; a "
-        "`LakeTable` comes before\nwhat refers to it.\n"
+        "| 2 | the input is invalid, and no operation was started |\n"
+        "| 130 | interrupted; committed operations are reported |\n\n"
+        "A second run of the same file reports the first result, even of a failure, and changes "
+        "nothing. `--again`\nstarts new attempts, also of operations that succeeded; `--only` "
+        "selects a resource.\nResources of one run start together unless `dependsOn` orders them. "
+        "A `LakeTable` comes before\nthe resources that refer to it.\n"
     )
     runner = CliRunner()
     names = ["", "run", "plan", "scan", "table segments", "table show", "history", "locks", "clean"]
@@ -124,7 +124,7 @@ def scenarios() -> str:
 
 
 def troubleshooting() -> str:
-    """What to look at and to do, by reason."""
+    """Checks and remedies, by reason."""
     return troubleshooting_page.troubleshooting(NOTE, list(_groups()))
 
 

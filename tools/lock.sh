@@ -1,5 +1,5 @@
 #!/bin/sh
-# Resolve requirements/*.in anew into lock files: for every platform and Python ≥ 3.11, with
+# Resolve requirements/*.in into lock files: for every platform and Python ≥ 3.11, with
 # hashes, without the address of any index. Needs uv (`pip install uv`).
 set -eu
 cd "$(dirname "$0")/.."

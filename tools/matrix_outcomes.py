@@ -1,9 +1,9 @@
-"""After a whole run of the W matrix: make one record of what its workers wrote down, and of the
-record `docs/compatibility.md`.
+"""After a whole run of the W matrix: merge the outcomes of its workers into one record, and write
+`docs/compatibility.md` from it.
 
     PYTHONPATH=operator:tests python tools/matrix_outcomes.py [--begin]
 
-`--begin` forgets an earlier run. Fails if cells are missing, and leaves the record as it is.
+`--begin` deletes the outcomes of an earlier run. Fails without a change if cells are missing.
 """
 
 from __future__ import annotations

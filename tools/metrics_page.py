@@ -15,34 +15,32 @@ ALERTS = ROOT / "charts" / "tandem" / "files" / "alerts.yaml"
 SHOWN = 100
 
 _INTRODUCTION = """\
-`tandem operator` serves `/metrics` beside `/healthz` and `/readyz` (`--health`, port 8080 by
-default), in Prometheus' text format. Durations are in seconds, sizes in bytes. Every operator
-has all families; who waits to lead has no tables and no operations, so ask for the maximum or
-the sum over operators.
+`tandem operator` serves `/metrics`, `/healthz` and `/readyz` on one port (`--health`, 8080 by
+default). The metrics have Prometheus' text format. Durations are in seconds, sizes in bytes. Every
+operator has all families. A standby operator has no tables and no operations, so query the maximum
+or the sum over operators.
 
-**Counters begin at zero when the operator starts.** Nothing of them is kept: `rate` and
-`increase` know that. What is looked up at a scrape (gauges) is as true after a restart as
-before; only the time an operation stands still, and the last compaction of a table whose
-compactions are all deleted, are known from then on.
+**Counters start at zero when the operator starts**, which `rate` and `increase` handle. Gauges are
+read at each scrape, so they are correct after a restart, with two exceptions. These start again at
+a restart: the time since an operation's last progress, and the last compaction of a table whose
+compactions are all deleted.
 
-**The number of series is bounded**, whatever happens in the cluster. No label names an operation
-or comes from outside unchecked: what is not on the list says `Other`. Tables have series of
-their own for the {shown} with the most files (`--table-metrics`; 0: none); sums are over all
-tables. With that default it is at most **{bound}** series, and about {typical} in an operator
-that has seen some of everything. A table that is shown makes place only for one with a quarter
-more files.
+**The number of series is bounded**, whatever happens in the cluster. No label names an operation.
+A label takes only known values; all others become `Other`. The {shown} tables with the most files
+have separate series (`--table-metrics`; 0: none); sums are over all tables. With that default
+there are at most **{bound}** series, and about {typical} in an operator after some use. Another
+table replaces a shown one only if it has a quarter more files.
 
-Prometheus' own label `namespace` says where the operator runs, ours `table_namespace` where the
-table is.
+Prometheus' own label `namespace` is the operator's namespace, `table_namespace` is the table's.
 
-The chart makes a ServiceMonitor (`serviceMonitor.enabled`), the alerts below
+The chart creates a ServiceMonitor (`serviceMonitor.enabled`), the alerts below
 (`prometheusRule.enabled`) and a Grafana dashboard (`dashboard.enabled`). Without the Prometheus
-operator: `charts/tandem/files/alerts.yaml` is a plain rule file (put where these pages are
-instead of `RUNBOOKS`), `charts/tandem/files/dashboard.json` can be imported as it is.
+operator, use `charts/tandem/files/alerts.yaml` as a plain rule file (replace `RUNBOOKS` by the
+address of these pages), and import `charts/tandem/files/dashboard.json`.
 
-A scrape takes about 10 ms of CPU time, 25 ms with ten thousand operations. What is counted on the
-way costs an operation about 0.2 ms, of the 36 ms that the operator spends on it; less than 0.3 ms
-by `tests/kube/test_metrics_bound.py`.
+A scrape takes about 10 ms of CPU time, 25 ms with ten thousand operations. Counting takes about
+0.2 ms of the 36 ms that the operator spends on an operation; `tests/kube/test_metrics_bound.py`
+limits it to 0.3 ms.
 """
 
 
@@ -58,12 +56,12 @@ def metrics(note: str) -> str:
         text += f"{family.meaning} |\n"
     text += (
         "\nThe `process_*` families (CPU, memory, file descriptors, start) are those of every "
-        "Prometheus client.\n\n## What labels say\n\n| label | of | values |\n|---|---|---|\n"
+        "Prometheus client.\n\n## Labels\n\n| label | of | values |\n|---|---|---|\n"
     )
     for label, names in _uses().items():
         text += f"| `{label.name}` | {', '.join(names)} | {_values(label)} |\n"
     text += "\n## Logs\n\n" + _LOGS + "\n## Alerts\n\n"
-    text += "| alert | severity | says | after |\n|---|---|---|---|\n"
+    text += "| alert | severity | summary | after |\n|---|---|---|---|\n"
     for group in yaml.safe_load(ALERTS.read_text())["groups"]:
         for rule in group["rules"]:
             name, says = rule["alert"], rule["annotations"]["summary"]
@@ -74,20 +72,20 @@ def metrics(note: str) -> str:
 
 
 _LOGS = """\
-Lines are JSON (`--log-format console` for people), on standard error. A line about an operation
-has `kind`, `namespace`, `name`, `table` and, once they are known, `operation` (its id, as in its
-status, in the names of its jobs and below `_tandem/`) and `attempt`; kopf's own lines name the
-object, too. So
+The operator logs JSON lines on standard error (`--log-format console` for a terminal). A line about
+an operation has `kind`, `namespace`, `name`, `table` and, once they are known, `operation` (its id,
+as in its status, in the names of its jobs and below `_tandem/`) and `attempt`. kopf's own lines
+name the object, too. This command
 
 ```sh
 kubectl -n tandem-system logs -l app.kubernetes.io/component=operator --tail=-1 |
   jq -c 'select(.operation == "0123456789abcdef")'
 ```
 
-is the story of one: `told` (each event), `adopted`, `job started`, `committed` with `version`,
-`ended` with `phase`, `reason`, `message`, `version` and `seconds`, a warning if it failed. Of
-the operator itself: `starts` with its version and settings, `leads`, `leads no more`,
-`resigned`, `stops`. No line holds a secret.
+shows the lines of one operation: `told` (each event), `adopted`, `job started`, `committed` with
+`version`, `ended` with `phase`, `reason`, `message`, `version` and `seconds`, a warning if it
+failed. The operator itself logs `starts` with its version and settings, `leads`, `leads no more`,
+`resigned`, `stops`. No line contains a secret.
 """
 
 

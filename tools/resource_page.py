@@ -1,5 +1,5 @@
-"""`docs/resources.md`: every field of every kind, from the resource model and from the definitions
-that the API server is given. Used by `generate_docs.py`; nothing here is written by hand twice.
+"""`docs/resources.md`: every field of every kind, from the resource model and from the custom
+resource definitions. Used by `generate_docs.py`.
 """
 
 from __future__ import annotations
@@ -27,30 +27,31 @@ _BOUNDS = (
     ("minimum", "maximum", ""),
 )
 _BOUND_WORDS = ("must be greater than", "must be less than")
-"""How a rule begins that bounds a duration; its other rules say what a duration is."""
+"""The first words of a rule that bounds a duration; its other rules define what a duration is."""
 _FIXED = "cannot be changed"
 
-_RESOURCES = """`apiVersion: tandem.dev/v1alpha1`. The same files work under `tandem run -f` and,
-with the operator, under `kubectl apply -f`: both refuse the same mistakes with the same words.
+_RESOURCES = """`apiVersion: tandem.dev/v1alpha1`. The same files work with `tandem run -f` and,
+with the operator, with `kubectl apply -f`. Both refuse the same mistakes with the same messages.
 Unknown fields are refused; a field that is null counts as absent. Sizes are Kubernetes quantities
-(`128Mi`, `1G`, bytes as a number), more than 0 and less than 8Ei; durations are Go durations
+(`128Mi`, `1G`, bytes as a number), more than 0 and less than 8Ei. Durations are Go durations
 (`10m`, `1h30m`; no days), at most 100 years. Fields in **bold** are required.
 
-**Bounds** are what the API server refuses beyond. `entries` and `characters` are the most that a
-list, a mapping or a text may have. What two fields say together is refused with the words below
-the table.
+**Bounds** are the limits that the API server enforces. `entries` and `characters` are the maximum
+sizes of a list, a mapping or a text. Combinations of fields that are refused are listed with their
+messages below the table.
 
 **Quotes.** kubectl reads YAML 1.1, in which `yes`, `no`, `on`, `off`, `y` and `n` are true or
-false, `010` is 8 and `1_000` is 1000. `tandem run` takes the words for text, which the API server
-refuses as booleans, and refuses such numbers; within a `sparkTemplate`, where nobody else would
-notice, it refuses both. So a file means the same to both, or is an error to one. Quotes are needed
-by names of segments (`"0.1"`, `"7"`), by columns of these names (`set: {"no": …}`), by texts in
-`options` (`header: "true"`) and by a cron expression that begins with a star (`"*/5 * * * *"`).
-`1Gi`, `4h`, `01:00`, `2013-02` and `0 3 * * *` need none, nor does the `on` of a merge: the API
-server takes the `true` that kubectl makes of it for what it is.
+false, `010` is 8 and `1_000` is 1000. `tandem run` reads these words as text, which the API server
+refuses as booleans, and refuses such numbers. Within a `sparkTemplate`, which has no other check,
+it refuses both. So a file means the same to both, or one of them reports an error. These need
+quotes: names of segments (`"0.1"`, `"7"`), columns of these names (`set: {"no": …}`), texts in
+`options` (`header: "true"`) and cron expressions that begin with a star (`"*/5 * * * *"`).
+`1Gi`, `4h`, `01:00`, `2013-02` and `0 3 * * *` need no quotes. Neither does the `on` of a merge:
+the API server accepts the key `true` that kubectl makes of it.
 
-**What is not built yet** is admitted all the same, so that a file need not change when it is:
-`tandem run` refuses it before anything starts, and the operator says so in the conditions.
+**Fields that are not implemented yet** are admitted, so that a file need not change later:
+`tandem run` refuses them before it starts any operation, and the operator reports them in the
+conditions.
 """
 
 
@@ -72,7 +73,7 @@ def resources(note: str) -> str:
         refused = list(dict.fromkeys(_refused(schema)))
         if refused:
             text += "\nRefused:\n\n" + "".join(f"- {each}\n" for each in refused)
-    text += "\n# Status\n\nWhat does not apply is absent.\n"
+    text += "\n# Status\n\nFields that do not apply are absent.\n"
     for title, status in (("LakeTable", TableStatus), ("every operation", OperationStatus)):
         text += f"\n## Status of {title}\n\n| field | type | meaning |\n|---|---|---|\n"
         for path, field, _ in _rows(status, "status", object_schema(status, defaults=False)):
@@ -87,19 +88,19 @@ def _spec_schema(kind: str) -> Schema:
 
 
 def _changes(kind: str, schema: Schema) -> str:
-    """What may change once it is there, as the rules of the definition say."""
+    """The fields that may change after creation, by the rules of the definition."""
     fixed = sum(_FIXED in rule["message"] for rule in schema.get(RULES, ()))
     spec = KINDS[kind].model_fields["spec"].annotation
     changeable = getattr(spec, "changeable", None)
     if changeable is None:
         names = sorted(getattr(spec, "fixed", ()))
         assert len(names) == fixed, kind
-        return f"Never changes: {', '.join(f'`{name}`' for name in names)}."
+        return f"Immutable: {', '.join(f'`{name}`' for name in names)}."
     assert isinstance(spec, type)
     assert issubclass(spec, BaseModel)
     assert len(spec.model_fields) - len(changeable) == fixed, kind
     names = [str(spec.model_fields[name].alias) for name in sorted(changeable)]
-    return f"May change: {', '.join(f'`{name}`' for name in names)}; nothing else."
+    return f"Only these fields may change: {', '.join(f'`{name}`' for name in names)}."
 
 
 def _first_paragraph(model: type[BaseModel]) -> str:
@@ -140,12 +141,12 @@ def _rows(model: Any, prefix: str, schema: Schema) -> Iterator[Row]:
 
 
 def _bounds(schema: Schema, kind: str = "") -> str:
-    """The least and the most of a value, and of its entries' texts."""
+    """Minimum and maximum of a value, and of its entries' texts."""
     found = []
     for least, most, unit in _BOUNDS:
         low, high = schema.get(least), schema.get(most)
         if unit == "characters" and kind in ("size", "duration"):
-            continue  # nobody meets it
+            continue  # no real value reaches it
         if low is None and high is None:
             continue
         if unit:
@@ -162,12 +163,12 @@ def _bounds(schema: Schema, kind: str = "") -> str:
         if inner:
             found.append(f"each {inner}")
     if schema.get("x-kubernetes-list-type") == "set":
-        found.append("none twice")
+        found.append("unique entries")
     return ", ".join(found)
 
 
 def _refused(schema: Schema, path: str = "spec") -> Iterator[str]:
-    """The words of rules about two fields at once."""
+    """The messages of rules about several fields."""
     for name, inner in schema.get("properties", {}).items():
         yield from _refused(inner, f"{path}.{name}")
     if "items" in schema:

@@ -1,4 +1,4 @@
-"""docs/scenarios.md: which test is which numbered scenario, read from the tests' names.
+"""docs/scenarios.md: the tests of each numbered scenario, read from the tests' names.
 
 A test belongs to a scenario if its name begins with the scenario's id, or with several:
 `test_D6_D7_D8_one_dies`. Rows of the matrix of foreign writers are named by their parameters.
@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parent.parent
 FAMILIES = {
     "D": "Loads, compactions and rewrites in every order (from the Druid analysis)",
     "C": "Compaction beside updates (from CarbonData)",
-    "Z": "What went wrong elsewhere",
+    "Z": "Failures known from other systems",
     "W": "Foreign writers",
     "A": "When compaction is started",
     "S": "Segments and locks (from Druid's segment locking)",
@@ -41,7 +41,7 @@ class Scenario:
 
 @dataclass(frozen=True, order=True)
 class Case:
-    """A test: its file below the repository, and what its name says."""
+    """A test: its file below the repository, and the words of its name."""
 
     file: str
     words: str

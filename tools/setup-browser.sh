@@ -1,16 +1,16 @@
 #!/bin/sh
-# Make sure that there is a browser for the test that opens a page of `tandem history --html`, and
-# print its path. Says nothing else if all is well.
+# Find a browser for the test that opens a page of `tandem history --html`, and print its path.
+# Prints nothing else on success.
 #
-# TANDEM_BROWSER wins, then what is on PATH: any Chromium. Where there is none and we are root on
-# a system with apt, Debian's package is installed; otherwise one sentence says what to do.
+# TANDEM_BROWSER takes precedence, then any Chromium on PATH. If there is none, and the user is root
+# on a system with apt, Debian's package is installed; otherwise one sentence says what to do.
 set -eu
 
 package=chromium-headless-shell
 
 found() {
     for name in chromium-headless-shell chromium chromium-browser google-chrome google-chrome-stable; do
-        # A snap's stub is no browser before the snap is there.
+        # The stub of a snap is no browser until the snap is installed.
         if path=$(command -v "$name") && "$path" --version >/dev/null 2>&1; then
             echo "$path"
             return 0
@@ -27,13 +27,13 @@ fi
 if found; then exit 0; fi
 
 if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then
-    # Whoever comes second waits, and finds it there.
+    # A second process waits, and finds the browser installed.
     exec 9>"${TMPDIR:-/tmp}/tandem-setup-browser.lock"
     flock 9
     if found; then exit 0; fi
     echo "Installing $package, in which a test opens a page." >&2
     log=$(mktemp)
-    # Where a distribution has no shell of its own, the whole browser does as well.
+    # If a distribution has no package of the headless shell, the whole browser works, too.
     if { apt-get update -q && { DEBIAN_FRONTEND=noninteractive apt-get install -qy --no-install-recommends "$package" ||
             DEBIAN_FRONTEND=noninteractive apt-get install -qy --no-install-recommends chromium; }; } >"$log" 2>&1 && found; then
         rm -f "$log"

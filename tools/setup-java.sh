@@ -1,7 +1,7 @@
 #!/bin/sh
-# Make sure that there is a Java that Spark runs on (17 or later). Says nothing if all is well.
+# Find a Java for Spark (17 or later). Prints nothing on success.
 #
-# Looks where Spark looks: JAVA_HOME, then PATH. Where there is none and we are root on a
+# Searches where Spark does: JAVA_HOME, then PATH. If there is none, and the user is root on a
 # system with apt, Debian's package is installed; otherwise one sentence says what to do.
 set -eu
 

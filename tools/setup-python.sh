@@ -1,6 +1,6 @@
 #!/bin/sh
 # Make or update the environment .venv from the lock file. pip's own configuration (index,
-# proxy, certificates) is respected; everything that is installed is checked against a hash.
+# proxy, certificates) is respected; every installed package is checked against a hash.
 set -eu
 cd "$(dirname "$0")/.."
 

@@ -1,7 +1,7 @@
-"""Set up what `make test` needs beside the package: programs, jars and archives, side by side.
+"""Set up the programs, jars and archives that `make test` needs, in parallel.
 
-Idempotent; says nothing once all is there. Each part is a script of its own, which says what it
-begins; this one starts them and counts. Go builds one program at a time, on all cores.
+Idempotent; prints nothing once all parts exist. Each part is a separate script that prints what it
+starts; this module starts and counts them. Go builds one program at a time, on all cores.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ LANES: tuple[PART, ...] = (
     },
 )
 QUICK_S = 2.0
-"""A part that takes less was there before."""
+"""Seconds; a faster part existed before."""
 
 
 class Count:
-    """The parts that are ready, of all."""
+    """Number of finished parts, of all."""
 
     def __init__(self) -> None:
         self._lock = Lock()
@@ -47,7 +47,7 @@ class Count:
 
 
 def run(lane: PART, count: Count) -> list[str]:
-    """The parts of the lane that failed; each has said why."""
+    """The failed parts of the lane; each has printed its error."""
     failed = []
     for name, command in lane.items():
         begun = time.monotonic()

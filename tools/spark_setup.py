@@ -1,11 +1,11 @@
-"""Make Spark start fast, and fetch what the tests need of it. Idempotent; a no-op once done.
+"""Make Spark start fast, and download the tests' Spark parts. Idempotent; a no-op once done.
 
     python tools/spark_setup.py            the class-data archive of the product's jobs
     python tools/spark_setup.py --tests    also Delta's jars, and the tests' archive
 
 All of it goes below `$TANDEM_CACHE` (default `~/.cache/tandem`) and can be deleted at any time.
-An archive is made by running what our jobs run, then letting the JVM write down the classes
-that it loaded; it halves the start of every later driver of the same JVM and class path.
+An archive is made by running each kind of job; then the JVM writes the classes that it loaded. It
+halves the start of every later driver of the same JVM and class path.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def product_archive() -> None:
 
 
 def delta_jars() -> None:
-    """Delta's jars by Spark's own resolver, in a session that does nothing else."""
+    """Download Delta's jars by Spark's own resolver, in a session only for this."""
     from support.spark import DELTA_PACKAGE
 
     folder = session.cache_dir() / "jars"
@@ -61,7 +61,7 @@ def delta_jars() -> None:
             "SparkContext(conf=SparkConf().setMaster('local[1]').setAppName('fetch')"
             ".set('spark.ui.enabled', 'false')"
             f".set('spark.jars.packages', '{DELTA_PACKAGE}')"
-            # All that is in Spark's own distribution already, and large.
+            # All of these are in Spark's own distribution already, and large.
             ".set('spark.jars.excludes', 'org.apache.hadoop:hadoop-client-api,"
             "org.apache.hadoop:hadoop-client-runtime')"
             f".set('spark.jars.ivy', {ivy!r})).stop()"
@@ -93,7 +93,7 @@ def tests_archive() -> None:
 
 
 class _archive_in_the_making:  # noqa: N801 - reads as a statement
-    """A path to record at; moved to `target` if the block ends well."""
+    """A path to record at; moved to `target` if the block succeeds."""
 
     def __init__(self, target: Path) -> None:
         self.target = target

@@ -1,7 +1,7 @@
-"""`docs/troubleshooting.md`: what to look at and to do, for every reason that there is.
+"""`docs/troubleshooting.md`: checks and remedies for every reason.
 
-Used by `generate_docs.py`. What to do is of `tandem.spec.remedies`, which `kubectl tandem` says,
-too; here stands only where to look, and what has no reason.
+Used by `generate_docs.py`. Remedies are in `tandem.spec.remedies`, which `kubectl tandem` prints,
+too. This module adds what to check, and symptoms without a reason.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ _HISTORY: Final = "`kubectl tandem history TABLE`"
 _SPARK: Final = "`kubectl get sparkapplications`"
 
 LOOK: Final = {
-    Reason.PENDING: "`kubectl tandem version`: does an operator run, and serve this namespace?",
+    Reason.PENDING: "`kubectl tandem version`: whether an operator serves this namespace",
     Reason.PLANNED: _STATUS,
-    Reason.WAITING_FOR_DEPENDENCY: _MESSAGE + " names what it waits for",
-    Reason.WAITING_FOR_LOCK: "`kubectl tandem locks`: who holds which segments, since when",
+    Reason.WAITING_FOR_DEPENDENCY: _MESSAGE + " names the resource that it waits for",
+    Reason.WAITING_FOR_LOCK: "`kubectl tandem locks`: which operation holds which segments",
     Reason.RUNNING: f"{_STATUS}, {_SPARK}",
     Reason.RECONCILING: _STATUS,
     Reason.RETRYING: _MESSAGE + " has the last failure",
@@ -35,9 +35,9 @@ LOOK: Final = {
     Reason.DRY_RUN: "`kubectl tandem plan KIND/NAME`",
     Reason.NOTHING_TO_DO: "`kubectl tandem plan KIND/NAME`",
     Reason.SUPERSEDED: _HISTORY,
-    Reason.INVALID_SPEC: _MESSAGE + " names field, value and what was expected",
+    Reason.INVALID_SPEC: _MESSAGE + " names field, value and expected value",
     Reason.INVALID_STATEMENT: _MESSAGE + " has line, column and a caret",
-    Reason.REFERENCE_NOT_FOUND: "`kubectl get lake`: is there one of that name?",
+    Reason.REFERENCE_NOT_FOUND: "`kubectl get lake`: the names that exist",
     Reason.LOCATION_NOT_ALLOWED: "the chart's `allowedLocations` and `allowedEndpoints`: "
     "`helm get values tandem -n tandem-system`",
     Reason.UNKNOWN_SEGMENT: _STATUS,
@@ -58,7 +58,7 @@ LOOK: Final = {
     Reason.SPARK_MISSING: _LOG,
     Reason.JOB_FAILED: _LOG,
     Reason.JOB_TIMEOUT: f"{_SPARK}, {_LOG}",
-    Reason.OUT_OF_MEMORY: _MESSAGE + " says whose: driver, executor or Python worker",
+    Reason.OUT_OF_MEMORY: _MESSAGE + " names the process: driver, executor or Python worker",
     Reason.IMAGE_PULL_FAILED: _EVENTS,
     Reason.UNSCHEDULABLE: _EVENTS,
     Reason.JOB_NOT_STARTED: _EVENTS,
@@ -66,10 +66,10 @@ LOOK: Final = {
     Reason.DRIVER_EVICTED: _EVENTS,
     Reason.JOB_VANISHED: _SPARK,
     Reason.STATEMENT_FAILED: _MESSAGE + " has Spark's condition",
-    Reason.SOURCE_CHANGED: _MESSAGE + " names the file, as it was and as it is",
+    Reason.SOURCE_CHANGED: _MESSAGE + " names the file, and its state before and now",
     Reason.SOURCE_UNREADABLE: _MESSAGE + " names the file",
     Reason.MANIFEST_INVALID: _LOG,
-    Reason.OUTPUT_MISSING: "who cleans below the table: a vacuum, a life-cycle rule of the bucket",
+    Reason.OUTPUT_MISSING: "what deletes files of the table: a vacuum, a rule of the bucket",
     Reason.CONFLICT: "`tandem history LOCATION`: the other commit",
     Reason.TABLE_REPLACED: "`tandem history LOCATION`",
     Reason.COUNT_MISMATCH: _MESSAGE,
@@ -78,13 +78,13 @@ LOOK: Final = {
     Reason.BACKOFF_LIMIT_EXCEEDED: _MESSAGE + " has the last failure",
     Reason.ALREADY_RUNNING: "`kubectl tandem locks`",
     Reason.INTERRUPTED: "only `tandem run`",
-    Reason.CANCELLED: "who deleted it: the audit log of the cluster",
+    Reason.CANCELLED: "the audit log of the cluster, for the deletion",
     Reason.INTERNAL_ERROR: "the operator's log: `kubectl -n tandem-system logs deployment/"
     "tandem-operator`",
 }
 
 _BEGIN: Final = """\
-Three commands show nearly everything ([`kubectl tandem`](kubectl.md) is a plugin,
+Start with these commands ([`kubectl tandem`](kubectl.md) is a plugin,
 [`tandem`](cli.md) needs no cluster):
 
 ```sh
@@ -93,9 +93,9 @@ kubectl tandem version
 kubectl -n tandem-system logs deployment/tandem-operator --tail=100
 ```
 
-`status` puts problems first, each with its reason and what to do. What a reason means:
-[reasons](reasons.md). What is measured to happen when something breaks:
-[what happens if…](failure-modes.md). For an alert: [runbooks](runbooks).
+`status` shows problems first, each with its reason and remedy. [Reasons](reasons.md) explains each
+reason. [What happens if…](failure-modes.md) lists the effect of failures, with tests. For an alert,
+see its [runbook](runbooks).
 """
 
 WITHOUT: Final = (
@@ -106,48 +106,48 @@ WITHOUT: Final = (
         "[TandemNoLeader](runbooks/TandemNoLeader.md)",
     ),
     (
-        "a pod of ours says `ImagePullBackOff` or `ErrImagePull`",
-        "the image is not on the node, and in no registry of that name",
+        "a pod of Tandem reports `ImagePullBackOff` or `ErrImagePull`",
+        "the image is neither on the node nor in a registry of that name",
         "[build it](image.md) and push it: `image.registry`, `imagePullSecrets`",
     ),
     (
         "the bundled etcd's pod stays `Pending`",
         "the cluster has no default storage class",
         "`etcd.bundled.persistence.storageClass`, or "
-        "`etcd.bundled.persistence.enabled=false` to try it out",
+        "`etcd.bundled.persistence.enabled=false` for trials",
     ),
     (
         "the operator's pod is not ready",
         "it waits for etcd, or for definitions of the Spark operator",
-        "its log says which",
+        "read its log",
     ),
     (
         "`kubectl` says `forbidden` to you",
-        "you have no rights on our kinds",
+        "you have no rights on Tandem's kinds",
         "`rbac.userRoles` of the chart adds them to `view` and `edit`",
     ),
     (
         "the operator's log says `forbidden`",
-        "rights that the chart's values do not give",
+        "the chart's values do not grant the rights",
         "[TandemApiForbidden](runbooks/TandemApiForbidden.md)",
     ),
     (
         "a resource or a namespace stays `Terminating`",
-        "no operator runs that could take its finalizer off",
-        "[start one, or take it off](operator.md#when-something-breaks)",
+        "no operator runs that could remove its finalizer",
+        "[start one, or remove the finalizer](operator.md#when-something-breaks)",
     ),
     (
         "a change is refused: `cannot be changed`",
-        "operations keep their spec",
+        "the spec of an operation is immutable",
         "create another one; [what may change](resources.md)",
     ),
     (
         "an operation applied again does nothing",
-        "same name and spec are the same operation, and it has its result",
+        "the same name and spec identify the same operation, which has a result",
         "give it another name",
     ),
     (
-        "a compaction leaves files alone",
+        "a compaction skips files",
         "`preserve`, `maxSegmentSize`, `thresholds`, or another chunk",
         "`kubectl tandem plan TableCompaction/NAME`",
     ),
@@ -157,20 +157,20 @@ WITHOUT: Final = (
         "`spec.retention`, then `tandem clean LOCATION`",
     ),
 )
-"""What people see that has no reason: (you see, most often, do)."""
+"""Symptoms without a reason: (symptom, usual cause, remedy)."""
 
 
 def troubleshooting(note: str, groups: Sequence[tuple[str, Sequence[Reason]]]) -> str:
-    """The page; every reason stands in it."""
+    """The page; it lists every reason."""
     looks = dict(LOOK)
     text = "# Troubleshooting\n\n" + note + _BEGIN
-    text += "\n## Without a reason\n\n| you see | most often | do |\n|---|---|---|\n"
+    text += "\n## Without a reason\n\n| symptom | usual cause | remedy |\n|---|---|---|\n"
     for row in WITHOUT:
         text += f"| {' | '.join(row)} |\n"
     text += "\n## By reason\n"
     for heading, members in groups:
-        text += f"\n### {heading}\n\n| reason | look at | do |\n|---|---|---|\n"
+        text += f"\n### {heading}\n\n| reason | check | remedy |\n|---|---|---|\n"
         for reason in members:
-            text += f"| `{reason}` | {looks.pop(reason)} | {REMEDY.get(reason, 'nothing')} |\n"
+            text += f"| `{reason}` | {looks.pop(reason)} | {REMEDY.get(reason, 'none needed')} |\n"
     assert not looks, f"no such reasons: {looks}"
     return text

@@ -1,13 +1,13 @@
 """The main job in Kubernetes: `kubectl apply`, and a table is compacted while its rows change.
 
     make demo-cluster       (which adds tools/ and examples/flights/ to the module path)
-    make cluster            only the parts, to play with, until Ctrl-C
+    make cluster            only the parts, until Ctrl-C
 
 Starts a real API server, controller manager and etcd on this machine, `tandem operator` as its
 own service account with the rights of `rbac.yaml`, and `tandem dev`, which runs the operator's
-SparkApplications with local Spark. Then 365 daily loads by `deltalake`, a compaction, and, while
-its job is running, an update and a delete, all of them applied as files. In the end the rows
-must be those that DuckDB computes from the raw file, one statement after the other.
+SparkApplications with local Spark. `deltalake` writes 365 daily loads. Then a compaction and, while
+its job is running, an update and a delete are applied as files. At the end the rows must be
+those that DuckDB computes from the raw file, one statement after the other.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ PATIENCE_S = 240
 
 @contextmanager
 def cluster(folder: Path) -> Iterator[ControlPlane]:
-    """API server, controllers, etcd, the operator and the stand-in for the Spark operator, in a
-    folder that is made anew: only one at a time may have it.
+    """API server, controllers, etcd, the operator and `tandem dev` as the Spark operator, in a new
+    folder: only one process at a time may use it.
 
     Raises: PartFailed.
     """
@@ -114,7 +114,7 @@ def answers(url: str) -> bool:
 
 
 class Watch:
-    """Shows operations while they run, and remembers how they are."""
+    """Shows operations while they run, and stores their states."""
 
     def __init__(self, access: Access, operations: list[AnyResource]) -> None:
         self._access = access
@@ -122,7 +122,7 @@ class Watch:
         self.statuses: dict[str, OperationStatus] = {}
 
     def until(self, done: Callable[[], bool], display: ProgressDisplay) -> bool:
-        """Look until then; False if that takes too long."""
+        """Poll until then; False after a time-out."""
         pause = threading.Event()
         end = time.monotonic() + PATIENCE_S
         while time.monotonic() < end:
@@ -137,12 +137,12 @@ class Watch:
         return False
 
     def jobs(self) -> int:
-        """How many SparkApplications are taken up."""
+        """Number of SparkApplications with a state."""
         path = f"/apis/sparkoperator.k8s.io/v1beta2/namespaces/{NAMESPACE}/sparkapplications"
         return sum("status" in each for each in self._access.request("GET", path)["items"])
 
     def table_version(self) -> int:
-        """The version that the LakeTable tells of."""
+        """The version in the LakeTable's status."""
         found = self._access.request("GET", f"{PATH}/laketables/flights")
         return int(found.get("status", {}).get("version", -1))
 
@@ -160,7 +160,7 @@ class Watch:
 
 
 def apply(plane: ControlPlane, name: str, table: Path) -> None:
-    """What a person does with the file, except that the table lies in `table`."""
+    """`kubectl apply` of the file, with the table's location set to `table`."""
     text = (FLIGHTS / f"{name}.yaml").read_text()
     tell(f"kubectl apply -f {name}.yaml")
     plane.kubectl(
@@ -178,7 +178,7 @@ def get(plane: ControlPlane, kinds: str) -> None:
 
 
 def story(plane: ControlPlane, table: Path) -> tuple[bool, list[Outcome]]:
-    """Apply everything and watch: whether all ended, and how."""
+    """Apply everything and watch; whether all operations ended, and how."""
     _, *operations = load([FLIGHTS / f"{name}.yaml" for name in FILES])
     everything = [operation.id for operation in operations]
     compaction = everything[0]
@@ -216,7 +216,7 @@ def story(plane: ControlPlane, table: Path) -> tuple[bool, list[Outcome]]:
 
 
 def stay() -> int:
-    """The parts alone, for as long as somebody wants to play with them."""
+    """The parts alone, until Ctrl-C."""
     folder = WORK.with_name("cluster")
     try:
         with cluster(folder) as plane:

@@ -1,12 +1,12 @@
-"""The flights of 2013: loads by another engine, and what the rows must be in the end.
+"""The flights of 2013: loads by another engine, and the expected rows.
 
     .venv/bin/python examples/flights/data.py [FOLDER]
 
 writes the table that `table.yaml` names (or one in FOLDER, which is emptied first): 365 daily
 loads, deletion vectors on.
 
-Nothing here uses Tandem: `deltalake` writes the table, DuckDB computes the answer from the raw
-file.
+This module does not use Tandem: `deltalake` writes the table, DuckDB computes the expected rows
+from the raw file.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import pyarrow.csv as pcsv
 from deltalake import DeltaTable, write_deltalake
 
 LOCATION = Path("/tmp/tandem-demo/flights")
-"""Where `table.yaml` says the table is."""
+"""The location of the table in `table.yaml`."""
 TYPES = {
     "year": "BIGINT",
     "month": "BIGINT",
@@ -66,7 +66,7 @@ def unpack(folder: Path) -> Path:
 
 def load_daily(raw: Path, table: Path, advance: Callable[[int, int], None]) -> int:
     """Append each day as a load of its own, by `deltalake`, deletion vectors on. Returns the
-    number of rows; `advance` is told how many of how many loads are done."""
+    number of rows; calls `advance` with the number of loads done and the total."""
     arrow_types = {
         "BIGINT": pa.int64(),
         "VARCHAR": pa.string(),
@@ -115,7 +115,7 @@ def expected(raw: Path) -> duckdb.DuckDBPyConnection:
 
 
 def differences(connection: duckdb.DuckDBPyConnection, rows: pa.Table) -> int:
-    """Rows that one side has and the other has not, duplicates counted."""
+    """Rows of one side that the other side lacks, counting duplicates."""
     connection.register("found", rows)
     cast = ", ".join(f'"{name}"::{type_} AS "{name}"' for name, type_ in TYPES.items())
     result = connection.execute(
@@ -127,12 +127,12 @@ def differences(connection: duckdb.DuckDBPyConnection, rows: pa.Table) -> int:
 
 
 def read_by_deltalake(table: Path) -> pa.Table:
-    """The rows as `deltalake` sees them."""
+    """The rows as read by `deltalake`."""
     return pa.table(DeltaTable(str(table)).scan())
 
 
 def main(arguments: list[str]) -> int:
-    """Write the table, as a newcomer's own writer would."""
+    """Write the table, as a user's own writer would."""
     table = Path(arguments[0]) if arguments else LOCATION
     if table.exists() and any(table.iterdir()) and not (table / "_delta_log").is_dir():
         sys.stderr.write(f"{table} holds something that is no Delta table: name another folder\n")

@@ -9,7 +9,7 @@ the same version, and
     update first        the statements commit while the compaction is running;
     compaction first    the compaction commits while the statements are running.
 
-The order is forced at the engine's named points, never by waiting some time. In the end the
+The order is forced at the engine's named points, never by a delay. At the end the
 rows must be those that DuckDB computes from the raw file, one statement after the other.
 """
 
@@ -51,13 +51,13 @@ from tandem.spec.status import Phase
 HERE = Path(__file__).resolve().parent
 WORK = Path(os.environ.get("TANDEM_CACHE", Path.home() / ".cache" / "tandem")) / "demo"
 PATIENCE_S = 240
-"""How long one side waits for the other before it goes on alone (and the demo fails)."""
+"""Seconds that one side waits for the other before it continues alone (and the demo fails)."""
 
 Hook = Callable[[Effect, Callable[[], Event]], Event]
 
 
 class Gate:
-    """Opens when something has happened `count` times, or when its side has ended."""
+    """Opens after `count` events, or when its side has ended."""
 
     def __init__(self, count: int = 1) -> None:
         self._left = count
@@ -78,8 +78,8 @@ class Gate:
 
 
 def side(planned: Gate, others_planned: Gate, commit_after: Gate | None) -> Hook:
-    """The hook of one side: all sides read the table before anyone commits, and if
-    `commit_after` is given this one reconciles only once the others have committed."""
+    """The hook of one side: all sides read the table before any side commits, and if
+    `commit_after` is given, this side reconciles only once the others have committed."""
 
     def interceptor(effect: Effect, call: Callable[[], Event]) -> Event:
         if effect.point is Point.RECONCILE:
@@ -104,7 +104,7 @@ class Story:
 
 
 def run_story(story: Story, resources: Sequence[AnyResource]) -> list[Outcome]:
-    """Run compaction and statements side by side, in the order of the story."""
+    """Run compaction and statements concurrently, in the order of the scenario."""
     table, compaction, *statements = relocated(resources, story.folder)
     compaction_planned, statements_planned = Gate(), Gate(len(statements))
     compaction_done, statements_done = Gate(), Gate()

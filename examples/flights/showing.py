@@ -1,5 +1,5 @@
-"""What the demos on a laptop and in a cluster show alike: the loads, the operations' outcomes,
-the table before and after, and whether its rows are right."""
+"""Output that the demos on a laptop and in a cluster share: the loads, the operations' outcomes,
+the table before and after, and whether its rows are correct."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def load_daily(raw: Path, table: Path) -> int:
 
 
 def relocated(resources: Sequence[AnyResource], folder: Path) -> list[AnyResource]:
-    """The resources as they are in the files, but with the table in `folder`."""
+    """The resources of the files, with the table in `folder`."""
     return [
         resource.model_copy(
             update={"spec": resource.spec.model_copy(update={"location": folder.as_uri()})}
@@ -48,7 +48,7 @@ def relocated(resources: Sequence[AnyResource], folder: Path) -> list[AnyResourc
 
 
 def show_outcomes(outcomes: Sequence[Outcome]) -> None:
-    """What each operation did."""
+    """The result of each operation."""
     rows: list[list[object]] = []
     for outcome in outcomes:
         status = outcome.status
@@ -80,7 +80,7 @@ def show_outcomes(outcomes: Sequence[Outcome]) -> None:
 
 def show_replayed(folder: Path) -> None:
     """Which deletes were replayed onto which segment. The compaction wrote its segments without
-    a single deleted row, so what is deleted in them now was moved there."""
+    deleted rows, so all deleted rows in them are replayed ones."""
     snapshot = DeltaLog(open_store(folder.as_uri())).snapshot()
     found = [s for s in segments(snapshot.adds()) if s.level > 0 and s.deleted_rows]
     total = sum(segment.deleted_rows for segment in found)
@@ -114,7 +114,7 @@ def show_sizes(before: Path, after: Path) -> None:
 
 
 def read_by_us(folder: Path) -> pa.Table:
-    """The rows as our reader sees them."""
+    """The rows as read by Tandem."""
     log = DeltaLog(open_store(folder.as_uri()))
     return scan.scan(log.snapshot(), log.store).read_all()
 
@@ -126,7 +126,7 @@ def verdict(text: str, right: bool) -> bool:
 
 
 def has_the_rows(folder: Path, answer: duckdb.DuckDBPyConnection) -> bool:
-    """Whether our reader and deltalake find the rows that DuckDB computed."""
+    """Whether Tandem and deltalake read the rows that DuckDB computed."""
     ours, theirs = read_by_us(folder), data.read_by_deltalake(folder)
     right = verdict(
         f"our reader's {ours.num_rows:,} rows are DuckDB's serial result",

@@ -31,39 +31,39 @@ GOING = ("Terminating", "Progressing", "InProgress")
 TO_BE_RETRIED = ("Failed", "Progressing", "InProgress")
 
 OF_OPERATIONS = {
-    "just created, nobody has seen it yet": AT_WORK,
+    "just created, not seen by the operator yet": AT_WORK,
     "waits for its table, or for another operation": AT_WORK,
     "begins": AT_WORK,
     "planned": AT_WORK,
     "waits for locks": AT_WORK,
-    "has its locks": AT_WORK,
+    "holds its locks": AT_WORK,
     "its job runs": AT_WORK,
     "an attempt failed, another one follows": AT_WORK,
-    "etcd, the store or the API server is away": AT_WORK,
+    "etcd, the store or the API server is unreachable": AT_WORK,
     "its result is reconciled and committed": AT_WORK,
     "committed": DONE,
     "there was nothing to do": DONE,
     "a dry run, planned": DONE,
     "superseded by what others committed": DONE,
-    "failed for good": FAILED,
-    "its spec is wrong": FAILED,
+    "failed permanently": FAILED,
+    "its spec is invalid": FAILED,
     "failed, and `tandem.dev/retry` is new": TO_BE_RETRIED,
-    "is tried again": AT_WORK,
+    "is retried": AT_WORK,
     "failed again after that": FAILED,
     "suspended": SUSPENDED,
-    "at work, and Git says `suspend` since a moment ago": AT_WORK,
-    "suspended, and Git says so no more since a moment ago": AT_WORK,
+    "in progress, `suspend` just set in Git": AT_WORK,
+    "suspended, `suspend` just removed in Git": AT_WORK,
     "committed, and then its spec was changed": AT_WORK,
     "deleted while its job ran, being cleaned up": GOING,
-    "deleted after its end, kept by somebody's finalizer": GOING,
+    "deleted after its end, kept by a foreign finalizer": GOING,
 }
 OF_TABLES = {
-    "just created, nobody has seen it yet": AT_WORK,
+    "just created, not seen by the operator yet": AT_WORK,
     "ready: adopted or created": DONE,
-    "the store is away for now": AT_WORK,
+    "the store is unreachable for now": AT_WORK,
     "there is no table, or no access": FAILED,
-    "its spec is wrong": FAILED,
-    "its spec was changed a moment ago": AT_WORK,
+    "its spec is invalid": FAILED,
+    "its spec has just changed": AT_WORK,
     "being deleted": GOING,
 }
 
@@ -122,12 +122,12 @@ def test_argo_shows_the_reason_and_the_message(judged: dict[tuple[str, str], Jud
     def of(name: str, kind: str = "TableCompaction") -> str:
         return judged[kind, name].message
 
-    assert of("just created, nobody has seen it yet") == "The operator has not seen it yet"
+    assert of("just created, not seen by the operator yet") == "The operator has not seen it yet"
     assert of("waits for locks").startswith(
         "WaitingForLock: waits for TableCompaction/nightly on segment 0.1, "
     )
     assert of("committed") == "Committed"
-    assert of("failed for good") == "BackoffLimitExceeded: JobFailed: exit code 1"
+    assert of("failed permanently") == "BackoffLimitExceeded: JobFailed: exit code 1"
     assert of("suspended") == "Suspended: spec.suspend is true"
     assert of("there is no table, or no access", TABLE_KIND) == (
         "TableNotFound: there is no Delta table at the location"
@@ -159,7 +159,7 @@ def test_without_our_script_argo_says_nothing(
     judged: dict[tuple[str, str], Judged], judges: Judges
 ) -> None:
     """Which is why it has to be configured: the failure would leave the Application green."""
-    failed = judged["TableCompaction", "failed for good"].body
+    failed = judged["TableCompaction", "failed permanently"].body
     assert judges.argo([failed], script="")[0].status == ""
 
 

@@ -28,7 +28,7 @@ ENGINE = (
     ),
     Mutant(
         "told-unclaimed",
-        "exactly once: after it was told what a plan came to, no process that slept begins; Z1",
+        "exactly once: after the end of a plan was reported, no paused process begins; Z1",
         "operations/machine/transitions.py",
         "        return claim(state)\n    return close(",
         "        return end(state, ending)\n    return close(",
@@ -36,7 +36,7 @@ ENGINE = (
     ),
     Mutant(
         "told-though-taken-for-dead",
-        "exactly once: who was taken for dead before it spoke says nothing; Z1",
+        "exactly once: a process declared dead before its report does not report; Z1",
         "operations/session/committer.py",
         "if self._end(ended).token != session:\n            return False",
         "self._end(ended)",
@@ -44,7 +44,7 @@ ENGINE = (
     ),
     Mutant(
         "told-after-cleaning",
-        "exactly once: who was taken for dead says nothing even when no record tells so; Z14",
+        "exactly once: a process declared dead does not report, even without a record; Z14",
         "operations/session/committer.py",
         "return not commit_actions.stops(work.snapshot, self._id).forbid(ending.attempt)",
         "return True",
@@ -52,7 +52,7 @@ ENGINE = (
     ),
     Mutant(
         "told-otherwise",
-        "exactly once: all processes of an operation tell one ending; Z1",
+        "exactly once: all processes of an operation report the same ending; Z1",
         "operations/session/performer.py",
         "if there is not None and not state.log.succeeded:",
         "if there is None:",
@@ -60,7 +60,7 @@ ENGINE = (
     ),
     Mutant(
         "dead-though-told",
-        "exactly once: nobody goes on with an operation whose end was told; Z1",
+        "exactly once: no process continues an operation whose end was reported; Z1",
         "operations/session/committer.py",
         "if there.phase:\n            return EndedBeforeStart()",
         "if there.phase and state.attempt.owned:\n            return EndedBeforeStart()",
@@ -170,7 +170,7 @@ ENGINE = (
     ),
     Mutant(
         "stale-plan",
-        "I-28: locks that came late make the plan anew",
+        "I-28: after a wait for locks, the plan is made again",
         "operations/machine/execution.py",
         "    if before.waited:\n"
         "        # The holder before us may have changed what we planned on (I-28).\n"
@@ -197,7 +197,7 @@ ENGINE = (
     ),
     Mutant(
         "names-taken-twice",
-        "I-3: an output's name is nobody else's",
+        "I-3: the name of an output is unique",
         "timeline/names.py",
         "while name is None or name in used:",
         "while name is None:",
@@ -256,7 +256,7 @@ ENGINE = (
     ),
     Mutant(
         "cleans-the-living",
-        "Z14: only what nobody works on is declared dead",
+        "Z14: only attempts without a live process are declared dead",
         "planning/cleaning.py",
         "if each.alive or now_ms - each.touched_ms < rules.dead_ms:",
         "if now_ms - each.touched_ms < rules.dead_ms:",

@@ -267,7 +267,7 @@ RULES = (
     ),
     Mutant(
         "statement-rounds-share-inserts",
-        "I-13: insert files of rounds are told apart",
+        "I-13: insert files of different rounds are distinct",
         _STATEMENT,
         "outputs=found.outputs + (found.outputs >= 0) * len(kept.inserts),",
         "outputs=found.outputs,",
@@ -317,7 +317,7 @@ RULES = (
     ),
     Mutant(
         "classify-append-by-actions",
-        "commits: a blind append is told by its operation",
+        "commits: a blind append is recognized by its operation",
         "reconcile/classify.py",
         "if not commit.removes and any(_is(rule, body) for rule in BLIND_APPENDS):",
         "if not commit.removes:",

@@ -265,7 +265,7 @@ async def _removed(actor: Actor) -> None:
 
 
 OPERATIONS = (
-    Situation("just created, nobody has seen it yet", _unseen),
+    Situation("just created, not seen by the operator yet", _unseen),
     Situation("waits for its table, or for another operation", _waits_for_another),
     Situation("begins", _in(OperationState())),
     Situation("planned", _in(replace(BEGUN, phase=Phase.PLANNED))),
@@ -281,7 +281,7 @@ OPERATIONS = (
             )
         ),
     ),
-    Situation("has its locks", _in(replace(BEGUN, phase=Phase.LOCKED))),
+    Situation("holds its locks", _in(replace(BEGUN, phase=Phase.LOCKED))),
     Situation(
         "its job runs",
         _in(
@@ -304,7 +304,7 @@ OPERATIONS = (
         ),
     ),
     Situation(
-        "etcd, the store or the API server is away",
+        "etcd, the store or the API server is unreachable",
         _in(
             replace(
                 BEGUN,
@@ -320,17 +320,17 @@ OPERATIONS = (
     Situation("there was nothing to do", _ended(Phase.SUCCEEDED, Reason.NOTHING_TO_DO)),
     Situation("a dry run, planned", _ended(Phase.SUCCEEDED, Reason.DRY_RUN)),
     Situation("superseded by what others committed", _ended(Phase.SUPERSEDED, Reason.SUPERSEDED)),
-    Situation("failed for good", _in(_ended_as(GAVE_UP))),
-    Situation("its spec is wrong", _is_wrong),
+    Situation("failed permanently", _in(_ended_as(GAVE_UP))),
+    Situation("its spec is invalid", _is_wrong),
     Situation("failed, and `tandem.dev/retry` is new", _to_be_tried_again),
-    Situation("is tried again", _tried_again),
+    Situation("is retried", _tried_again),
     Situation("failed again after that", _failed_again),
     Situation("suspended", _suspended),
-    Situation("at work, and Git says `suspend` since a moment ago", _to_be_suspended),
-    Situation("suspended, and Git says so no more since a moment ago", _to_be_resumed),
+    Situation("in progress, `suspend` just set in Git", _to_be_suspended),
+    Situation("suspended, `suspend` just removed in Git", _to_be_resumed),
     Situation("committed, and then its spec was changed", _changed_after_its_end),
     Situation("deleted while its job ran, being cleaned up", _cancelled),
-    Situation("deleted after its end, kept by somebody's finalizer", _removed),
+    Situation("deleted after its end, kept by a foreign finalizer", _removed),
 )
 
 
@@ -357,12 +357,12 @@ async def _deleted_table(actor: Actor) -> None:
 
 
 TABLES = (
-    Situation("just created, nobody has seen it yet", _unseen),
+    Situation("just created, not seen by the operator yet", _unseen),
     Situation("ready: adopted or created", Actor.is_ready),
-    Situation("the store is away for now", _store_is_away),
+    Situation("the store is unreachable for now", _store_is_away),
     Situation("there is no table, or no access", _no_table_there),
-    Situation("its spec is wrong", _wrong_table),
-    Situation("its spec was changed a moment ago", _changed_table),
+    Situation("its spec is invalid", _wrong_table),
+    Situation("its spec has just changed", _changed_table),
     Situation("being deleted", _deleted_table),
 )
 

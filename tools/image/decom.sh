@@ -1,7 +1,7 @@
 #!/bin/sh
-# Spark's hook before an executor's pod is stopped (spark.decommission.enabled): tells the
-# executor to hand over its blocks and waits until it has ended. Kubernetes ends the wait with the
-# pod's grace period.
+# Spark's hook before an executor's pod is stopped (spark.decommission.enabled): signals the
+# executor to migrate its blocks and waits until it has ended. The pod's grace period limits the
+# wait.
 set -eu
 
 for process in /proc/[0-9]*; do

@@ -1,11 +1,11 @@
 #!/bin/sh
-# Read by build-image.sh and check-image.sh, at the root of the tree: which program builds and runs
-# containers ($engine), what the image is called ($image), and where all of it is kept ($folder).
+# Sourced by build-image.sh and check-image.sh, at the root of the tree: the program that builds and
+# runs containers ($engine), the name of the image ($image), and the folder for all files ($folder).
 
 folder=${TANDEM_CACHE:-$HOME/.cache/tandem}/image
 mkdir -p "$folder"
 version=$(sed -n 's/^__version__ = "\(.*\)"$/\1/p' operator/tandem/__init__.py)
-# Kubernetes calls an image without a registry so.
+# Kubernetes' name for an image without a registry.
 image=${TANDEM_IMAGE:-docker.io/library/tandem:$version}
 
 engine=${TANDEM_ENGINE:-}
@@ -21,8 +21,8 @@ if [ -z "$engine" ]; then
     exit 1
 fi
 
-# A machine without systemd (a container, a bare virtual machine) cannot run containers as podman
-# and buildah are made: they get settings and a store of their own, outside of the tree.
+# Without systemd (in a container, on a bare virtual machine), podman and buildah do not work with
+# their default settings: they get separate settings and a separate store, outside of the tree.
 if [ "$engine" != docker ] && [ ! -d /run/systemd/system ] && [ "$(id -u)" = 0 ]; then
     export CONTAINERS_CONF=$folder/containers.conf CONTAINERS_STORAGE_CONF=$folder/storage.conf
     export CONTAINERS_REGISTRIES_CONF=$folder/registries.conf

@@ -2,22 +2,22 @@
 # What the container does, by its first argument:
 #
 #     driver …     Spark's driver on Kubernetes, as spark-submit starts it in a pod
-#     executor     Spark's executor, which is told everything in SPARK_* variables
+#     executor     Spark's executor, which is configured by SPARK_* variables
 #     <program> …  that program, if the image has it
 #     …            `tandem …`
 #
 # The contract with Spark 4.2 is that of its own entrypoint: names of variables, order of the
-# class path, /opt/spark/conf. On top, JVMs are started with the image's class-data archive. It
-# fits only if the class path begins as it did when it was made, and Java starts without it (more
-# slowly) where it does not.
+# class path, /opt/spark/conf. In addition, JVMs start with the image's class-data archive. It
+# fits only if the class path begins as at the archive's creation. Otherwise Java starts without it,
+# more slowly.
 set -eu
 
 init="/usr/bin/tini -s --"
 archive="-XX:SharedArchiveFile=$TANDEM_SPARK_ARCHIVE -Xshare:auto -Xlog:disable -Xlog:all=error:stderr"
 
 # Spark mounts its settings at SPARK_CONF_DIR. A folder with files on the class path rules the
-# archive out, and the file of settings is given by name, so a folder with nothing else is left
-# off the class path. One with a log4j2.properties, say, stays.
+# archive out. The file of settings is passed by name, so a folder with only this file is left
+# off the class path. A folder with another file, such as log4j2.properties, stays.
 only_settings() {
     for file in "$1"/* "$1"/.[!.]*; do
         case "${file##*/}" in
@@ -45,7 +45,7 @@ case "${1:-}" in
 driver)
     shift
     settings=$(properties "$@")
-    # What a user sets stays; SPARK_DRIVER_BIND_ADDRESS is the pod's own address.
+    # Settings of the user stay; SPARK_DRIVER_BIND_ADDRESS is the pod's own address.
     if [ -z "$settings" ] || ! grep -qs '^spark\.driver\.defaultJavaOptions' "$settings"; then
         set -- --conf "spark.driver.defaultJavaOptions=$archive" "$@"
     fi
@@ -59,7 +59,7 @@ executor)
     class_path="${SPARK_CONF_DIR:-$SPARK_HOME/conf}:${HADOOP_CONF_DIR:+$HADOOP_CONF_DIR:}${SPARK_CLASSPATH:+$SPARK_CLASSPATH:}"
     class_path="$class_path$SPARK_HOME/jars/*"
     class_path="$class_path${SPARK_EXTRA_CLASSPATH:+:$SPARK_EXTRA_CLASSPATH}${SPARK_DIST_CLASSPATH:+:$SPARK_DIST_CLASSPATH}:$PWD"
-    # SPARK_JAVA_OPT_0, _1, …: one option of Java each, spaces and all.
+    # SPARK_JAVA_OPT_0, _1, …: one Java option each, which may contain spaces.
     set --
     number=0
     while eval "option=\${SPARK_JAVA_OPT_$number-}" && [ -n "$option" ]; do

@@ -14,14 +14,14 @@ if [ -f /run/secrets/pip_conf ]; then export PIP_CONFIG_FILE=/run/secrets/pip_co
 if [ -f /run/secrets/pip_ca ]; then export PIP_CERT=/run/secrets/pip_ca; fi
 
 compile() {
-    # By content, not by time: the same files in every build, and nothing to check at start.
+    # By content, not by time: the same files in every build, and no check at start.
     "$python" -m compileall -q -j 0 --invalidation-mode unchecked-hash "$@"
 }
 
 case "$1" in
 dependencies)
     python3 -m venv --without-pip "$venv"
-    # What builds is in the lock file of development, and in an environment of its own.
+    # Build tools are in the lock file of development, and in a separate environment.
     python3 -m venv /opt/build
     awk '/^setuptools==/ {on = 1} on {print} on && !/\\$/ {exit}' requirements/dev.lock >/tmp/build.lock
     /opt/build/bin/pip install -q --require-hashes --no-deps -r /tmp/build.lock
@@ -34,11 +34,11 @@ dependencies)
         --only-binary :all: -r /tmp/others.lock
     /opt/build/bin/pip --python "$python" install -q --no-deps --no-compile /tmp/wheels/pyspark-*.whl
     rm -rf /tmp/wheels
-    # A layer of its own for what changes with every commit.
+    # A separate layer for files that change with every commit.
     echo "$app" >"$venv/lib/python3.11/site-packages/tandem.pth"
     ;;
 compiled)
-    # Names for debuggers alone: a fifth of these files.
+    # Debug symbols: a fifth of these files.
     for package in obstore pyarrow pyroaring; do
         find "$venv"/lib/python3.11/site-packages/$package* -name '*.so*' -exec strip --strip-unneeded {} +
     done

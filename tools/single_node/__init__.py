@@ -2,9 +2,9 @@
 
 etcd, API server, controller manager, scheduler, kubelet, kube-proxy and CoreDNS are built from
 source (`tools/build-kubernetes.sh`, `tools/build-cluster.sh`); containerd, runc and the network
-plugins are Debian's. Needs root. For `make e2e`, and to play with:
+plugins are Debian's. Needs root. For `make e2e`, and for experiments:
 
     python tools/single_node up [IMAGE.tar...]
 
-Nothing of it stays behind: what a killed one has left is removed by the next.
+The cluster removes everything at its end. After a kill, the next cluster removes the remains.
 """

@@ -30,7 +30,7 @@ def of_programs(
     links: Mapping[str, str] | None = None,
 ) -> Path:
     """An image `name` (with tag) of these programs, by their paths in it, and the shared
-    libraries they need of this machine. Runs as nobody; has /tmp and a user list."""
+    libraries of this machine that they need. Runs as user `nobody`; has /tmp and a user list."""
     layer = io.BytesIO()
     with tarfile.open(fileobj=layer, mode="w") as tar:
         for folder in ("etc", "tmp"):
@@ -75,7 +75,7 @@ def with_programs(
 
 
 def names_in(archive: Path) -> list[str]:
-    """The names that an archive gives to its images."""
+    """The names of the images in an archive."""
     with tarfile.open(archive) as tar:
         manifest = json.loads(_read(tar, "manifest.json"))
     return [name for image in manifest for name in image.get("RepoTags") or ()]

@@ -1,4 +1,4 @@
-"""Keys and certificates of one cluster, by openssl: one authority, and what it signs."""
+"""Keys and certificates of one cluster, by openssl: one authority and its certificates."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _DAYS = "7"
 
 
 class Authority:
-    """A certificate authority in a folder of its own that only root reads."""
+    """A certificate authority in a folder that only root can read."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

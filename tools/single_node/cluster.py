@@ -26,8 +26,8 @@ _POLL_S = 0.1
 
 @contextmanager
 def single_node(folder: Path) -> Iterator[SingleNode]:
-    """A cluster for the length of the block, in a folder that is made anew; only one at a time
-    on a machine. Removes all of it at the end, and first what a killed one has left.
+    """A cluster for the duration of the block, in a new folder; only one at a time on a machine.
+    Removes everything at the end, and before the start the remains of a killed cluster.
 
     Raises: NotHere if this machine cannot be a node, PartFailed.
     """
@@ -94,7 +94,7 @@ class SingleNode:
         return kubectl(self.kubeconfig, *arguments, text=text)
 
     def start(self) -> None:
-        """Everything, until the node is ready for pods."""
+        """Start everything, and wait until the node is ready for pods."""
         self._containerd.launch()
         self._store.start()
         self._start(self._make_apiserver())
@@ -121,7 +121,7 @@ class SingleNode:
             self.ctr("images", "import", str(archive))
 
     def ctr(self, *arguments: str) -> str:
-        """containerd's own client, among Kubernetes' containers; what it prints."""
+        """Run containerd's own client on Kubernetes' containers; returns its output."""
         command = [needs.program("ctr"), "-a", str(self.place.socket), "-n", "k8s.io"]
         done = subprocess.run([*command, *arguments], capture_output=True, check=False, text=True)
         if done.returncode != 0:
@@ -129,18 +129,18 @@ class SingleNode:
         return done.stdout
 
     def kill_node(self) -> None:
-        """Kubelet, containerd and every container, at once, without a word."""
+        """Kill kubelet, containerd and every container at once, without a shutdown."""
         self._kubelet.kill()
         self._containerd.kill()
         leftovers.kill_containers(self.place)
 
     def start_node(self) -> None:
-        """After `kill_node`: the same disks, and nothing that ran."""
+        """After `kill_node`: the same disks, without the processes."""
         self._containerd.start()
         self._kubelet.launch()
 
     def kill(self) -> None:
-        """All processes. Containers are `leftovers.remove`'s."""
+        """Stop all processes. `leftovers.remove` removes containers."""
         for part in reversed(self._parts):
             part.kill()
         self._containerd.kill()
@@ -227,7 +227,7 @@ class SingleNode:
                     "--use-service-account-credentials",
                     f"--service-account-private-key-file={accounts}",
                     f"--root-ca-file={self._authority.certificate}",
-                    # A node that was killed is back sooner than anybody gives it up.
+                    # A killed node is back before the controllers give it up.
                     "--node-monitor-grace-period=40s",
                 ],
             ),
@@ -282,7 +282,7 @@ class SingleNode:
                 "--proxy-mode=iptables",
                 f"--hostname-override={NODE}",
                 f"--cluster-cidr={settings.PODS}",
-                # Answers between two pods of one bridge come back through the node like this.
+                # Responses between two pods of one bridge then come back through the node.
                 "--masquerade-all",
                 f"--healthz-bind-address=127.0.0.1:{health}",
                 f"--metrics-bind-address=127.0.0.1:{metrics}",
@@ -322,7 +322,7 @@ class SingleNode:
 
 
 def _binaries() -> Path:
-    """Built where missing."""
+    """Builds missing programs."""
     cache = built()
     script = str(REPOSITORY / "tools" / "build-cluster.sh")
     subprocess.run([script, "kubernetes-node", "coredns"], stdout=subprocess.PIPE, check=True)
@@ -357,7 +357,7 @@ def _bridge() -> None:
 
 
 def _keep_logs(folder: Path) -> None:
-    """The parts' logs outlive the cluster, beside it; the next one's replace them."""
+    """Keep the parts' logs after the cluster's end; the next cluster replaces them."""
     logs = folder.with_name(f"{folder.name}-logs")
     shutil.rmtree(logs, ignore_errors=True)
     logs.mkdir()

@@ -1,7 +1,7 @@
-"""What containers leave on a machine, and how it goes: processes, mounts, networks, groups.
+"""Removes the remains of containers on a machine: processes, mounts, networks, groups.
 
-All of it is told by the cluster's own folders and names, so that nothing of another cluster or
-container on this machine is touched. Fit for a cluster whose processes are gone already.
+It finds them by the cluster's own folders and names, so that no other cluster or container on this
+machine is affected. Also works for a cluster whose processes have ended.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _POLL_S = 0.1
 
 
 def kill_containers(place: Place) -> None:
-    """As a power cut would: all processes of all containers, and those that watch them."""
+    """Kill all processes of all containers and their monitors, as a power failure would."""
     found = {pid for shim in _shims(place) for pid in (shim, *_below(shim))}
     for pid in found:
-        with suppress(ProcessLookupError):  # it went with another one
+        with suppress(ProcessLookupError):  # it ended with another one
             os.kill(pid, signal.SIGKILL)
     pause = threading.Event()
     for _ in range(int(_WITHIN_S / _POLL_S)):
@@ -37,10 +37,10 @@ def kill_containers(place: Place) -> None:
 
 
 def remove(place: Place, kube_proxy: str) -> None:
-    """Everything that a cluster left behind at this place, its folders included."""
+    """Remove all remains of a cluster at this place, including its folders."""
     kill_containers(place)
     for namespace in _mounts(Path("/run/netns"), Path("/var/run/netns")):
-        # CNI's, named by containerd; ours are those that hang on our bridge, which goes next.
+        # CNI's, named by containerd; ours are those on our bridge, which is removed next.
         if namespace.name.startswith("cni-") and _is_ours(namespace):
             _unmount(namespace)
             namespace.unlink(missing_ok=True)
@@ -98,7 +98,7 @@ def _mounts(*below: Path) -> list[Path]:
 
 
 def _is_ours(namespace: Path) -> bool:
-    """Whether a pod of ours had that network: its address is in our range."""
+    """Whether a pod of this cluster had that network: its address is in the cluster's range."""
     seen = subprocess.run(
         [program("ip"), "-n", namespace.name, "-4", "-oneline", "address"],
         capture_output=True,
@@ -113,7 +113,7 @@ def _unmount(point: Path) -> None:
 
 
 def _firewall() -> None:
-    """The chain that kube-proxy makes first and does not clean away."""
+    """The chain that kube-proxy creates first and does not remove."""
     chain = "KUBE-FIREWALL"
     for words in (["-D", "INPUT", "-j"], ["-D", "OUTPUT", "-j"], ["-F"], ["-X"]):
         command = [program("iptables"), *words, chain]
@@ -144,14 +144,14 @@ def _masquerading() -> None:
 
 
 def _links_to_logs(place: Place) -> None:
-    """Kubelet links each container's log where those who collect logs look for them."""
+    """Kubelet links each container's log into the folder that log collectors read."""
     for link in Path("/var/log/containers").glob("*.log"):
         if link.is_symlink() and place.folder in link.readlink().parents:
             link.unlink()
 
 
 def _control_groups() -> None:
-    """Kubelet's, as far as they are empty: those of a kubelet that runs are not."""
+    """Remove kubelet's empty groups: those of a running kubelet are not empty."""
     for tree in {
         *Path("/sys/fs/cgroup").glob("kubepods"),
         *Path("/sys/fs/cgroup").glob("*/kubepods"),
@@ -160,4 +160,4 @@ def _control_groups() -> None:
             try:
                 Path(folder).rmdir()
             except OSError:
-                continue  # somebody is in it
+                continue  # it still has processes

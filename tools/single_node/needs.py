@@ -1,4 +1,4 @@
-"""What a node needs of this machine: root, programs that Debian has, control groups."""
+"""Checks what a node needs of this machine: root, Debian's programs, control groups."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 PLUGINS = Path("/usr/lib/cni")
-"""Where Debian's containernetworking-plugins are."""
+"""The folder of Debian's containernetworking-plugins."""
 
 _PACKAGES = {
     "containerd": "containerd",
@@ -24,11 +24,11 @@ _PLUGIN_NAMES = ("bridge", "host-local", "loopback", "portmap")
 
 
 class NotHere(RuntimeError):
-    """This machine cannot be a node; says what to do."""
+    """This machine cannot be a node; the message has the remedy."""
 
 
 def program(name: str) -> str:
-    """Where a program is, also those of administrators.
+    """The path of a program, also of administrators' programs.
 
     Raises: NotHere.
     """
@@ -39,7 +39,7 @@ def program(name: str) -> str:
 
 
 def check() -> None:
-    """Raises: NotHere, with all packages that are missing at once."""
+    """Raises: NotHere, with all missing packages at once."""
     if not Path("/proc/self/cgroup").exists():
         raise NotHere("a node needs Linux; make e2e KUBECONTEXT=NAME uses a cluster elsewhere")
     if os.geteuid() != 0:
@@ -58,8 +58,8 @@ def check() -> None:
 
 
 def alone() -> None:
-    """Raises: NotHere if another node runs on this machine, with which ours would share rules and
-    control groups."""
+    """Raises: NotHere if another node runs on this machine: both would share rules and control
+    groups."""
     for process in Path("/proc").glob("[0-9]*"):
         try:
             name = (process / "comm").read_text().strip()

@@ -1,6 +1,6 @@
-"""What a node's programs are told in files: addresses, folders, and no more than they need. Pure.
+"""The configuration files of a node's programs: addresses, folders, and minimal settings. Pure.
 
-Networks are of this cluster alone, away from Docker's, podman's and kind's usual ones.
+Only this cluster uses its networks, which differ from the defaults of Docker, podman and kind.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ GATEWAY = "10.214.40.1"
 PODS = "10.214.40.0/24"
 SERVICES = "10.214.41.0/24"
 FIRST_SERVICE = "10.214.41.1"
-"""Where the API server is for pods."""
+"""The API server's address for pods."""
 CLUSTER_DOMAIN = "cluster.local"
 PAUSE = "docker.io/library/tandem-pause:1"
 
@@ -43,7 +43,7 @@ roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: coredns}
 subjects:
 - {apiGroup: rbac.authorization.k8s.io, kind: User, name: coredns}
 """
-"""Who CoreDNS is to the API server."""
+"""CoreDNS's user name at the API server."""
 
 AUDIT_POLICY: Mapping[str, object] = {
     "apiVersion": "audit.k8s.io/v1",
@@ -57,12 +57,12 @@ AUDIT_POLICY: Mapping[str, object] = {
         {"level": "Metadata"},
     ],
 }
-"""Writes, and whoever reads a Secret."""
+"""Logs writes, and all reads of Secrets."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where one cluster is: `folder` for what is large, `run` (short) for sockets and state."""
+    """The folders of one cluster: `folder` for large files, `run` (short) for sockets and state."""
 
     folder: Path
     run: Path
@@ -134,7 +134,7 @@ def network(place: Place) -> str:
 
 
 def kubelet(place: Place, port: int, authority: Path, certificate: Path, key: Path) -> str:
-    """Callers are judged by the API server; control groups are made by kubelet itself."""
+    """The API server authorizes callers; kubelet creates control groups itself."""
     settings: dict[str, Any] = {
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
         "kind": "KubeletConfiguration",
@@ -153,7 +153,7 @@ def kubelet(place: Place, port: int, authority: Path, certificate: Path, key: Pa
         "failCgroupV1": False,
         "failSwapOn": False,
         "oomScoreAdj": 0,
-        # kube-proxy makes all rules that are needed, and takes them away again.
+        # kube-proxy creates all necessary rules, and removes them again.
         "makeIPTablesUtilChains": False,
         "containerRuntimeEndpoint": f"unix://{place.socket}",
         "podLogsDir": str(place.folder / "logs-of-pods"),
@@ -166,7 +166,7 @@ def kubelet(place: Place, port: int, authority: Path, certificate: Path, key: Pa
             "nodefs.available": "1%",
             "imagefs.available": "1%",
         },
-        # Never: images come as archives, and nobody could pull them again.
+        # Never collect images: they come as archives, and cannot be pulled again.
         "imageGCHighThresholdPercent": 100,
         "imageGCLowThresholdPercent": 99,
         "maxPods": 60,
@@ -191,7 +191,7 @@ def names(kubeconfig: Path) -> str:
 
 
 def tokens(of: dict[str, str]) -> str:
-    """Who comes with which token, by user name; nodes and administrators have groups, too."""
+    """Tokens by user name; nodes and administrators have groups, too."""
     groups = {"admin": "system:masters", f"system:node:{NODE}": "system:nodes"}
     return "".join(
         f"{token},{user},{user}" + (f',"{groups[user]}"' if user in groups else "") + "\n"

@@ -1,4 +1,4 @@
-{{/* How the operator, and who makes its user, reach etcd: options, volumes and mounts. */}}
+{{/* How the operator, and the container that creates its user, reach etcd: options, volumes and mounts. */}}
 
 {{- define "tandem.etcd.options" -}}
 {{- if .Values.etcd.bundled.enabled }}
@@ -43,7 +43,7 @@
   secret:
     secretName: {{ include "tandem.etcd.tlsSecret" . }}
     defaultMode: 0440
-    # The server's key stays out of here.
+    # The server's key is not mounted.
     items: [{key: ca.crt, path: ca.crt}]
 - name: etcd-user
   secret:

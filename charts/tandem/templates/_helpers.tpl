@@ -2,7 +2,7 @@
 {{- default .Chart.Name .Values.nameOverride | trunc 40 | trimSuffix "-" -}}
 {{- end -}}
 
-{{/* The release's name, with the chart's where that is not in it; room is left for suffixes. */}}
+{{/* The release's name, followed by the chart's unless contained in it; short enough for suffixes. */}}
 {{- define "tandem.fullname" -}}
 {{- if .Values.fullnameOverride -}}
 {{- .Values.fullnameOverride | trunc 40 | trimSuffix "-" -}}
@@ -59,7 +59,7 @@ helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version | replace 
 {{- range .Values.watch.namespaces }}{{ if regexMatch "[*?]" . }}true{{ end }}{{ end -}}
 {{- end -}}
 
-{{/* A list in JSON, since templates give text. */}}
+{{/* A list in JSON, since templates return text. */}}
 {{- define "tandem.jobNamespaces" -}}
 {{- $names := .Values.jobs.namespaces -}}
 {{- if not $names -}}
@@ -81,7 +81,7 @@ helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version | replace 
 {{- default (printf "%s-user" (include "tandem.etcd" .)) .Values.etcd.bundled.userSecret -}}
 {{- end -}}
 
-{{/* What contradicts itself, in words that say what to do. */}}
+{{/* Refuses values that contradict each other, with a remedy. */}}
 {{- define "tandem.check" -}}
 {{- $etcd := .Values.etcd -}}
 {{- if eq .Values.locks "etcd" -}}

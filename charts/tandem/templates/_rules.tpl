@@ -1,4 +1,4 @@
-{{/* The names of our kinds, as the files of their definitions have them, with a comma between. */}}
+{{/* The plural names of our kinds, from the file names of their definitions, separated by commas. */}}
 {{- define "tandem.kinds" -}}
 {{- $kinds := list -}}
 {{- range $path, $_ := .Files.Glob "files/crds/*.yaml" -}}
@@ -7,13 +7,13 @@
 {{- join "," $kinds -}}
 {{- end -}}
 
-{{/* All that the operator may do in a namespace. examples/cluster/rbac.yaml says the same; a test
+{{/* The operator's rights in a namespace. examples/cluster/rbac.yaml grants the same; a test
 compares. */}}
 {{- define "tandem.rules" -}}
 {{- $kinds := splitList "," (include "tandem.kinds" .) -}}
 {{- $operations := without $kinds "laketables" -}}
-# What people ask for. Patched for the finalizer that gives operations time to cancel; LakeTables
-# to take off the one that an earlier release has put there.
+# The resources of users. Patched for the finalizer that gives operations time to cancel; LakeTables
+# to remove the one that an earlier release added.
 - apiGroups: [tandem.dev]
   resources: [{{ join ", " $kinds }}]
   verbs: [get, list, watch, patch]
@@ -23,26 +23,26 @@ compares. */}}
   - {{ . }}/status
   {{- end }}
   verbs: [patch]
-# Finished ones go when their ttlSecondsAfterFinished or a table's history limit says so.
+# Finished operations are deleted by their ttlSecondsAfterFinished or a table's history limit.
 - apiGroups: [tandem.dev]
   resources: [{{ join ", " $operations }}]
   verbs: [delete]
-# Their jobs and compactions name them as owners; some clusters (OpenShift) ask for this then.
+# Jobs and compactions name them as owners; some clusters (OpenShift) require this right for it.
 - apiGroups: [tandem.dev]
   resources:
   {{- range $kinds }}
   - {{ . }}/finalizers
   {{- end }}
   verbs: [update]
-# Automatic compaction: a table's compactions are made for it.
+# Automatic compaction: the operator creates a table's compactions.
 - apiGroups: [tandem.dev]
   resources: [tablecompactions]
   verbs: [create]
-# The jobs. They are written once: never patched.
+# The jobs. They are created once and never patched.
 - apiGroups: [sparkoperator.k8s.io]
   resources: [sparkapplications]
   verbs: [create, get, list, watch, delete]
-# To tell why a driver failed.
+# To find out why a driver failed.
 - apiGroups: [""]
   resources: [pods]
   verbs: [get, list]
@@ -57,7 +57,7 @@ compares. */}}
   verbs: [create]
 {{- end -}}
 
-{{/* What it needs beside, where patterns of namespaces are served: those that come later. */}}
+{{/* Further rights for patterns of namespaces: to see namespaces that are created later. */}}
 {{- define "tandem.rules.patterns" -}}
 - apiGroups: [apiextensions.k8s.io]
   resources: [customresourcedefinitions]

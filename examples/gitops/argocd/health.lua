@@ -1,5 +1,5 @@
--- Health of all kinds of Tandem (group tandem.dev) for Argo CD. It goes by generations and
--- conditions only: phases are words for people, and later versions may have more of them.
+-- Health of all kinds of Tandem (group tandem.dev) for Argo CD. It uses only generations and
+-- conditions: phases are for display, and later versions may have more of them.
 local status = obj.status or {}
 local annotations = obj.metadata.annotations or {}
 
@@ -16,10 +16,10 @@ local succeeded, ready = condition("Succeeded"), condition("Ready")
 local reconciling, stalled = condition("Reconciling"), condition("Stalled")
 
 local function is(health)
-  local told = succeeded.type and succeeded or ready
-  local text = told.reason or ""
-  if told.message and told.message ~= "" then
-    text = text .. ": " .. told.message
+  local current = succeeded.type and succeeded or ready
+  local text = current.reason or ""
+  if current.message and current.message ~= "" then
+    text = text .. ": " .. current.message
   end
   return { status = health, message = text }
 end
@@ -31,9 +31,9 @@ if reconciling.status == "True" then
   return is("Progressing")
 end
 if stalled.status == "True" then
-  -- Only operations have the condition Succeeded, and only they are tried again when asked.
-  local asked = annotations["tandem.dev/retry"]
-  if succeeded.type and asked and asked ~= "" and asked ~= status.observedRetry then
+  -- Only operations have the condition Succeeded, and only they support retries.
+  local retry = annotations["tandem.dev/retry"]
+  if succeeded.type and retry and retry ~= "" and retry ~= status.observedRetry then
     return { status = "Progressing", message = "It is to be tried again" }
   end
   return is("Degraded")
