@@ -25,7 +25,7 @@ from tandem.errors import AccessDenied, InvalidSpec, Reason
 from tandem.kube.client.api import ApiError, Forbidden, NotFound, ResourcePath, Unavailable
 from tandem.kube.client.kinds import path
 from tandem.kube.tables.status import remembered_since, table_locks
-from tandem.locks.model import Entry, EntryState, LockRequest, Mode, segment
+from tandem.locks.model import EntryState, LockEntry, LockRequest, Mode, segment
 from tandem.spec.remedies import MEANING, REMEDY, remedy
 from tandem.spec.status import PLANNED_ONLY
 
@@ -259,12 +259,12 @@ def test_of_segments_that_are_not_named_nobody_says_that_they_are_free() -> None
 
 
 def test_locks_in_a_status_are_bounded_and_remember_since_when() -> None:
-    def entry(name: str, state: EntryState, order: int, *segments: str) -> Entry:
+    def entry(name: str, state: EntryState, order: int, *segments: str) -> LockEntry:
         resources = tuple(segment(s) for s in segments)
         request = LockRequest(
             "s3://t", name, Mode.REWRITE, resources, display=f"TableCompaction/{name}"
         )
-        return Entry(request, state, order)
+        return LockEntry(request, state, order)
 
     since: dict[tuple[str, bool], str] = {}
     holds = entry("a", EntryState.HELD, 1, *(str(n) for n in range(10)))

@@ -13,11 +13,11 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from tandem.locks import codec
-from tandem.locks.etcd.client import Change, KeyValue
-from tandem.locks.etcd.mirror import Mirror, Record
-from tandem.locks.model import Entry, EntryState, LockRequest, Mode, segment
+from tandem.locks.etcd.client import KeyChange, KeyValue
+from tandem.locks.etcd.mirror import EntryRecord, Mirror
+from tandem.locks.model import EntryState, LockEntry, LockRequest, Mode, segment
 
-KEYS = codec.Keys("/p").table("t")
+KEYS = codec.LockKeys("/p").table("t")
 OPERATIONS = "abcd"
 
 
@@ -27,7 +27,7 @@ class Server:
 
     revision: int = 0
     keys: dict[bytes, KeyValue] = field(default_factory=dict)
-    untold: list[tuple[Change, ...]] = field(default_factory=list)
+    untold: list[tuple[KeyChange, ...]] = field(default_factory=list)
 
     def change(self, puts: dict[bytes, bytes], deletes: tuple[bytes, ...] = ()) -> int:
         self.revision += 1
@@ -36,10 +36,10 @@ class Server:
             old = self.keys.get(key)
             created = old.created if old else self.revision
             self.keys[key] = KeyValue(key, value, created, self.revision, lease=1)
-            told.append(Change(key, self.revision, self.keys[key]))
+            told.append(KeyChange(key, self.revision, self.keys[key]))
         for key in deletes:
             if self.keys.pop(key, None):
-                told.append(Change(key, self.revision, None))
+                told.append(KeyChange(key, self.revision, None))
         self.untold.append(tuple(told))
         return self.revision
 
@@ -59,7 +59,7 @@ class Server:
 
 def value(operation: str, state: EntryState = EntryState.HELD) -> bytes:
     request = LockRequest("t", operation, Mode.REWRITE, (segment("0"),), owner=operation)
-    return codec.encode(Entry(request, state, 0))
+    return codec.encode(LockEntry(request, state, 0))
 
 
 class Story:
@@ -195,7 +195,7 @@ class Story:
         revision = self.server.change({KEYS.head: b"", KEYS.of(operation): value(operation)})
         created = record.created if record else revision
         entry, place = codec.decode(value(operation), created=created, modified=revision)
-        written = {operation: Record(entry, created, revision, place, 1)}
+        written = {operation: EntryRecord(entry, created, revision, place, 1)}
 
         def answer() -> None:
             self.relying = False

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable
 from typing import Protocol
 
-from tandem.locks.model import CommitLease, Entry, Granted, LockRequest, Resource, Waiting
+from tandem.locks.model import CommitLease, Granted, LockEntry, LockRequest, LockResource, Waiting
 
 
 class LockStore(Protocol):
@@ -29,7 +29,7 @@ class LockStore(Protocol):
         ...
 
     def extend(
-        self, table: str, operation: str, owner: str, resources: tuple[Resource, ...]
+        self, table: str, operation: str, owner: str, resources: tuple[LockResource, ...]
     ) -> Granted | Waiting:
         """Hold these as well (S24). If somebody holds one of them, nothing changes and nothing
         is queued; nor does it wait for those who wait, perhaps for us."""
@@ -64,7 +64,7 @@ class LockStore(Protocol):
         called after the commit (I-29)."""
         ...
 
-    def entries(self, table: str) -> tuple[Entry, ...]:
+    def entries(self, table: str) -> tuple[LockEntry, ...]:
         """All entries of a table, in queue order."""
         ...
 

@@ -18,7 +18,7 @@ from tandem.delta.log.snapshot import Snapshot
 from tandem.delta.protocol import OperationKind
 from tandem.errors import Reason
 from tandem.jobs.formats import AnyJob, JobResult, JobSpec, RoundRequest
-from tandem.locks.model import Mode, Resource
+from tandem.locks.model import LockResource, Mode
 from tandem.operations.attempt.records import PlanRecord
 from tandem.operations.machine.events import Verdict
 from tandem.operations.rounds.port import NoSmallRounds, SmallRounds
@@ -71,7 +71,7 @@ class Planned:
     summary: Plan
     job: AnyJob | None
     mode: Mode
-    locks: tuple[Resource, ...]
+    locks: tuple[LockResource, ...]
     nothing_to_do: str = ""
     superseded: bool = False
     record: Mapping[str, object] = field(default_factory=dict)  # further fields of PlanRecord

@@ -25,10 +25,10 @@ from typing import Any, TypeVar
 
 from tandem.errors import InvalidSpec, LocksUnavailable
 from tandem.locks import codec
-from tandem.locks.etcd.client import Access, EtcdClient
+from tandem.locks.etcd.client import EtcdAccess, EtcdClient
 from tandem.locks.etcd.leases import LeaseName, Leases
-from tandem.locks.etcd.table import Table
-from tandem.locks.model import CommitLease, Entry, Granted, LockRequest, Resource, Waiting
+from tandem.locks.etcd.table import TableLocks
+from tandem.locks.model import CommitLease, Granted, LockEntry, LockRequest, LockResource, Waiting
 from tandem.locks.port import wait_by_watching
 
 _T = TypeVar("_T")
@@ -75,8 +75,8 @@ class EtcdLocks:
                 "no etcd is named", field="endpoints", expected="at least one host:port"
             )
         self._settings = settings
-        self._keys = codec.Keys(settings.prefix)
-        self._tables: dict[bytes, Table] = {}
+        self._keys = codec.LockKeys(settings.prefix)
+        self._tables: dict[bytes, TableLocks] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._starting = threading.Lock()
         self._closed = False
@@ -89,7 +89,7 @@ class EtcdLocks:
         return self._call(lambda: self._table(request.table).acquire(request, text))
 
     def extend(
-        self, table: str, operation: str, owner: str, resources: tuple[Resource, ...]
+        self, table: str, operation: str, owner: str, resources: tuple[LockResource, ...]
     ) -> Granted | Waiting:
         return self._call(lambda: self._table(table).extend(operation, owner, resources))
 
@@ -98,7 +98,7 @@ class EtcdLocks:
 
     def watch(self, table: str, operation: str, wake: Callable[[], None]) -> Callable[[], None]:
         loop = self._started()
-        watched: list[tuple[Table, int]] = []
+        watched: list[tuple[TableLocks, int]] = []
         ended = threading.Event()
 
         def wake_unless_ended() -> None:
@@ -130,7 +130,7 @@ class EtcdLocks:
     def release(self, table: str, operation: str, owner: str) -> None:
         self._call(lambda: self._table(table).release(operation, owner))
 
-    def entries(self, table: str) -> tuple[Entry, ...]:
+    def entries(self, table: str) -> tuple[LockEntry, ...]:
         return self._call(lambda: self._table(table).entries())
 
     def close(self) -> None:
@@ -184,7 +184,7 @@ class EtcdLocks:
         settings = self._settings
         self._calls: set[asyncio.Task[Any]] = set()
         self._client = EtcdClient(
-            Access(
+            EtcdAccess(
                 settings.endpoints,
                 settings.ca,
                 settings.certificate,
@@ -216,12 +216,12 @@ class EtcdLocks:
 
     # On the loop
 
-    def _table(self, name: str) -> Table:
+    def _table(self, name: str) -> TableLocks:
         identifier = codec.table_id(name)
         table = self._tables.get(identifier)
         if table is None:
             keys = self._keys.by_id(identifier)
-            table = Table(name, keys, self._client, self._leases, self._revoke)
+            table = TableLocks(name, keys, self._client, self._leases, self._revoke)
             self._tables[identifier] = table
         table.used_at = time.monotonic()
         return table
@@ -286,7 +286,7 @@ class EtcdLocks:
         for identifier in heads - used:
             if identifier not in self._tables:
                 keys = self._keys.by_id(identifier)
-                await Table("", keys, self._client, self._leases, self._revoke).remove_head()
+                await TableLocks("", keys, self._client, self._leases, self._revoke).remove_head()
 
 
 _THREAD = "locks"

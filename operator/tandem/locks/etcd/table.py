@@ -22,11 +22,11 @@ from tandem.errors import InvalidSpec, LocksUnavailable
 from tandem.locks import codec, rules
 from tandem.locks.etcd.client import (
     KEEP_LEASE,
-    Answer,
     EtcdClient,
     KeyValue,
     LeaseMissing,
     StreamBroken,
+    TransactionResult,
     delete,
     empty,
     put,
@@ -34,15 +34,22 @@ from tandem.locks.etcd.client import (
     unchanged,
 )
 from tandem.locks.etcd.leases import LeaseName, Leases
-from tandem.locks.etcd.mirror import Mirror, Record, record_of
-from tandem.locks.etcd.plan import MOST_COMPARES, MOST_REVOKED, Ask, Plan, decide_batch, take
+from tandem.locks.etcd.mirror import EntryRecord, Mirror, record_of
+from tandem.locks.etcd.plan import (
+    MOST_COMPARES,
+    MOST_REVOKED,
+    QueuedRequest,
+    TransactionPlan,
+    decide_batch,
+    take,
+)
 from tandem.locks.model import (
     CommitLease,
-    Entry,
     EntryState,
     Granted,
+    LockEntry,
     LockRequest,
-    Resource,
+    LockResource,
     Waiting,
 )
 
@@ -52,7 +59,7 @@ _RECONNECT_S = 0.2
 Answers = Granted | Waiting
 
 
-class Table:
+class TableLocks:
     """One table. `revoke` ends a lease without anybody waiting for it."""
 
     def __init__(
@@ -70,11 +77,11 @@ class Table:
         self._leases = leases
         self._revoke = revoke
         self.mirror = Mirror(keys)
-        self._queue: deque[Ask] = deque()
+        self._queue: deque[QueuedRequest] = deque()
         self._worker: asyncio.Future[None] | None = None
         self._working = False
         self._watchers: dict[int, tuple[str, Callable[[], None]]] = {}
-        self._blockers: dict[int, tuple[Entry, Entry]] = {}
+        self._blockers: dict[int, tuple[LockEntry, LockEntry]] = {}
         self._numbers = itertools.count()
         self._looking = False
         self._following: asyncio.Task[None] | None = None
@@ -90,7 +97,9 @@ class Table:
             lease = await self._leases.ensure(name)
             try:
                 answer: Answers = await self._ask(
-                    Ask(request.operation, request.owner, _future(), request, (), lease, text)
+                    QueuedRequest(
+                        request.operation, request.owner, _future(), request, (), lease, text
+                    )
                 )
             except LeaseMissing:
                 self._leases.forget(lease)
@@ -98,19 +107,21 @@ class Table:
             return answer
         raise LocksUnavailable("leases expire as soon as they are granted", resource=self.name)
 
-    async def extend(self, operation: str, owner: str, resources: tuple[Resource, ...]) -> Answers:
+    async def extend(
+        self, operation: str, owner: str, resources: tuple[LockResource, ...]
+    ) -> Answers:
         lease = self._leases.get((self.name, operation, owner))
         if lease is None or lease.lost or lease.released:
             return Waiting(())
-        ask = Ask(operation, owner, _future(), more=resources, lease=lease)
+        ask = QueuedRequest(operation, owner, _future(), more=resources, lease=lease)
         try:
             answer: Answers = await self._ask(ask)
         except LeaseMissing:
             return Waiting(())
         return answer
 
-    async def entries(self) -> tuple[Entry, ...]:
-        await self._ask(Ask("", "", _future()))
+    async def entries(self) -> tuple[LockEntry, ...]:
+        await self._ask(QueuedRequest("", "", _future()))
         return tuple(sorted(self.mirror.entries.values(), key=lambda entry: entry.order))
 
     async def enter_commit(self, operation: str, owner: str) -> CommitLease:
@@ -234,7 +245,7 @@ class Table:
         """Read the table, for those who watch. If that fails, the store tries again."""
         answer = _future()
         answer.add_done_callback(lambda done: done.cancelled() or done.exception())
-        self._put_in_queue(Ask("", "", answer))
+        self._put_in_queue(QueuedRequest("", "", answer))
 
     def look(self) -> None:
         """Wake those whose way is free, once all that happens now has happened."""
@@ -265,7 +276,7 @@ class Table:
 
     # The queue
 
-    async def _ask(self, ask: Ask) -> Any:
+    async def _ask(self, ask: QueuedRequest) -> Any:
         self.used_at = time.monotonic()
         self._queue.append(ask)
         if not self._working:
@@ -273,7 +284,7 @@ class Table:
             await self._work(batches=1)
         return await ask.answer
 
-    def _put_in_queue(self, ask: Ask) -> None:
+    def _put_in_queue(self, ask: QueuedRequest) -> None:
         self._queue.append(ask)
         self._start()
 
@@ -285,7 +296,7 @@ class Table:
     async def _work(self, batches: float = math.inf) -> None:
         self._working = True
         alone = 0
-        batch: list[Ask] = []
+        batch: list[QueuedRequest] = []
         try:
             while self._queue and (batches > 0 or alone):
                 batches -= 1
@@ -314,7 +325,7 @@ class Table:
             self._working = False
             self._start()
 
-    async def _settle(self, batch: list[Ask]) -> None:
+    async def _settle(self, batch: list[QueuedRequest]) -> None:
         """Decide and write until it succeeds. Each failure means that somebody else was
         quicker, and brings the table as it is."""
         ends = time.monotonic() + _TRIES_S
@@ -333,14 +344,14 @@ class Table:
             self.look()
         raise LocksUnavailable("others change the locks all the time", resource=self.name)
 
-    async def _transact(self, plan: Plan) -> Answer:
+    async def _transact(self, plan: TransactionPlan) -> TransactionResult:
         compares, success = plan.requests(self._keys, self.name)
         everything = read(self._keys.start, self._keys.end)
         if plan.reads_all:
             success.append(everything)
         return await self._client.transact(compares, success, [everything])
 
-    def _apply(self, plan: Plan, done: Answer) -> None:
+    def _apply(self, plan: TransactionPlan, done: TransactionResult) -> None:
         written = {o: plan.written(o, done.revision) for o in plan.puts}
         if plan.reads_all:
             self.mirror.read(done.found, done.revision)
@@ -397,12 +408,12 @@ class Table:
             record, fresh = _only(done.found), True
         raise LocksUnavailable("others change the lock all the time", resource=self.name)
 
-    async def _read_record(self, operation: str) -> Record | None:
+    async def _read_record(self, operation: str) -> EntryRecord | None:
         key = self._keys.of(operation)
         return _only(await self._client.read(key, b""))
 
 
-def _only(found: Sequence[KeyValue]) -> Record | None:
+def _only(found: Sequence[KeyValue]) -> EntryRecord | None:
     return record_of(found[0]) if found else None
 
 
@@ -410,12 +421,12 @@ def _future() -> asyncio.Future[Any]:
     return asyncio.get_running_loop().create_future()
 
 
-def _answer(ask: Ask, answer: Answers | None) -> None:
+def _answer(ask: QueuedRequest, answer: Answers | None) -> None:
     if not ask.answer.done():
         ask.answer.set_result(answer)
 
 
-def _fail(batch: list[Ask], error: BaseException) -> None:
+def _fail(batch: list[QueuedRequest], error: BaseException) -> None:
     if not isinstance(error, Exception):
         error = LocksUnavailable("the lock store is closed")
     for ask in batch:

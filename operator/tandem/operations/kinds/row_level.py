@@ -20,7 +20,7 @@ from tandem.delta.actions import Metadata
 from tandem.delta.log.snapshot import Snapshot
 from tandem.errors import DeletionVectorsDisabled, ManifestInvalid, Reason
 from tandem.jobs.formats import InputFile, MergeJob, OutputFile, RoundRequest, StatementJob
-from tandem.locks.model import WHOLE_TABLE, Mode, Resource, segment
+from tandem.locks.model import WHOLE_TABLE, LockResource, Mode, segment
 from tandem.operations.attempt import paths
 from tandem.operations.attempt.sidecars import read_sidecar
 from tandem.operations.kinds.commit_history import History
@@ -481,7 +481,7 @@ def _files(outputs: Sequence[OutputFile], *, fresh: bool) -> list[InsertFile]:
     return [InsertFile(o.path, o.rows) for o in outputs if o.fresh is fresh]
 
 
-def _locks(names: tuple[str, ...]) -> tuple[Resource, ...]:
+def _locks(names: tuple[str, ...]) -> tuple[LockResource, ...]:
     if not 0 < len(names) <= MAX_SEGMENT_LOCKS:
         return (WHOLE_TABLE,)
     return tuple(segment(name) for name in names)
