@@ -22,7 +22,7 @@ ingests would otherwise start them all."""
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class ResourceOutcome:
     """A resource and its final status."""
 
     resource: AnyResource
@@ -36,7 +36,7 @@ def run(
     again: bool,
     observer: Observer,
     cancel: threading.Event,
-) -> list[Outcome]:
+) -> list[ResourceOutcome]:
     """Run resources to their ends, in order of their dependencies.
 
     Args:
@@ -53,11 +53,14 @@ def run(
         observer=observer,
         cancel=cancel,
     )
-    return [Outcome(outcome.resource, outcome.status) for outcome in outcomes]
+    return [ResourceOutcome(outcome.resource, outcome.status) for outcome in outcomes]
 
 
-def plan(resources: Sequence[AnyResource]) -> list[Outcome]:
+def plan(resources: Sequence[AnyResource]) -> list[ResourceOutcome]:
     """What `run` would do now; nothing is written."""
     from tandem.operations import runner as engine
 
-    return [Outcome(outcome.resource, outcome.status) for outcome in engine.plan(list(resources))]
+    return [
+        ResourceOutcome(outcome.resource, outcome.status)
+        for outcome in engine.plan(list(resources))
+    ]

@@ -112,7 +112,7 @@ def table_of(
     for index, name in enumerate(columns):
         values = [row[index] for row in rows if row[index] is not None]
         numeric = bool(values) and all(
-            isinstance(value, int | float | decimal.Decimal | Size) for value in values
+            isinstance(value, int | float | decimal.Decimal | ByteSize) for value in values
         )
         table.add_column(
             name,
@@ -127,7 +127,7 @@ def table_of(
     return table
 
 
-class Size(int):
+class ByteSize(int):
     """A number of bytes that prints as people read it."""
 
     def __str__(self) -> str:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tandem.cli import spec_summary
-from tandem.cli.engine import Outcome
+from tandem.cli.engine import ResourceOutcome
 from tandem.cli.output import human_bytes
 from tandem.cli.report import counted
 from tandem.errors import (
@@ -32,14 +32,14 @@ _ABSENT = (InvalidSpec, ObjectNotFound, DataFileMissing, TableNotFound, VersionN
 
 
 @dataclass(frozen=True)
-class Sight:
+class SourceCheck:
     """What was seen of a source, in a few words, and the warning if that is not good."""
 
     told: str
     warning: str = ""
 
 
-def look(outcomes: Sequence[Outcome]) -> dict[str, Sight]:
+def look(outcomes: Sequence[ResourceOutcome]) -> dict[str, SourceCheck]:
     """What is there of the sources of all resources that have one and can be planned, by id."""
     tables = {
         (outcome.resource.namespace, outcome.resource.name): outcome.resource
@@ -58,33 +58,33 @@ def look(outcomes: Sequence[Outcome]) -> dict[str, Sight]:
     return found
 
 
-def _to_come(outcome: Outcome) -> bool:
+def _to_come(outcome: ResourceOutcome) -> bool:
     """Whether it would run now: not what has a recorded result, nor what would fail anyway."""
     status = outcome.status
     reasons = {condition.reason for condition in status.conditions}
     return status.phase is Phase.PENDING or Reason.DRY_RUN in reasons
 
 
-def _look(field: str, source: Mapping[str, Any], table: LakeTable) -> Sight:
+def _look(field: str, source: Mapping[str, Any], table: LakeTable) -> SourceCheck:
     from tandem.spark.sources.options import storage_options
 
     location = source["location"]
     try:
         options = storage_options(location, table.spec.location, table.spec.storage.options)
         if source["format"] == "Delta":
-            return Sight(_version(location, options, source.get("version")))
-        return Sight(_files(location, options, f"{field}.location"))
+            return SourceCheck(_version(location, options, source.get("version")))
+        return SourceCheck(_files(location, options, f"{field}.location"))
     except _ABSENT as error:
-        return Sight(
+        return SourceCheck(
             "not there now",
             f"{field}.location: nothing to read at {location}: {error.message}. It would fail if "
             "it ran now; correct the location, or put the source there",
         )
     except UnsupportedFeature as error:
-        return Sight("cannot be read", f"{field}.location: {location}: {error.message}")
+        return SourceCheck("cannot be read", f"{field}.location: {location}: {error.message}")
     except TandemError as error:
         why = f"{field}.location: {location} could not be looked at: {error.message}"
-        return Sight("could not be looked at", why)
+        return SourceCheck("could not be looked at", why)
 
 
 def _version(location: str, options: Mapping[str, str], wanted: int | None) -> str:

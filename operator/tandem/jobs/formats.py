@@ -64,7 +64,7 @@ class InputFile(Format):
     partition_values: dict[str, str | None] = Field(default_factory=dict)
 
 
-class Bin(Format):
+class JobBin(Format):
     """Inputs (indexes into `RewriteJob.inputs`, in segment order) that are rewritten together
     into one or more files of one partition and one output segment."""
 
@@ -73,7 +73,7 @@ class Bin(Format):
     run: int = 0
 
 
-class Table(Format):
+class JobTable(Format):
     """What a job must know of the table, so that it need not read the log.
 
     `schema_string` and `configuration` are the log's; `location` is the canonical root;
@@ -109,7 +109,7 @@ class RewriteJob(Format):
 
     kind: Literal[JobKind.REWRITE] = JobKind.REWRITE
     inputs: tuple[InputFile, ...]
-    bins: tuple[Bin, ...]
+    bins: tuple[JobBin, ...]
     target_file_size: int
     codec: str = ""
     codec_level: int | None = None
@@ -189,7 +189,7 @@ class JobSpec(Format):
 
     operation_id: str
     attempt: int
-    table: Table
+    table: JobTable
     data_prefix: str
     control_prefix: str
     job: AnyJob

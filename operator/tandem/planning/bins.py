@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from tandem.planning.model import Bin
-from tandem.timeline.chunks import Interval, components
+from tandem.timeline.chunks import TimeInterval, components
 from tandem.timeline.segments import TAG_LAYOUT, SegmentFile, segment_name
 
 Partition = tuple[tuple[str, str | None], ...]
@@ -128,11 +128,11 @@ def _groups(files: Iterable[SegmentFile]) -> list[tuple[Partition, list[SegmentF
     return groups
 
 
-def by_chunk(files: Sequence[SegmentFile]) -> dict[Interval | None, list[SegmentFile]]:
+def by_chunk(files: Sequence[SegmentFile]) -> dict[TimeInterval | None, list[SegmentFile]]:
     """Files by time chunk, or by the hull of chunks that a file among them links; in order of
     time, those of unknown time last (key None: all of them where no time column is set)."""
     hulls = components(file.interval for file in files if file.interval is not None)
-    groups: dict[Interval | None, list[SegmentFile]] = {
+    groups: dict[TimeInterval | None, list[SegmentFile]] = {
         hull: [] for hull in sorted(set(hulls.values()))
     }
     for file in files:

@@ -28,7 +28,7 @@ ALWAYS = -(1 << 62)
 """A time before all others."""
 
 
-class Part(StrEnum):
+class FileCategory(StrEnum):
     """What a file is, by its name alone."""
 
     DATA = "data"
@@ -42,7 +42,7 @@ class Part(StrEnum):
     OTHER = "other"  # not ours, or nothing that we know
 
 
-class Why(StrEnum):
+class RemovalReason(StrEnum):
     """Why a file goes, as people read it. The order is that of removal: what tells of an
     operation goes last, so that a cleaning that is cut short can be done again."""
 
@@ -55,14 +55,14 @@ class Why(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class ListedFile:
     """A file of the listing. `operation_id` and `attempt` are "" and 0 where its name has none;
     `modified_ms` is the store's."""
 
     path: str
     size: int
     modified_ms: int
-    part: Part = Part.OTHER
+    part: FileCategory = FileCategory.OTHER
     operation_id: str = ""
     attempt: int = 0
 
@@ -80,7 +80,7 @@ class Tombstone:
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class OperationEnd:
     """What is known of an operation's attempts.
 
     `succeeded` and `abandoned` are attempts, 0 for none; `closed` says that none may commit any
@@ -113,7 +113,7 @@ class Ended:
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class CleaningFacts:
     """What was read after the listing.
 
     Args:
@@ -128,22 +128,22 @@ class Facts:
     now_ms: int
     live: frozenset[str] = frozenset()
     tombstones: Sequence[Tombstone] = ()
-    operations: Mapping[str, Ended] = field(default_factory=dict)
+    operations: Mapping[str, OperationEnd] = field(default_factory=dict)
     reads: tuple[int, ...] = ()
     inputs: frozenset[str] = frozenset()
     known_from_ms: int = ALWAYS
     known_from_version: int = 0
 
-    def with_abandoned(self, dead: Mapping[str, int]) -> Facts:
+    def with_abandoned(self, abandoned: Mapping[str, int]) -> CleaningFacts:
         """As they would be if these attempts were abandoned: for a look without changes."""
         known = dict(self.operations)
-        for operation_id, attempt in dead.items():
+        for operation_id, attempt in abandoned.items():
             known[operation_id] = replace(known[operation_id], abandoned=attempt)
         return replace(self, operations=known)
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class CleaningRules:
     """How long what is kept, in milliseconds. `files_ms` None: what a version has ever named
     stays for ever. `dead_ms`: how long nothing has moved in an attempt that counts as dead."""
 
@@ -156,12 +156,12 @@ class Rules:
 
 @dataclass(frozen=True, slots=True)
 class Garbage:
-    file: Found
-    why: Why
+    file: ListedFile
+    why: RemovalReason
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class CleaningPlan:
     """`garbage` in the order of removal. `next_ms` is when something that is too young now, and
     else could go, will be old enough; None if there is nothing of the kind. All removals up to
     `handled_ms` are dealt with once the garbage is gone."""
@@ -172,7 +172,7 @@ class Decision:
 
 
 @dataclass(frozen=True, slots=True)
-class Unfinished:
+class UnfinishedAttempt:
     """An attempt that may yet commit. `touched_ms`: when anything of it was last written."""
 
     operation_id: str
@@ -181,7 +181,9 @@ class Unfinished:
     alive: bool = False
 
 
-def dead(attempts: Iterable[Unfinished], now_ms: int, rules: Rules) -> dict[str, int]:
+def attempts_to_abandon(
+    attempts: Iterable[UnfinishedAttempt], now_ms: int, rules: CleaningRules
+) -> dict[str, int]:
     """Operation → the highest attempt to abandon: all unfinished ones up to it are dead, since
     nobody is known to work on them and nothing has moved for long."""
     found: dict[str, int] = {}
@@ -194,15 +196,15 @@ def dead(attempts: Iterable[Unfinished], now_ms: int, rules: Rules) -> dict[str,
     return found
 
 
-def decide(found: Iterable[Found], facts: Facts, rules: Rules) -> Decision:
+def decide(found: Iterable[ListedFile], facts: CleaningFacts, rules: CleaningRules) -> CleaningPlan:
     """What goes of the files found."""
     judge = _Judge(facts, rules)
     listed = list(found)
     judge.results = {f.operation_id for f in listed if f.path.endswith("/result.json")}
     garbage = [Garbage(f, why) for f in listed if (why := judge.why(f)) is not None]
-    order = list(Why)
+    order = list(RemovalReason)
     garbage.sort(key=lambda g: (order.index(g.why), g.file.path))
-    return Decision(tuple(garbage), judge.next_ms, judge.handled_ms)
+    return CleaningPlan(tuple(garbage), judge.next_ms, judge.handled_ms)
 
 
 def is_hidden(path: str) -> bool:
@@ -212,7 +214,7 @@ def is_hidden(path: str) -> bool:
 
 
 class _Judge:
-    def __init__(self, facts: Facts, rules: Rules) -> None:
+    def __init__(self, facts: CleaningFacts, rules: CleaningRules) -> None:
         self._facts = facts
         self._rules = rules
         self._oldest_read = min(facts.reads, default=None)
@@ -251,83 +253,87 @@ class _Judge:
     def _read_before(self, version: int) -> bool:
         return self._oldest_read is not None and self._oldest_read < version
 
-    def why(self, file: Found) -> Why | None:
+    def why(self, file: ListedFile) -> RemovalReason | None:
         """Why a file goes; None if it stays."""
         operation = self._facts.operations.get(file.operation_id)
-        if file.part is Part.PROBE:
-            return Why.STAGING if self._is_old(file.modified_ms, self._rules.staging_ms) else None
-        if operation is None or file.part is Part.OTHER:
+        if file.part is FileCategory.PROBE:
+            return (
+                RemovalReason.STAGING
+                if self._is_old(file.modified_ms, self._rules.staging_ms)
+                else None
+            )
+        if operation is None or file.part is FileCategory.OTHER:
             return self._of_others(file)
         match file.part:
-            case Part.DATA | Part.VECTORS:
+            case FileCategory.DATA | FileCategory.VECTORS:
                 return self._of_ours(file, operation)
-            case Part.ROW_MAP:
+            case FileCategory.ROW_MAP:
                 return self._row_map(file, operation)
-            case Part.ROUND | Part.ATTEMPT:
+            case FileCategory.ROUND | FileCategory.ATTEMPT:
                 return self._staging(file, operation)
             case _:
                 return self._record(file, operation)
 
-    def _of_others(self, file: Found) -> Why | None:
-        if file.part not in (Part.OTHER, Part.DATA) or is_hidden(file.path):
+    def _of_others(self, file: ListedFile) -> RemovalReason | None:
+        if file.part not in (FileCategory.OTHER, FileCategory.DATA) or is_hidden(file.path):
             return None
         if not self._is_free(file):
             return None
         return self._buried(file) if file.path in self._removed else None
 
-    def _of_ours(self, file: Found, operation: Ended) -> Why | None:
+    def _of_ours(self, file: ListedFile, operation: OperationEnd) -> RemovalReason | None:
         if not operation.over(file.attempt) or file.path in self._needed:
             return None
         if operation.never(file.attempt):
             # A version that names it contradicts the log, and is believed.
             named = file.path in self._young or file.path in self._removed
-            return None if named else Why.ABANDONED
+            return None if named else RemovalReason.ABANDONED
         if not self._is_free(file):
             return None
         if file.path in self._removed:
             return self._buried(file)
         known = self._rules.files_ms is not None and self._knows_all
-        return Why.UNNAMED if known and self._is_past(file) else None
+        return RemovalReason.UNNAMED if known and self._is_past(file) else None
 
-    def _row_map(self, file: Found, operation: Ended) -> Why | None:
+    def _row_map(self, file: ListedFile, operation: OperationEnd) -> RemovalReason | None:
         if not operation.over(file.attempt):
             return None
         if operation.never(file.attempt):
-            return Why.ABANDONED
+            return RemovalReason.ABANDONED
         if self._read_before(operation.version):
             return None
         since = max(file.modified_ms, operation.committed_ms)
-        return Why.ROW_MAP if self._is_old(since, self._rules.row_maps_ms) else None
+        return RemovalReason.ROW_MAP if self._is_old(since, self._rules.row_maps_ms) else None
 
-    def _staging(self, file: Found, operation: Ended) -> Why | None:
+    def _staging(self, file: ListedFile, operation: OperationEnd) -> RemovalReason | None:
         if not operation.over(file.attempt):
             return None
-        if file.part is Part.ROUND and operation.never(file.attempt):
-            return Why.ABANDONED
+        if file.part is FileCategory.ROUND and operation.never(file.attempt):
+            return RemovalReason.ABANDONED
         # As long as it may be run again: its first attempt says what a later one reads.
         ended = operation.succeeded > 0 or operation.closed or operation.recorded
         keep_ms = self._rules.staging_ms if ended else self._rules.results_ms
-        return Why.STAGING if self._is_old(file.modified_ms, keep_ms) else None
+        return RemovalReason.STAGING if self._is_old(file.modified_ms, keep_ms) else None
 
-    def _record(self, file: Found, operation: Ended) -> Why | None:
-        if file.part is Part.ENDING:
+    def _record(self, file: ListedFile, operation: OperationEnd) -> RemovalReason | None:
+        if file.part is FileCategory.ENDING:
             over = operation.closed or operation.succeeded > 0
             told = over and file.operation_id in self.results
             old = told and self._is_old(file.modified_ms, self._rules.staging_ms)
-            return Why.STAGING if old else None
+            return RemovalReason.STAGING if old else None
         if not operation.logged:
             return None  # nothing else tells how it ended
         since = max(file.modified_ms, operation.committed_ms)
-        return Why.RECORD if self._is_old(since, self._rules.results_ms) else None
+        return RemovalReason.RECORD if self._is_old(since, self._rules.results_ms) else None
 
-    def _buried(self, file: Found) -> Why | None:
+    def _buried(self, file: ListedFile) -> RemovalReason | None:
         if self._is_past(file):
-            return Why.REMOVED
+            return RemovalReason.REMOVED
         # Clocks disagree: its removal must be found again.
         self.handled_ms = min(self.handled_ms, self._removed[file.path] - 1)
         return None
 
-    def _is_free(self, file: Found) -> bool:
+    def _is_free(self, file: ListedFile) -> bool:
         """Whether neither a version within the retention nor a plan names it."""
         if file.path in self._needed:
             return False
@@ -336,7 +342,7 @@ class _Judge:
             self._note(due)
         return due is None
 
-    def _is_past(self, file: Found) -> bool:
+    def _is_past(self, file: ListedFile) -> bool:
         keep_ms = self._rules.files_ms
         return keep_ms is not None and self._is_old(file.modified_ms, keep_ms)
 

@@ -15,7 +15,7 @@ LONGEST = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Followed:
+class ConflictRound:
     """Once that the statement had to come after others: up to version `at`, the newest of which
     that mattered is `author`'s. `rows` were evaluated for it, `lost` matches had gone; `whole`
     says that it was executed again from the beginning."""
@@ -27,20 +27,20 @@ class Followed:
     whole: bool = False
 
 
-Course = tuple[Followed, ...]
+RoundHistory = tuple[ConflictRound, ...]
 
 
-def followed(
-    course: Course,
+def with_round(
+    course: RoundHistory,
     at: int,
     cause: CommitSummary,
     *,
     rows: int = 0,
     lost: int = 0,
     whole: bool = False,
-) -> Course:
+) -> RoundHistory:
     """The course after one turn more. A turn that came to nothing is not told."""
     if not (rows or lost or whole):
         return course
-    turn = Followed(at, cause.author or Author(cause.version), rows, lost, whole)
+    turn = ConflictRound(at, cause.author or Author(cause.version), rows, lost, whole)
     return (*course, turn)[-LONGEST:]

@@ -21,7 +21,7 @@ from tandem.rowmap.positions import span
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class TracedRewrite:
     """One rewrite on the way from S to now."""
 
     row_map: RowMapLike
@@ -38,7 +38,7 @@ class Trail:
 
     source: str
     positions: BitMap64
-    steps: tuple[Step, ...] = ()
+    steps: tuple[TracedRewrite, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +123,7 @@ def walk(
     prefetch(at_s, list(origins))
     for source, rows in origins.items():
         below, lost = walk(source, rows, at_s, row_maps)
-        step = Step(row_map, source, path)
+        step = TracedRewrite(row_map, source, path)
         trails += [Trail(t.source, t.positions, (*t.steps, step)) for t in below]
         if lost:
             unknown |= row_map.forward(source, lost)[path]

@@ -36,9 +36,9 @@ from tandem.rowmap.rowmap import (
     MapOutput,
     RowMap,
     RowMapIdentity,
-    Run,
+    RowRun,
     RunKind,
-    Shuffle,
+    SortedGroup,
 )
 
 MAGIC = b"TNDMROWS"
@@ -196,9 +196,9 @@ def _decode(
         rows = sum(inputs[index].live for index in members)
         ranks = ranks_format.decode(encoding, body[offset : offset + size], rows)
         offset += size
-        shuffles.append(Shuffle(tuple(map(int, members)), tuple(map(int, written)), ranks))
+        shuffles.append(SortedGroup(tuple(map(int, members)), tuple(map(int, written)), ranks))
     runs = [
-        Run(input_, in_start, in_end, output, out_start, RunKind(kind))
+        RowRun(input_, in_start, in_end, output, out_start, RunKind(kind))
         for kind, input_, output, in_start, in_end, out_start in records.tolist()
     ]
     return RowMap(identity, inputs, outputs, runs, shuffles)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from tandem.rowmap.permutation import Shuffle
-from tandem.rowmap.run_table import MapInput, MapOutput, Run
+from tandem.rowmap.permutation import SortedGroup
+from tandem.rowmap.run_table import MapInput, MapOutput, RowRun
 
 Group = tuple[tuple[str, ...], tuple[str, ...]]
 
@@ -13,8 +13,8 @@ Group = tuple[tuple[str, ...], tuple[str, ...]]
 def groups(
     inputs: Sequence[MapInput],
     outputs: Sequence[MapOutput],
-    runs: Iterable[Run],
-    shuffles: Iterable[Shuffle],
+    runs: Iterable[RowRun],
+    shuffles: Iterable[SortedGroup],
 ) -> tuple[Group, ...]:
     """Groups of (inputs, outputs) that share no row with each other, in input order.
 

@@ -25,7 +25,7 @@ MOST_ROWS = 2**32
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Shuffle:
+class SortedGroup:
     """Files that were sorted together, by index into the map's lists, in the order of rows.
 
     `ranks`: for the live rows of the first input in order, then of the second, …: their places
@@ -37,7 +37,7 @@ class Shuffle:
     ranks: Ranks
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Shuffle):
+        if not isinstance(other, SortedGroup):
             return NotImplemented
         same_files = (self.inputs, self.outputs) == (other.inputs, other.outputs)
         return same_files and bool(np.array_equal(self.ranks, other.ranks))
@@ -45,11 +45,11 @@ class Shuffle:
     __hash__ = None  # type: ignore[assignment]
 
 
-class Permuted:
+class Permutation:
     """Where the rows of one shuffle lie. `live` counts the live rows of each of its inputs when
     it was read, `rows` those of each of its outputs."""
 
-    def __init__(self, shuffle: Shuffle, live: Sequence[int], rows: Sequence[int]) -> None:
+    def __init__(self, shuffle: SortedGroup, live: Sequence[int], rows: Sequence[int]) -> None:
         self.inputs = shuffle.inputs
         self.outputs = shuffle.outputs
         self.ranks = shuffle.ranks

@@ -20,13 +20,13 @@ from pyroaring import BitMap64
 
 from tandem.errors import RowMapInvalid
 from tandem.rowmap.groups import groups
-from tandem.rowmap.permutation import MOST_ROWS, Indexes, Shuffle, starts
+from tandem.rowmap.permutation import MOST_ROWS, Indexes, SortedGroup, starts
 from tandem.rowmap.positions import Positions, group_bitmaps, span, to_array, to_bitmap
 from tandem.rowmap.run_table import (
     MapInput,
     MapOutput,
     RowMapIdentity,
-    Run,
+    RowRun,
     RunKind,
     RunTable,
     check_range,
@@ -39,9 +39,9 @@ __all__ = [
     "RowMap",
     "RowMapBuilder",
     "RowMapIdentity",
-    "Run",
+    "RowRun",
     "RunKind",
-    "Shuffle",
+    "SortedGroup",
     "merge",
 ]
 
@@ -209,8 +209,8 @@ class RowMapBuilder:
         self._input_index: dict[str, int] = {}
         self._output_index: dict[str, int] = {}
         self._output_rows: list[int] = []
-        self._runs: list[Run] = []
-        self._shuffles: list[Shuffle] = []
+        self._runs: list[RowRun] = []
+        self._shuffles: list[SortedGroup] = []
 
     def add_input(self, path: str, rows: int, dead: BitMap64 | None = None) -> None:
         """`rows` are physical; `dead` those deleted at the read version. Inputs without a
@@ -233,7 +233,7 @@ class RowMapBuilder:
             self._output_rows.append(0)
         out_start = self._output_rows[index]
         self._output_rows[index] += live
-        self._runs.append(Run(self._input_index[input_], in_start, in_end, index, out_start))
+        self._runs.append(RowRun(self._input_index[input_], in_start, in_end, index, out_start))
         return live
 
     def add_sorted(
@@ -276,7 +276,7 @@ class RowMapBuilder:
             self._output_index[file_.path] = len(self._output_rows)
             self._output_rows.append(file_.rows)
         self._shuffles.append(
-            Shuffle(
+            SortedGroup(
                 tuple(self._input_index[path] for path in inputs),
                 tuple(range(first, first + len(outputs))),
                 ranks,
@@ -326,8 +326,8 @@ def merge(parts: Sequence[RowMap]) -> RowMap:
         raise ValueError("no parts to merge")
     inputs: list[MapInput] = []
     outputs: list[MapOutput] = []
-    runs: list[Run] = []
-    shuffles: list[Shuffle] = []
+    runs: list[RowRun] = []
+    shuffles: list[SortedGroup] = []
     for part in parts:
         if part.identity != parts[0].identity:
             raise RowMapInvalid(
@@ -337,7 +337,7 @@ def merge(parts: Sequence[RowMap]) -> RowMap:
                 expected=str(parts[0].identity),
             )
         runs.extend(
-            Run(
+            RowRun(
                 run.input + len(inputs),
                 run.in_start,
                 run.in_end,
@@ -348,7 +348,7 @@ def merge(parts: Sequence[RowMap]) -> RowMap:
             for run in part.runs
         )
         shuffles.extend(
-            Shuffle(
+            SortedGroup(
                 tuple(index + len(inputs) for index in shuffle.inputs),
                 tuple(index + len(outputs) for index in shuffle.outputs),
                 shuffle.ranks,

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from pyroaring import BitMap64
 
 from tandem.errors import RowMapInvalid
-from tandem.rowmap.permutation import Indexes, Permuted, Shuffle
+from tandem.rowmap.permutation import Indexes, Permutation, SortedGroup
 from tandem.rowmap.positions import Positions, to_array
 
 
@@ -59,7 +59,7 @@ class MapOutput:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class RowRun:
     """The live rows of `[in_start, in_end)` of an input are, in order, those of the output
     from `out_start` on. Inputs and outputs by index into the map's lists."""
 
@@ -84,8 +84,8 @@ class RunTable:
         identity: RowMapIdentity,
         inputs: Sequence[MapInput],
         outputs: Sequence[MapOutput],
-        runs: Sequence[Run],
-        shuffles: Sequence[Shuffle] = (),
+        runs: Sequence[RowRun],
+        shuffles: Sequence[SortedGroup] = (),
     ) -> None:
         self.identity = identity
         self.inputs = tuple(inputs)
@@ -95,8 +95,8 @@ class RunTable:
         self._output_index = {file.path: index for index, file in enumerate(self.outputs)}
         self.shuffles = tuple(shuffles)
         self._check_files()
-        self._permuted_of_input: dict[int, Permuted] = {}
-        self._permuted_of_output: dict[int, Permuted] = {}
+        self._permuted_of_input: dict[int, Permutation] = {}
+        self._permuted_of_output: dict[int, Permutation] = {}
         self._check_shuffles()
         self._check_inputs()
         self._check_outputs()
@@ -280,7 +280,7 @@ class RunTable:
                     raise self._invalid("a file was sorted twice")
                 if not all(0 <= index < len(files) for index in found):
                     raise self._invalid("a file that is not there was sorted")
-            permuted = Permuted(
+            permuted = Permutation(
                 shuffle,
                 [self.inputs[index].live for index in shuffle.inputs],
                 [self.outputs[index].rows for index in shuffle.outputs],

@@ -123,7 +123,7 @@ _ENVIRONMENT: Mapping[str, frozenset[str]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class StoreSettings:
     """For obstore: `config` of the store (may hold secrets: not shown), `client` of HTTP."""
 
     config: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -132,7 +132,7 @@ class Settings:
 
 def settings(
     scheme: str, options: Mapping[str, str], environ: Mapping[str, str] | None = None
-) -> Settings:
+) -> StoreSettings:
     """Check `options` and join them with `environ`.
 
     Args:
@@ -176,7 +176,7 @@ def settings(
             for spelling in (f"aws_{key}", f"aws_{key}_url", f"aws_default_{key}"):
                 config.pop(spelling, None)
             config[key] = value
-    return Settings(config, client)
+    return StoreSettings(config, client)
 
 
 def option_name(scheme: str, name: str) -> str:

@@ -33,7 +33,7 @@ from tandem.errors import (
     StorageFull,
 )
 from tandem.storage.files import PublishingWriter, RangeReader
-from tandem.storage.options import Settings
+from tandem.storage.options import StoreSettings
 from tandem.storage.paths import check_folder, check_relative, split_location
 from tandem.storage.store import ObjectMeta
 
@@ -69,7 +69,7 @@ _DENIED = ("403 Forbidden", "401 Unauthorized", "AccessDenied")
 class RemoteStore:
     """Relative paths only; see `tandem.storage.store.Store` for what each call promises."""
 
-    def __init__(self, location: str, settings: Settings) -> None:
+    def __init__(self, location: str, settings: StoreSettings) -> None:
         self._location = location
         try:
             self._client = _client(location, settings, _RETRY)
@@ -283,7 +283,7 @@ def _meta(found: Any) -> ObjectMeta:
     return ObjectMeta(found["path"], found["size"], round(modified.timestamp() * 1000))
 
 
-def _client(location: str, settings: Settings, retry: RetryConfig) -> ObjectStore:
+def _client(location: str, settings: StoreSettings, retry: RetryConfig) -> ObjectStore:
     scheme, authority, path = split_location(location)
     prefix = path.strip("/") or None
     client = cast("ClientConfig", dict(settings.client))

@@ -15,7 +15,13 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from tandem.delta.actions import AddFile
-from tandem.timeline.chunks import Interval, TimeColumn, file_interval, is_one_chunk, parse_interval
+from tandem.timeline.chunks import (
+    TimeColumn,
+    TimeInterval,
+    file_interval,
+    is_one_chunk,
+    parse_interval,
+)
 from tandem.timeline.lineage import Lineage, format_lineage, parse_lineage
 from tandem.timeline.names import foreign_name, parse_name
 
@@ -59,7 +65,7 @@ class SegmentFile:
 
     add: AddFile
     rows: int | None
-    interval: Interval | None = None
+    interval: TimeInterval | None = None
     spans: bool = False
 
     @property
@@ -102,7 +108,7 @@ class Segment:
     status: SegmentStatus = SegmentStatus.SUCCESS
     parents: Lineage = field(default_factory=Lineage)
     major: bool = False
-    interval: Interval | None = None
+    interval: TimeInterval | None = None
     load_ms: int = 0
     size_bytes: int = 0
 
@@ -165,7 +171,7 @@ def output_tags(
     *,
     parents: Lineage | None = None,
     row_map: str = "",
-    interval: Interval | None = None,
+    interval: TimeInterval | None = None,
     major: bool = False,
     layout: str = "",
 ) -> dict[str, str]:
@@ -258,10 +264,10 @@ def _parents(tags: Mapping[str, str]) -> Lineage:
     return parse_lineage(tags.get(TAG_PARENTS, ""))
 
 
-def _hull(files: Sequence[SegmentFile]) -> Interval | None:
+def _hull(files: Sequence[SegmentFile]) -> TimeInterval | None:
     """The interval that all files cover; None as soon as one of them is unknown."""
     intervals = [file.interval for file in files]
     known = [interval for interval in intervals if interval is not None]
     if not known or len(known) < len(intervals):
         return None
-    return Interval(min(i.start_ms for i in known), max(i.end_ms for i in known))
+    return TimeInterval(min(i.start_ms for i in known), max(i.end_ms for i in known))

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 from tandem.cli.commands.tables import Target
 from tandem.cli.errors import Exit, say
-from tandem.cli.output import Output, Size, human_bytes, print_data, print_table, table_of
+from tandem.cli.output import ByteSize, Output, human_bytes, print_data, print_table, table_of
 from tandem.reconcile.text import counted
 
 if TYPE_CHECKING:
     from tandem.operations.clean.clean import Cleaned
-    from tandem.planning.cleaning import Rules
+    from tandem.planning.cleaning import CleaningRules
 
 
 _UNITS = ((86_400_000, "day"), (3_600_000, "hour"), (60_000, "minute"), (1_000, "second"))
@@ -55,13 +55,13 @@ def clean(target: Target, *, output: Output, dry_run: bool) -> Exit:
     return Exit.OK
 
 
-def _show(cleaned: Cleaned, rules: Rules, *, dry_run: bool) -> None:
+def _show(cleaned: Cleaned, rules: CleaningRules, *, dry_run: bool) -> None:
     if not cleaned.garbage:
         kept = f"{_spoken(rules.files_ms)} after a commit removed them" if rules.files_ms else ""
         why = f" Files that older versions name stay until {kept}." if kept else ""
         say(f"Nothing to remove.{why}")
         return
-    cells = [[each.file.path, each.why.value, Size(each.file.size)] for each in cleaned.garbage]
+    cells = [[each.file.path, each.why.value, ByteSize(each.file.size)] for each in cleaned.garbage]
     verb = "would remove" if dry_run else "removed"
     print_table(table_of([verb, "why", "size"], cells))
     counts = Counter(each.why.value for each in cleaned.garbage)

@@ -13,8 +13,8 @@ from pydantic import TypeAdapter, ValidationError
 
 from tandem.cli.errors import Exit
 from tandem.cli.output import (
+    ByteSize,
     Output,
-    Size,
     people_time,
     print_data,
     print_table,
@@ -166,7 +166,7 @@ def segments(table: Target, *, output: Output, version: int | None, every: bool)
                 row["interval"],
                 people_time(segment.load_ms),
                 row["files"],
-                Size(segment.size_bytes),
+                ByteSize(segment.size_bytes),
                 *(row[name] for name in ("rows", "deletedRows")),
                 _counted(str(row["parents"] or "")),
             ]
@@ -239,7 +239,7 @@ def _columns(snapshot: Snapshot) -> dict[str, str]:
 
 def _cell(name: str, value: Any) -> str:
     if name == "bytes":
-        return str(Size(value))
+        return str(ByteSize(value))
     if isinstance(value, dict):
         return "\n".join(f"{key}: {item}" for key, item in value.items())
     return ", ".join(value) if isinstance(value, list) else str(value)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import tandem
 from tandem.cli.history import words
-from tandem.cli.history.model import Effect, Entry, Meeting, entries, lives
+from tandem.cli.history.model import CommitEffect, HistoryEntry, Meeting, entries, segment_lives
 from tandem.cli.history.scene import Scene, is_work, scene
 from tandem.cli.history.svg import STYLE, esc, svg
 from tandem.cli.output import people_time
@@ -62,7 +62,7 @@ footer{color:var(--soft);font-size:13px;margin-top:40px}
 def page(commits: Sequence[Commit], *, title: str, location: str) -> str:
     """The page of these consecutive commits, at least one, oldest first."""
     found = entries(commits)
-    drawn = scene(found, lives(commits))
+    drawn = scene(found, segment_lives(commits))
     name = clean(title) or "table"
     heading = f"History of {name}"
     first, last = found[0], found[-1]
@@ -96,7 +96,7 @@ def page(commits: Sequence[Commit], *, title: str, location: str) -> str:
     )
 
 
-def describe(found: Sequence[Entry]) -> str:
+def describe(found: Sequence[HistoryEntry]) -> str:
     """The picture in words, for those who do not see it."""
     others = sum(not entry.ours for entry in found)
     told = [
@@ -110,18 +110,18 @@ def describe(found: Sequence[Entry]) -> str:
     return " ".join(told)
 
 
-def _tiles(found: Sequence[Entry]) -> str:
+def _tiles(found: Sequence[HistoryEntry]) -> str:
     mets = [met for entry in found for met in entry.meetings]
     facts = [
         (len(found), "version", "versions"),
         (sum(not e.ours for e in found), "commit of others", "commits of others"),
         (sum(is_work(e) for e in found), "operation of Tandem", "operations of Tandem"),
-        (_rows(mets, Effect.REPLAYED), "delete replayed", "deletes replayed"),
-        (_rows(mets, Effect.MASKED), "row masked", "rows masked"),
-        (_rows(mets, Effect.FOLLOWED), "row followed", "rows followed into other files"),
-        (_rows(mets, Effect.EVALUATED), "row evaluated again", "rows evaluated again"),
+        (_rows(mets, CommitEffect.REPLAYED), "delete replayed", "deletes replayed"),
+        (_rows(mets, CommitEffect.MASKED), "row masked", "rows masked"),
+        (_rows(mets, CommitEffect.FOLLOWED), "row followed", "rows followed into other files"),
+        (_rows(mets, CommitEffect.EVALUATED), "row evaluated again", "rows evaluated again"),
         (
-            sum(any(met.effect is Effect.AGAIN for met in e.meetings) for e in found),
+            sum(any(met.effect is CommitEffect.AGAIN for met in e.meetings) for e in found),
             "statement executed again",
             "statements executed again",
         ),
@@ -134,7 +134,7 @@ def _tiles(found: Sequence[Entry]) -> str:
     return f'<ul class="tiles">{tiles}</ul>'
 
 
-def _rows(mets: Sequence[Meeting], effect: Effect) -> int:
+def _rows(mets: Sequence[Meeting], effect: CommitEffect) -> int:
     return sum(met.rows for met in mets if met.effect is effect)
 
 
@@ -173,7 +173,7 @@ def _left_out(drawn: Scene) -> str:
     return f'<p class="lead">Not drawn: {"; ".join(told)}.</p>' if told else ""
 
 
-def _stories(found: Sequence[Entry]) -> str:
+def _stories(found: Sequence[HistoryEntry]) -> str:
     """What operations said of themselves, those that met somebody, newest first."""
     eventful = [e for e in found if is_work(e) and (e.meetings or len(e.summary) > 1)]
     items = []
@@ -191,7 +191,7 @@ def _stories(found: Sequence[Entry]) -> str:
     return f'<h2>What operations met</h2><ul class="stories">{"".join(items)}</ul>{note}'
 
 
-def _versions(found: Sequence[Entry]) -> str:
+def _versions(found: Sequence[HistoryEntry]) -> str:
     rows = []
     for entry in found[: -MOST_ROWS - 1 : -1]:
         met = "; ".join(words.meeting(meeting) for meeting in entry.meetings)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
-from tandem.cli.history.model import Entry, Life, Sort
+from tandem.cli.history.model import HistoryEntry, SegmentLife, Sort
 from tandem.cli.history.words import who
 from tandem.reconcile.text import clean
 
@@ -38,11 +38,11 @@ NO_ENGINE = "unknown engine"
 
 
 @dataclass(slots=True)
-class Column:
+class VersionColumn:
     """One version, or several that nothing else is about; `earlier` holds all that came before
     those for which there is room."""
 
-    entries: list[Entry]
+    entries: list[HistoryEntry]
     earlier: bool = False
 
     @property
@@ -63,10 +63,10 @@ class Place(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class OperationSpan:
     """An operation of ours: columns from the version that it read to its own."""
 
-    entry: Entry
+    entry: HistoryEntry
     start: int
     end: int
     label: str
@@ -100,9 +100,9 @@ class River:
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    columns: tuple[Column, ...]
+    columns: tuple[VersionColumn, ...]
     engines: tuple[str, ...]
-    spans: tuple[Span, ...]
+    spans: tuple[OperationSpan, ...]
     rivers: tuple[River, ...]
     untold_spans: int
     untold_segments: int
@@ -116,12 +116,12 @@ class Scene:
     def rows(self) -> int:
         return 1 + max((river.row for river in self.rivers), default=-1)
 
-    def engine_lane(self, entry: Entry) -> int:
+    def engine_lane(self, entry: HistoryEntry) -> int:
         name = entry.engine or NO_ENGINE
         return self.engines.index(name if name in self.engines else OTHERS)
 
 
-def scene(entries: Sequence[Entry], lives: Sequence[Life]) -> Scene:
+def scene(entries: Sequence[HistoryEntry], lives: Sequence[SegmentLife]) -> Scene:
     """Where everything goes. `entries` oldest first, at least one."""
     columns = _columns(entries)
     column_of = {e.version: at for at, column in enumerate(columns) for e in column.entries}
@@ -132,42 +132,42 @@ def scene(entries: Sequence[Entry], lives: Sequence[Life]) -> Scene:
     )
 
 
-def is_work(entry: Entry) -> bool:
+def is_work(entry: HistoryEntry) -> bool:
     """An operation of ours that read something and did something about it."""
     return entry.ours and entry.read_version is not None and entry.sort is not Sort.APPEND and (
         entry.sort is not Sort.OTHER
     )  # fmt: skip
 
 
-def _columns(entries: Sequence[Entry]) -> list[Column]:
+def _columns(entries: Sequence[HistoryEntry]) -> list[VersionColumn]:
     told = {entries[-1].version}
     for entry in entries:
         if is_work(entry) and entry.read_version is not None:
             told |= {entry.version, entry.read_version, *(m.version for m in entry.meetings)}
-    columns: list[Column] = []
-    run: list[Entry] = []
+    columns: list[VersionColumn] = []
+    run: list[HistoryEntry] = []
 
     def close() -> None:
         if len(run) >= FOLDED:
-            columns.append(Column(list(run)))
+            columns.append(VersionColumn(list(run)))
         else:
-            columns.extend(Column([entry]) for entry in run)
+            columns.extend(VersionColumn([entry]) for entry in run)
         run.clear()
 
     for entry in entries:
         if entry.version in told:
             close()
-            columns.append(Column([entry]))
+            columns.append(VersionColumn([entry]))
         else:
             run.append(entry)  # whatever others did there concerned no operation
     close()
     if len(columns) <= MOST_COLUMNS:
         return columns
     early, late = columns[: -MOST_COLUMNS + 1], columns[-MOST_COLUMNS + 1 :]
-    return [Column([e for column in early for e in column.entries], earlier=True), *late]
+    return [VersionColumn([e for column in early for e in column.entries], earlier=True), *late]
 
 
-def _engines(entries: Sequence[Entry]) -> tuple[str, ...]:
+def _engines(entries: Sequence[HistoryEntry]) -> tuple[str, ...]:
     """The engines with a lane of their own, the busiest first."""
     counts = Counter(entry.engine or NO_ENGINE for entry in entries if not entry.ours)
     names = [name for name, _ in counts.most_common()]
@@ -177,11 +177,11 @@ def _engines(entries: Sequence[Entry]) -> tuple[str, ...]:
 
 
 def _spans(
-    entries: Sequence[Entry], columns: Sequence[Column], column_of: dict[int, int]
-) -> tuple[list[Span], int]:
+    entries: Sequence[HistoryEntry], columns: Sequence[VersionColumn], column_of: dict[int, int]
+) -> tuple[list[OperationSpan], int]:
     """The eventful ones get a lane first. Those in the column of what came earlier are left out."""
     taken: list[list[tuple[float, float]]] = [[] for _ in range(MOST_LANES)]
-    found: list[Span] = []
+    found: list[OperationSpan] = []
     untold = 0
     for entry in sorted(filter(is_work, entries), key=lambda e: (not e.meetings, -e.version)):
         assert entry.read_version is not None
@@ -201,14 +201,14 @@ def _spans(
     return sorted(found, key=lambda span: span.entry.version), untold
 
 
-def _span(entry: Entry, start: int, end: int, columns: int) -> Span:
+def _span(entry: HistoryEntry, start: int, end: int, columns: int) -> OperationSpan:
     pitch = pitch_of(columns)
     label = clean(who(entry), LONGEST_LABEL)
     long = (len(label) * GLYPH + 26) / pitch
     if long <= end - start:
-        return Span(entry, start, end, label, Place.INSIDE)
+        return OperationSpan(entry, start, end, label, Place.INSIDE)
     place = Place.RIGHT if end + long <= columns or start < long else Place.LEFT
-    return Span(entry, start, end, label, place)
+    return OperationSpan(entry, start, end, label, place)
 
 
 def pitch_of(columns: int) -> float:
@@ -217,7 +217,7 @@ def pitch_of(columns: int) -> float:
 
 
 def _rivers(
-    lives: Sequence[Life], column_of: dict[int, int], columns: Sequence[Column]
+    lives: Sequence[SegmentLife], column_of: dict[int, int], columns: Sequence[VersionColumn]
 ) -> tuple[list[River], int]:
     """Segments with the same fate flow together; the eventful ones are shown."""
     born = Counter(life.born for life in lives if life.parents)
@@ -258,7 +258,9 @@ def _rivers(
     return _rows(list(groups.values()))
 
 
-def _seen_parents(lives: Sequence[Life], column_of: dict[int, int]) -> dict[str, tuple[str, ...]]:
+def _seen_parents(
+    lives: Sequence[SegmentLife], column_of: dict[int, int]
+) -> dict[str, tuple[str, ...]]:
     """Where each segment came from, past those that came and went within one column."""
     found: dict[str, tuple[str, ...]] = {}
     unseen = {

@@ -10,8 +10,17 @@ from datetime import UTC, datetime
 from html import escape
 
 from tandem.cli.history import words
-from tandem.cli.history.model import Effect, Entry, Meeting, Sort
-from tandem.cli.history.scene import GLYPH, LEFT, RIGHT, Place, River, Scene, Span, pitch_of
+from tandem.cli.history.model import CommitEffect, HistoryEntry, Meeting, Sort
+from tandem.cli.history.scene import (
+    GLYPH,
+    LEFT,
+    RIGHT,
+    OperationSpan,
+    Place,
+    River,
+    Scene,
+    pitch_of,
+)
 from tandem.reconcile.text import clean
 
 TOP = 52
@@ -100,7 +109,7 @@ class Drawing:
         self.add(f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" class="{style}">'
                  f"{esc(text)}</text>")  # fmt: skip
 
-    def mark(self, x: float, y: float, entry: Entry, title: str) -> None:
+    def mark(self, x: float, y: float, entry: HistoryEntry, title: str) -> None:
         """A shape for what a commit was."""
         style, s = str(entry.sort), 6.5
         if entry.ours:
@@ -152,7 +161,7 @@ class Drawing:
             self.text(LEFT - 12, y + 4, told, "soft", "end")
             self.add("</g>")
         for at, column in enumerate(self.scene.columns):
-            by_lane: dict[int, list[Entry]] = {}
+            by_lane: dict[int, list[HistoryEntry]] = {}
             for entry in column.entries:
                 if not entry.ours:
                     by_lane.setdefault(self.scene.engine_lane(entry), []).append(entry)
@@ -183,7 +192,7 @@ class Drawing:
         for span in scene.spans:
             self.span(span)
 
-    def span(self, span: Span) -> None:
+    def span(self, span: OperationSpan) -> None:
         y, start, end = self.lane_y(span.lane), self.x(span.start), self.x(span.end)
         title = "\n".join([_title([span.entry]), f"read version {span.entry.read_version}",
                            *span.entry.summary])  # fmt: skip
@@ -220,7 +229,7 @@ class Drawing:
                 self.text(left if below else self.x(at), self.lane_y(span.lane) + 21 + 12 * line,
                           told, "count small halo", "start" if below else "middle")  # fmt: skip
 
-    def arrow(self, span: Span, at: int, mets: list[Meeting]) -> None:
+    def arrow(self, span: OperationSpan, at: int, mets: list[Meeting]) -> None:
         x, y = self.x(at), self.lane_y(span.lane)
         top = self.source_y(mets[0].version) + 8
         title = "\n".join(words.meeting(met) for met in mets)
@@ -312,12 +321,12 @@ class Drawing:
 
 _LOUD = (Sort.OTHER, Sort.APPEND, Sort.REWRITE, Sort.CHANGE)
 _VERBS = {
-    Effect.REPLAYED: "replayed",
-    Effect.MASKED: "masked",
-    Effect.FOLLOWED: "followed",
-    Effect.EVALUATED: "evaluated",
-    Effect.LOST: "lost",
-    Effect.AGAIN: "executed again",
+    CommitEffect.REPLAYED: "replayed",
+    CommitEffect.MASKED: "masked",
+    CommitEffect.FOLLOWED: "followed",
+    CommitEffect.EVALUATED: "evaluated",
+    CommitEffect.LOST: "lost",
+    CommitEffect.AGAIN: "executed again",
 }
 
 
@@ -335,7 +344,7 @@ def svg(scene: Scene, title: str, description: str, *, alone: bool = False) -> s
     )
 
 
-def _rows(entry: Entry) -> str:
+def _rows(entry: HistoryEntry) -> str:
     """What a mark is labelled with: `+3,000`, `−12`."""
     if entry.sort is Sort.APPEND and entry.rows_added:
         return f"+{short(entry.rows_added)}"
@@ -349,7 +358,7 @@ def _told(met: Meeting) -> str:
     return f"{short(met.rows)} {_VERBS[met.effect]}" if met.rows else _VERBS[met.effect]
 
 
-def _title(entries: list[Entry]) -> str:
+def _title(entries: list[HistoryEntry]) -> str:
     if len(entries) > 1:
         return f"{len(entries):,} commits, versions {entries[0].version} to {entries[-1].version}"
     entry = entries[0]

@@ -27,7 +27,7 @@ from tandem.storage import allowed
 _FIELD = "spec.merge"
 
 
-class Merge(ByRow[statements.Merge]):
+class Merge(ByRow[statements.MergeStatement]):
     """The `Kind` of one TableUpdate with `merge`."""
 
     app = "merge"
@@ -54,7 +54,7 @@ class Merge(ByRow[statements.Merge]):
             field=f"{_FIELD}.source.location",
         )
 
-    def parsed(self, metadata: Metadata) -> statements.Merge:
+    def parsed(self, metadata: Metadata) -> statements.MergeStatement:
         """As far as can be told without the source: the job parses it again, with its columns."""
         return statements.parse_merge(
             self._merge.on,
@@ -65,7 +65,7 @@ class Merge(ByRow[statements.Merge]):
             field=_FIELD,
         )
 
-    def selects(self, statement: statements.Merge, snapshot: Snapshot) -> Selects:
+    def selects(self, statement: statements.MergeStatement, snapshot: Snapshot) -> Selects:
         if statement.when("NotMatchedBySource"):
             return lambda _add: True
         # A file in which nothing can match decides nothing: neither that a source row has a
@@ -78,13 +78,13 @@ class Merge(ByRow[statements.Merge]):
         super().load(work, round_)
         self._keys = _keys_of(copied(work))
 
-    def needs_job(self, statement: statements.Merge, files: int) -> bool:
+    def needs_job(self, statement: statements.MergeStatement, files: int) -> bool:
         return files > 0 or self.inserts(statement)
 
-    def inserts(self, statement: statements.Merge) -> bool:
+    def inserts(self, statement: statements.MergeStatement) -> bool:
         return bool(statement.when("NotMatched"))
 
-    def job(self, statement: statements.Merge, inputs: tuple[InputFile, ...]) -> MergeJob:  # noqa: ARG002
+    def job(self, statement: statements.MergeStatement, inputs: tuple[InputFile, ...]) -> MergeJob:  # noqa: ARG002
         source = self._merge.source
         return MergeJob(
             source_format=source.format.value,
@@ -97,7 +97,9 @@ class Merge(ByRow[statements.Merge]):
             target_file_size=self._resource.spec.target_file_size,
         )
 
-    def said(self, statement: statements.Merge, agreed: rule.Commit, inserted: int) -> Said:
+    def said(
+        self, statement: statements.MergeStatement, agreed: rule.ReadyToCommit, inserted: int
+    ) -> Said:
         updated = agreed.rows_updated
         return Said(
             "MERGE",

@@ -43,7 +43,7 @@ MAX_SEGMENT_LOCKS = 1_000
 """A statement that concerns more segments locks the table: one entry stays small."""
 
 Asked = rule.Evaluate | rule.Reexecute
-_OfJob = rule.Commit | rule.Evaluate | rule.Reexecute | rule.Conflict
+_OfJob = rule.ReadyToCommit | rule.Evaluate | rule.Reexecute | rule.StatementConflict
 
 
 class Spoken(Protocol):
@@ -86,7 +86,7 @@ class _Course(Generic[S]):
     outputs: dict[str, OutputFile] = field(default_factory=dict)
     asked: Asked | None = None
     request: RoundRequest | None = None
-    commit: rule.Commit | None = None
+    commit: rule.ReadyToCommit | None = None
 
     def settle(self, progress: rule.StatementProgress) -> None:
         """A round of the job has been taken in."""
@@ -129,7 +129,7 @@ class ByRow(ABC, Generic[S]):
         """The job that evaluates it, on these files first."""
 
     @abstractmethod
-    def said(self, statement: S, agreed: rule.Commit, inserted: int) -> Said:
+    def said(self, statement: S, agreed: rule.ReadyToCommit, inserted: int) -> Said:
         """What the commit says; `inserted` counts the rows of fresh files."""
 
     def needs_job(self, statement: S, files: int) -> bool:  # noqa: ARG002
@@ -275,9 +275,9 @@ class ByRow(ABC, Generic[S]):
         assert course is not None
         latest = course.history.remember(snapshot)
         outcome = self._ahead(work, course, latest) or self._next_of_job(course, latest)
-        if isinstance(outcome, rule.Conflict):
+        if isinstance(outcome, rule.StatementConflict):
             return Decision(Verdict.CONFLICT, outcome.why, outcome.reason, payload=outcome)
-        if isinstance(outcome, rule.Commit):
+        if isinstance(outcome, rule.ReadyToCommit):
             # If the put is lost, what has been settled need not be settled again.
             course.commit, course.progress = outcome, outcome.progress
             assert course.settled is not None
@@ -289,14 +289,16 @@ class ByRow(ABC, Generic[S]):
         course.request = self._request(course, work, outcome, max(work.results) + 1)
         return Decision(Verdict.EVALUATE, outcome.why, evaluate=course.request)
 
-    def _ahead(self, work: Work, course: _Course[S], latest: SnapshotView) -> rule.Commit | None:
+    def _ahead(
+        self, work: Work, course: _Course[S], latest: SnapshotView
+    ) -> rule.ReadyToCommit | None:
         """The commit, if nothing is left to evaluate but what takes no job: rows of files whose
         statistics rule out a match, and small rounds. None if the job is needed."""
         while work.small_rounds.understands(work):
             progress = course.progress
             assert progress is not None
             outcome = self._rule(course, latest, progress, small=True)
-            if isinstance(outcome, rule.Commit):
+            if isinstance(outcome, rule.ReadyToCommit):
                 return outcome
             if isinstance(outcome, rule.Evaluate):
                 asked = self._questions(course, outcome)

@@ -48,7 +48,7 @@ class Update(ByRow[Statement]):
             target_file_size=self._resource.spec.target_file_size,
         )
 
-    def said(self, statement: Statement, agreed: rule.Commit, inserted: int) -> Said:
+    def said(self, statement: Statement, agreed: rule.ReadyToCommit, inserted: int) -> Said:
         assert not inserted
         updates, rows = statement.kind == "Update", agreed.rows_matched
         return Said(

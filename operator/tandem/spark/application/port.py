@@ -14,13 +14,13 @@ from typing import Any, Protocol
 from tandem import __version__
 from tandem.jobs.runner import JobRequest, JobStatus
 from tandem.spark.application.policy import TemplatePolicy
-from tandem.spark.application.status import Patience
+from tandem.spark.application.status import DriverTimeouts
 
 Json = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Owner:
+class JobOwner:
     """The resource for which a job runs: its application is deleted with it."""
 
     api_version: str
@@ -60,7 +60,7 @@ class ApplicationSettings:
     ttl_s: int | None = 86_400
     max_executors: int = 8
     template: Mapping[str, Any] | None = None
-    patience: Patience = field(default_factory=Patience)
+    patience: DriverTimeouts = field(default_factory=DriverTimeouts)
 
 
 class ApplicationBuilder(Protocol):
@@ -86,7 +86,7 @@ class ApplicationBuilder(Protocol):
         self,
         request: JobRequest,
         *,
-        owner: Owner,
+        owner: JobOwner,
         namespace: str,
         template: Mapping[str, Any] | None = None,
         secret_name: str | None = None,

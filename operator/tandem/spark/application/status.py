@@ -64,7 +64,7 @@ FINISHED = frozenset({COMPLETED, FAILED})
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class DriverTimeouts:
     """For how many seconds a driver may hang before its job counts as failed. All three may
     pass by themselves: a registry comes back, a node is added, a Secret is created."""
 
@@ -108,7 +108,7 @@ def classify(
     driver_pod: Mapping[str, Any] | None,
     *,
     now_ms: int | None = None,
-    patience: Patience | None = None,
+    patience: DriverTimeouts | None = None,
 ) -> JobStatus:
     """A job's status.
 
@@ -122,7 +122,7 @@ def classify(
         return JobStatus(
             JobPhase.UNKNOWN, "its SparkApplication is gone", reason=Reason.JOB_VANISHED
         )
-    patience = patience or Patience()
+    patience = patience or DriverTimeouts()
     pod = driver_pod if driver_pod and _belongs(driver_pod, application) else None
     state = state_of(application)
     log = _log(application, pod)
@@ -142,7 +142,7 @@ def _failed(
     state: str,
     log: str,
     now_ms: int | None,
-    patience: Patience,
+    patience: DriverTimeouts,
 ) -> JobStatus:
     """The Spark operator calls it failed: the pod, if it is there, knows better."""
     said = _cause(str(_get(application, "status", "applicationState", "errorMessage") or ""))
@@ -180,7 +180,7 @@ def _ended(ended: Mapping[str, Any], log: str) -> JobStatus:
 
 
 def _starting(
-    pod: Mapping[str, Any], told: str, log: str, now_ms: int | None, patience: Patience
+    pod: Mapping[str, Any], told: str, log: str, now_ms: int | None, patience: DriverTimeouts
 ) -> JobStatus:
     """A driver that has not started, and perhaps never will."""
     for name, waiting in _waiting(pod):

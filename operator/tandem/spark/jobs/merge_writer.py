@@ -23,9 +23,9 @@ from tandem.errors import CountMismatch
 from tandem.jobs.formats import SOURCE_IDS, Format, OutputFile
 from tandem.reconcile.matches import KEPT
 from tandem.spark.runtime.control import output_file
-from tandem.spark.runtime.datasource import RowsWriter, Written, as_message, get_work
+from tandem.spark.runtime.datasource import RowsWriter, TaskOutput, as_message, get_work
 from tandem.spark.runtime.ipc import to_file, to_stream
-from tandem.spark.runtime.row_files import INPUT, MATCHES, POSITION, Partitions, Work, discard
+from tandem.spark.runtime.row_files import INPUT, MATCHES, POSITION, Partitions, RowsWork, discard
 from tandem.storage import Store
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class Fate(IntEnum):
     KEPT = 3
 
 
-class MergeWork(Work):
+class MergeWork(RowsWork):
     """`one_match_only`: rows of the table that come twice are told, and nothing is agreed on;
     else they count once. `record`: tell which source row each row matched, in the columns of
     `SOURCE_IDS`, if no more rows than this matched, and in no task more than `record_of_task`."""
@@ -60,7 +60,7 @@ class MergeWork(Work):
     record_of_task: int = 0
 
 
-class MergeAnswer(Format):
+class MergeWriteResult(Format):
     """What a committed write answers. `doubled` has (input, position) of rows that came more
     than once; then the rest says nothing. Fresh outputs come last."""
 
@@ -89,12 +89,12 @@ class MergeSink(DataSource):
 
 
 @dataclass
-class Merged(WriterCommitMessage):
+class MergeTaskOutput(WriterCommitMessage):
     """What one task wrote; `deleted` and `kept` are Arrow IPC streams of `PLACES`, `record` one
     of `RECORD`, None if there is none, or if it has too many rows."""
 
-    updated: Written
-    fresh: Written
+    updated: TaskOutput
+    fresh: TaskOutput
     deleted: bytes
     kept: bytes
     record: bytes | None
@@ -127,7 +127,7 @@ class MergeWriter(DataSourceArrowWriter):
                         places[fate].append(rows.select([INPUT, POSITION]))
                     if record is not None and fate is not Fate.INSERTED:
                         record.add(rows, stays=fate is Fate.KEPT)
-            return Merged(
+            return MergeTaskOutput(
                 as_message(self._updates.written(updated), hidden=True),
                 as_message(self._inserts.written(inserted), hidden=False),
                 _places(places[Fate.DELETED]),
@@ -141,7 +141,7 @@ class MergeWriter(DataSourceArrowWriter):
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Of all attempts at each task only the one that Spark accepted is in `messages`."""
-        merged = [message for message in messages if isinstance(message, Merged)]
+        merged = [message for message in messages if isinstance(message, MergeTaskOutput)]
         outputs: list[OutputFile] = []
         tables = [MATCHES.empty_table()]
         for message in merged:
@@ -168,7 +168,7 @@ class MergeWriter(DataSourceArrowWriter):
         path = f"{self._work.answer_path}.matches.arrow"
         told = _recorded(merged, self._work.record) if not doubled else None
         self._control.put(path, to_file(touched if told is None else _with(touched, told)))
-        answer = MergeAnswer(
+        answer = MergeWriteResult(
             outputs=(*outputs, *fresh),
             matches=path,
             updated=updated,
@@ -206,7 +206,7 @@ class _Record:
         return to_stream(pa.concat_tables([RECORD.empty_table(), *self._parts]))
 
 
-def _recorded(merged: Sequence[Merged], limit: int) -> pa.Table | None:
+def _recorded(merged: Sequence[MergeTaskOutput], limit: int) -> pa.Table | None:
     """What all tasks tell, if it is complete, and one source row matched each."""
     if not limit:
         return None

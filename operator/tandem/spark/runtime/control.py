@@ -37,11 +37,11 @@ from tandem.jobs.formats import (
     JobProgress,
     JobResult,
     JobSpec,
+    JobTable,
     MergeJob,
     OutputFile,
     RoundRequest,
     SidecarRef,
-    Table,
 )
 from tandem.spark.runtime.orphan import watch_parent
 from tandem.storage import Store, open_store
@@ -157,7 +157,7 @@ def encode(content: Format) -> bytes:
     return content.model_dump_json(by_alias=True).encode()
 
 
-def table_format(table: Table) -> TableFormat:
+def table_format(table: JobTable) -> TableFormat:
     """What reading and writing a table's data files needs. Raises: CorruptLog."""
     return TableFormat(
         delta_schema.parse(table.schema_string, resource=table.location),

@@ -21,7 +21,7 @@ from tandem.errors import (
 )
 from tandem.jobs.formats import Format
 from tandem.spark.runtime.control import Control, encode
-from tandem.spark.runtime.listing import Source
+from tandem.spark.runtime.listing import ListedSource
 from tandem.spark.sources.options import place, source_job, storage_options
 from tandem.spark.sources.readers import open_source
 from tandem.storage import ObjectMeta, open_store
@@ -45,7 +45,7 @@ class SourcePin(Format):
     files: tuple[SourceFile, ...] = ()
 
 
-def pinned(control: Control) -> tuple[SourcePin, Source | None]:
+def pinned(control: Control) -> tuple[SourcePin, ListedSource | None]:
     """The pin, made now if there is none, and the files that it holds fast (None for Delta).
 
     Raises: SourceChanged; ManifestInvalid; InvalidSpec, StorageError as for any source.
@@ -65,7 +65,7 @@ def check(control: Control, pin: SourcePin) -> None:
     _compare(control, pin, _look(control, pin)[0])
 
 
-def unchanged(control: Control, source: Source) -> None:
+def unchanged(control: Control, source: ListedSource) -> None:
     """That the files are still those that were listed. Raises: SourceChanged, StorageError."""
     before = _of(control, source)
     _compare(control, before, _look(control, before)[0])
@@ -76,7 +76,7 @@ def path(control: Control) -> str:
     return control.spec.control_prefix.rpartition("/attempts/")[0] + "/source.json"
 
 
-def _look(control: Control, pin: SourcePin | None) -> tuple[SourcePin, Source | None]:
+def _look(control: Control, pin: SourcePin | None) -> tuple[SourcePin, ListedSource | None]:
     """The source as it is now; a Delta table at its pinned version."""
     job = source_job(control.spec)
     operation = control.spec.operation_id
@@ -104,7 +104,7 @@ def _look(control: Control, pin: SourcePin | None) -> tuple[SourcePin, Source | 
     return _of(control, source), source
 
 
-def _of(control: Control, source: Source) -> SourcePin:
+def _of(control: Control, source: ListedSource) -> SourcePin:
     return SourcePin(
         operation_id=control.spec.operation_id,
         location=source_job(control.spec).source_location,
