@@ -1,4 +1,4 @@
-"""What a job is told and what it answers: the persisted formats between engine and Spark.
+"""A job's input and its results: the persisted formats between engine and Spark.
 
 All of them live below `_tandem/operations/<operation id>/attempts/<n>/` in the table's store,
 are written once, carry `formatVersion`, and are refused whole when they are cut off, of

@@ -88,7 +88,7 @@ def after(prefix: bytes) -> bytes:
 
 
 def head(table: str) -> bytes:
-    """The head's value: for people, and for whoever lists tables."""
+    """The head's value: for people, and for listing tables."""
     return _dump({"version": VERSION, "table": table})
 
 
@@ -148,7 +148,7 @@ def decode(value: bytes, *, created: int, modified: int) -> tuple[LockEntry, int
             "a lock in etcd cannot be read",
             found=value[:200].decode(errors="replace"),
             expected="JSON as written by tandem",
-            remedy="Remove the key if nobody knows it, or use another prefix",
+            remedy="Remove the key if no program needs it, or use another prefix",
         ) from error
     raise LocksUnavailable(
         "a lock in etcd was written by a later version of tandem",

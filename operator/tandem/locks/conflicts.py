@@ -69,7 +69,7 @@ def common_resource(first: LockRequest, second: LockRequest) -> LockResource | N
 
 
 def _disjoint(one: LockRequest, other: LockRequest) -> bool:
-    """Have they no name in common? Plans of neighbouring segments are told apart at a glance."""
+    """Have they no name in common? Plans of neighbouring segments are separated by their bounds."""
     if one.span.last < other.span.first or other.span.last < one.span.first:
         return True
     return one.segments.isdisjoint(other.segments)

@@ -90,7 +90,7 @@ class InProcessLocks:
                 del entries[operation]
 
     def expire(self, table: str, operation: str) -> None:
-        """What a store with leases does by itself when the holder has died."""
+        """What a store with leases does when the holder has died."""
         with self._table(table) as entries:
             entries.pop(operation, None)
 

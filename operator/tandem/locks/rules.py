@@ -21,17 +21,17 @@ from tandem.locks.model import (
 )
 
 LAST = 2**63
-"""The place of who has none yet: behind everybody."""
+"""The place of a request that has none yet: behind all others."""
 
 Blockers = tuple[tuple[LockEntry, LockResource], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class LockUpdate:
-    """What is to be stored for the operation, and what it is told.
+    """What to store for the operation, and the answer to it.
 
     `entry` is None where what is stored stays as it is. Its `order` is `LAST` where it gets a
-    new place, its `token` is 0 where a grant gets a new token. Granted if nobody blocks.
+    new place, its `token` is 0 where a grant gets a new token. Granted if no entry blocks.
     `revoke` names the operations to be marked, all together with the grant.
     """
 
@@ -52,7 +52,7 @@ def acquire(
 ) -> LockUpdate:
     """Take all resources or queue for all of them. `mine` is the operation's entry, if any.
 
-    A revoked entry is none: the operation starts anew at the end of the queue. Another owner
+    A revoked entry is none: the operation starts again at the end of the queue. Another owner
     gets the entry as it stands, but not the right to commit that the former one took. Where
     more holders than `most_revoked` are to be revoked, it waits until some have gone.
     """
@@ -68,12 +68,12 @@ def acquire(
         return LockUpdate(LockEntry(request, EntryState.HELD, order), revoke=decision.revoke)
     if mine is not None and mine.state is EntryState.WAITING and mine.request == request:
         return LockUpdate(None, decision.blockers)
-    # Nobody holds one thing while it waits for another: that would be a deadlock.
+    # No request holds one resource while it waits for another: that would be a deadlock.
     return LockUpdate(LockEntry(request, EntryState.WAITING, order), decision.blockers)
 
 
 def covers(held: LockEntry, request: LockRequest) -> bool:
-    """Does what is held already include what is asked for?"""
+    """Does what is held already include what is requested?"""
     have = held.request
     return (
         have.mode is request.mode
@@ -124,7 +124,7 @@ def is_inside_commit(mine: LockEntry | None, owner: str) -> bool:
 def blockers_of(
     mine: LockEntry | None, entries: Collection[LockEntry], most_revoked: int | None = None
 ) -> Blockers:
-    """Who makes the owner of `mine` wait; nobody, too, if it does not (or no longer) wait."""
+    """Which entries block the owner of `mine`; none if it does not (or no longer) wait."""
     if mine is None or mine.revoked_by or mine.state is not EntryState.WAITING:
         return ()
     decision = _decide(mine.request, entries, mine.order, most_revoked)

@@ -21,8 +21,8 @@ MOST_SORTED_ROWS = 2**32 - 1
 """Of a bin that is sorted: its row map counts them with four bytes (`rowmap.permutation`)."""
 
 DELETED_SHARE = 0.05
-"""More deleted rows than this make a file worth rewriting by itself (Delta Lake draws the same
-line for its own OPTIMIZE)."""
+"""A file with a larger share of deleted rows is worth rewriting alone (Delta Lake's OPTIMIZE uses
+the same limit)."""
 
 
 def pack(files: Iterable[SegmentFile], target_file_size: int) -> tuple[Bin, ...]:
@@ -35,8 +35,8 @@ def pack(files: Iterable[SegmentFile], target_file_size: int) -> tuple[Bin, ...]
 
     A bin that is not full yet may run over the target by a quarter: else files of a little
     over half the target would stay alone for ever. So may the last but one, to take in a
-    remainder. Whoever writes a bin must not cut such an
-    overrun off into a small file: a bin is written as `Bin.expected_files` files.
+    remainder. A writer must not cut such an overrun off into a
+    small file: a bin is written as `Bin.expected_files` files.
     """
     bins: list[Bin] = []
     for partition, members in _groups(files):

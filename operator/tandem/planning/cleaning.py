@@ -10,11 +10,11 @@ no unfinished plan and no attempt that may yet commit can need it:
 | … of an attempt that committed, and that no version names | it is `files_ms` old |
 | … of the work between: claims, plans, jobs, answers | their attempt ended and they are old |
 | … a row map | its compaction is `row_maps_ms` old and no plan began before it |
-| … the record of an operation that committed | it is `results_ms` old: the log still tells of it |
+| … the record of an operation that committed | it is `results_ms` old: the log still has it |
 
 Not even then what an unfinished plan reads (I-43), which is everything that was live at its
 version or has become so since. Others' files that no commit in the log names are never touched:
-perhaps somebody is about to commit them.
+another writer may be about to commit them.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class CleaningFacts:
         now_ms: Unix milliseconds, by the earlier of our clock and the store's.
         live: data files and files of deletion vectors that the latest version names.
         tombstones: all removals since `known_from_ms`, and since `known_from_version`.
-        operations: by id; whoever is not there is not known to be ours.
+        operations: by id; an operation that is missing is not known to be ours.
         reads: the version that each unfinished plan reads.
         inputs: data files that these read.
     """
@@ -185,7 +185,7 @@ def attempts_to_abandon(
     attempts: Iterable[UnfinishedAttempt], now_ms: int, rules: CleaningRules
 ) -> dict[str, int]:
     """Operation → the highest attempt to abandon: all unfinished ones up to it are dead, since
-    nobody is known to work on them and nothing has moved for long."""
+    no process is known to work on them and they have not changed for long."""
     found: dict[str, int] = {}
     lives: set[str] = set()
     for each in sorted(attempts, key=lambda a: (a.operation_id, a.attempt)):
@@ -318,8 +318,8 @@ class _Judge:
     def _record(self, file: ListedFile, operation: OperationEnd) -> RemovalReason | None:
         if file.part is FileCategory.ENDING:
             over = operation.closed or operation.succeeded > 0
-            told = over and file.operation_id in self.results
-            old = told and self._is_old(file.modified_ms, self._rules.staging_ms)
+            recorded = over and file.operation_id in self.results
+            old = recorded and self._is_old(file.modified_ms, self._rules.staging_ms)
             return RemovalReason.STAGING if old else None
         if not operation.logged:
             return None  # nothing else tells how it ended

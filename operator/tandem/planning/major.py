@@ -2,8 +2,8 @@
 
 CarbonData's rule (`identifySegmentsToBeMergedBasedOnSize`): collect segments in order while
 their sum stays below the target. A segment that alone is over the target ends the run if it
-has two or more, else the collecting begins anew behind it; a segment that would make the sum
-too big ends the run if it has two or more, else the collecting begins anew with it. One pass,
+has two or more, else collecting restarts behind it; a segment that would make the sum
+too big ends the run if it has two or more, else collecting restarts with it. One pass,
 one run: what is loaded meanwhile waits for the next one. The output is marked `Major`.
 """
 

@@ -1,4 +1,4 @@
-"""The plan of a segment rewrite: which files of the named segments are written anew.
+"""The plan of a segment rewrite: which files of the named segments are rewritten.
 
 Every file is a bin of its own and becomes one file of the same segment, so a plan never moves
 rows between files, segments or places in the order.
@@ -26,10 +26,10 @@ class SegmentRewriteRequest:
 
     Attributes:
         segments: names, as given.
-        every_file: whether something is asked for that concerns all files; else only those with
+        every_file: whether the request concerns all files; else only those with
             deleted rows are taken.
-        there_before: whether an earlier plan of the same operation found all of them live: what
-            is gone by now was taken by somebody, and is no misspelt name.
+        there_before: whether an earlier plan of the same operation found all of them live: a
+            segment gone by now was taken by another operation, and is no misspelt name.
         resource: who asks, for messages: `SegmentRewrite/purge`.
     """
 
@@ -93,7 +93,7 @@ def plan_segment_rewrite(
     request: SegmentRewriteRequest,
     past: Sequence[Segment] = (),
 ) -> SegmentRewritePlan:
-    """What a segment rewrite would write anew, deterministically.
+    """What a segment rewrite would rewrite, deterministically.
 
     Args:
         segments: the live segments at the read version, in order (`timeline.segments`).

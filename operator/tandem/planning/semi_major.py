@@ -53,7 +53,7 @@ def semi_major_runs(
 def chosen_files(
     segments: Sequence[Segment], request: CompactionRequest, granularity: Granularity | None
 ) -> list[SegmentFile]:
-    """The files of the chosen chunks (all by default) whose segments nobody else holds."""
+    """The files of the chosen chunks (all by default) whose segments no other operation holds."""
     free = [segment for segment in segments if segment.name not in request.excluded]
     return _wanted([file for segment in free for file in segment.files], request, granularity)
 

@@ -1,7 +1,7 @@
 """What lies too close to the newest data to be touched: `skipOffsetFromLatest`.
 
 Measured from the newest data of the table, never from a clock, so that a plan depends on
-nothing but the table, and a table that nobody writes to any more keeps its rule.
+nothing but the table, and a table that is no longer written keeps its rule.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What a commit was: from a Delta commit to a line of `rules`.
 
 A blind append is recognised by its operation and never by its actions, a mapped rewrite by
-being ours and having a valid row map for everything that it added. What cannot be told is a
+being ours and having a valid row map for everything that it added. What cannot be decided is a
 change: that costs an evaluation, never a row.
 """
 

@@ -1,4 +1,4 @@
-"""What a statement is asked with and answers, as values: its state, and what is next.
+"""Values of the rule for statements: its input (a state), and its output (what to do next).
 
 The rule that leads from one to the other is `reconcile.statement`.
 """

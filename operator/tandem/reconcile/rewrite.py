@@ -30,7 +30,7 @@ class RewriteInput:
 @dataclass(frozen=True, slots=True)
 class RewriteCounts:
     """`deletes_remapped`: rows deleted since the read version, moved onto outputs.
-    `rows_masked`: rows masked because their input is gone or lives on by itself.
+    `rows_masked`: rows masked because their input is gone or still live.
     `rows_published`: live rows of the outputs, equal to those of the inputs removed."""
 
     deletes_remapped: int = 0

@@ -1,7 +1,7 @@
-"""How a statement came to where it is: whom it had to come after, and what that took.
+"""The rounds of a statement: which commits it was moved behind, and what each move cost.
 
-For people alone: nothing is decided by it. Bounded, since a table that is written all the time
-may cost hundreds of turns.
+For reports only; no decision depends on it. Bounded, since a table that is written all the time
+may need hundreds of rounds.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from tandem.reconcile.model import Author, CommitSummary
 
 LONGEST = 8
-"""So many of the last turns are kept."""
+"""How many of the last rounds are kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ def with_round(
     lost: int = 0,
     whole: bool = False,
 ) -> RoundHistory:
-    """The course after one turn more. A turn that came to nothing is not told."""
+    """The history with one more round. A round without effect is left out."""
     if not (rows or lost or whole):
         return course
     turn = ConflictRound(at, cause.author or Author(cause.version), rows, lost, whole)

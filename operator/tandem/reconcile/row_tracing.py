@@ -155,7 +155,7 @@ def _follow(found: FileMatches, trail: Trail) -> FileMatches:
 def _check_disjoint(
     trails: dict[str, list[tuple[str, Trail]]], changed: frozenset[str], now: FileView
 ) -> None:
-    """A row of S lives in one place at most, whoever wrote the table meanwhile."""
+    """A row of S is in at most one place, whatever other writers committed since."""
     for source, found in trails.items():
         seen = BitMap64()
         if source not in changed:

@@ -162,8 +162,8 @@ def decide(
 
     `commits` are all since S without a hole (a `GAP` stands for what the log has lost), up to
     the latest version. `row_maps` has the maps of the files added since S, and of the files that
-    those came from, as far as they are valid. `small`: the caller evaluates what is asked for
-    without a job.
+    those came from, as far as they are valid. `small`: the caller evaluates the requested
+    rows without a job.
 
     Raises:
         CountMismatch: rows would be lost or doubled; nothing may be published.
@@ -223,7 +223,7 @@ def _advance(
     newest: CommitSummary,
     concerned: Concerned,
 ) -> Evaluate | str:
-    """S := L. Returns what is left to evaluate at L, or why that cannot be told."""
+    """S := L. Returns what is left to evaluate at L, or why that cannot be decided."""
     at_s, at_l = view(progress.evaluated_at), view(at)
     if at_s is None or at_l is None:
         return f"version {progress.evaluated_at} can no longer be read, after {newest.who}"
@@ -357,7 +357,7 @@ def _gave_up(
     attempts: Attempts, why: str, cause: CommitSummary | None, files: Collection[str]
 ) -> StatementConflict:
     """`files` are those with rows that had to be evaluated once more, of whichever commit."""
-    told = f"{counted(attempts.counted, 'round')} made no progress; the last was lost to {why}"
+    reason = f"{counted(attempts.counted, 'round')} made no progress; the last was lost to {why}"
     if files:
-        told += f": {files_in_words(files)}"
-    return StatementConflict(told, cause=cause, files=tuple(sorted(files)))
+        reason += f": {files_in_words(files)}"
+    return StatementConflict(reason, cause=cause, files=tuple(sorted(files)))

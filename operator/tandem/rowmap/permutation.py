@@ -2,7 +2,7 @@
 
 Files that were sorted together are a *permuted bin*: each live row of its inputs has a *rank*,
 its place among all rows of the bin's outputs, one output after the other. Ranks are four bytes
-a row in memory; the way back is the inverse, made when somebody first walks it. Like
+a row in memory; the way back is the inverse, computed on first use. Like
 `rowmap`, whose part this is, it does no I/O, and nothing here loops over rows in Python.
 """
 

@@ -1,7 +1,7 @@
 """The parts of a row map: files, runs, shuffles, and the arrays in which positions are looked up.
 
 Everything derived from runs is an array made once; the checks here are what makes a map
-complete (see `rowmap`, which is what everybody else uses).
+complete (see `rowmap`, which is what other modules use).
 """
 
 from __future__ import annotations

@@ -126,7 +126,7 @@ class MergeStatement:
     @property
     def one_match_only(self) -> bool:
         """Whether several source rows for one row of the table are an error: it would not be
-        clear which of them applies. Nobody needs to know that if the row is deleted anyway."""
+        clear which of them applies. That does not matter if the row is deleted anyway."""
         matched = self.when("Matched")
         return bool(matched) and not (
             len(matched) == 1 and matched[0].action == "Delete" and matched[0].where is None

@@ -184,7 +184,7 @@ def matching(columns: Sequence[SchemaColumn], name: str) -> list[SchemaColumn]:
 
 
 def nearest(columns: Sequence[SchemaColumn], name: str) -> list[str]:
-    """Up to three names that somebody who typed `name` may have meant."""
+    """Up to three names that are close to `name`, for a hint."""
     by_lower = {column.name.lower(): column.name for column in columns}
     close = difflib.get_close_matches(name.lower(), by_lower, n=3, cutoff=0.5)
     return [by_lower[lower] for lower in close]

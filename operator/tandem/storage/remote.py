@@ -4,7 +4,7 @@ Retries. Reads and replacing puts are retried inside obstore. An exclusive put i
 retry after a lost answer would find our own object and say "exists". So it is sent once; a
 certain "no" is `AlreadyExists`, anything uncertain is `OutcomeUnknown`, and the caller looks.
 Even so `AlreadyExists` only says that an object is there: a proxy on the way may have retried.
-Whoever must know *whose* it is compares a token inside the object, as the commit loop does.
+A caller that must know *whose* it is compares a token inside the object, as the commit loop does.
 """
 
 from __future__ import annotations
@@ -205,7 +205,7 @@ class RemoteStore:
         text = str(error).split("\n", 1)[0][:500]
         what = {"resource": f"{self._location}/{path}", "found": text}
         if _UNDECIDED in str(error):
-            # S3: another put of this name is under way. It may fail yet, so nobody has won.
+            # S3: another put of this name is under way. It may still fail, so no put has won.
             return OutcomeUnknown(
                 "the store is still deciding about another put of the same name",
                 **what,

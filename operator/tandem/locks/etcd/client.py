@@ -52,7 +52,7 @@ class LeaseMissing(Exception):
 
 
 class StreamBroken(Exception):
-    """A watch or the keep-alives must be begun anew."""
+    """A watch or the keep-alives must be started again."""
 
 
 @dataclass(frozen=True)
@@ -310,7 +310,7 @@ class EtcdClient:
     # Endpoints and tokens
 
     def _connect(self) -> None:
-        """Make the channels, anew if certificates were replaced since: they expire."""
+        """Make the channels; again if certificates were replaced since, as they expire."""
         access = self._access
         paths = (access.authority, access.certificate, access.key)
         files = tuple(path.stat().st_mtime_ns for path in paths if path is not None)

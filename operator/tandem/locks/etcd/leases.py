@@ -41,8 +41,8 @@ _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 def lease_id(prefix: str, name: LeaseName, number: int) -> int:
-    """A positive int64 from a hash: a grant that is repeated meets its own first try, and
-    nobody else's below another prefix of the same etcd."""
+    """A positive int64 from a hash: a repeated grant meets its own first try, and
+    no other prefix's grant in the same etcd."""
     text = "\0".join((prefix, *name, str(number)))
     return int.from_bytes(sha256(text.encode()).digest()[:8]) >> 1 or 1
 
@@ -130,7 +130,7 @@ class Leases:
         lease.released = True
 
     def forget(self, lease: Lease) -> None:
-        """etcd has ended it. Its name may be granted anew, with another id."""
+        """etcd has ended it. Its name may be granted again, with another id."""
         lease.gone = True
         self._discard(lease)
 

@@ -41,7 +41,7 @@ class Mirror:
         self._raw: dict[str, KeyValue] = {}
         self._entries: dict[str, LockEntry] = {}
         self._head = 0
-        # Up to here everything is known; beyond it, what our own calls told of single keys.
+        # Up to here everything is known; beyond it, what our own calls returned for single keys.
         self._floor = 0
         self._seen: dict[bytes, int] = {}
         # Keys that we deleted, with the revision that had created them: a watch may yet tell
@@ -60,7 +60,7 @@ class Mirror:
 
     @property
     def belief(self) -> int:
-        """Another number whenever the belief is formed anew."""
+        """Changes whenever the belief is rebuilt."""
         return self._beliefs
 
     @property
@@ -92,7 +92,7 @@ class Mirror:
     # A watch begins, tells, and ends
 
     def watch_began(self, revision: int) -> None:
-        """Every change after `revision` will be told: what was believed is not built upon."""
+        """The watch will report every change after `revision`: the old belief is dropped."""
         self._watched_from = revision
         self.forget()
 
@@ -114,14 +114,14 @@ class Mirror:
 
     def read(self, found: Iterable[KeyValue], revision: int) -> None:
         """The whole table as it was at `revision`."""
-        told, self._since_reading = self._since_reading or (), None
+        changes, self._since_reading = self._since_reading or (), None
         self.forget()
         self._floor = revision
         for kv in found:
             self._put(kv)
         if self._watched_from is not None and revision >= self._watched_from:
             self._current = True
-            self._take(told)
+            self._take(changes)
 
     def not_read(self) -> None:
         """What `reading` announced brought nothing."""

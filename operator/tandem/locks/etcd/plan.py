@@ -1,4 +1,4 @@
-"""What one transaction on a table's locks shall do. Pure: decided on a mirror, sent elsewhere.
+"""What one transaction on a table's locks does. Pure: decided on a mirror, sent elsewhere.
 
 The transaction compares what the decisions rely on: the head for every grant; an operation's own
 entry; one entry that a waiter waits for, which proves that it has to; each that is revoked.
@@ -19,7 +19,7 @@ from tandem.locks.etcd.leases import Lease
 from tandem.locks.etcd.mirror import EntryRecord, Mirror
 from tandem.locks.model import EntryState, LockEntry, LockRequest, LockResource
 
-# etcd takes 128 compares and 128 puts in a transaction, and 1.5 MB, unless told otherwise. Large
+# etcd takes 128 compares and 128 puts in a transaction, and 1.5 MB, by default. Large
 # plans are better written a few at a time: while etcd does so, the next ones get ready.
 MOST_COMPARES = 120
 MOST_REVOKED = 60
@@ -42,7 +42,7 @@ class QueuedRequest:
 
 @dataclass(slots=True)
 class TransactionPlan:
-    """What one transaction shall do, and the answers if it does."""
+    """What one transaction does, and the answers if it succeeds."""
 
     work: dict[str, LockEntry]
     head: int
@@ -134,7 +134,7 @@ def decide_batch(batch: Sequence[QueuedRequest], mirror: Mirror) -> TransactionP
             plan.again.append(ask)
         else:
             _decide_one(plan, mirror, ask, ask.lease, place)
-    # Others wait here, but what they do was not told yet: read it with what we do.
+    # Others wait here, but the watch has not reported their changes yet: read it with what we do.
     plan.reads_all |= bool(plan.puts) and mirror.watched and not mirror.current
     return plan
 

@@ -7,7 +7,7 @@ and the event loop on which everything else runs, and turns blocking calls into 
     codec          keys and values
     etcd_client    etcd's calls, endpoints, TLS, tokens, deadlines
     etcd_mirror    what a table's locks are believed to be
-    etcd_plan      what one transaction shall do
+    etcd_plan      what one transaction does
     etcd_table     requests, transactions and waiters of one table
     etcd_leases    leases, and when they count as lost
 """
@@ -232,7 +232,7 @@ class EtcdLocks:
             table.lost(name)
 
     def _revoke(self, lease: int) -> None:
-        """A lease that nobody uses; if this fails, it expires."""
+        """A lease without a user; if this fails, it expires."""
 
         async def revoke() -> None:
             try:
@@ -245,8 +245,8 @@ class EtcdLocks:
         task.add_done_callback(self._calls.discard)
 
     async def _tend(self) -> None:
-        """What nobody waits for: heads without entries, tables that nobody uses, and a look at
-        those that somebody waits for, should a watch ever have been silent."""
+        """Background work: removes heads without entries, closes unused tables, and reads
+        tables with waiters again, in case a watch missed a change."""
         look_at = time.monotonic() + _LOOK_AGAIN_S
         sweep_at = time.monotonic() + _HEAD_STAYS_S
         while True:
@@ -276,7 +276,7 @@ class EtcdLocks:
                 await table.remove_head()
 
     async def _sweep(self) -> None:
-        """Heads of tables whose last holder died: nobody else may ever come by."""
+        """Heads of tables whose last holder died: no other request may ever remove them."""
         heads: set[bytes] = set()
         used: set[bytes] = set()
         for kv in await self._client.read(self._keys.start, self._keys.end, keys_only=True):
@@ -306,7 +306,7 @@ def _shared_loop() -> asyncio.AbstractEventLoop:
 
 
 def _say_why(task: asyncio.Future[None]) -> None:
-    """A task that ends by itself is a bug: locks are then lost in time, but not silently."""
+    """A task that ends on its own is a bug: locks are then lost in time, but not silently."""
     if not task.cancelled() and task.exception() is not None:
         task.get_loop().call_exception_handler(
             {"message": "the lock store stopped working", "exception": task.exception()}

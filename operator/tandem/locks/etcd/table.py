@@ -1,7 +1,7 @@
 """The locks of one table in etcd: decided on the mirror, written by compared transactions.
 
-A table is watched only while somebody waits: else nobody but who uses it needs to know, and what
-others did meanwhile is noticed, and read, by the transaction that meets it. Requests that come
+A table is watched only while a request waits. Otherwise only its users need to know its state, and
+the next transaction notices and reads what others did. Requests that come
 while a transaction is under way are decided together and share the next one, so that a busy
 table costs etcd less, not more. Runs on the store's event loop.
 """
@@ -60,7 +60,7 @@ Answers = Granted | Waiting
 
 
 class TableLocks:
-    """One table. `revoke` ends a lease without anybody waiting for it."""
+    """One table. `revoke` ends a lease in the background."""
 
     def __init__(
         self,
@@ -174,11 +174,11 @@ class TableLocks:
     # What the store does now and then
 
     def idle(self, since: float) -> bool:
-        """Has nobody used it since this time (`time.monotonic()`), or waits for it?"""
+        """Unused since this time (`time.monotonic()`), and no request waits for it?"""
         return self.used_at <= since and not self._working and not self._watchers
 
     def rest(self) -> None:
-        """Nobody has waited for a while: watch no more."""
+        """No request has waited for a while: stop watching."""
         if self._following is not None and not self._watchers:
             self._following.cancel()
             self._following = None
@@ -219,24 +219,24 @@ class TableLocks:
     # Watching
 
     async def _follow(self) -> None:
-        """Whenever the watch begins anew, whether its stream broke, its endpoint was left, or
-        its revision was compacted, the table is read anew."""
+        """Whenever the watch restarts (its stream broke, its endpoint was left, or its
+        revision was compacted), the table is read again."""
         mirror = self.mirror
         while True:
             try:
                 async with aclosing(self._client.watch(self._keys.start, self._keys.end)) as watch:
-                    async for told in watch:
-                        if isinstance(told, int):
-                            mirror.watch_began(told)
+                    async for event in watch:
+                        if isinstance(event, int):
+                            mirror.watch_began(event)
                             self.refresh()
-                        elif mirror.tell(told):
+                        elif mirror.tell(event):
                             self.look()
             except (StreamBroken, LocksUnavailable):
                 mirror.watch_ended()
                 await asyncio.sleep(_RECONNECT_S)
 
     def lost(self, name: LeaseName) -> None:
-        """A lease was lost in use: whoever watches it is to know, also while etcd is away."""
+        """A lease was lost in use: wake its watchers, also while etcd is away."""
         for operation, wake in list(self._watchers.values()):
             if operation == name[1]:
                 _call_soon(wake)
@@ -260,7 +260,7 @@ class TableLocks:
         try:
             entries = self.mirror.entries
         except LocksUnavailable:
-            # Whoever asks for a lock is told what cannot be read.
+            # The next request for a lock reports what cannot be read.
             return
         for number, (operation, wake) in list(self._watchers.items()):
             mine = entries.get(operation)
@@ -326,8 +326,8 @@ class TableLocks:
             self._start()
 
     async def _settle(self, batch: list[QueuedRequest]) -> None:
-        """Decide and write until it succeeds. Each failure means that somebody else was
-        quicker, and brings the table as it is."""
+        """Decide and write until it succeeds. Each failure means that another process was
+        faster, and returns the table as it is."""
         ends = time.monotonic() + _TRIES_S
         while time.monotonic() < ends:
             plan = decide_batch(batch, self.mirror)
@@ -378,11 +378,11 @@ class TableLocks:
             _answer(ask, Granted(entry.token))
         self.look()
 
-    # One entry by itself
+    # A single entry
 
     async def _change_state(self, operation: str, owner: str, state: EntryState) -> CommitLease:
-        """Held to committing or back, without the head: it changes nobody's grant, and who
-        would revoke the entry compares it."""
+        """Held to committing or back, without the head: it changes no grant, and a revoking
+        transaction compares the entry."""
         key = self._keys.of(operation)
         record, fresh = self.mirror.record(operation), False
         ends = time.monotonic() + _TRIES_S
@@ -435,5 +435,5 @@ def _fail(batch: list[QueuedRequest], error: BaseException) -> None:
 
 
 def _call_soon(wake: Callable[[], None]) -> None:
-    """By the loop, so that an error in it is told and ends nothing of ours."""
+    """Through the loop, which reports an error in it, so that it ends nothing of ours."""
     asyncio.get_running_loop().call_soon(wake)

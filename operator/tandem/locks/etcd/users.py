@@ -28,7 +28,7 @@ _READWRITE: Final = rpc.Permission.READWRITE
 
 @dataclass(frozen=True, slots=True)
 class PrefixOwner:
-    """A user that shall own all keys below `prefix/`, and may do nothing else."""
+    """A user that owns all keys below `prefix/`, and may do nothing else."""
 
     user: str
     password: str = field(repr=False)
@@ -139,7 +139,7 @@ class _Setup:
             await self._add(ROOT, self._access.password)
             roles = []
         elif not asks:
-            # Nobody could have told whether it is the right one.
+            # Without authentication, nothing could check whether it is the right one.
             await self._change(ROOT, self._access.password)
         if ROOT not in roles:
             request = rpc.AuthUserGrantRoleRequest(user=ROOT, role=ROOT)

@@ -140,7 +140,7 @@ class KubeflowApplications:
         service_account: str = "",
         labels: Mapping[str, str] | None = None,
     ) -> Json:
-        # Whoever asks for a job need not have asked whether its template is right.
+        # The caller may not have checked the template.
         whose = f"{owner.kind}/{owner.name}"
         self.check(template, resource=whose, service_account=service_account)
         return build(
@@ -288,7 +288,7 @@ def _check_name(name: str) -> None:
 
 
 def _asks_for_executors(spec: Mapping[str, Any], conf: Mapping[str, str]) -> bool:
-    """Whether a template says how many executors there shall be: then there are some."""
+    """Whether a template sets the number of executors: then there are some."""
     return bool(
         (spec.get("executor") or {}).get("instances")
         or (spec.get("dynamicAllocation") or {}).get("enabled")
@@ -305,7 +305,7 @@ def _defaults(
     if not size.executors and request.input_bytes < SHORT_JOB_BYTES:
         flags.append("-XX:TieredStopAtLevel=1")
     driver = {**_pod(size.driver), "serviceAccount": account, "securityContext": SECURITY}
-    # Alone, the driver starts no executors; the CRD wants to be told of them all the same.
+    # Alone, the driver starts no executors; the CRD requires the field all the same.
     executor = {
         **(_pod(size.executor) if size.executors else {"cores": 1, "memory": "512m"}),
         "instances": size.executors or 1,

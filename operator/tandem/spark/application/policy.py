@@ -1,7 +1,7 @@
 """What a `sparkTemplate` may make of a job under the policy `restricted`. Pure.
 
-A template is written by whoever may create operations in a namespace; a SparkApplication is put
-into effect by the Spark operator, whose rights are larger. So what a template says must stay in
+Any user who may create operations in a namespace writes a template; the Spark operator, whose
+rights are larger, puts the SparkApplication into effect. So what a template says must stay in
 the pods that it makes, and these must keep to the Pod Security Standard `restricted` and to the
 account of the job. What runs inside of these pods is not our business: the image is free.
 
@@ -159,8 +159,8 @@ def _part(where: str, pod: Json, accounts: frozenset[str]) -> Iterator[Violation
     for path, context in contexts:
         yield from _forbidden(path, context)
     shared: Json = {**contexts[1][1], **contexts[0][1]}
-    # Spark's own container, by the field and by the template: whoever has no webhook has only
-    # the latter.
+    # Spark's own container, by the field and by the template: without the webhook only the
+    # latter applies.
     yield from _container(where, {**pod, "name": _SPARKS[0]}, shared)
     for key in ("initContainers", "sidecars"):
         yield from _containers(f"{where}.{key}", pod.get(key), shared)

@@ -67,7 +67,7 @@ def sizes(
         cores: of a driver that is alone.
         heap: of the driver, in bytes, instead of the table's.
         max_executors: never more than these, at least 1.
-        distributed: with executors in any case, since somebody asked for them.
+        distributed: with executors in any case, since the template requests them.
     """
     executor = PodSize(EXECUTOR_CORES, 2 * GIB, EXECUTOR_CORES * WORKER_BYTES)
     if not distributed and (input_bytes < DRIVER_ALONE_BYTES or tasks == 1):

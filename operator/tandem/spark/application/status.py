@@ -49,18 +49,18 @@ STATES: Final[Mapping[str, tuple[JobPhase, str]]] = {
     FAILING: (JobPhase.RUNNING, "its driver has failed; the Spark operator is concluding"),
     FAILED: (JobPhase.FAILED, ""),
     SUBMISSION_FAILED: (JobPhase.FAILED, ""),
-    PENDING_RERUN: (JobPhase.STARTING, "somebody changed its spec, so that it runs again"),
-    INVALIDATING: (JobPhase.STARTING, "somebody changed its spec, so that it runs again"),
-    SUSPENDING: (JobPhase.STARTING, "somebody suspended it"),
-    SUSPENDED: (JobPhase.STARTING, "somebody suspended it"),
-    RESUMING: (JobPhase.STARTING, "somebody resumed it"),
+    PENDING_RERUN: (JobPhase.STARTING, "its spec was changed, so that it runs again"),
+    INVALIDATING: (JobPhase.STARTING, "its spec was changed, so that it runs again"),
+    SUSPENDING: (JobPhase.STARTING, "it was suspended"),
+    SUSPENDED: (JobPhase.STARTING, "it was suspended"),
+    RESUMING: (JobPhase.STARTING, "it was resumed"),
     UNKNOWN: (JobPhase.RUNNING, "the Spark operator has lost sight of its driver"),
 }
-"""All states of v2.5.1: what they mean to the engine, and what is told. A state that is not
+"""All states of v2.5.1: what they mean to the engine, and their message. A state that is not
 among them is waited for, as UNKNOWN is."""
 
 FINISHED = frozenset({COMPLETED, FAILED})
-"""States that the Spark operator never leaves by itself."""
+"""States that the Spark operator never leaves on its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,14 +126,14 @@ def classify(
     pod = driver_pod if driver_pod and _belongs(driver_pod, application) else None
     state = state_of(application)
     log = _log(application, pod)
-    phase, told = STATES.get(
+    phase, message = STATES.get(
         state, (JobPhase.RUNNING, f"the Spark operator says {state}, which is not known here")
     )
     if phase is JobPhase.FAILED:
         return _failed(application, pod, state, log, now_ms, patience)
     if phase is JobPhase.STARTING and pod is not None:
-        return _starting(pod, told, log, now_ms, patience)
-    return JobStatus(phase, told, log)
+        return _starting(pod, message, log, now_ms, patience)
+    return JobStatus(phase, message, log)
 
 
 def _failed(
@@ -148,8 +148,8 @@ def _failed(
     said = _cause(str(_get(application, "status", "applicationState", "errorMessage") or ""))
     if pod is None:
         reason = _reason_of(said, state)
-        told = said or "the Spark operator gives no cause"
-        return JobStatus(JobPhase.FAILED, told, log, reason)
+        message = said or "the Spark operator gives no cause"
+        return JobStatus(JobPhase.FAILED, message, log, reason)
     ended = _terminated(pod)
     phase = _get(pod, "status", "phase")
     if phase == "Succeeded" or (ended is not None and ended.get("exitCode") == 0):
@@ -162,8 +162,8 @@ def _failed(
     if evicted:
         return JobStatus(JobPhase.FAILED, evicted, log, Reason.DRIVER_EVICTED)
     if ended is None:
-        told = said or f"its driver's pod is {phase}"
-        return JobStatus(JobPhase.FAILED, told, log, _reason_of(said, state))
+        message = said or f"its driver's pod is {phase}"
+        return JobStatus(JobPhase.FAILED, message, log, _reason_of(said, state))
     return _ended(ended, log)
 
 
@@ -171,16 +171,16 @@ def _ended(ended: Mapping[str, Any], log: str) -> JobStatus:
     """A driver that ended with an exit code other than 0."""
     code, why = int(ended.get("exitCode", -1)), str(ended.get("reason") or "Error")
     last = _last_line(str(ended.get("message") or ""))
-    told = f"the driver ended with exit code {code} ({why})" + (f": {last}" if last else "")
+    message = f"the driver ended with exit code {code} ({why})" + (f": {last}" if last else "")
     if why == "OOMKilled" or code == _SPARK_OOM or OUT_OF_MEMORY.search(last):
-        return JobStatus(JobPhase.FAILED, told, log, Reason.OUT_OF_MEMORY)
+        return JobStatus(JobPhase.FAILED, message, log, Reason.OUT_OF_MEMORY)
     if code in (_KILLED, _TERMINATED):
-        told = f"the driver was killed, exit code {code} ({why})" + (f": {last}" if last else "")
-    return JobStatus(JobPhase.FAILED, told, log, Reason.JOB_FAILED)
+        message = f"the driver was killed, exit code {code} ({why})" + (f": {last}" if last else "")
+    return JobStatus(JobPhase.FAILED, message, log, Reason.JOB_FAILED)
 
 
 def _starting(
-    pod: Mapping[str, Any], told: str, log: str, now_ms: int | None, patience: DriverTimeouts
+    pod: Mapping[str, Any], message: str, log: str, now_ms: int | None, patience: DriverTimeouts
 ) -> JobStatus:
     """A driver that has not started, and perhaps never will."""
     for name, waiting in _waiting(pod):
@@ -199,7 +199,7 @@ def _starting(
         text = f"no node for the driver: {_line(scheduled.get('message') or '')}"
         over = _over(pod, "PodScheduled", now_ms, patience.unschedulable_s)
         return _hangs(Reason.UNSCHEDULABLE, text, log, over)
-    return JobStatus(JobPhase.STARTING, told, log)
+    return JobStatus(JobPhase.STARTING, message, log)
 
 
 def _hangs(reason: Reason, text: str, log: str, over: bool) -> JobStatus:

@@ -2,7 +2,7 @@
 
 Round 0 merges into the files of the job; then the driver serves rounds as the statement job does:
 the whole merge again at a later version, or a part, rows of the table that are new since. A merge
-that inserts records which source row matched which (`row_hash.py`), so that the engine can tell
+that inserts records which source row matched which (`row_hash.py`), so that the engine can decide
 whether a part is enough. The source is pinned when it is first read
 (`source_pin.py`). What people typed is parsed here, where the source's columns are known, and Spark
 gets canonical text only. The join is one: which source rows found no row, which rows no source row,
@@ -69,7 +69,7 @@ driver no more than so many times what it keeps."""
 @dataclass(frozen=True)
 class _Sides:
     """The two sides of the join, and what is to be done. `part`: the table's side are only some
-    of its rows; `record`: source rows have an identity, which is to be told. `plain` is the
+    of its rows; `record`: source rows have an identity, which is recorded. `plain` is the
     source without marks of the join; `size` that of its files in bytes, 0 if unknown;
     `broadcast`: it takes little memory."""
 
@@ -212,10 +212,10 @@ def _sides(
     if any(clause.every for clause in statement.clauses):
         _check_every(source.schema, schema, job)
     rows = read_rows(control, spark, inputs, _columns_read(statement), round_, hidden=True)
-    told = None
+    identified = None
     if statement.records_matches:
-        told = with_identity(source)
-    plain = source if told is None else told
+        identified = with_identity(source)
+    plain = source if identified is None else identified
     return _Sides(
         statement,
         schema,
@@ -224,7 +224,7 @@ def _sides(
         plain,
         size=sum(file.size for file in held[0].files),
         part=part,
-        record=told is not None,
+        record=identified is not None,
     )
 
 
@@ -328,7 +328,7 @@ def _value(clause: Clause, name: str, sides: _Sides) -> Column:
 
 def _clause(statement: MergeStatement, record: bool) -> Column:
     """The number of the clause that applies to a row of the join; null for none, except for
-    matches that are to be told all the same."""
+    matches that are recorded all the same."""
     from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
     from tandem.spark.runtime.row_files import POSITION
@@ -344,9 +344,9 @@ def _clause(statement: MergeStatement, record: bool) -> Column:
     nothing = F.lit(None).cast("int")
     here = F.col(f"{TABLE}.{POSITION}").isNotNull()
     there = F.col(f"{SOURCE}.{_HERE}").isNotNull()
-    told = statement.one_match_only or record
+    recorded = statement.one_match_only or record
     return (
-        F.when(here & there, first("Matched", F.lit(_NONE) if told else nothing))
+        F.when(here & there, first("Matched", F.lit(_NONE) if recorded else nothing))
         .when(there, first("NotMatched", nothing))
         .otherwise(first("NotMatchedBySource", nothing))
     )
@@ -404,12 +404,12 @@ def _several(
     both = row.join(sides.source, F.expr(statement.on_sql), "inner")
     shown = [F.first(F.col(f"{TABLE}.{quoted(k)}").cast("string")).alias(k) for k in keys]
     found = both.agg(F.count(F.lit(1)).alias("__tandem_count"), *shown).collect()[0]
-    told = ", ".join(f"{key} = {str(found[key])[:80]}" for key in keys)
+    values = ", ".join(f"{key} = {str(found[key])[:80]}" for key in keys)
     file = inputs[input_].logged_path
     return StatementFailed(
         "several rows of the source match one row of the table, so it is not clear which applies",
         field="spec.merge.on",
-        found=f"{found['__tandem_count']} rows for {told or f'row {position} of {file}'}",
+        found=f"{found['__tandem_count']} rows for {values or f'row {position} of {file}'}",
         expected="at most one",
         remedy="Make on or the source more exact, so that each row is matched once",
     )

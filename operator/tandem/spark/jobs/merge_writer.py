@@ -4,7 +4,7 @@ Beside the table's columns each row says where it was, if it was in the table, a
 of it: updated rows are written and matched to where they were, deleted ones only matched,
 inserted ones only written, to files of their own. Rows that matched without anything to be done
 are counted, so that a row which matched twice is noticed whatever the clauses say. A merge that
-inserts tells of each row which source row it matched, unless they are too many.
+inserts records which source row each row matched, unless they are too many.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 NAME = "tandem-merge"
 FATE = "__tandem_fate"
 SHOWN = 3
-"""So many rows that matched more than once are told."""
+"""How many rows that matched more than once are reported."""
 
 PLACES = pa.schema([("input", pa.int32()), ("position", pa.int64())])
 IDS = (pa.field("source_1", pa.int64()), pa.field("source_2", pa.int64()))
@@ -51,8 +51,8 @@ class Fate(IntEnum):
 
 
 class MergeWork(RowsWork):
-    """`one_match_only`: rows of the table that come twice are told, and nothing is agreed on;
-    else they count once. `record`: tell which source row each row matched, in the columns of
+    """`one_match_only`: rows of the table that come twice are reported, and nothing is written;
+    else they count once. `record`: record which source row each row matched, in the columns of
     `SOURCE_IDS`, if no more rows than this matched, and in no task more than `record_of_task`."""
 
     one_match_only: bool = True
@@ -132,7 +132,7 @@ class MergeWriter(DataSourceArrowWriter):
                 as_message(self._inserts.written(inserted), hidden=False),
                 _places(places[Fate.DELETED]),
                 _places(places[Fate.KEPT]),
-                None if record is None else record.told(),
+                None if record is None else record.serialized(),
             )
         except BaseException as error:
             discard(updated, error)
@@ -166,8 +166,8 @@ class MergeWriter(DataSourceArrowWriter):
             # Each of them is deleted, by whichever row it matched.
             touched, doubled = touched.filter(pa.array(~_repeats(touched))), ()
         path = f"{self._work.answer_path}.matches.arrow"
-        told = _recorded(merged, self._work.record) if not doubled else None
-        self._control.put(path, to_file(touched if told is None else _with(touched, told)))
+        recorded = _recorded(merged, self._work.record) if not doubled else None
+        self._control.put(path, to_file(touched if recorded is None else _with(touched, recorded)))
         answer = MergeWriteResult(
             outputs=(*outputs, *fresh),
             matches=path,
@@ -183,7 +183,7 @@ class MergeWriter(DataSourceArrowWriter):
 
 
 class _Record:
-    """What a task tells of matches, up to a bound: so that a driver with many tasks is not sent
+    """What a task records of matches, up to a bound: so that a driver with many tasks is not sent
     what it would throw away."""
 
     def __init__(self, limit: int) -> None:
@@ -200,14 +200,14 @@ class _Record:
         columns.insert(2, pa.repeat(pa.scalar(stays), rows.num_rows))
         self._parts.append(pa.table(columns, schema=RECORD))
 
-    def told(self) -> bytes | None:
+    def serialized(self) -> bytes | None:
         if self._rows > self._limit:
             return None
         return to_stream(pa.concat_tables([RECORD.empty_table(), *self._parts]))
 
 
 def _recorded(merged: Sequence[MergeTaskOutput], limit: int) -> pa.Table | None:
-    """What all tasks tell, if it is complete, and one source row matched each."""
+    """What all tasks recorded, if it is complete, and one source row matched each."""
     if not limit:
         return None
     parts = [_stream(message.record) for message in merged if message.record is not None]

@@ -7,7 +7,7 @@ checks them, and publishes the row map and then the result.
 
 Spark's SQL engine is not involved: a context is enough, which starts faster than a session.
 Bins that get another order are `rewrite_sorted`'s.
-A task that runs twice (speculation, a second driver) writes files nobody lists.
+A task that runs twice (speculation, a second driver) writes files that no result lists.
 """
 
 from __future__ import annotations

@@ -127,7 +127,7 @@ class _Sorting:
         return outputs, self._row_map(outputs, columns, owners), sum(self._live), answer.rows
 
     def _work(self) -> SortedWork:
-        """What readers and writers of the rows are told, without bounds."""
+        """The work of readers and writers of the rows, without bounds."""
         control = self._control
         return SortedWork(
             table=control.spec.table,

@@ -159,7 +159,7 @@ def _sampled(
 
 
 class SortedWriter(RowsWriter):
-    """A task writes one part of one bin; rows of several bins would be told apart."""
+    """A task writes one part of one bin; rows of several bins would be kept apart."""
 
     def __init__(self, control: Store, work: SortedWork, names: tuple[str, ...]) -> None:
         super().__init__(control, work, names)

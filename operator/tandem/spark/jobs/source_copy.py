@@ -1,6 +1,6 @@
 """A copy of a merge's source for the engine: `JobResult.source`.
 
-With it the engine prunes files by the keys that occur, and evaluates small rounds by itself
+With it the engine prunes files by the keys that occur, and evaluates small rounds itself
 (docs/decisions/0099-small-rounds.md). Of a source with few rows it is whole, of a larger one the
 least and the greatest value of each column that `on` compares.
 """
@@ -104,8 +104,11 @@ def _copied(source: DataFrame, merge: MergeStatement) -> list[str]:
 def _put(
     control: Control, rows: pa.Table, source: DataFrame, round_: int, *, complete: bool
 ) -> SidecarRef:
-    told = {SOURCE_SCHEMA: source.schema.json(), SOURCE_IS_WHOLE: "true" if complete else "false"}
-    return control.sidecar(round_, "source.arrow", to_file(rows.replace_schema_metadata(told)))
+    metadata = {
+        SOURCE_SCHEMA: source.schema.json(),
+        SOURCE_IS_WHOLE: "true" if complete else "false",
+    }
+    return control.sidecar(round_, "source.arrow", to_file(rows.replace_schema_metadata(metadata)))
 
 
 def _columns(root: tree.Expr) -> frozenset[str]:

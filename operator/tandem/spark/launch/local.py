@@ -53,7 +53,7 @@ class _Job:
         return code
 
     def end_group(self) -> None:
-        """Kill what is left of the group, once: later its number may be somebody else's."""
+        """Kill what is left of the group, once: later its number may belong to another process."""
         if not self.group_ended:
             self.group_ended = True
             _signal(self.process.pid, signal.SIGKILL)

@@ -103,8 +103,8 @@ def put_work(control: Control, work: Format, round_: int) -> dict[str, str]:
 
 
 def get_work(options: Mapping[str, str]) -> tuple[Store, bytes]:
-    """The table's store, and what `put_work` wrote there: it says what a worker reads, so what
-    somebody else put in its place is not believed.
+    """The table's store, and what `put_work` wrote there: it says what a worker reads, so a
+    file that another writer put in its place is refused.
 
     Raises: ManifestInvalid, StorageError.
     """
@@ -125,7 +125,7 @@ class RowsReader(DataSourceReader):
         self._work = work
         self._names = names
         table = table_format(work.table)
-        # As the schema that Spark is told: what must not be null is checked when it is written.
+        # As the schema declared to Spark: the writer checks what must not be null.
         self._table = replace(table, schema=all_nullable(table.schema))
         self._storage = dict(work.table.storage_options)
 

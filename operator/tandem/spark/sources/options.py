@@ -104,8 +104,8 @@ def checked(
     where the source stands in its resource.
 
     Raises:
-        InvalidSpec: an unknown format or option, an option given twice, an encoding whose lines
-            cannot be told apart, a value that the option does not have.
+        InvalidSpec: an unknown format or option, an option given twice, an encoding whose line
+            ends cannot be found, a value that the option does not have.
     """
     if source_format not in _ALLOWED:
         raise InvalidSpec(

@@ -1,7 +1,7 @@
 """What a merge reads, held fast: all rounds and attempts of an operation read the same source.
 
 The first driver that reads the source writes down which version of it (Delta), or which files
-with their sizes and times; whoever comes later looks whether that still holds. A merge whose
+with their sizes and times; later drivers check that it still holds. A merge whose
 source has changed fails by that name: it never mixes two states of it.
 """
 
@@ -141,8 +141,7 @@ def _changed(control: Control, found: str, expected: str) -> SourceChanged:
         field=f"{place(job)}.location",
         found=found,
         expected=expected,
-        remedy="Run it again with a source that nobody writes to, or name the version of a Delta "
-        "table",
+        remedy="Run it again with a source that does not change, or name the version of a Delta table",
     )
 
 
@@ -171,7 +170,7 @@ def _load(control: Control) -> SourcePin | None:
 
 
 def _put(control: Control, pin: SourcePin) -> None:
-    """Whoever comes first is right; a lost answer is looked up by loading it."""
+    """The first writer wins; a lost answer is resolved by loading the pin."""
     try:
         control.store.put_if_absent(path(control), encode(pin))
     except AlreadyExists:

@@ -16,7 +16,7 @@ _WIDTH = 60
 
 @dataclass(frozen=True)
 class ExpressionText:
-    """An expression as somebody typed it.
+    """An expression as the user typed it.
 
     `resource` and `field` say where it stands, for example `TableUpdate/late` and
     `spec.update.where`.
