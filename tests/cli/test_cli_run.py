@@ -306,7 +306,7 @@ def test_plan_names_inputs_and_segments(tandem: Tandem, fake: FakeEngine, files:
     assert "3 files, 4.0 KiB" in result.stdout
     assert "0, 1, 2" in result.stdout
     # That engine has recorded results already.
-    assert "TableCompaction/tidy: Succeeded already (run --again starts anew), as" in result.stdout
+    assert "TableCompaction/tidy: Succeeded already (run --again repeats it), as" in result.stdout
 
 
 def test_help_does_not_import_what_is_heavy() -> None:

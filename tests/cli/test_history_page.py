@@ -209,7 +209,7 @@ def test_a_storm_of_others_drives_no_operation_out_of_the_picture() -> None:
     assert [span.label for span in drawn.spans] == [
         "TableCompaction/nightly", "TableUpdate/add-15-minutes", "TableCompaction/hourly",
     ]  # fmt: skip
-    assert drawn.untold_spans == 0
+    assert drawn.hidden_spans == 0
     assert len(drawn.columns[-2].entries) == 200  # and the latest by itself
     # What others rewrote again and again comes from where it came from at first.
     for number in range(100):

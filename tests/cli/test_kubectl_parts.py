@@ -205,7 +205,7 @@ def test_long_lists_of_a_plan_are_shortened_with_their_number() -> None:
     text = shown(blocks([wish]))
     assert "0, 1, 2, 3, 4, 5, … (364 in all) → (new number).2 (×30), 7.1" in text
     assert "version 3: 364 files, 2.0 KiB" in text
-    assert "meets     nobody" in text
+    assert "meets     nothing" in text
     late = PlanRequest("TableCompaction", "n", "m", outcome=body("TableCompaction", "m"))
     assert "no operator has looked at it in time" in shown(blocks([late]))
 

@@ -44,7 +44,7 @@ def _headline(outcome: ResourceOutcome) -> str:
         return f"Would fail, {message}"
     if status.phase in ENDED:
         # No plan ends so, and none makes an attempt: it is what was recorded.
-        return f"{status.phase} already (run --again starts anew), {message}"
+        return f"{status.phase} already (run --again repeats it), {message}"
     return f"{status.phase}, {message}" if message else str(status.phase)
 
 

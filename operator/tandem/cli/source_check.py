@@ -2,7 +2,8 @@
 
 The engine leaves that to the job, since an operator may have no right to read a source, or not
 its disk. The jobs of `tandem run` run here, with this environment, so what is seen here holds
-for them. A source may also be made between the plan and the run: so it is told, and no refusal.
+for them. A source may also be created between the plan and the run, so a missing one is a warning,
+not an error.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ _ABSENT = (InvalidSpec, ObjectNotFound, DataFileMissing, TableNotFound, VersionN
 class SourceCheck:
     """What was seen of a source, in a few words, and the warning if that is not good."""
 
-    told: str
+    summary: str
     warning: str = ""
 
 

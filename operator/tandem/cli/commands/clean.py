@@ -1,4 +1,4 @@
-"""`tandem clean`: remove what nobody can need any more, or with `--dry-run` say what that is.
+"""`tandem clean`: remove files that are no longer needed, or list them with `--dry-run`.
 
 What goes when, and what never, is decided in `tandem.planning.cleaning` (docs/cleaning.md).
 """
@@ -51,7 +51,8 @@ def clean(target: Target, *, output: Output, dry_run: bool) -> Exit:
         )
     for operation_id, attempt in cleaned.abandoned:
         verb = "would be" if dry_run else "was"
-        say(f"Attempt {attempt} of operation {operation_id} {verb} abandoned: nobody works on it.")
+        attempt_of = f"Attempt {attempt} of operation {operation_id}"
+        say(f"{attempt_of} {verb} abandoned: no process works on it.")
     return Exit.OK
 
 
@@ -65,10 +66,10 @@ def _show(cleaned: Cleaned, rules: CleaningRules, *, dry_run: bool) -> None:
     verb = "would remove" if dry_run else "removed"
     print_table(table_of([verb, "why", "size"], cells))
     counts = Counter(each.why.value for each in cleaned.garbage)
-    told = ", ".join(f"{count} {why}" for why, count in counts.items())
+    reasons = ", ".join(f"{count} {why}" for why, count in counts.items())
     say(
         f"{verb.capitalize()} {counted(len(cleaned.garbage), 'file')}, {human_bytes(cleaned.size)}"
-        f"{': ' if told else ''}{told}."
+        f"{': ' if reasons else ''}{reasons}."
     )
 
 

@@ -123,8 +123,7 @@ def _option(text: str) -> tuple[str, str]:
 
 
 def segments(table: Target, *, output: Output, version: int | None, every: bool) -> Exit:
-    """The segments of a version; with `every` also those that are gone, as far as the log
-    still tells."""
+    """The segments of a version; with `every` also former ones that the log still names."""
     from tandem.timeline.chunks import label
     from tandem.timeline.history import retired
     from tandem.timeline.lineage import format_lineage

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 TERMINAL_COMMITS = 20
 PAGE_COMMITS = 2_000
-"""The last commits that are read where nobody says how many."""
+"""How many of the last commits are read by default."""
 
 
 def history(table: Target, *, output: Output, limit: int | None, html: str | None = None) -> Exit:

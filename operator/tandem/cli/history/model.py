@@ -1,6 +1,6 @@
 """A table's history as facts: from commits to entries, and to the lives of segments. Pure.
 
-Everything here comes from the log, in which anybody may write anything: what is not as expected
+Everything here comes from the log, which any writer may fill with anything: what is not as expected
 is treated as not said, names are made fit for people, and numbers are bounded.
 """
 
@@ -23,13 +23,13 @@ from tandem.timeline.segments import TAG_PARENTS, TAG_SEGMENT, segment_file, seg
 
 _OURS = ENGINE.partition("/")[0] + "/"
 _MOST = 2**53
-"""Of a number in somebody's commit: what is larger says nothing."""
+"""The largest number taken from a commit; larger ones count as unknown."""
 _MOST_PARENTS = 64
-"""Of a file that others wrote: which of what they removed went into it, nobody knows."""
+"""The origin of a file of another writer: which removed files went into it is unknown."""
 
 
 class Sort(StrEnum):
-    """What a commit was, as far as a picture tells commits apart."""
+    """What a commit was, as far as a picture distinguishes commits."""
 
     APPEND = "append"  # only added files
     CHANGE = "change"  # rows were changed, deleted or replaced
@@ -284,8 +284,8 @@ def segment_lives(commits: Iterable[Commit]) -> list[SegmentLife]:
 def _name_of_gone(gone: RemoveFile) -> str:
     tags = gone.extra.get("tags")
     tag = tags.get(TAG_SEGMENT) if isinstance(tags, Mapping) else None
-    told = {TAG_SEGMENT: tag} if isinstance(tag, str) else {}
-    return segment_name(AddFile(gone.logged_path, {}, 0, 0, True, tags=told))
+    known = {TAG_SEGMENT: tag} if isinstance(tag, str) else {}
+    return segment_name(AddFile(gone.logged_path, {}, 0, 0, True, tags=known))
 
 
 def _descend(found: Mapping[str, SegmentLife], change: _Change, ending: Sequence[str]) -> None:

@@ -99,15 +99,15 @@ def page(commits: Sequence[Commit], *, title: str, location: str) -> str:
 def describe(found: Sequence[HistoryEntry]) -> str:
     """The picture in words, for those who do not see it."""
     others = sum(not entry.ours for entry in found)
-    told = [
+    sentences = [
         f"{counted(len(found), 'version')}: {counted(others, 'commit')} of others above, "
         f"{counted(len(found) - others, 'commit')} of Tandem in the middle, segments below."
     ]
     working = [entry for entry in found if entry.meetings]
     for entry in working[-MOST_STORIES:]:
         met = "; ".join(words.meeting(meeting) for meeting in entry.meetings[:8])
-        told.append(f"{words.who(entry)}, version {entry.version}, met: {met}.")
-    return " ".join(told)
+        sentences.append(f"{words.who(entry)}, version {entry.version}, met: {met}.")
+    return " ".join(sentences)
 
 
 def _tiles(found: Sequence[HistoryEntry]) -> str:
@@ -165,21 +165,21 @@ def _legend() -> str:
 
 
 def _left_out(drawn: Scene) -> str:
-    told = []
-    if drawn.untold_spans:
-        told.append(f"{counted(drawn.untold_spans, 'operation')} for which there was no room")
-    if drawn.untold_segments:
-        told.append(f"{counted(drawn.untold_segments, 'segment')} more")
-    return f'<p class="lead">Not drawn: {"; ".join(told)}.</p>' if told else ""
+    notes = []
+    if drawn.hidden_spans:
+        notes.append(f"{counted(drawn.hidden_spans, 'operation')} for which there was no room")
+    if drawn.hidden_segments:
+        notes.append(f"{counted(drawn.hidden_segments, 'segment')} more")
+    return f'<p class="lead">Not drawn: {"; ".join(notes)}.</p>' if notes else ""
 
 
 def _stories(found: Sequence[HistoryEntry]) -> str:
-    """What operations said of themselves, those that met somebody, newest first."""
+    """Summaries of the operations that met other commits, newest first."""
     eventful = [e for e in found if is_work(e) and (e.meetings or len(e.summary) > 1)]
     items = []
     for entry in eventful[: -MOST_STORIES - 1 : -1]:
-        told = entry.summary or tuple(words.meeting(met) for met in entry.meetings)
-        lines = "".join(f"<li>{_NAME.sub(_AS_CODE, esc(text))}</li>" for text in told)
+        texts = entry.summary or tuple(words.meeting(met) for met in entry.meetings)
+        lines = "".join(f"<li>{_NAME.sub(_AS_CODE, esc(text))}</li>" for text in texts)
         items.append(
             f"<li><p>{esc(words.who(entry))} <span>version {entry.version}</span></p>"
             f"<ul>{lines}</ul></li>"

@@ -104,8 +104,8 @@ class Scene:
     engines: tuple[str, ...]
     spans: tuple[OperationSpan, ...]
     rivers: tuple[River, ...]
-    untold_spans: int
-    untold_segments: int
+    hidden_spans: int
+    hidden_segments: int
     column_of: dict[int, int]
 
     @property
@@ -125,10 +125,16 @@ def scene(entries: Sequence[HistoryEntry], lives: Sequence[SegmentLife]) -> Scen
     """Where everything goes. `entries` oldest first, at least one."""
     columns = _columns(entries)
     column_of = {e.version: at for at, column in enumerate(columns) for e in column.entries}
-    spans, untold = _spans(entries, columns, column_of)
-    rivers, hidden = _rivers(lives, column_of, columns)
+    spans, hidden_spans = _spans(entries, columns, column_of)
+    rivers, hidden_segments = _rivers(lives, column_of, columns)
     return Scene(
-        tuple(columns), _engines(entries), tuple(spans), tuple(rivers), untold, hidden, column_of
+        tuple(columns),
+        _engines(entries),
+        tuple(spans),
+        tuple(rivers),
+        hidden_spans,
+        hidden_segments,
+        column_of,
     )
 
 
@@ -140,10 +146,10 @@ def is_work(entry: HistoryEntry) -> bool:
 
 
 def _columns(entries: Sequence[HistoryEntry]) -> list[VersionColumn]:
-    told = {entries[-1].version}
+    single = {entries[-1].version}
     for entry in entries:
         if is_work(entry) and entry.read_version is not None:
-            told |= {entry.version, entry.read_version, *(m.version for m in entry.meetings)}
+            single |= {entry.version, entry.read_version, *(m.version for m in entry.meetings)}
     columns: list[VersionColumn] = []
     run: list[HistoryEntry] = []
 
@@ -155,7 +161,7 @@ def _columns(entries: Sequence[HistoryEntry]) -> list[VersionColumn]:
         run.clear()
 
     for entry in entries:
-        if entry.version in told:
+        if entry.version in single:
             close()
             columns.append(VersionColumn([entry]))
         else:
@@ -182,12 +188,12 @@ def _spans(
     """The eventful ones get a lane first. Those in the column of what came earlier are left out."""
     taken: list[list[tuple[float, float]]] = [[] for _ in range(MOST_LANES)]
     found: list[OperationSpan] = []
-    untold = 0
+    hidden = 0
     for entry in sorted(filter(is_work, entries), key=lambda e: (not e.meetings, -e.version)):
         assert entry.read_version is not None
         start, end = column_of.get(entry.read_version, 0), column_of[entry.version]
         if columns[end].earlier:
-            untold += 1
+            hidden += 1
             continue
         span = _span(entry, start, end, len(columns))
         room = span.room(pitch_of(len(columns)))
@@ -197,8 +203,8 @@ def _spans(
                 found.append(replace(span, lane=lane))
                 break
         else:
-            untold += 1
-    return sorted(found, key=lambda span: span.entry.version), untold
+            hidden += 1
+    return sorted(found, key=lambda span: span.entry.version), hidden
 
 
 def _span(entry: HistoryEntry, start: int, end: int, columns: int) -> OperationSpan:

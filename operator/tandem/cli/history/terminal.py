@@ -1,8 +1,8 @@
 """A history as a table with a small picture, newest first, as `git log --graph` draws.
 
 45 ●─╮   a compaction of ours, which read version 41
-44 ◆─▶   somebody deleted rows: replayed
-43 ○ │   somebody appended: no concern of it
+44 ◆─▶   another writer deleted rows: replayed
+43 ○ │   another writer appended: does not affect it
 41 ○─╯   what it read
 """
 

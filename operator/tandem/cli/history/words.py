@@ -26,16 +26,16 @@ def files(entry: HistoryEntry) -> str:
 
 
 def rows(entry: HistoryEntry) -> str:
-    """`+3,000 −12`: rows that came and went; of a rewrite, how many it wrote anew."""
+    """`+3,000 −12`: rows that came and went; of a rewrite, how many it rewrote."""
     added, gone = entry.rows_added, entry.rows_removed
     if entry.sort == "rewrite":
         return f"{added:,} rewritten" if added else ""
     removed = (gone or 0) + max(0, entry.rows_deleted)
     restored = max(0, -entry.rows_deleted)
-    told = [f"+{added:,}"] if added else ["+?"] if added is None else []
-    told += [f"−{removed:,}"] if removed else ["−?"] if gone is None else []
-    told += [f"{restored:,} restored"] if restored else []
-    return " ".join(told)
+    parts = [f"+{added:,}"] if added else ["+?"] if added is None else []
+    parts += [f"−{removed:,}"] if removed else ["−?"] if gone is None else []
+    parts += [f"{restored:,} restored"] if restored else []
+    return " ".join(parts)
 
 
 def meeting(met: Meeting) -> str:

@@ -1,4 +1,4 @@
-"""What a name on the command line may become: asked of the cluster while somebody types. Never
+"""What a name on the command line may become: read from the cluster while the user types. Never
 fails: who types gets no offer then."""
 
 from __future__ import annotations

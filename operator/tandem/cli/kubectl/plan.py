@@ -119,7 +119,7 @@ async def _delete(access: Access, kind: str, namespace: str, name: str) -> None:
     except ReferenceNotFound:
         pass  # gone, or never made
     except TandemError as error:
-        say(f"{kind}/{name} could not be deleted: {error.message}; it goes by itself")
+        say(f"{kind}/{name} could not be deleted: {error.message}; the operator deletes it")
 
 
 async def _plan_one(
@@ -220,7 +220,7 @@ def _lines(wish: PlanRequest) -> list[tuple[str, str]]:
         ("segments", segments),
         ("writes", output),
         ("cost", "" if cost is None else f"about {human_bytes(cost)} to read and write"),
-        ("meets", "\n".join(_meets(conflict) for conflict in wish.conflicts) or "nobody"),
+        ("meets", "\n".join(_meets(conflict) for conflict in wish.conflicts) or "nothing"),
     ]  # fmt: skip
 
 
@@ -237,10 +237,10 @@ def _some(items: Sequence[Any], limit: int = 6) -> str:
         names.pop()
         total += int(cut[1]) - 1
     runs = [(name, len(list(group))) for name, group in itertools.groupby(names)]
-    told = [f"{name} (×{count})" if count > 1 else name for name, count in runs[:limit]]
+    parts = [f"{name} (×{count})" if count > 1 else name for name, count in runs[:limit]]
     if total > sum(count for _, count in runs[:limit]):
-        told.append(f"… ({total} in all)")
-    return ", ".join(told)
+        parts.append(f"… ({total} in all)")
+    return ", ".join(parts)
 
 
 def _meets(conflict: Mapping[str, Any]) -> str:

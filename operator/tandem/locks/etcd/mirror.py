@@ -100,7 +100,7 @@ class Mirror:
         self._watched_from = None
         self._current = False
 
-    def tell(self, changes: Sequence[KeyChange]) -> bool:
+    def observe(self, changes: Sequence[KeyChange]) -> bool:
         """Changes of this table, in order. Did they concern the belief?"""
         if self._since_reading is not None:
             self._since_reading.extend(changes)

@@ -229,7 +229,7 @@ class TableLocks:
                         if isinstance(event, int):
                             mirror.watch_began(event)
                             self.refresh()
-                        elif mirror.tell(event):
+                        elif mirror.observe(event):
                             self.look()
             except (StreamBroken, LocksUnavailable):
                 mirror.watch_ended()

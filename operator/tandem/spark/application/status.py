@@ -180,7 +180,7 @@ def _ended(ended: Mapping[str, Any], log: str) -> JobStatus:
 
 
 def _starting(
-    pod: Mapping[str, Any], message: str, log: str, now_ms: int | None, patience: DriverTimeouts
+    pod: Mapping[str, Any], state: str, log: str, now_ms: int | None, patience: DriverTimeouts
 ) -> JobStatus:
     """A driver that has not started, and perhaps never will."""
     for name, waiting in _waiting(pod):
@@ -199,7 +199,7 @@ def _starting(
         text = f"no node for the driver: {_line(scheduled.get('message') or '')}"
         over = _over(pod, "PodScheduled", now_ms, patience.unschedulable_s)
         return _hangs(Reason.UNSCHEDULABLE, text, log, over)
-    return JobStatus(JobPhase.STARTING, message, log)
+    return JobStatus(JobPhase.STARTING, state, log)
 
 
 def _hangs(reason: Reason, text: str, log: str, over: bool) -> JobStatus:

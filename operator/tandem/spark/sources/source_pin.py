@@ -141,7 +141,7 @@ def _changed(control: Control, found: str, expected: str) -> SourceChanged:
         field=f"{place(job)}.location",
         found=found,
         expected=expected,
-        remedy="Run it again with a source that does not change, or name the version of a Delta table",
+        remedy="Run it again with a source that does not change, or name a Delta version",
     )
 
 
