@@ -10,8 +10,8 @@ import pytest
 from support import histories
 from support.cli import Tandem
 from tandem.cli.history.model import CommitEffect, HistoryEntry, Sort, entries
+from tandem.cli.history.phrases import files, meeting, rows
 from tandem.cli.history.terminal import picture
-from tandem.cli.history.words import files, meeting, rows
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from tandem.cli import engine, plan_report, report, source_check
 from tandem.cli.errors import Exit, say
 from tandem.cli.output import Output, print_data, print_table
 from tandem.cli.progress import ProgressDisplay
-from tandem.cli.select import select
+from tandem.cli.resource_filter import select
 from tandem.spec import AnyResource, LakeTable, load, require_built
 
 

@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 
 import tandem
-from tandem.cli.history import words
+from tandem.cli.history import phrases
 from tandem.cli.history.model import CommitEffect, HistoryEntry, Meeting, entries, segment_lives
 from tandem.cli.history.scene import Scene, is_work, scene
 from tandem.cli.history.svg import STYLE, esc, svg
@@ -105,8 +105,8 @@ def describe(found: Sequence[HistoryEntry]) -> str:
     ]
     working = [entry for entry in found if entry.meetings]
     for entry in working[-MOST_STORIES:]:
-        met = "; ".join(words.meeting(meeting) for meeting in entry.meetings[:8])
-        sentences.append(f"{words.who(entry)}, version {entry.version}, met: {met}.")
+        met = "; ".join(phrases.meeting(meeting) for meeting in entry.meetings[:8])
+        sentences.append(f"{phrases.who(entry)}, version {entry.version}, met: {met}.")
     return " ".join(sentences)
 
 
@@ -178,10 +178,10 @@ def _stories(found: Sequence[HistoryEntry]) -> str:
     eventful = [e for e in found if is_work(e) and (e.meetings or len(e.summary) > 1)]
     items = []
     for entry in eventful[: -MOST_STORIES - 1 : -1]:
-        texts = entry.summary or tuple(words.meeting(met) for met in entry.meetings)
+        texts = entry.summary or tuple(phrases.meeting(met) for met in entry.meetings)
         lines = "".join(f"<li>{_NAME.sub(_AS_CODE, esc(text))}</li>" for text in texts)
         items.append(
-            f"<li><p>{esc(words.who(entry))} <span>version {entry.version}</span></p>"
+            f"<li><p>{esc(phrases.who(entry))} <span>version {entry.version}</span></p>"
             f"<ul>{lines}</ul></li>"
         )
     if not items:
@@ -194,14 +194,14 @@ def _stories(found: Sequence[HistoryEntry]) -> str:
 def _versions(found: Sequence[HistoryEntry]) -> str:
     rows = []
     for entry in found[: -MOST_ROWS - 1 : -1]:
-        met = "; ".join(words.meeting(meeting) for meeting in entry.meetings)
+        met = "; ".join(phrases.meeting(meeting) for meeting in entry.meetings)
         cells = [
             ("n", str(entry.version)),
             ("w", people_time(entry.time_ms)),
             ("", entry.operation),
-            ("who", words.who(entry)),
-            ("w", words.files(entry)),
-            ("w", words.rows(entry)),
+            ("who", phrases.who(entry)),
+            ("w", phrases.files(entry)),
+            ("w", phrases.rows(entry)),
             ("", met),
         ]
         drawn = "".join(f'<td class="{style}">{esc(text)}</td>' for style, text in cells)

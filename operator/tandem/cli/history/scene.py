@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from tandem.cli.history.model import HistoryEntry, SegmentLife, Sort
-from tandem.cli.history.words import who
+from tandem.cli.history.phrases import who
 from tandem.reconcile.text import clean
 
 MOST_COLUMNS = 48

@@ -9,7 +9,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from html import escape
 
-from tandem.cli.history import words
+from tandem.cli.history import phrases
 from tandem.cli.history.model import CommitEffect, HistoryEntry, Meeting, Sort
 from tandem.cli.history.scene import (
     GLYPH,
@@ -232,7 +232,7 @@ class Drawing:
     def arrow(self, span: OperationSpan, at: int, mets: list[Meeting]) -> None:
         x, y = self.x(at), self.lane_y(span.lane)
         top = self.source_y(mets[0].version) + 8
-        title = "\n".join(words.meeting(met) for met in mets)
+        title = "\n".join(phrases.meeting(met) for met in mets)
         down = top < y
         tip = y - 10 if down else y + 10
         if not down:
@@ -362,8 +362,8 @@ def _title(entries: list[HistoryEntry]) -> str:
     if len(entries) > 1:
         return f"{len(entries):,} commits, versions {entries[0].version} to {entries[-1].version}"
     entry = entries[0]
-    label = f"version {entry.version}: {entry.operation or 'no operation'} by {words.who(entry)}"
-    return "\n".join(filter(None, [label, words.rows(entry), words.files(entry)]))
+    label = f"version {entry.version}: {entry.operation or 'no operation'} by {phrases.who(entry)}"
+    return "\n".join(filter(None, [label, phrases.rows(entry), phrases.files(entry)]))
 
 
 def _river_title(river: River) -> str:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from tandem.cli.history import words
+from tandem.cli.history import phrases
 from tandem.cli.history.model import HistoryEntry, Sort
 from tandem.cli.output import people_time, table_of
 
@@ -32,10 +32,10 @@ def table(entries: Sequence[HistoryEntry]) -> Table:
             drawn,
             people_time(entry.time_ms),
             entry.operation,
-            words.who(entry),
-            words.files(entry),
-            words.rows(entry),
-            "; ".join(words.meeting(met) for met in entry.meetings),
+            phrases.who(entry),
+            phrases.files(entry),
+            phrases.rows(entry),
+            "; ".join(phrases.meeting(met) for met in entry.meetings),
         ]
         for entry, drawn in zip(reversed(entries), reversed(pictures), strict=True)
     ]

@@ -4,12 +4,12 @@ One leased key per operation with all its resources, and a head key per table th
 compares and bumps (docs/decisions/0033). This module is the door: it starts the thread
 and the event loop on which everything else runs, and turns blocking calls into tasks there.
 
-    codec          keys and values
-    etcd_client    etcd's calls, endpoints, TLS, tokens, deadlines
-    etcd_mirror    what a table's locks are believed to be
-    etcd_plan      what one transaction does
-    etcd_table     requests, transactions and waiters of one table
-    etcd_leases    leases, and when they count as lost
+    codec        keys and values
+    client       etcd's calls, endpoints, TLS, tokens, deadlines
+    mirror       what a table's locks are believed to be
+    transaction  what one transaction does
+    table        requests, transactions and waiters of one table
+    leases       leases, and when they count as lost
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ from tandem.locks.etcd.client import (
 )
 from tandem.locks.etcd.leases import LeaseName, Leases
 from tandem.locks.etcd.mirror import EntryRecord, Mirror, record_of
-from tandem.locks.etcd.plan import (
+from tandem.locks.etcd.transaction import (
     MOST_COMPARES,
     MOST_REVOKED,
     QueuedRequest,

@@ -22,7 +22,7 @@ from tandem.spec.status import RowsAffected
 from tandem.statements import merge as statements
 from tandem.statements.prune import Keys
 from tandem.statements.types import Schema
-from tandem.storage import allowed
+from tandem.storage import allowed_locations
 
 _FIELD = "spec.merge"
 
@@ -47,7 +47,7 @@ class Merge(ByRow[statements.MergeStatement]):
     def check(self, work: Work) -> None:
         source = self._merge.source
         checked(source.format.value, source.options, f"{_FIELD}.source")
-        allowed.require(
+        allowed_locations.require(
             source.location,
             work.table.allowed_prefixes,
             resource=self._resource.id,

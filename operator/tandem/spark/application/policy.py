@@ -19,7 +19,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 from tandem.errors import InvalidSpec
-from tandem.spark.application.allowed import OPTION, VALUE, unlisted
+from tandem.spark.application.allowed_settings import OPTION, VALUE, unlisted
 
 Json = Mapping[str, Any]
 

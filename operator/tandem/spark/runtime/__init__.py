@@ -12,5 +12,5 @@ Modules:
     counters      progress of tasks
     ipc           Arrow tables as bytes
     names         quoted column names
-    orphan        ends a local job whose engine has died
+    parent_watch  ends a local job whose engine has died
 """

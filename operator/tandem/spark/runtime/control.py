@@ -43,9 +43,9 @@ from tandem.jobs.formats import (
     RoundRequest,
     SidecarRef,
 )
-from tandem.spark.runtime.orphan import watch_parent
+from tandem.spark.runtime.parent_watch import watch_parent
 from tandem.storage import Store, open_store
-from tandem.storage.allowed import require as require_allowed
+from tandem.storage.allowed_locations import require as require_allowed
 from tandem.storage.paths import canonical_location
 
 F = TypeVar("F", bound=Format)

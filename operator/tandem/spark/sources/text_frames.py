@@ -23,7 +23,7 @@ from tandem.spark.sources.text.records import (
     place,
     with_begins,
 )
-from tandem.spark.sources.typed import typed
+from tandem.spark.sources.text_casts import typed
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

@@ -10,8 +10,8 @@ from abc import ABC, abstractmethod
 from typing import Final
 
 from tandem.statements import coercion, tree
+from tandem.statements.datetimes import parse_date, parse_timestamp
 from tandem.statements.dialect import BARE_FUNCTIONS
-from tandem.statements.moments import parse_date, parse_timestamp
 from tandem.statements.parsing.cursor import SUB_QUERY
 from tandem.statements.parsing.functions import ALIASES, FUNCTIONS, KINDS, Function
 from tandem.statements.parsing.lexer import Token, number_value
