@@ -1,9 +1,9 @@
 """A job's input and its results: the persisted formats between engine and Spark.
 
 All of them live below `_tandem/operations/<operation id>/attempts/<n>/` in the table's store,
-are written once, carry `formatVersion`, and are refused whole when they are cut off, of
-another version or of another attempt. Row-level results (`matches`) are Arrow IPC files,
-because they can be large; everything else is JSON.
+are written once, carry `formatVersion`, and are refused as a whole when they are truncated, of
+another version or of another attempt. Row-level results (`matches`) are Arrow IPC files, because
+they can be large; everything else is JSON.
 
     job.json               JobSpec: written by the engine before the job starts
     progress.json          JobProgress: overwritten by the driver, for people to look at

@@ -1,4 +1,4 @@
-"""Who may hold what beside whom: the matrix of the design as a table, and one pure function.
+"""Which locks may be held side by side: the matrix of the design as a table, and one pure function.
 
 Every `LockStore` decides by `decide`, inside whatever makes its read-decide-write atomic (a
 mutex in memory, a compare on the table's head key in etcd).

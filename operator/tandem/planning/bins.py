@@ -1,4 +1,4 @@
-"""From the files of a run to bins: what is rewritten together, and whether that is worth it."""
+"""Packs the files of a run into bins: what is rewritten together, and whether that is worth it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What of a table's files may go, and why. Pure: facts in, a list out; no I/O, no clock.
+"""Which files of a table may be removed, and why. Pure: facts in, a list out; no I/O, no clock.
 
-Whatever is not provably garbage stays. A file goes only if no version that the retention keeps,
-no unfinished plan and no attempt that may yet commit can need it:
+A file stays unless it is provably garbage. It is removed only if no version that the retention
+keeps, no unfinished plan and no attempt that may still commit can need it:
 
 | a file … | goes when |
 |---|---|
@@ -43,8 +43,8 @@ class FileCategory(StrEnum):
 
 
 class RemovalReason(StrEnum):
-    """Why a file goes, as people read it. The order is that of removal: what tells of an
-    operation goes last, so that a cleaning that is cut short can be done again."""
+    """Why a file is removed, as shown to people. The order is that of removal: records of an
+    operation go last, so that an interrupted cleaning can be repeated."""
 
     ABANDONED = "its attempt was abandoned"
     REMOVED = "removed from the table, past the retention"
@@ -70,7 +70,7 @@ class ListedFile:
 @dataclass(frozen=True, slots=True)
 class Tombstone:
     """A removal: the data file, and the file of its deletion vector ("" for none). `version` is
-    the commit's, or of the checkpoint that is all that tells of it: then a version not before
+    the commit's, or of the checkpoint that is the only record of it: then a version not before
     it."""
 
     path: str

@@ -14,8 +14,8 @@
 
 Version 1 is that of maps without a sorted row, and is written for those still.
 
-A map that is cut off, changed, of another version or of another rewrite is refused whole: a
-row that went somewhere else than the map says would be lost or resurrected.
+A map that is truncated, changed, of another version or of another rewrite is refused as a whole:
+with a wrong map, rows would be lost or resurrected.
 """
 
 from __future__ import annotations
@@ -110,8 +110,8 @@ def from_bytes(
 ) -> RowMap:
     """Read a map back. `resource` names it in errors, usually by its path.
 
-    `most_rows`, asked only for a map of more than `LARGE_ROWS`: how many rows its inputs can have.
-    A few bytes may claim billions, and memory is taken by that claim.
+    `most_rows` bounds the rows of the inputs; called only for a map of more than `LARGE_ROWS`. A
+    few bytes may claim billions of rows, and memory is allocated for them.
 
     Raises:
         RowMapInvalid: cut off, another version, wrong checksum or counts, runs that contradict

@@ -1,11 +1,11 @@
 """Row maps: where every input row of a rewrite landed.
 
-A rewrite that keeps rows in order needs very little to say so: rows `[in_start, in_end)` of an
-input, without those that were dead when it was read, lie in order in an output from
-`out_start` on. That is a *run*; an input may be cut into runs over several outputs, and an
-output may hold runs of several inputs. Together with the dead rows of each input, ranks and
-selects in sorted arrays answer both directions without a Python loop over rows. Rows that were
-sorted have ranks instead (`permutation`); a map may hold both.
+A rewrite that keeps the row order is described by few numbers: rows `[in_start, in_end)` of an
+input, without those that were dead when it was read, lie in order in an output from `out_start` on.
+That is a *run*; an input may be cut into runs over several outputs, and an output may hold runs of
+several inputs. Together with the dead rows of each input, ranks and selects in sorted arrays answer
+both directions without a Python loop over rows. Rows that were sorted have ranks instead
+(`permutation`); a map may hold both.
 
 A map is a fact about immutable files. It never says whether a row is live at some version, and
 it must not do I/O; `binary_format` turns it into bytes and back.

@@ -29,7 +29,7 @@ class RunKind(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class RowMapIdentity:
-    """What a map maps: the rewrite that wrote the outputs, and the version that it read."""
+    """Whose map it is: the rewrite that wrote the outputs, and the version that it read."""
 
     table_id: str
     operation_id: str

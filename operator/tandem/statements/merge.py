@@ -2,7 +2,7 @@
 
 As `statement.py` for updates: `parse_merge` is the only way from a user's texts to something
 that may run. It can do so before the source's columns are known, which checks all that can be
-checked without them; what runs was parsed with them.
+checked without them; before it runs it is parsed with them.
 """
 
 from __future__ import annotations
@@ -148,8 +148,8 @@ class MergeStatement:
         return _named(*self.roots())
 
     def keys_of_table(self) -> tuple[str, ...]:
-        """Columns of the table that `on` reads, in the order of the schema: what tells people
-        which row is meant."""
+        """Columns of the table that `on` reads, in the order of the schema: which identify a row in
+        messages."""
         named = _named(self.on)
         return tuple(column.name for column in self.table.columns if column.name in named)
 

@@ -1,4 +1,4 @@
-"""Where an administrator lets tables and sources lie, and whom their stores may talk to.
+"""Which locations and endpoints an administrator allows for tables and sources.
 
 A prefix is a location, or a bare scheme (`s3://`: every bucket). What lies below one is decided
 on canonical spellings, whole path segments at a time; on a local disk links count, too. No

@@ -1,10 +1,10 @@
 """S3, GCS and Azure as stores, through obstore.
 
 Retries. Reads and replacing puts are retried inside obstore. An exclusive put is **not**: a
-retry after a lost answer would find our own object and say "exists". So it is sent once; a
-certain "no" is `AlreadyExists`, anything uncertain is `OutcomeUnknown`, and the caller looks.
-Even so `AlreadyExists` only says that an object is there: a proxy on the way may have retried.
-A caller that must know *whose* it is compares a token inside the object, as the commit loop does.
+retry after a lost answer would find our own object and say "exists". So it is sent once; a definite
+"no" is `AlreadyExists`, anything uncertain is `OutcomeUnknown`, and the caller checks. Even so
+`AlreadyExists` only says that an object is there: a proxy on the way may have retried. A caller
+that must know *whose* it is compares a token inside the object, as the commit loop does.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Segments of the past: what recent commits and the lineage of live ones still tell.
+"""Former segments, as recent commits and the lineage of live segments show them.
 
-The log is cleaned up, so this is a view, never a ground for a decision about rows: plans work
-on live segments, and history only explains them (and makes an error say "was compacted").
+The log is cleaned up, so this is for display and messages ("was compacted") only: plans use live
+segments.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What the live files' tags say of names and order, read by column.
+"""Names and order of the live files' segments, read from the tags column.
 
-Every round of a commit loop needs it, on tables of a million files: whole segments
-(`tandem.timeline.segments`) are for planning and for people.
+Every round of a commit loop needs them, on tables of a million files; `tandem.timeline.segments`
+builds whole segments, for planning and display.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class LiveTags:
 
 
 def read_live_tags(files: pa.Table, *, without: Collection[str] = ()) -> LiveTags:
-    """The marks of a working set (`Snapshot.files`), leaving out some logged paths."""
+    """The tags of a working set (`Snapshot.files`), without some logged paths."""
     files = _left(files, without)
     names = _names(files)
     return LiveTags(names, _mentioned(files, names), _newest(files))

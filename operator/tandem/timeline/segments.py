@@ -2,8 +2,8 @@
 
 A segment is the data files that one operation added (design, section 2). Files that we write
 say so in their tags; every other file is a segment of its own. Order: the sequence of the
-tag, else the modification time, then the path. What a tag says wrongly is treated as not
-said: no tag can make a table unreadable.
+tag, else the modification time, then the path. An invalid tag counts as absent: no tag can make a
+table unreadable.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """A `LockStore` in etcd: for operators in a cluster, whose locks must outlive a process.
 
 One leased key per operation with all its resources, and a head key per table that every grant
-compares and bumps (docs/decisions/0033). This module is the door: it starts the thread
-and the event loop on which everything else runs, and turns blocking calls into tasks there.
+compares and bumps (docs/decisions/0033). This module is the entry point: it starts the thread and
+the event loop on which everything else runs, and turns blocking calls into tasks there.
 
     codec        keys and values
     client       etcd's calls, endpoints, TLS, tokens, deadlines

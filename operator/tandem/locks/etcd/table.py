@@ -1,9 +1,9 @@
 """The locks of one table in etcd: decided on the mirror, written by compared transactions.
 
 A table is watched only while a request waits. Otherwise only its users need to know its state, and
-the next transaction notices and reads what others did. Requests that come
-while a transaction is under way are decided together and share the next one, so that a busy
-table costs etcd less, not more. Runs on the store's event loop.
+the next transaction notices and reads what others did. Requests that arrive during a transaction
+are decided together and share the next one, so that a busy table costs etcd less, not more. Runs on
+the store's event loop.
 """
 
 from __future__ import annotations

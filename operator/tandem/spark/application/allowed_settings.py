@@ -1,9 +1,9 @@
 """What a `sparkTemplate` may set under the policy `restricted`: settings and fields by name. Pure.
 
-The lists hold what shapes a job's pods and how fast Spark works in them. What they do not name is
-refused: it may act in the pod of the Spark operator, which submits with rights of its own, and the
-next version of Spark or of the Spark operator may bring more of that. An administrator adds to
-them by `--template-allow`. `docs/template-policy.md` is generated from here.
+The lists hold settings that shape a job's pods and Spark's performance in them. Everything else is
+refused: it may act in the pod of the Spark operator, which submits with its own rights, and a later
+version of Spark or of the Spark operator may add such settings. An administrator adds to them by
+`--template-allow`. `docs/template-policy.md` is generated from here.
 """
 
 from __future__ import annotations
@@ -365,7 +365,7 @@ def unlisted(template: Mapping[str, Any], allowed: tuple[str, ...] = ()) -> Iter
     """What a template sets that neither the lists here nor an administrator's patterns name, and
     texts that Spark would replace by something else.
 
-    Its shape is known to be right (`application_template.check`).
+    Its shape is known to be right (`template.check`).
     """
     fields = _compiled(allowed)
     for name in ("metadata", "spec"):

@@ -2,8 +2,7 @@
 
 The Spark operator writes most of a SparkApplication as `--conf KEY=VALUE` and lists with commas in
 between (`buildSparkSubmitArgs`, v2.5.1); `spark-submit` splits at the first `=` and at every comma.
-A text that holds a separator arrives as something else than what was judged, so it is refused,
-whatever the template policy is.
+A text that holds a separator arrives changed, so it is refused under every template policy.
 """
 
 from __future__ import annotations
@@ -92,7 +91,7 @@ _MAPS: Final = {
 def wrong_texts(template: Mapping[str, Any]) -> Iterator[InvalidText]:
     """Texts of a template that do not reach Spark as they are written.
 
-    Its shape is known to be right (`application_template.check`).
+    Its shape is known to be right (`template.check`).
     """
     metadata, spec = _mapping(template.get("metadata")), _mapping(template.get("spec"))
     for name in ("labels", "annotations"):

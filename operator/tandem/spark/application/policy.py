@@ -1,13 +1,13 @@
 """What a `sparkTemplate` may make of a job under the policy `restricted`. Pure.
 
 Any user who may create operations in a namespace writes a template; the Spark operator, whose
-rights are larger, puts the SparkApplication into effect. So what a template says must stay in
-the pods that it makes, and these must keep to the Pod Security Standard `restricted` and to the
-account of the job. What runs inside of these pods is not our business: the image is free.
+rights are larger, puts the SparkApplication into effect. So a template may only affect the pods of
+its job, and these must keep to the Pod Security Standard `restricted` and to the account of the
+job. What runs inside the pods is not restricted: the image is free.
 
-Two questions. What a template sets must be on the lists of `allowed`. And what it makes
-of the pods must be restricted: judged is the application with the template against the one without
-it, since what the operator's own template (an administrator's) breaks is no fault of a resource.
+There are two checks. What a template sets must be on the lists of `allowed_settings`. And the
+resulting pods must be restricted: the application with the template is compared with the one
+without it, so that a resource is not blamed for violations of the administrator's own template.
 """
 
 from __future__ import annotations

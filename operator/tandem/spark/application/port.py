@@ -1,4 +1,4 @@
-"""The seam to Spark operators: what the rest knows of the resource that starts a job.
+"""The port to Spark operators: what other modules know of the resource that starts a job.
 
 Kubeflow's is built (`tandem.spark.application.manifest`); another Spark operator's resources are
 another `ApplicationBuilder` (`docs/decisions/0023-spark-operators-behind-a-seam.md`). Pure, no
@@ -47,7 +47,7 @@ class ApplicationSettings:
     jobs alike; `apps_dir` is where it has `spark_apps/`; `template` lies below those of resources;
     `ttl_s` is how long an ended application (and with it its driver's log) is kept, None for as
     long as its resource; `template_policy` is for the templates of resources, `template_allow` what
-    they may set beside the lists of `allowed` (patterns of settings and of fields).
+    they may set beside the lists of `allowed_settings` (patterns of settings and of fields).
     """
 
     image: str = f"tandem:{__version__}"

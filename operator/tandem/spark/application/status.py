@@ -3,8 +3,8 @@
 States are those of Kubeflow's Spark operator v2.5.1 (`api/v1beta2/sparkapplication_types.go`), and
 messages as its controller words them. The state is a hint: an operator that was restarted at the
 wrong moment calls a job failed whose driver runs (its issues 2573, 2755, 2788), and the truth
-about success is the result in the table's store. So a failure is believed only if the driver's
-pod does not say otherwise, and whatever is not known is waited for.
+about success is the result in the table's store. So a failure counts only if the driver's pod does
+not contradict it, and an unknown state is waited for.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ FINISHED = frozenset({COMPLETED, FAILED})
 
 @dataclass(frozen=True, slots=True)
 class DriverTimeouts:
-    """For how many seconds a driver may hang before its job counts as failed. All three may
-    pass by themselves: a registry comes back, a node is added, a Secret is created."""
+    """For how many seconds a driver may hang before its job counts as failed. All three may resolve
+    without a change: a registry comes back, a node is added, a Secret is created."""
 
     image_pull_s: int = 300
     unschedulable_s: int = 1_800

@@ -1,12 +1,11 @@
 """The merge job: join the table with a source, write what rows become and what is inserted.
 
 Round 0 merges into the files of the job; then the driver serves rounds as the statement job does:
-the whole merge again at a later version, or a part, rows of the table that are new since. A merge
-that inserts records which source row matched which (`row_hash.py`), so that the engine can decide
-whether a part is enough. The source is pinned when it is first read
-(`source_pin.py`). What people typed is parsed here, where the source's columns are known, and Spark
-gets canonical text only. The join is one: which source rows found no row, which rows no source row,
-and which several, all come out of it.
+the whole merge again at a later version, or only rows of the table that are new since. A merge that
+inserts records which source row matched which (`row_hash.py`), so that the engine can decide
+whether a part is enough. The source is pinned when it is first read (`source_pin.py`). The user's
+text is parsed here, where the source's columns are known, and Spark gets canonical text only. One
+join yields unmatched source rows, unmatched rows of the table, and rows matched several times.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A Spark data source that takes in what a merge decided about rows (see `merge.py`).
+"""A Spark data source that writes the decisions of a merge about rows (see `merge.py`).
 
 Beside the table's columns each row says where it was, if it was in the table, and what becomes
 of it: updated rows are written and matched to where they were, deleted ones only matched,

@@ -1,4 +1,4 @@
-"""Runs jobs as local `spark-submit` processes: what stands in for a cluster on one machine.
+"""Runs jobs as local `spark-submit` processes, in place of a cluster.
 
 Each job is a process group of its own, so that a terminal's interrupt reaches the engine alone
 and stopping kills the JVM and its Python workers together. A job outlives no engine: the

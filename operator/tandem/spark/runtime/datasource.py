@@ -6,7 +6,7 @@ that the driver put beside the job's other control files; options name it.
 
 Reading adds two hidden columns: which input a row is from, and its position in that file.
 Writing splits rows by partition value, writes data files, and answers where each row landed.
-Spark runs `commit` in a process of its own, so that the answer takes the way through the store.
+Spark runs `commit` in a separate process, so the answer goes through the store.
 """
 
 from __future__ import annotations
@@ -218,7 +218,8 @@ class RowsWriter(RowFiles, DataSourceArrowWriter):
         self._control.put(self._work.answer_path, answer.model_dump_json(by_alias=True).encode())
 
     def _joined(self, tables: Sequence[pa.Table]) -> pa.Table:
-        """The tasks' matches as one table, as results have them (`job.JobResult`)."""
+        """The tasks' matches as one table, as results have them
+        (`tandem.jobs.formats.JobResult`)."""
         order = [("input", "ascending"), ("position", "ascending")]
         return pa.concat_tables(tables).sort_by(order)
 

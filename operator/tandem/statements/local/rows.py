@@ -1,4 +1,4 @@
-"""The rows that a local expression is evaluated on, and the one way in which it gives up.
+"""The rows that a local expression is evaluated on, and the error when Spark must evaluate them.
 
 Columns are read lazily and once: an expression over the pairs of a join takes from either side
 only what it names.
