@@ -1,7 +1,6 @@
 """The one place where the command line meets the engine.
 
-Tests put something else in place of `run` and `plan`; the rest of the command line knows only
-what is here.
+Tests replace `run` and `plan`; the rest of the command line uses only this module.
 """
 
 from __future__ import annotations

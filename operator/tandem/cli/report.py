@@ -37,8 +37,8 @@ def exit_of(outcomes: Sequence[ResourceOutcome], *, interrupted: bool) -> Exit:
 
 
 def result_table(outcomes: Sequence[ResourceOutcome]) -> Group:
-    """One line per resource; below them, over the whole width, what went wrong and what was met:
-    both have too many words for a column."""
+    """One line per resource; below them, over the whole width, what went wrong and which commits
+    were met: both are too long for a column."""
     from rich.console import Group
     from rich.text import Text
 
@@ -73,7 +73,7 @@ def result_table(outcomes: Sequence[ResourceOutcome]) -> Group:
 
 
 def _again(outcome: ResourceOutcome) -> str:
-    """What has succeeded beside it is not to be done twice. Tables are looked at every time."""
+    """Operations that succeeded must not be repeated. Tables are read every time."""
     if isinstance(outcome.status, TableStatus):
         return "tandem run"
     return f"tandem run --again --only {outcome.resource.id}"

@@ -1,4 +1,4 @@
-"""`tandem plan` looks at the sources of merges and ingests: is there anything?
+"""`tandem plan` checks that the sources of merges and ingests exist.
 
 The engine leaves that to the job, since an operator may have no right to read a source, or not
 its disk. The jobs of `tandem run` run here, with this environment, so what is seen here holds
@@ -34,14 +34,14 @@ _ABSENT = (InvalidSpec, ObjectNotFound, DataFileMissing, TableNotFound, VersionN
 
 @dataclass(frozen=True)
 class SourceCheck:
-    """What was seen of a source, in a few words, and the warning if that is not good."""
+    """A summary of a source as it is now, and the warning if something is wrong."""
 
     summary: str
     warning: str = ""
 
 
 def look(outcomes: Sequence[ResourceOutcome]) -> dict[str, SourceCheck]:
-    """What is there of the sources of all resources that have one and can be planned, by id."""
+    """The sources of all resources that have one and can be planned, by id."""
     tables = {
         (outcome.resource.namespace, outcome.resource.name): outcome.resource
         for outcome in outcomes

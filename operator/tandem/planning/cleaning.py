@@ -144,8 +144,8 @@ class CleaningFacts:
 
 @dataclass(frozen=True, slots=True)
 class CleaningRules:
-    """How long what is kept, in milliseconds. `files_ms` None: what a version has ever named
-    stays for ever. `dead_ms`: how long nothing has moved in an attempt that counts as dead."""
+    """How long each kind of file is kept, in milliseconds. `files_ms` None: what a version has ever
+    named stays for ever. `dead_ms`: how long an attempt must be idle to count as dead."""
 
     files_ms: int | None
     row_maps_ms: int = 7 * DAY_MS
@@ -162,9 +162,9 @@ class Garbage:
 
 @dataclass(frozen=True, slots=True)
 class CleaningPlan:
-    """`garbage` in the order of removal. `next_ms` is when something that is too young now, and
-    else could go, will be old enough; None if there is nothing of the kind. All removals up to
-    `handled_ms` are dealt with once the garbage is gone."""
+    """`garbage` in the order of removal. `next_ms` is when the next file that is only too young now
+    will be old enough; None if there is none. All removals up to `handled_ms` are dealt with once
+    the garbage is gone."""
 
     garbage: tuple[Garbage, ...]
     next_ms: int | None
@@ -228,7 +228,7 @@ class _Judge:
             self._bury(rules.files_ms)
 
     def _bury(self, keep_ms: int) -> None:
-        """Tell the removals apart: pinned by a plan, too young, or past the retention."""
+        """Sort the removals: pinned by a plan, too young, or past the retention."""
         facts = self._facts
         cutoff = self.handled_ms = facts.now_ms - keep_ms
         pinned: set[str] = set()

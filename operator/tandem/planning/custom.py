@@ -59,8 +59,8 @@ def custom_runs(
 
     Named segments are rewritten whole, however big. One segment alone is rewritten to be
     sorted, if its rows are in another order; where it is not to be sorted, CarbonData skips it
-    without a word and we report nothing to do. Of the files that a `where` selects, those are
-    left that gain nothing by it, and those in `young`.
+    silently and we report nothing to do. Of the files that a `where` selects, those are left that
+    gain nothing by it, and those in `young`.
 
     Args:
         past: segments that are no longer live, for the message about one that was named.

@@ -10,8 +10,8 @@ its steps, and write the data once (decision 0011).
 Skipped as there: the latest `preserve` segments, segments of `max_segment_size` or more, of
 level 2 or higher (of the number of thresholds, were there more), and outputs of a major
 compaction; and, which is ours, what `skipOffsetFromLatest` protects. Skipped segments do not
-end a run; they are simply not counted. With a time column the loop runs in each chunk by
-itself, on what each segment has in that chunk; a file that spans chunks, or whose time is
+end a run; they are simply not counted. With a time column the loop runs in each chunk separately,
+on the files that each segment has in that chunk; a file that spans chunks, or whose time is
 unknown, is not touched.
 """
 

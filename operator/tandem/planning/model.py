@@ -34,10 +34,9 @@ class CompactionRequest:
         selects: `Custom`: which files a `where` selects; exclusive with `segments`.
         layout, layout_columns: in which order the rows are written (`layout`).
         among: `Minor` looks at these segments only; None for all.
-        skip_offset_ms: what is that close to the newest data is left alone (`latest`).
-        excluded: segments that cannot be had now, because another operation holds them. The
-            plan is made as if they were not there: its names, sizes and least counts are
-            right for what is left (I-28).
+        skip_offset_ms: files that close to the newest data are left alone (`skip_offset`).
+        excluded: segments that another operation holds now. The plan ignores them: its names, sizes
+        and least counts are right for the others (I-28).
         resource: who asks, for messages: `TableCompaction/nightly`.
     """
 

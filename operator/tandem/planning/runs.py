@@ -1,4 +1,4 @@
-"""From chosen parts of segments to runs. Shared by all kinds of compaction."""
+"""Builds runs from chosen parts of segments. Shared by all kinds of compaction."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ def chunk_of(moment: datetime, granularity: Granularity) -> TimeInterval:
 
 
 def file_interval(add: AddFile, time: TimeColumn) -> TimeInterval | None:
-    """The chunks that a file covers, or None where nothing tells (no statistics, only nulls).
+    """The chunks that a file covers, or None if unknown (no statistics, only nulls).
 
     The file spans chunks if and only if `is_one_chunk` says no.
     """

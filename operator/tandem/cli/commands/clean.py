@@ -1,6 +1,6 @@
 """`tandem clean`: remove files that are no longer needed, or list them with `--dry-run`.
 
-What goes when, and what never, is decided in `tandem.planning.cleaning` (docs/cleaning.md).
+Which files are removed, and when, is decided in `tandem.planning.cleaning` (docs/cleaning.md).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A table's history as facts: from commits to entries, and to the lives of segments. Pure.
 
-Everything here comes from the log, which any writer may fill with anything: what is not as expected
-is treated as not said, names are made fit for people, and numbers are bounded.
+Everything here comes from the log, which any writer may fill with anything: unexpected values count
+as absent, names are cleaned for display, and numbers are bounded.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""An entry of a history in few words, the same on the terminal and on the page. Pure."""
+"""Short texts about an entry of a history, the same on the terminal and on the page. Pure."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """What a name on the command line may become: read from the cluster while the user types. Never
-fails: who types gets no offer then."""
+fails: on an error there are no suggestions."""
 
 from __future__ import annotations
 

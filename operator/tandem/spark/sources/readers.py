@@ -1,9 +1,9 @@
 """What an ingest or a merge reads, as DataFrames: files listed and read through our store.
 
-CSV and JSON are parsed by ourselves, since an error must name file, line and column (`records.py`),
-and cast by Spark; Parquet and Delta are decoded by our reader. All bytes come through
-`tandem.storage`, so that a source on S3 needs no Hadoop jar and no second credentials. Files of
-one source may differ in columns: each group of alike files becomes a DataFrame of its own.
+CSV and JSON are parsed by our own code, since an error must name file, line and column
+(`records.py`), and cast by Spark; Parquet and Delta are decoded by our reader. All bytes come
+through `tandem.storage`, so that a source on S3 needs no Hadoop jar and no second credentials.
+Files of one source may differ in columns: each group of alike files becomes a DataFrame of its own.
 """
 
 from __future__ import annotations
@@ -57,9 +57,9 @@ def open_source(control: Control) -> ListedSource:
 
 @dataclass(frozen=True)
 class SourceRows:
-    """Rows as the source has them. `where` is the place of a row, as a text, where columns beyond
-    the source's own tell it: those have hidden names. `path` is a file whose columns these are; ""
-    where the source has no files of its own kind."""
+    """Rows as the source has them. `where` is the place of a row, as a text, made of columns with
+    hidden names, beside the source's own. `path` is a file whose columns these are; "" where the
+    source has no files of its own kind."""
 
     frame: DataFrame
     where: Column | None = None

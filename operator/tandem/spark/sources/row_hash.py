@@ -1,9 +1,10 @@
 """Identifies the rows of a merge's source by their content: two hashes of all columns.
 
 The same in every round, since the source is pinned, whatever order it is read in. Two rows that
-differ must not count as one, or the engine would take an insert for one that is there:
-Spark's hash leaves out nulls, so which columns are null is hashed, too; it takes -0.0 for 0.0,
-and equal words of a collation for one, so numbers with a point and words are hashed as written.
+differ must not count as one, or the engine would skip an insert, taking the row for one that is
+there: Spark's hash leaves out nulls, so which columns are null is hashed, too; it takes -0.0 for
+0.0, and equal words of a collation for one, so numbers with a point and words are hashed as
+written.
 """
 
 from __future__ import annotations

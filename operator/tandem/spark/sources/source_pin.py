@@ -1,4 +1,4 @@
-"""What a merge reads, held fast: all rounds and attempts of an operation read the same source.
+"""Pins a merge's source: all rounds and attempts of an operation read the same one.
 
 The first driver that reads the source writes down which version of it (Delta), or which files
 with their sizes and times; later drivers check that it still holds. A merge whose
@@ -46,7 +46,7 @@ class SourcePin(Format):
 
 
 def pinned(control: Control) -> tuple[SourcePin, ListedSource | None]:
-    """The pin, made now if there is none, and the files that it holds fast (None for Delta).
+    """The pin, made now if there is none, and the files that it pins (None for Delta).
 
     Raises: SourceChanged; ManifestInvalid; InvalidSpec, StorageError as for any source.
     """

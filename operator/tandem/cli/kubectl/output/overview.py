@@ -1,4 +1,4 @@
-"""What there is to say about tables and operations at a glance, problems first. Pure.
+"""An overview of tables and operations, problems first. Pure.
 
 Reads objects as the API server gives them, of whatever version of the operator: what is missing
 or of another type is left out.

@@ -1,7 +1,8 @@
 """A Spark data source that gives the records of CSV and JSON files as texts, with their places.
 
 Every value comes as the text that stands in the file, in the shape of the wanted schema; Spark
-casts it (`typed.py`) and can say which file, line and column a value that does not fit is from.
+casts it (`text_casts.py`) and can say which file, line and column a value that does not fit is
+from.
 """
 
 from __future__ import annotations
