@@ -161,7 +161,7 @@ def _renamed(row_map: RowMap, prefix: str) -> RowMap:
         [MapInput(prefix + f.path, f.rows, f.dead) for f in row_map.inputs],
         [MapOutput(prefix + f.path, f.rows) for f in row_map.outputs],
         row_map.runs,
-        row_map.shuffles,
+        row_map.sorted_groups,
     )
 
 
@@ -220,7 +220,7 @@ def ranks(*values: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize(
-    ("shuffles", "runs", "message"),
+    ("sorted_groups", "runs", "message"),
     [
         ([SortedGroup((0, 1), (0, 1), ranks(4, 3, 2, 1))], [], "4 rows are mapped, 5 were live"),
         ([SortedGroup((0, 1), (0,), ranks(4, 3, 2, 1, 0))], [], "to outputs of 3 rows"),
@@ -242,11 +242,11 @@ def ranks(*values: int) -> np.ndarray:
     ],
 )
 def test_a_map_of_sorted_rows_that_contradicts_itself_is_refused(
-    shuffles: list[SortedGroup], runs: list[RowRun], message: str
+    sorted_groups: list[SortedGroup], runs: list[RowRun], message: str
 ) -> None:
     RowMap(IDENTITY, INPUTS, OUTPUTS, [], [SortedGroup((0, 1), (0, 1), ranks(4, 0, 2, 1, 3))])
     with pytest.raises(RowMapInvalid, match=message):
-        RowMap(IDENTITY, INPUTS, OUTPUTS, runs, shuffles)
+        RowMap(IDENTITY, INPUTS, OUTPUTS, runs, sorted_groups)
 
 
 def origins_and_places() -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:

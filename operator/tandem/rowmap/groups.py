@@ -14,7 +14,7 @@ def groups(
     inputs: Sequence[MapInput],
     outputs: Sequence[MapOutput],
     runs: Iterable[RowRun],
-    shuffles: Iterable[SortedGroup],
+    sorted_groups: Iterable[SortedGroup],
 ) -> tuple[Group, ...]:
     """Groups of (inputs, outputs) that share no row with each other, in input order.
 
@@ -38,9 +38,9 @@ def groups(
 
     for run in runs:
         join(run.input, run.output)
-    for shuffle in shuffles:
-        moved = [index for index in shuffle.inputs if inputs[index].live]
-        written = [index for index in shuffle.outputs if outputs[index].rows]
+    for group in sorted_groups:
+        moved = [index for index in group.inputs if inputs[index].live]
+        written = [index for index in group.outputs if outputs[index].rows]
         for index in written:
             join(moved[0], index)
         for index in moved:

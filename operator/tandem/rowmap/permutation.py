@@ -1,6 +1,6 @@
 """Rows that a rewrite put into another order: sort and z-order.
 
-Files that were sorted together are a *permuted bin*: each live row of its inputs has a *rank*,
+Files that were sorted together are a *sorted group*: each live row of its inputs has a *rank*,
 its place among all rows of the bin's outputs, one output after the other. Ranks are four bytes
 a row in memory; the way back is the inverse, computed on first use. Like
 `rowmap`, whose part this is, it does no I/O, and nothing here loops over rows in Python.
@@ -46,13 +46,13 @@ class SortedGroup:
 
 
 class Permutation:
-    """Where the rows of one shuffle lie. `live` counts the live rows of each of its inputs when
-    it was read, `rows` those of each of its outputs."""
+    """Where the rows of one sorted group lie. `live` counts the live rows of each of its inputs
+    when it was read, `rows` those of each of its outputs."""
 
-    def __init__(self, shuffle: SortedGroup, live: Sequence[int], rows: Sequence[int]) -> None:
-        self.inputs = shuffle.inputs
-        self.outputs = shuffle.outputs
-        self.ranks = shuffle.ranks
+    def __init__(self, group: SortedGroup, live: Sequence[int], rows: Sequence[int]) -> None:
+        self.inputs = group.inputs
+        self.outputs = group.outputs
+        self.ranks = group.ranks
         self.live = tuple(live)
         self.rows = tuple(rows)
         self._in_slot = {index: slot for slot, index in enumerate(self.inputs)}

@@ -22,7 +22,7 @@ import pyarrow as pa
 from tandem.rowmap.permutation import Ranks
 
 _SAMPLE = 1 << 16
-"""Rows by which an encoding is chosen, from the middle of a shuffle."""
+"""Rows by which an encoding is chosen, from the middle of a sorted group."""
 
 _CODEC = "zstd"
 _LEVEL = 1

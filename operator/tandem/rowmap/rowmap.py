@@ -60,8 +60,14 @@ class RowMap(RunTable):
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, RowMap):
             return NotImplemented
-        mine = (self.identity, self.inputs, self.outputs, self.runs, self.shuffles)
-        return mine == (other.identity, other.inputs, other.outputs, other.runs, other.shuffles)
+        mine = (self.identity, self.inputs, self.outputs, self.runs, self.sorted_groups)
+        return mine == (
+            other.identity,
+            other.inputs,
+            other.outputs,
+            other.runs,
+            other.sorted_groups,
+        )
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -90,16 +96,16 @@ class RowMap(RunTable):
     def sources(self, output: str) -> tuple[str, ...]:
         """The inputs that have rows in an output, each once, in the map's order."""
         index = self._output_index[output]
-        permuted = self._permuted_of_output.get(index)
-        if permuted is not None:
-            return tuple(self.inputs[i].path for i in permuted.sources[index])
+        permutation = self._permutation_of_output.get(index)
+        if permutation is not None:
+            return tuple(self.inputs[i].path for i in permutation.sources[index])
         runs = self._runs_of_output[index]
         return tuple(self.inputs[i].path for i in dict.fromkeys(self._run_input[runs].tolist()))
 
     def bins(self) -> tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]:
         """Groups of (inputs, outputs) that share no row with each other: see `groups`. What a
         table without deletion vectors commits or drops as a whole."""
-        return groups(self.inputs, self.outputs, self.runs, self.shuffles)
+        return groups(self.inputs, self.outputs, self.runs, self.sorted_groups)
 
     # Where rows are.
 
@@ -112,10 +118,10 @@ class RowMap(RunTable):
         file = self.inputs[index]
         check_range(file.path, file.rows, positions)
         alive = positions - file.dead if file.dead else positions
-        permuted = self._permuted_of_input.get(index)
-        if permuted is not None:
-            ranks = permuted.of_input(index)[self._live_rank(index, to_array(alive))]
-            return self._by_output(permuted.spread(ranks))
+        permutation = self._permutation_of_input.get(index)
+        if permutation is not None:
+            ranks = permutation.of_input(index)[self._live_rank(index, to_array(alive))]
+            return self._by_output(permutation.spread(ranks))
         if 2 * len(alive) <= file.live:
             return self._forward_sparse(index, alive)
         missing = (span(0, file.rows) - file.dead) - alive
@@ -129,9 +135,9 @@ class RowMap(RunTable):
         index = self._output_index[output]
         file = self.outputs[index]
         check_range(file.path, file.rows, positions)
-        permuted = self._permuted_of_output.get(index)
-        if permuted is not None:
-            found = permuted.gathered(index, to_array(positions))
+        permutation = self._permutation_of_output.get(index)
+        if permutation is not None:
+            found = permutation.gathered(index, to_array(positions))
             return {self.inputs[i].path: to_bitmap(self._physical(i, r)) for i, r in found}
         if 2 * len(positions) <= file.rows:
             return self._backward_sparse(index, positions)
@@ -141,9 +147,9 @@ class RowMap(RunTable):
     def landed(self, input_: str) -> dict[str, BitMap64]:
         """All rows of an input that were live when read → where they are, by output."""
         index = self._input_index[input_]
-        permuted = self._permuted_of_input.get(index)
-        if permuted is not None:
-            return self._by_output(permuted.spread(permuted.of_input(index)))
+        permutation = self._permutation_of_input.get(index)
+        if permutation is not None:
+            return self._by_output(permutation.spread(permutation.of_input(index)))
         found: dict[str, BitMap64] = {}
         for run in self._runs_of_input[index].tolist():
             if self._run_live[run]:
@@ -157,7 +163,7 @@ class RowMap(RunTable):
     def origin(self, output: str) -> dict[str, BitMap64]:
         """All rows of an output → where they came from, by input."""
         index = self._output_index[output]
-        if index in self._permuted_of_output:
+        if index in self._permutation_of_output:
             return self.backward(output, span(0, self.outputs[index].rows))
         found: dict[str, BitMap64] = {}
         for run in self._runs_of_output[index].tolist():
@@ -210,7 +216,7 @@ class RowMapBuilder:
         self._output_index: dict[str, int] = {}
         self._output_rows: list[int] = []
         self._runs: list[RowRun] = []
-        self._shuffles: list[SortedGroup] = []
+        self._sorted_groups: list[SortedGroup] = []
 
     def add_input(self, path: str, rows: int, dead: BitMap64 | None = None) -> None:
         """`rows` are physical; `dead` those deleted at the read version. Inputs without a
@@ -275,7 +281,7 @@ class RowMapBuilder:
                 raise ValueError(f"output {file_.path} is added twice")
             self._output_index[file_.path] = len(self._output_rows)
             self._output_rows.append(file_.rows)
-        self._shuffles.append(
+        self._sorted_groups.append(
             SortedGroup(
                 tuple(self._input_index[path] for path in inputs),
                 tuple(range(first, first + len(outputs))),
@@ -312,7 +318,7 @@ class RowMapBuilder:
                 for path, index in self._output_index.items()
             ),
             self._runs,
-            self._shuffles,
+            self._sorted_groups,
         )
 
 
@@ -327,7 +333,7 @@ def merge(parts: Sequence[RowMap]) -> RowMap:
     inputs: list[MapInput] = []
     outputs: list[MapOutput] = []
     runs: list[RowRun] = []
-    shuffles: list[SortedGroup] = []
+    sorted_groups: list[SortedGroup] = []
     for part in parts:
         if part.identity != parts[0].identity:
             raise RowMapInvalid(
@@ -347,17 +353,17 @@ def merge(parts: Sequence[RowMap]) -> RowMap:
             )
             for run in part.runs
         )
-        shuffles.extend(
+        sorted_groups.extend(
             SortedGroup(
-                tuple(index + len(inputs) for index in shuffle.inputs),
-                tuple(index + len(outputs) for index in shuffle.outputs),
-                shuffle.ranks,
+                tuple(index + len(inputs) for index in group.inputs),
+                tuple(index + len(outputs) for index in group.outputs),
+                group.ranks,
             )
-            for shuffle in part.shuffles
+            for group in part.sorted_groups
         )
         inputs.extend(part.inputs)
         outputs.extend(part.outputs)
-    return RowMap(parts[0].identity, inputs, outputs, runs, shuffles)
+    return RowMap(parts[0].identity, inputs, outputs, runs, sorted_groups)
 
 
 def _subtract(whole: dict[str, BitMap64], part: dict[str, BitMap64]) -> dict[str, BitMap64]:
