@@ -100,7 +100,7 @@ class InProcessLocks:
 
     @contextmanager
     def _table(self, table: str) -> Iterator[dict[str, LockEntry]]:
-        """The entries of a table, to be read and changed; then wakes whom that concerns."""
+        """The entries of a table, to be read and changed; then wakes the affected waiters."""
         woken: list[Callable[[], None]] = []
         with self._mutex:
             entries = self._entries.setdefault(table, {})

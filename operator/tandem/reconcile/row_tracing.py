@@ -146,7 +146,7 @@ def _follow(found: FileMatches, trail: Trail) -> FileMatches:
             raise CountMismatch(
                 "A row map leads back from a row but not forward to it",
                 resource=step.output,
-                remedy="Nothing was published; the row map is not to be trusted",
+                remedy="Nothing was published; the row map is wrong",
             )
     order = np.argsort(positions, kind="stable")
     return found.only(indexes[order], positions[order])

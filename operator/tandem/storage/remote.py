@@ -77,11 +77,11 @@ class RemoteStore:
         except BaseError as error:
             # Its text may repeat what it was given.
             raise InvalidSpec(
-                "the store's client takes these options or credentials for none",
+                "the store's client refuses these options or credentials",
                 resource=location,
                 field="spec.storage",
                 found=type(error).__name__,
-                expected="options and keys as the client's documentation has them",
+                expected="options and keys as in the client's documentation",
                 remedy="Correct spec.storage.options or the Secret",
             ) from None
 
@@ -209,7 +209,7 @@ class RemoteStore:
             return OutcomeUnknown(
                 "the store is still deciding about another put of the same name",
                 **what,
-                remedy="Look whether the object is there before trying again",
+                remedy="Check whether the object is there before trying again",
             )
         if isinstance(error, (AlreadyExistsError, PreconditionError)):
             return AlreadyExists("there is an object of this name", **what)
@@ -241,7 +241,7 @@ class RemoteStore:
                 "the store did not answer a put, so it may have happened or not",
                 **what,
                 expected="an answer",
-                remedy="Look whether the object is there before trying again",
+                remedy="Check whether the object is there before trying again",
             )
         return StorageError(
             "the store did not answer as expected",

@@ -201,8 +201,8 @@ def layout_label(strategy: str, columns: Sequence[str]) -> str:
 def successor_tags(add: AddFile, *, row_map: str, layout: str = "") -> dict[str, str]:
     """The tags of a file that takes the place of `add` within its segment: the same name, place
     in the order, lineage and chunk. A foreign file's segment keeps its name, too, although that
-    of the new path would be another (decision 0082). With `layout` its rows were put in that
-    order by themselves, and so lie no more in another that the segment was written in."""
+    of the new path would be another (decision 0082). With `layout` its rows were sorted
+    separately, so the order of the whole segment no longer holds."""
     ours = {key: value for key, value in add.tags.items() if key.startswith(_OURS)}
     if layout and ours.get(TAG_LAYOUT) != layout:
         ours.pop(TAG_LAYOUT, None)

@@ -102,7 +102,7 @@ class _Setup:
                 return self._done
         assert last is not None
         raise LocksUnavailable(
-            "etcd refuses what is to be set up",
+            "etcd refuses the set-up",
             resource=self._endpoints[0].address,
             found=f"{last.code.name}: {last.details}"[:300],
             remedy="Set the user up with etcdctl, or give Tandem an etcd of its own",

@@ -67,7 +67,7 @@ def listed(location: str, options: Mapping[str, str], *, field: str) -> ListedSo
             field=field,
             found=f"{partitioned} in {location}",
             expected="files that hold all of their columns",
-            remedy="Ingest each of the folders by itself, or make the source a Delta table",
+            remedy="Ingest each folder separately, or make the source a Delta table",
         )
     if not files:
         raise InvalidSpec(
