@@ -118,7 +118,7 @@ async def _bare(endpoint: str, tables: int, segments: int, seconds: float) -> in
     from aetcd import rpc
 
     from tandem.locks import codec
-    from tandem.locks.model import Entry, EntryState
+    from tandem.locks.model import EntryState, LockEntry
 
     prefix = f"/bench/{secrets.token_hex(4)}"
     done = 0
@@ -130,8 +130,8 @@ async def _bare(endpoint: str, tables: int, segments: int, seconds: float) -> in
         async def work(client: int) -> None:
             nonlocal done
             request = asked(client, 0, tables, segments)
-            keys = codec.Keys(f"{prefix}/{client}").table(request.table)
-            value = codec.encode(Entry(request, EntryState.HELD, 0))
+            keys = codec.LockKeys(f"{prefix}/{client}").table(request.table)
+            value = codec.encode(LockEntry(request, EntryState.HELD, 0))
             head, key = codec.head(request.table), keys.of(request.operation)
             while time.monotonic() < ends:
                 granted = await lease.LeaseGrant(rpc.LeaseGrantRequest(TTL=60), timeout=5)

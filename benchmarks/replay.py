@@ -81,8 +81,7 @@ def compacted(root: Path, target: int, dead: Positions) -> tuple[Any, list[str]]
     """Rewrite the table's files as a task of the rewrite job does; (row map, inputs)."""
     from tandem.delta.dv import to_base64
     from tandem.delta.log.delta_log import DeltaLog
-    from tandem.jobs.formats import Bin, InputFile, JobSpec, RewriteJob
-    from tandem.jobs.formats import Table as JobTable
+    from tandem.jobs.formats import InputFile, JobBin, JobSpec, JobTable, RewriteJob
     from tandem.spark.jobs.rewrite import bin_row_map, rewrite_bin
     from tandem.storage import open_store
 
@@ -101,7 +100,7 @@ def compacted(root: Path, target: int, dead: Positions) -> tuple[Any, list[str]]
         )
         for add in adds
     )
-    whole = Bin(inputs=tuple(range(len(inputs))))
+    whole = JobBin(inputs=tuple(range(len(inputs))))
     job = RewriteJob(inputs=inputs, bins=(whole,), target_file_size=target)
     spec = JobSpec(
         operation_id="0" * 16,

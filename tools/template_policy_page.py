@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tandem.spark.application.allowed import FIELDS, OPTION, REFUSED, SETTINGS, VALUE
+from tandem.spark.application.allowed_settings import FIELDS, OPTION, REFUSED, SETTINGS, VALUE
 
 _WHERE = {"a container": "`containers`, `initContainers` and `sidecars`"}
 

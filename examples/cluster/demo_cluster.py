@@ -38,7 +38,7 @@ from showing import (
 from cluster_access import Access, ApiRefused
 from cluster_parts import ControlPlane, manifests
 from cluster_processes import Part, PartFailed, built, etcd, free_ports
-from tandem.cli.engine import Outcome
+from tandem.cli.engine import ResourceOutcome
 from tandem.cli.progress import ProgressDisplay
 from tandem.spec import AnyResource, OperationStatus, load
 from tandem.spec.common import plural
@@ -177,7 +177,7 @@ def get(plane: ControlPlane, kinds: str) -> None:
     console.print(plane.kubectl("get", kinds, "-n", NAMESPACE), highlight=False, markup=False)
 
 
-def story(plane: ControlPlane, table: Path) -> tuple[bool, list[Outcome]]:
+def story(plane: ControlPlane, table: Path) -> tuple[bool, list[ResourceOutcome]]:
     """Apply everything and watch; whether all operations ended, and how."""
     _, *operations = load([FLIGHTS / f"{name}.yaml" for name in FILES])
     everything = [operation.id for operation in operations]
@@ -209,7 +209,7 @@ def story(plane: ControlPlane, table: Path) -> tuple[bool, list[Outcome]]:
         watch.until(lambda: watch.table_version() >= newest, display)
     get(plane, "lake")
     return ended, [
-        Outcome(operation, watch.statuses[operation.id])
+        ResourceOutcome(operation, watch.statuses[operation.id])
         for operation in operations
         if operation.id in watch.statuses
     ]

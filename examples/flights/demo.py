@@ -37,7 +37,7 @@ from showing import (
     verdict,
 )
 
-from tandem.cli.engine import Outcome
+from tandem.cli.engine import ResourceOutcome
 from tandem.cli.progress import ProgressDisplay
 from tandem.operations import runner as engine
 from tandem.operations.execute import Drive
@@ -103,18 +103,18 @@ class Story:
     statements_first: bool
 
 
-def run_story(story: Story, resources: Sequence[AnyResource]) -> list[Outcome]:
+def run_story(story: Story, resources: Sequence[AnyResource]) -> list[ResourceOutcome]:
     """Run compaction and statements concurrently, in the order of the scenario."""
     table, compaction, *statements = relocated(resources, story.folder)
     compaction_planned, statements_planned = Gate(), Gate(len(statements))
     compaction_done, statements_done = Gate(), Gate()
     ports = Ports(jobs=LocalRunner())
 
-    def one_side(wanted: list[AnyResource], hook: Hook, gates: list[Gate]) -> list[Outcome]:
+    def one_side(wanted: list[AnyResource], hook: Hook, gates: list[Gate]) -> list[ResourceOutcome]:
         options = engine.RunOptions(ports, drive=Drive(interceptor=hook))
         try:
             return [
-                Outcome(outcome.resource, outcome.status)
+                ResourceOutcome(outcome.resource, outcome.status)
                 for outcome in engine.run([table, *wanted], options, observer=display)
             ][1:]
         finally:

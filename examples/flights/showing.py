@@ -13,7 +13,7 @@ import pyarrow as pa
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from tandem.cli.engine import Outcome
+from tandem.cli.engine import ResourceOutcome
 from tandem.cli.output import human_bytes, table_of
 from tandem.cli.report import message_of
 from tandem.delta import scan
@@ -47,7 +47,7 @@ def relocated(resources: Sequence[AnyResource], folder: Path) -> list[AnyResourc
     ]
 
 
-def show_outcomes(outcomes: Sequence[Outcome]) -> None:
+def show_outcomes(outcomes: Sequence[ResourceOutcome]) -> None:
     """The result of each operation."""
     rows: list[list[object]] = []
     for outcome in outcomes:

@@ -32,14 +32,14 @@ from tandem.kube.client import json_depth
 from tandem.kube.client.api import ResourcePath
 from tandem.kube.client.kinds import RETRY
 from tandem.locks import codec
-from tandem.locks.model import Entry, EntryState, LockRequest, Mode, Resource
+from tandem.locks.model import EntryState, LockEntry, LockRequest, LockResource, Mode
 from tandem.operations.attempt import paths, records
 from tandem.operations.attempt.records import AttemptRecord
 from tandem.operations.machine.effects import Effect, Point
 from tandem.operations.machine.events import Event
 from tandem.operations.session.identity import identify
 from tandem.spark.application import template as templates
-from tandem.spark.application.manifest import ApplicationSettings, Owner, build
+from tandem.spark.application.manifest import ApplicationSettings, JobOwner, build
 from tandem.spec.status import Phase
 
 if TYPE_CHECKING:
@@ -164,7 +164,7 @@ def built(template: dict[str, Any]) -> dict[str, Any]:
     return build(
         JobRequest("tandem-1", "rewrite", "file:///t", "job.json"),
         settings=ApplicationSettings(),
-        owner=Owner("v1", KIND, "o", "u"),
+        owner=JobOwner("v1", KIND, "o", "u"),
         namespace="default",
         template=template,
     )
@@ -260,8 +260,8 @@ def test_a_name_in_a_status_leads_nowhere_else() -> None:
 @pytest.mark.parametrize("field", ["table", "operation", "display", "owner", "priority"])
 @pytest.mark.parametrize("value", [None, [], {}, [1], 1.5, True])
 def test_a_lock_that_is_none_of_ours_is_told_of(field: str, value: object) -> None:
-    request = LockRequest("t", "o", Mode.EXCLUSIVE, (Resource("a"),), "w")
-    entry = Entry(request, EntryState.HELD, 1, 1, "")
+    request = LockRequest("t", "o", Mode.EXCLUSIVE, (LockResource("a"),), "w")
+    entry = LockEntry(request, EntryState.HELD, 1, 1, "")
     assert codec.decode(codec.encode(entry), created=1, modified=1)[0].request == request
     text = json.dumps({**json.loads(codec.encode(entry)), field: value})
     for wrong in (text, '{"version":' + "[" * 5_000, "[]", "1e999", ""):

@@ -19,7 +19,7 @@ import pytest
 
 from support.bad_input import BadLake, Ended, assert_tells, compaction, update
 from support.some import some
-from tandem.spark.runtime.orphan import alive
+from tandem.spark.runtime.parent_watch import alive
 
 LIMIT_S = 120.0
 

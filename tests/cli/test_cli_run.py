@@ -16,7 +16,7 @@ import yaml
 
 from support.cli import Tandem
 from tandem.cli import engine
-from tandem.cli.engine import Observer, Outcome, Status
+from tandem.cli.engine import Observer, ResourceOutcome, Status
 from tandem.errors import StorageError
 from tandem.spec import AnyResource, LakeTable, OperationStatus, TableStatus
 from tandem.spec.status import (
@@ -100,7 +100,7 @@ class FakeEngine:
         again: bool,
         observer: Observer,
         cancel: threading.Event,
-    ) -> list[Outcome]:
+    ) -> list[ResourceOutcome]:
         self.asked = [resource.id for resource in resources]
         self.arguments = {"parallel": parallel, "again": again}
         for resource in resources:
@@ -109,13 +109,13 @@ class FakeEngine:
                 running = OperationStatus(phase=Phase.RUNNING, attempt=2, progress=progress)
                 observer(resource, running)
         self.before_end(cancel)
-        outcomes = [Outcome(resource, self.status(resource)) for resource in resources]
+        outcomes = [ResourceOutcome(resource, self.status(resource)) for resource in resources]
         for outcome in outcomes:
             observer(outcome.resource, outcome.status)
         return outcomes
 
-    def plan(self, resources: Sequence[AnyResource]) -> list[Outcome]:
-        return [Outcome(resource, self.status(resource)) for resource in resources]
+    def plan(self, resources: Sequence[AnyResource]) -> list[ResourceOutcome]:
+        return [ResourceOutcome(resource, self.status(resource)) for resource in resources]
 
 
 @pytest.fixture
@@ -306,7 +306,7 @@ def test_plan_names_inputs_and_segments(tandem: Tandem, fake: FakeEngine, files:
     assert "3 files, 4.0 KiB" in result.stdout
     assert "0, 1, 2" in result.stdout
     # That engine has recorded results already.
-    assert "TableCompaction/tidy: Succeeded already (run --again starts anew), as" in result.stdout
+    assert "TableCompaction/tidy: Succeeded already (run --again repeats it), as" in result.stdout
 
 
 def test_help_does_not_import_what_is_heavy() -> None:

@@ -9,17 +9,17 @@ import pytest
 
 from support import histories
 from support.cli import Tandem
-from tandem.cli.history.model import Effect, Entry, Sort, entries
+from tandem.cli.history.model import CommitEffect, HistoryEntry, Sort, entries
+from tandem.cli.history.phrases import files, meeting, rows
 from tandem.cli.history.terminal import picture
-from tandem.cli.history.words import files, meeting, rows
 
 
 @pytest.fixture(scope="module")
-def told() -> list[Entry]:
+def told() -> list[HistoryEntry]:
     return entries(histories.story().commits())
 
 
-def test_every_commit_is_of_a_sort(told: list[Entry]) -> None:
+def test_every_commit_is_of_a_sort(told: list[HistoryEntry]) -> None:
     assert [entry.sort for entry in told] == [
         *[Sort.APPEND] * 5,
         Sort.CHANGE,
@@ -34,22 +34,22 @@ def test_every_commit_is_of_a_sort(told: list[Entry]) -> None:
     ]
 
 
-def test_meetings_are_found_in_the_log_and_in_what_operations_say(told: list[Entry]) -> None:
+def test_meetings_are_found_in_the_log_and_in_what_operations_say(told: list[HistoryEntry]) -> None:
     found = {
         entry.version: [(m.version, m.effect, m.rows, m.onto) for m in entry.meetings]
         for entry in told
         if entry.meetings
     }
     assert found == {
-        7: [(5, Effect.REPLAYED, 2_113, "0.1")],
-        8: [(7, Effect.FOLLOWED, 5_000, "0.1")],
-        12: [(10, Effect.MASKED, 80_000, "0.2"), (11, Effect.REPLAYED, 900, "0.2")],
+        7: [(5, CommitEffect.REPLAYED, 2_113, "0.1")],
+        8: [(7, CommitEffect.FOLLOWED, 5_000, "0.1")],
+        12: [(10, CommitEffect.MASKED, 80_000, "0.2"), (11, CommitEffect.REPLAYED, 900, "0.2")],
     }
 
 
 def test_what_a_statement_met_before_it_was_executed_again_it_did_not_follow() -> None:
     [*_, merge] = entries(histories.again().commits())
-    assert [(m.version, m.effect) for m in merge.meetings] == [(3, Effect.AGAIN)]
+    assert [(m.version, m.effect) for m in merge.meetings] == [(3, CommitEffect.AGAIN)]
     assert [meeting(met) for met in merge.meetings] == ["executed again after 3"]
 
 
@@ -64,14 +64,14 @@ def test_what_a_statement_met_before_it_was_executed_again_it_did_not_follow() -
     ],
 )
 def test_an_entry_in_words(
-    told: list[Entry], version: int, in_files: str, in_rows: str, met: str
+    told: list[HistoryEntry], version: int, in_files: str, in_rows: str, met: str
 ) -> None:
     entry = told[version]
     assert (files(entry), rows(entry)) == (in_files, in_rows)
     assert "; ".join(map(meeting, entry.meetings)) == met
 
 
-def test_the_picture_runs_from_an_operation_to_what_it_read(told: list[Entry]) -> None:
+def test_the_picture_runs_from_an_operation_to_what_it_read(told: list[HistoryEntry]) -> None:
     assert [line.rstrip() for line in reversed(picture(told))] == [
         "○",
         "●─╮",

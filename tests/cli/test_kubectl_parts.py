@@ -19,14 +19,14 @@ from tandem.cli.kubectl.complete import candidates
 from tandem.cli.kubectl.dry_run import expected, twin
 from tandem.cli.kubectl.flags import Flags
 from tandem.cli.kubectl.main import app
-from tandem.cli.kubectl.plan import Wish, blocks
+from tandem.cli.kubectl.plan import PlanRequest, blocks
 from tandem.cli.kubectl.queries import operator
 from tandem.errors import AccessDenied, InvalidSpec, Reason
 from tandem.kube.client.api import ApiError, Forbidden, NotFound, ResourcePath, Unavailable
 from tandem.kube.client.credentials import Login
 from tandem.kube.client.kinds import path
 from tandem.kube.tables.status import remembered_since, table_locks
-from tandem.locks.model import Entry, EntryState, LockRequest, Mode, segment
+from tandem.locks.model import EntryState, LockEntry, LockRequest, Mode, segment
 from tandem.spec.remedies import MEANING, REMEDY, remedy
 from tandem.spec.status import PLANNED_ONLY
 
@@ -217,12 +217,12 @@ def test_long_lists_of_a_plan_are_shortened_with_their_number() -> None:
         "readVersion": 3, "inputs": 364, "inputBytes": 2048, "costBytes": 4096,
         "segments": [*names_, "… and 324 more"], "outputs": ["(new number).2"] * 30 + ["7.1"],
     })  # fmt: skip
-    wish = Wish("TableCompaction", "n", "m", outcome=body("TableCompaction", "m", status))
+    wish = PlanRequest("TableCompaction", "n", "m", outcome=body("TableCompaction", "m", status))
     text = shown(blocks([wish]))
     assert "0, 1, 2, 3, 4, 5, … (364 in all) → (new number).2 (×30), 7.1" in text
     assert "version 3: 364 files, 2.0 KiB" in text
-    assert "meets     nobody" in text
-    late = Wish("TableCompaction", "n", "m", outcome=body("TableCompaction", "m"))
+    assert "meets     nothing" in text
+    late = PlanRequest("TableCompaction", "n", "m", outcome=body("TableCompaction", "m"))
     assert "no operator has looked at it in time" in shown(blocks([late]))
 
 
@@ -230,7 +230,7 @@ def test_a_plan_says_what_the_spec_asks_for() -> None:
     def told(kind: str, spec: Json, statement: str = "") -> str:
         plan = {"readVersion": 3, "inputs": 1, "inputBytes": 1, "statement": statement}
         status = said("Succeeded", "DryRun", PLANNED_ONLY, plan=plan)
-        return shown(blocks([Wish(kind, "n", "m", spec, outcome=body(kind, "m", status))]))
+        return shown(blocks([PlanRequest(kind, "n", "m", spec, outcome=body(kind, "m", status))]))
 
     layout = {"strategy": "Sort", "columns": ["a", "b"]}
     text = told("TableCompaction", {"type": "Major", "layout": layout})
@@ -268,19 +268,19 @@ def test_of_segments_that_are_not_named_nobody_says_that_they_are_free() -> None
     assert met({"segments": ["2"]}, segments=["2013-01-01 to 2013-02-01"]) == ["perhaps"]
     assert met({"segments": ["2"]}, segments=["9"]) == []
     assert met({}, segments=["9"], more=4) == []
-    wish = Wish("TableCompaction", "n", "m", outcome=body(
+    wish = PlanRequest("TableCompaction", "n", "m", outcome=body(
         "TableCompaction", "m", said("Succeeded", "DryRun", plan={"segments": ["2"]})))  # fmt: skip
     wish.conflicts = [{"operation": "a", "means": "perhaps", "segments": []}]
     assert "a, perhaps: it has more segments than are named" in shown(blocks([wish]))
 
 
 def test_locks_in_a_status_are_bounded_and_remember_since_when() -> None:
-    def entry(name: str, state: EntryState, order: int, *segments: str) -> Entry:
+    def entry(name: str, state: EntryState, order: int, *segments: str) -> LockEntry:
         resources = tuple(segment(s) for s in segments)
         request = LockRequest(
             "s3://t", name, Mode.REWRITE, resources, display=f"TableCompaction/{name}"
         )
-        return Entry(request, state, order)
+        return LockEntry(request, state, order)
 
     since: dict[tuple[str, bool], str] = {}
     holds = entry("a", EntryState.HELD, 1, *(str(n) for n in range(10)))

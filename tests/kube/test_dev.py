@@ -22,9 +22,9 @@ from support.applications import SETTINGS, Applications, ToldJobs, eventually
 from support.cluster import Cluster
 from support.jobfiles import control, input_files, snapshot_of
 from tandem.errors import AccessDenied, Reason, SparkMissing
-from tandem.jobs.formats import Bin, RewriteJob
+from tandem.jobs.formats import JobBin, RewriteJob
 from tandem.jobs.runner import JobPhase, JobRequest
-from tandem.spark.application.manifest import Owner, build, classify
+from tandem.spark.application.manifest import JobOwner, build, classify
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -37,7 +37,7 @@ def space(cluster: Cluster) -> Applications:
 
 
 @pytest.fixture
-def owner(space: Applications) -> Owner:
+def owner(space: Applications) -> JobOwner:
     return space.owner()
 
 
@@ -47,7 +47,7 @@ def jobs() -> ToldJobs:
 
 
 @contextmanager
-def running(space: Applications, owner: Owner, jobs: ToldJobs, **spec: Any) -> Iterator[None]:
+def running(space: Applications, owner: JobOwner, jobs: ToldJobs, **spec: Any) -> Iterator[None]:
     """`tandem dev`, and one application, `a`, whose job runs."""
     with space.dev(jobs), space.watched():
         space.create(space.body("a", owner, **spec))
@@ -55,7 +55,7 @@ def running(space: Applications, owner: Owner, jobs: ToldJobs, **spec: Any) -> I
         yield
 
 
-def test_a_job_that_ends_well(space: Applications, owner: Owner, jobs: ToldJobs) -> None:
+def test_a_job_that_ends_well(space: Applications, owner: JobOwner, jobs: ToldJobs) -> None:
     with running(space, owner, jobs):
         jobs.end()
         body = space.await_state("a", "COMPLETED")
@@ -86,7 +86,7 @@ def test_a_job_that_ends_well(space: Applications, owner: Owner, jobs: ToldJobs)
     ],
 )
 def test_a_job_that_fails(
-    space: Applications, owner: Owner, jobs: ToldJobs, message: str, code: int
+    space: Applications, owner: JobOwner, jobs: ToldJobs, message: str, code: int
 ) -> None:
     with running(space, owner, jobs):
         jobs.end(JobPhase.FAILED, message)
@@ -111,7 +111,7 @@ def test_a_job_that_fails(
     ],
 )
 def test_what_is_none_of_ours_is_not_run(
-    space: Applications, owner: Owner, jobs: ToldJobs, spec: dict[str, Any], told: str
+    space: Applications, owner: JobOwner, jobs: ToldJobs, spec: dict[str, Any], told: str
 ) -> None:
     with space.dev(jobs), space.watched():
         space.create(space.body("a", owner, **spec))
@@ -125,7 +125,7 @@ def test_what_is_none_of_ours_is_not_run(
 
 
 def test_others_applications_are_left_alone(
-    space: Applications, owner: Owner, jobs: ToldJobs
+    space: Applications, owner: JobOwner, jobs: ToldJobs
 ) -> None:
     other = space.body("other", owner)
     del other["metadata"]["labels"]
@@ -138,7 +138,7 @@ def test_others_applications_are_left_alone(
         eventually(lambda: len(jobs.requests) == 2, lambda: jobs.requests)
 
 
-def test_deletion_kills_the_job(space: Applications, owner: Owner, jobs: ToldJobs) -> None:
+def test_deletion_kills_the_job(space: Applications, owner: JobOwner, jobs: ToldJobs) -> None:
     with running(space, owner, jobs):
         space.delete("a")
         eventually(lambda: jobs.stopped == [jobs.requests[0].name], lambda: jobs.stopped)
@@ -148,7 +148,7 @@ def test_deletion_kills_the_job(space: Applications, owner: Owner, jobs: ToldJob
         assert len({request.name for request in jobs.requests}) == 2
 
 
-def test_suspended_and_resumed(space: Applications, owner: Owner, jobs: ToldJobs) -> None:
+def test_suspended_and_resumed(space: Applications, owner: JobOwner, jobs: ToldJobs) -> None:
     with running(space, owner, jobs):
         space.patch("a", {"spec": {"suspend": True}})
         body = space.await_state("a", "SUSPENDED")
@@ -167,7 +167,7 @@ def test_suspended_and_resumed(space: Applications, owner: Owner, jobs: ToldJobs
 
 
 def test_who_changes_what_runs_gets_it_run_again(
-    space: Applications, owner: Owner, jobs: ToldJobs
+    space: Applications, owner: JobOwner, jobs: ToldJobs
 ) -> None:
     with running(space, owner, jobs):
         space.patch("a", {"spec": {"timeToLiveSeconds": 3600}})
@@ -181,7 +181,7 @@ def test_who_changes_what_runs_gets_it_run_again(
 
 
 def test_what_ran_when_it_died_has_lost_its_driver(
-    space: Applications, owner: Owner, jobs: ToldJobs
+    space: Applications, owner: JobOwner, jobs: ToldJobs
 ) -> None:
     with running(space, owner, jobs):
         pass
@@ -198,7 +198,7 @@ def test_what_ran_when_it_died_has_lost_its_driver(
     assert len(jobs.requests) == 2
 
 
-def test_time_to_live(space: Applications, owner: Owner, jobs: ToldJobs) -> None:
+def test_time_to_live(space: Applications, owner: JobOwner, jobs: ToldJobs) -> None:
     with space.dev(jobs):
         space.create(space.body("short", owner, timeToLiveSeconds=0))
         space.create(space.body("long", owner, timeToLiveSeconds=3600))
@@ -215,7 +215,7 @@ def test_time_to_live(space: Applications, owner: Owner, jobs: ToldJobs) -> None
         assert space.state("endless") == "COMPLETED"
 
 
-def test_no_more_jobs_than_allowed(space: Applications, owner: Owner, jobs: ToldJobs) -> None:
+def test_no_more_jobs_than_allowed(space: Applications, owner: JobOwner, jobs: ToldJobs) -> None:
     with space.dev(jobs, max_jobs=1), space.watched():
         space.create(space.body("a", owner))
         space.await_state("a", "RUNNING")
@@ -237,7 +237,7 @@ def secret(space: Applications, name: str, **data: str) -> None:
 
 
 def test_secrets_reach_the_environment_alone(
-    space: Applications, owner: Owner, jobs: ToldJobs, capfd: pytest.CaptureFixture[str]
+    space: Applications, owner: JobOwner, jobs: ToldJobs, capfd: pytest.CaptureFixture[str]
 ) -> None:
     secret(space, "lake", AWS_ACCESS_KEY_ID="AKIA", AWS_SECRET_ACCESS_KEY="hush", LD_PRELOAD="x.so")
     request = JobRequest("a", "rewrite", "s3://lake/t", "job.json")
@@ -255,7 +255,7 @@ def test_secrets_reach_the_environment_alone(
         assert "hush" not in text
 
 
-def test_a_secret_that_is_missing(space: Applications, owner: Owner, jobs: ToldJobs) -> None:
+def test_a_secret_that_is_missing(space: Applications, owner: JobOwner, jobs: ToldJobs) -> None:
     driver = space.body("a", owner)["spec"]["driver"]
     missing = [{"secretRef": {"name": "nowhere"}}]
     with space.dev(jobs):
@@ -266,7 +266,7 @@ def test_a_secret_that_is_missing(space: Applications, owner: Owner, jobs: ToldJ
 
 
 def test_jobs_go_on_while_the_api_server_is_away(
-    space: Applications, owner: Owner, jobs: ToldJobs, tmp_path: Path
+    space: Applications, owner: JobOwner, jobs: ToldJobs, tmp_path: Path
 ) -> None:
     with (
         ApiProxy(space.cluster.dev_kubeconfig) as proxy,
@@ -314,7 +314,7 @@ def test_without_the_spark_operators_crds(
         pass
 
 
-def test_the_command_runs_a_true_job(space: Applications, owner: Owner, tmp_path: Path) -> None:
+def test_the_command_runs_a_true_job(space: Applications, owner: JobOwner, tmp_path: Path) -> None:
     lake = tmp_path / "lake"
     for number in range(2):
         write_deltalake(lake, pa.table({"id": [number, number + 10]}), mode="append")
@@ -324,7 +324,7 @@ def test_the_command_runs_a_true_job(space: Applications, owner: Owner, tmp_path
         snapshot,
         RewriteJob(
             inputs=input_files(store, snapshot),
-            bins=(Bin(inputs=(0, 1)),),
+            bins=(JobBin(inputs=(0, 1)),),
             target_file_size=1 << 20,
         ),
     )

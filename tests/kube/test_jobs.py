@@ -32,7 +32,7 @@ from tandem.kube.controllers.operation.spark_jobs import (
     ApplicationRunner,
     trimmed,
 )
-from tandem.spark.application.manifest import KubeflowApplications, Owner, build
+from tandem.spark.application.manifest import JobOwner, KubeflowApplications, build
 from tandem.spark.application.sizes import GIB
 
 Json = dict[str, Any]
@@ -75,7 +75,7 @@ def make(cluster: Cluster, loop: asyncio.AbstractEventLoop) -> Iterator[Make]:
     apis: list[Api] = []
 
     def runner(
-        space: Applications, owner: Owner, kubeconfig: Path | None = None, **more: Any
+        space: Applications, owner: JobOwner, kubeconfig: Path | None = None, **more: Any
     ) -> ApplicationRunner:
         api = Api.from_kubeconfig(kubeconfig or cluster.operator_kubeconfig, patience_s=1.0)
         apis.append(api)
@@ -108,7 +108,7 @@ def accepted(space: Applications, body: Json) -> Json:
     return found
 
 
-OWNER = Owner("tandem.dev/v1alpha1", "TableCompaction", "nightly", "1-2-3")
+OWNER = JobOwner("tandem.dev/v1alpha1", "TableCompaction", "nightly", "1-2-3")
 
 
 @pytest.mark.parametrize("input_bytes", [0, 300 * GIB])
@@ -398,7 +398,7 @@ def submitted(space: Applications, make: Make, state: str, message: str, pod: Js
     status = {"applicationState": said, "driverInfo": {"podName": f"{NAME}-driver"}}
     space.patch(NAME, {"status": status}, "/status")
     # As after a restart of the operator: nothing is cached.
-    return make(space, Owner("v1", "ConfigMap", "owner", runner._owner.uid)), runner
+    return make(space, JobOwner("v1", "ConfigMap", "owner", runner._owner.uid)), runner
 
 
 @pytest.fixture

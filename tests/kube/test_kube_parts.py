@@ -12,12 +12,12 @@ from tandem.kube.runtime.job_slots import Slots
 from tandem.kube.tables.status import compose, held_lock, hindered, ready
 from tandem.locks.model import (
     WHOLE_TABLE,
-    Entry,
     EntryState,
-    Interval,
+    LockEntry,
+    LockInterval,
     LockRequest,
+    LockResource,
     Mode,
-    Resource,
     segment,
 )
 from tandem.spec.status import Phase
@@ -153,13 +153,13 @@ def test_the_registry_wakes_who_watches_a_resource_or_its_table() -> None:
 
 
 def test_a_table_says_who_holds_what() -> None:
-    def entry(*resources: Resource, state: EntryState = EntryState.HELD) -> Entry:
+    def entry(*resources: LockResource, state: EntryState = EntryState.HELD) -> LockEntry:
         request = LockRequest("s3://t", "id", Mode.REWRITE, resources, display="TableCompaction/m")
-        return Entry(request, state, 1)
+        return LockEntry(request, state, 1)
 
     assert held_lock(entry(segment("0.1"), segment("5"))) == "TableCompaction/m: 0.1, 5 (Rewrite)"
     assert held_lock(entry(WHOLE_TABLE)) == "TableCompaction/m: the whole table (Rewrite)"
-    some = Resource(interval=Interval("2013-01", ""))
+    some = LockResource(interval=LockInterval("2013-01", ""))
     assert held_lock(entry(some)) == "TableCompaction/m: 2013-01 to … (Rewrite)"
     many = entry(*(segment(str(number)) for number in range(10)))
     assert held_lock(many).endswith("6, 7 and 2 more (Rewrite)")

@@ -14,12 +14,12 @@ from tandem.locks import codec
 from tandem.locks.model import (
     EVERYTHING,
     WHOLE_TABLE,
-    Entry,
     EntryState,
-    Interval,
+    LockEntry,
+    LockInterval,
     LockRequest,
+    LockResource,
     Mode,
-    Resource,
     segment,
 )
 
@@ -27,11 +27,11 @@ _TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 _NAMES = st.one_of(_TEXT, st.sampled_from(["0", "0.1", "f-12ab", "\\u0000", "\\", '"', "a\0b"]))
 _RESOURCES = st.one_of(
     st.builds(segment, _NAMES),
-    st.builds(Resource, _NAMES, st.builds(Interval, _TEXT, _TEXT)),
+    st.builds(LockResource, _NAMES, st.builds(LockInterval, _TEXT, _TEXT)),
     st.just(WHOLE_TABLE),
 )
 _ENTRIES = st.builds(
-    Entry,
+    LockEntry,
     st.builds(
         LockRequest,
         table=_TEXT,
@@ -51,7 +51,7 @@ _ENTRIES = st.builds(
 
 
 @given(entry=_ENTRIES)
-def test_what_is_read_is_what_was_written(entry: Entry) -> None:
+def test_what_is_read_is_what_was_written(entry: LockEntry) -> None:
     if entry.state is EntryState.WAITING:
         entry = replace(entry, token=0)
     value = codec.encode(entry, 3)
@@ -59,7 +59,7 @@ def test_what_is_read_is_what_was_written(entry: Entry) -> None:
 
 
 @given(entry=_ENTRIES)
-def test_any_json_library_reads_the_segments(entry: Entry) -> None:
+def test_any_json_library_reads_the_segments(entry: LockEntry) -> None:
     found = json.loads(codec.encode(entry))
     named = [r if isinstance(r, str) else r[0] for r in found["resources"]]
     assert named == [r.segment for r in entry.request.resources]
@@ -67,7 +67,7 @@ def test_any_json_library_reads_the_segments(entry: Entry) -> None:
 
 
 def test_the_token_of_a_grant_is_its_revision() -> None:
-    entry = Entry(LockRequest("t", "a", Mode.REWRITE, (segment("0"),)), EntryState.HELD, 0)
+    entry = LockEntry(LockRequest("t", "a", Mode.REWRITE, (segment("0"),)), EntryState.HELD, 0)
     read, _ = codec.decode(codec.encode(entry), created=5, modified=9)
     assert read.token == 9
     again, _ = codec.decode(codec.encode(read), created=5, modified=12)
@@ -76,7 +76,7 @@ def test_the_token_of_a_grant_is_its_revision() -> None:
 
 def test_a_thousand_segments_are_a_small_value() -> None:
     resources = tuple(segment(str(number)) for number in range(1000))
-    entry = Entry(LockRequest("t", "a", Mode.REWRITE, resources), EntryState.HELD, 0)
+    entry = LockEntry(LockRequest("t", "a", Mode.REWRITE, resources), EntryState.HELD, 0)
     value = codec.encode(entry)
     assert len(value) < 8000
     assert codec.decode(value, created=1, modified=1)[0].request.resources == resources
@@ -84,13 +84,13 @@ def test_a_thousand_segments_are_a_small_value() -> None:
 
 @given(table=_TEXT, operation=_TEXT)
 def test_keys_are_within_their_table_and_tell_the_operation(table: str, operation: str) -> None:
-    keys = codec.Keys("/tandem/v1/").table(table)
+    keys = codec.LockKeys("/tandem/v1/").table(table)
     key = keys.of(operation)
     assert keys.start < keys.head < keys.end
     assert keys.operations <= key < keys.operations_end
     assert keys.operation(key) == operation
     assert keys.operation(keys.head) is None
-    assert codec.Keys("/tandem/v1").id_of(key) == codec.table_id(table)
+    assert codec.LockKeys("/tandem/v1").id_of(key) == codec.table_id(table)
 
 
 @pytest.mark.parametrize(

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from tandem.locks.conflicts import Grant, Wait, conflict, decide
 from tandem.locks.model import (
     WHOLE_TABLE,
-    Entry,
     EntryState,
-    Interval,
+    LockEntry,
+    LockInterval,
     LockRequest,
+    LockResource,
     Mode,
-    Resource,
     segment,
 )
 
@@ -30,7 +30,7 @@ MAY_STAND_BESIDE = {
 }
 
 
-def asked(operation: str, mode: Mode, *resources: Resource, **fields: object) -> LockRequest:
+def asked(operation: str, mode: Mode, *resources: LockResource, **fields: object) -> LockRequest:
     return LockRequest("t", operation, mode, resources, **fields)  # type: ignore[arg-type]
 
 
@@ -53,24 +53,24 @@ def test_updates_of_one_segment_exclude_each_other_where_asked() -> None:
 
 
 def test_S29_overlapping_intervals_conflict_and_others_do_not() -> None:
-    day = Resource(interval=Interval("2013-02-01", "2013-02-02"))
-    hour = Resource(interval=Interval("2013-02-01T05", "2013-02-01T06"))
-    later = Resource(interval=Interval("2013-02-02", "2013-02-03"))
+    day = LockResource(interval=LockInterval("2013-02-01", "2013-02-02"))
+    hour = LockResource(interval=LockInterval("2013-02-01T05", "2013-02-01T06"))
+    later = LockResource(interval=LockInterval("2013-02-02", "2013-02-03"))
     assert conflict(asked("a", Mode.REPLACE, day), asked("b", Mode.REPLACE, hour)) == hour
     assert conflict(asked("a", Mode.REPLACE, day), asked("b", Mode.REPLACE, later)) is None
 
 
 def test_a_segment_of_unknown_interval_overlaps_every_interval() -> None:
-    day = Resource(interval=Interval("2013-02-01", "2013-02-02"))
+    day = LockResource(interval=LockInterval("2013-02-01", "2013-02-02"))
     assert segment("7").overlaps(day)
     assert day.overlaps(segment("7"))
-    inside = segment("7", Interval("2013-02-03", "2013-02-04"))
+    inside = segment("7", LockInterval("2013-02-03", "2013-02-04"))
     assert not inside.overlaps(day)
 
 
 def test_the_whole_table_overlaps_everything() -> None:
     assert WHOLE_TABLE.overlaps(segment("0"))
-    assert WHOLE_TABLE.overlaps(Resource(interval=Interval("a", "b")))
+    assert WHOLE_TABLE.overlaps(LockResource(interval=LockInterval("a", "b")))
 
 
 _SEGMENTS = st.lists(st.sampled_from("01234"), min_size=1, max_size=3, unique=True)
@@ -94,7 +94,7 @@ def test_I24_a_grant_leaves_no_conflicting_holder_and_revokes_only_lower_priorit
 ) -> None:
     mine = asked("mine", mode, *map(segment, segments), priority=priority)
     entries = [
-        Entry(
+        LockEntry(
             asked(f"op{n}", m, *map(segment, s), priority=p),
             EntryState.COMMITTING if committing else EntryState.HELD,
             order=n,

@@ -1,7 +1,7 @@
 """The belief about a table, in every order in which a watch and answers may come.
 
 What makes grants safe: if the head is as believed, no entry is unknown. What makes waiting
-work: when all was told, the belief is the truth.
+work: when all changes are delivered, the belief is the truth.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from tandem.locks import codec
-from tandem.locks.etcd.client import Change, KeyValue
-from tandem.locks.etcd.mirror import Mirror, Record
-from tandem.locks.model import Entry, EntryState, LockRequest, Mode, segment
+from tandem.locks.etcd.client import KeyChange, KeyValue
+from tandem.locks.etcd.mirror import EntryRecord, Mirror
+from tandem.locks.model import EntryState, LockEntry, LockRequest, Mode, segment
 
-KEYS = codec.Keys("/p").table("t")
+KEYS = codec.LockKeys("/p").table("t")
 OPERATIONS = "abcd"
 
 
@@ -27,20 +27,20 @@ class Server:
 
     revision: int = 0
     keys: dict[bytes, KeyValue] = field(default_factory=dict)
-    untold: list[tuple[Change, ...]] = field(default_factory=list)
+    undelivered: list[tuple[KeyChange, ...]] = field(default_factory=list)
 
     def change(self, puts: dict[bytes, bytes], deletes: tuple[bytes, ...] = ()) -> int:
         self.revision += 1
-        told = []
+        changes = []
         for key, value in puts.items():
             old = self.keys.get(key)
             created = old.created if old else self.revision
             self.keys[key] = KeyValue(key, value, created, self.revision, lease=1)
-            told.append(Change(key, self.revision, self.keys[key]))
+            changes.append(KeyChange(key, self.revision, self.keys[key]))
         for key in deletes:
             if self.keys.pop(key, None):
-                told.append(Change(key, self.revision, None))
-        self.untold.append(tuple(told))
+                changes.append(KeyChange(key, self.revision, None))
+        self.undelivered.append(tuple(changes))
         return self.revision
 
     @property
@@ -59,7 +59,7 @@ class Server:
 
 def value(operation: str, state: EntryState = EntryState.HELD) -> bytes:
     request = LockRequest("t", operation, Mode.REWRITE, (segment("0"),), owner=operation)
-    return codec.encode(Entry(request, state, 0))
+    return codec.encode(LockEntry(request, state, 0))
 
 
 class Story:
@@ -81,8 +81,8 @@ class Story:
                 self.others_touch,
                 self.delete,
                 self.remove_head,
-                self.tell,
-                self.tell,
+                self.deliver,
+                self.deliver,
                 self.answer,
                 self.answer,
                 self.read,
@@ -110,8 +110,8 @@ class Story:
             self.begin_or_end_watch()
         self.mirror.reading()
         self.mirror.read(list(self.server.keys.values()), self.server.revision)
-        while self.server.untold:
-            self.tell()
+        while self.server.undelivered:
+            self.deliver()
         assert self.mirror.current
         found = {o: self.mirror.record(o) for o in self.mirror.entries}
         assert {o: r.created for o, r in found.items() if r} == self.server.entries()
@@ -144,18 +144,18 @@ class Story:
     def begin_or_end_watch(self) -> None:
         self.watching = not self.watching
         if self.watching:
-            self.server.untold.clear()
+            self.server.undelivered.clear()
             self.mirror.watch_began(self.server.revision)
         else:
             self.mirror.watch_ended()
 
-    def tell(self) -> None:
-        if not self.watching or not self.server.untold:
+    def deliver(self) -> None:
+        if not self.watching or not self.server.undelivered:
             return
-        several = self.chance.randint(1, len(self.server.untold))
-        told = [change for changes in self.server.untold[:several] for change in changes]
-        del self.server.untold[:several]
-        self.mirror.tell(told)
+        several = self.chance.randint(1, len(self.server.undelivered))
+        changes = [change for each in self.server.undelivered[:several] for change in each]
+        del self.server.undelivered[:several]
+        self.mirror.observe(changes)
 
     def answer(self) -> None:
         if self.answers:
@@ -195,7 +195,7 @@ class Story:
         revision = self.server.change({KEYS.head: b"", KEYS.of(operation): value(operation)})
         created = record.created if record else revision
         entry, place = codec.decode(value(operation), created=created, modified=revision)
-        written = {operation: Record(entry, created, revision, place, 1)}
+        written = {operation: EntryRecord(entry, created, revision, place, 1)}
 
         def answer() -> None:
             self.relying = False

@@ -18,7 +18,7 @@ from support.etcd import Etcd, start_etcd
 from support.etcd_gateway import Gateway
 from support.lock_contract import LONG_S, TABLE, LockContract, get, in_threads, owner, request
 from tandem.errors import InvalidSpec, LocksUnavailable
-from tandem.locks.etcd import plan
+from tandem.locks.etcd import transaction
 from tandem.locks.etcd.client import EtcdClient
 from tandem.locks.etcd.store import EtcdLocks, EtcdSettings
 from tandem.locks.model import CommitLease, EntryState, Granted, Mode, Waiting
@@ -197,7 +197,7 @@ def test_an_uncontended_lock_is_a_grant_one_transaction_and_a_revocation(
 
 def test_S26_more_holders_than_a_transaction_can_mark_are_waited_for(make: Make) -> None:
     store = make()
-    count = plan.MOST_REVOKED + 1
+    count = transaction.MOST_REVOKED + 1
     names = [f"op{number}" for number in range(count)]
     for name in names:
         store.acquire(request(name, Mode.APPEND))

@@ -26,11 +26,11 @@ from tandem.operations.execute import Drive, open_session
 from tandem.operations.machine.effects import Effect, Point
 from tandem.operations.machine.events import Event
 from tandem.operations.model import Table
-from tandem.planning.cleaning import DAY_MS, Rules, Why
+from tandem.planning.cleaning import DAY_MS, CleaningRules, RemovalReason
 from tandem.reconcile.classify import author_of
 
 KEEP = 7 * DAY_MS
-RULES = Rules(KEEP)
+RULES = CleaningRules(KEEP)
 
 
 def means(single: Single) -> Means:
@@ -38,13 +38,15 @@ def means(single: Single) -> Means:
     return Means(ports.clock, ports.processes, ports.nonces, ports.hands)
 
 
-def swept(single: Single, *, days: int = 8, rules: Rules = RULES, **options: object) -> Cleaned:
+def swept(
+    single: Single, *, days: int = 8, rules: CleaningRules = RULES, **options: object
+) -> Cleaned:
     """A cleaning, so many days later."""
     single.world.clock.now += days * DAY_MS
     return clean(single.table, rules, means(single), Options(**options))  # type: ignore[arg-type]
 
 
-def whys(cleaned: Cleaned) -> Counter[Why]:
+def whys(cleaned: Cleaned) -> Counter[RemovalReason]:
     return Counter(each.why for each in cleaned.garbage)
 
 
@@ -110,9 +112,9 @@ def test_what_a_compaction_leaves_goes_when_it_is_old() -> None:
     assert young.next_ms is not None
     assert 0 < young.next_ms - single.world.clock.now < 2 * DAY_MS
     old = swept(single, days=2)
-    assert whys(old)[Why.REMOVED] == len(replaced) == 6
-    assert whys(old)[Why.ROW_MAP] == 1
-    assert whys(old)[Why.STAGING] > 0
+    assert whys(old)[RemovalReason.REMOVED] == len(replaced) == 6
+    assert whys(old)[RemovalReason.ROW_MAP] == 1
+    assert whys(old)[RemovalReason.STAGING] > 0
     assert not [p for p in single.world.store.paths() if p.startswith("part-")]
     assert shown(single.world.store) == before
     # The same resource again reports the first result, and does nothing.
@@ -127,7 +129,7 @@ def test_what_a_compaction_leaves_goes_when_it_is_old() -> None:
 def test_records_of_a_success_go_after_a_year_and_it_is_not_done_again() -> None:
     single = Single("ingest")
     assert single.run() is not None
-    assert whys(swept(single, days=400))[Why.RECORD] == 2
+    assert whys(swept(single, days=400))[RemovalReason.RECORD] == 2
     assert [p for p in ours(single) if p.startswith("_tandem")] == []
     version = single.checker.version
     again = single.run()
@@ -175,8 +177,8 @@ def test_the_result_of_a_failure_is_kept_for_ever() -> None:
 def test_without_a_retention_only_what_was_never_named_goes() -> None:
     single = Single("compaction")
     assert single.run() is not None
-    cleaned = swept(single, rules=Rules(None))
-    assert whys(cleaned).keys() == {Why.STAGING, Why.ROW_MAP}
+    cleaned = swept(single, rules=CleaningRules(None))
+    assert whys(cleaned).keys() == {RemovalReason.STAGING, RemovalReason.ROW_MAP}
     for version in range(single.checker.version + 1):
         shown(single.world.store, version)
 
@@ -245,10 +247,10 @@ def test_a_limited_round_leaves_the_rest_to_the_next() -> None:
     assert first.more
     second = swept(single, days=0, thorough=False)
     assert not second.more
-    assert whys(first)[Why.REMOVED] + whys(second)[Why.REMOVED] == 6
+    assert whys(first)[RemovalReason.REMOVED] + whys(second)[RemovalReason.REMOVED] == 6
     rewritten(single)
     third = swept(single, thorough=False)
-    assert whys(third)[Why.REMOVED] > 0
+    assert whys(third)[RemovalReason.REMOVED] > 0
     stopped = swept(single, days=400, go_on=lambda: False)
     assert stopped.garbage == ()
     assert stopped.more
@@ -265,12 +267,12 @@ def test_Z5_nothing_that_an_unfinished_plan_reads_goes(kind: str) -> None:
     single.until(session, Point.START_JOB)
     rewritten(single)
     cleaned = swept(single, days=100)
-    assert whys(cleaned)[Why.REMOVED] == 0
+    assert whys(cleaned)[RemovalReason.REMOVED] == 0
     ending = single.drive(session)
     # A compaction finds that nothing is left to replace; a statement is evaluated anew.
     assert ending.reason in ("Superseded", "Committed"), ending
     later = swept(single)
-    assert whys(later)[Why.REMOVED] == 6
+    assert whys(later)[RemovalReason.REMOVED] == 6
     shown(single.world.store)
 
 
@@ -294,7 +296,7 @@ def test_Z5_vacuum_of_others_before_ours_leaves_nothing_to_trip_over() -> None:
     store = single.world.store
     store.delete([p for p in store.paths() if not p.startswith("_") and p not in named])
     single.world.clock.now += 8 * DAY_MS
-    assert whys(swept(single, days=0))[Why.REMOVED] == 0
+    assert whys(swept(single, days=0))[RemovalReason.REMOVED] == 0
     shown(single.world.store)
 
 

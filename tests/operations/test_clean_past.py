@@ -20,7 +20,7 @@ from tandem.operations.clean.clean import MARKER, Options, clean, rules_for
 from tandem.operations.clean.facts import Means
 from tandem.operations.clean.log_history import live_files
 from tandem.operations.model import Table
-from tandem.planning.cleaning import DAY_MS, Rules
+from tandem.planning.cleaning import DAY_MS, CleaningRules
 from tandem.spec.table import Retention
 from tandem.storage import open_store
 
@@ -57,7 +57,7 @@ class Daily:
     def files(self) -> set[str]:
         return {p for p in self.store.paths() if not p.startswith("_")}
 
-    def rules(self) -> Rules:
+    def rules(self) -> CleaningRules:
         return rules_for(self.log.snapshot().configuration, None)
 
     def clean(self, *, thorough: bool) -> int:

@@ -9,21 +9,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tandem.planning.cleaning import (
-    Decision,
-    Ended,
-    Facts,
-    Found,
-    Part,
-    Rules,
+    CleaningFacts,
+    CleaningPlan,
+    CleaningRules,
+    FileCategory,
+    ListedFile,
+    OperationEnd,
+    RemovalReason,
     Tombstone,
-    Unfinished,
-    Why,
-    dead,
+    UnfinishedAttempt,
+    attempts_to_abandon,
     decide,
 )
 
 KEEP = 10
-RULES = Rules(KEEP, row_maps_ms=KEEP, staging_ms=KEEP, dead_ms=KEEP, results_ms=4 * KEEP)
+RULES = CleaningRules(KEEP, row_maps_ms=KEEP, staging_ms=KEEP, dead_ms=KEEP, results_ms=4 * KEEP)
 
 
 # A history: what each commit adds and removes, and what attempts are about -----------------------
@@ -96,21 +96,21 @@ def obviously_garbage(history: History, path: str) -> bool:
     return history.now_ms - history.written[path] >= KEEP
 
 
-def facts_of(history: History) -> Facts:
+def facts_of(history: History) -> CleaningFacts:
     stones = [
         Tombstone(path, "", step.at_ms, version)
         for version, step in enumerate(history.steps)
         for path in sorted(step.removes)
     ]
     committed = next((v for v, step in enumerate(history.steps) if step.attempt), 0)
-    ended = Ended(history.succeeded, history.abandoned, version=committed)
+    ended = OperationEnd(history.succeeded, history.abandoned, version=committed)
     live = frozenset(history.live(history.latest))
-    return Facts(history.now_ms, live, stones, {"o": ended}, history.reads)
+    return CleaningFacts(history.now_ms, live, stones, {"o": ended}, history.reads)
 
 
-def found_of(history: History) -> list[Found]:
+def found_of(history: History) -> list[ListedFile]:
     return [
-        Found(path, 1, at, Part.DATA if attempt_of(path) else Part.OTHER,
+        ListedFile(path, 1, at, FileCategory.DATA if attempt_of(path) else FileCategory.OTHER,
               "o" if attempt_of(path) else "", attempt_of(path))
         for path, at in history.written.items()
     ]  # fmt: skip
@@ -152,7 +152,7 @@ def histories(draw: st.DrawFn) -> History:
     return history
 
 
-def gone(decision: Decision) -> set[str]:
+def gone(decision: CleaningPlan) -> set[str]:
     return {each.file.path for each in decision.garbage}
 
 
@@ -172,7 +172,7 @@ def test_what_is_not_known_is_kept(history: History, known_from: int) -> None:
     facts = facts_of(history)
     versions = [v for v, step in enumerate(history.steps) if step.at_ms >= known_from]
     first = versions[0] if versions else history.latest
-    late = Facts(
+    late = CleaningFacts(
         facts.now_ms,
         facts.live,
         [stone for stone in facts.tombstones if stone.version > first],
@@ -194,7 +194,7 @@ def test_it_says_when_to_come_back(history: History) -> None:
     found = found_of(history)
     before = decide(found, facts, RULES)
     limit = before.next_ms if before.next_ms is not None else facts.now_ms + 100
-    later = Facts(limit - 1, facts.live, facts.tombstones, facts.operations, facts.reads)
+    later = CleaningFacts(limit - 1, facts.live, facts.tombstones, facts.operations, facts.reads)
     if limit - 1 >= facts.now_ms:
         assert gone(decide(found, later, RULES)) == gone(before)
 
@@ -202,7 +202,7 @@ def test_it_says_when_to_come_back(history: History) -> None:
 @settings(max_examples=100, deadline=None)
 @given(histories())
 def test_without_a_retention_nothing_goes_that_was_ever_named(history: History) -> None:
-    rules = Rules(None, staging_ms=KEEP, dead_ms=KEEP)
+    rules = CleaningRules(None, staging_ms=KEEP, dead_ms=KEEP)
     named = {path for step in history.steps for path in step.adds}
     found = gone(decide(found_of(history), facts_of(history), rules))
     assert not found & named
@@ -212,90 +212,102 @@ def test_without_a_retention_nothing_goes_that_was_ever_named(history: History) 
 # The rest of an operation --------------------------------------------------------------------
 
 
-def operation_files(at_ms: int) -> list[Found]:
+def operation_files(at_ms: int) -> list[ListedFile]:
     folder = "_tandem/operations/o"
     return [
-        Found(f"{folder}/operation.json", 1, at_ms, Part.RECORD, "o"),
-        Found(f"{folder}/result.json", 1, at_ms, Part.RECORD, "o"),
-        Found(f"{folder}/ending.json", 1, at_ms, Part.ENDING, "o"),
-        Found(f"{folder}/attempts/1/plan.json", 1, at_ms, Part.ATTEMPT, "o", 1),
-        Found(f"{folder}/attempts/1/rounds/0/result.json", 1, at_ms, Part.ROUND, "o", 1),
-        Found("_tandem/rowmaps/o-1.rowmap", 1, at_ms, Part.ROW_MAP, "o", 1),
-        Found("_tandem/dv/o-1/x.bin", 1, at_ms, Part.VECTORS, "o", 1),
+        ListedFile(f"{folder}/operation.json", 1, at_ms, FileCategory.RECORD, "o"),
+        ListedFile(f"{folder}/result.json", 1, at_ms, FileCategory.RECORD, "o"),
+        ListedFile(f"{folder}/ending.json", 1, at_ms, FileCategory.ENDING, "o"),
+        ListedFile(f"{folder}/attempts/1/plan.json", 1, at_ms, FileCategory.ATTEMPT, "o", 1),
+        ListedFile(
+            f"{folder}/attempts/1/rounds/0/result.json", 1, at_ms, FileCategory.ROUND, "o", 1
+        ),
+        ListedFile("_tandem/rowmaps/o-1.rowmap", 1, at_ms, FileCategory.ROW_MAP, "o", 1),
+        ListedFile("_tandem/dv/o-1/x.bin", 1, at_ms, FileCategory.VECTORS, "o", 1),
     ]
 
 
 @pytest.mark.parametrize(
     ("ended", "age", "names"),
     [
-        (Ended(), 1000, set()),
-        (Ended(succeeded=1, logged=True), 9, set()),
+        (OperationEnd(), 1000, set()),
+        (OperationEnd(succeeded=1, logged=True), 9, set()),
         (
-            Ended(succeeded=1, logged=True),
+            OperationEnd(succeeded=1, logged=True),
             10,
             {"ending.json", "plan.json", "result.json", "o-1.rowmap", "x.bin"},
         ),
-        (Ended(closed=True, recorded=True, abandoned=1), 9, {"result.json", "o-1.rowmap", "x.bin"}),
         (
-            Ended(closed=True, recorded=True, abandoned=1),
+            OperationEnd(closed=True, recorded=True, abandoned=1),
+            9,
+            {"result.json", "o-1.rowmap", "x.bin"},
+        ),
+        (
+            OperationEnd(closed=True, recorded=True, abandoned=1),
             1000,
             {"ending.json", "plan.json", "result.json", "o-1.rowmap", "x.bin"},
         ),
         # It may be run again, and then its first attempt tells what to read.
-        (Ended(abandoned=1), 39, {"result.json", "o-1.rowmap", "x.bin"}),
+        (OperationEnd(abandoned=1), 39, {"result.json", "o-1.rowmap", "x.bin"}),
     ],
 )
-def test_what_goes_of_an_operation(ended: Ended, age: int, names: set[str]) -> None:
-    facts = Facts(1000, operations={"o": ended})
+def test_what_goes_of_an_operation(ended: OperationEnd, age: int, names: set[str]) -> None:
+    facts = CleaningFacts(1000, operations={"o": ended})
     found = decide(operation_files(1000 - age), facts, RULES).garbage
     assert {each.file.path.rsplit("/", 1)[1] for each in found} == names
-    records = [each for each in found if each.file.part is Part.RECORD]
+    records = [each for each in found if each.file.part is FileCategory.RECORD]
     assert records == []
 
 
 def test_the_record_of_a_failure_stays_and_of_a_success_goes_when_only_the_log_is_asked() -> None:
     files = operation_files(0)
-    failed = Facts(1000, operations={"o": Ended(closed=True, recorded=True, abandoned=1)})
-    assert Why.RECORD not in {each.why for each in decide(files, failed, RULES).garbage}
-    done = Facts(1000, operations={"o": Ended(succeeded=1, logged=True, recorded=True)})
+    failed = CleaningFacts(
+        1000, operations={"o": OperationEnd(closed=True, recorded=True, abandoned=1)}
+    )
+    assert RemovalReason.RECORD not in {each.why for each in decide(files, failed, RULES).garbage}
+    done = CleaningFacts(
+        1000, operations={"o": OperationEnd(succeeded=1, logged=True, recorded=True)}
+    )
     assert len(decide(files, done, RULES).garbage) == len(files)
     # The log has forgotten: then the record alone keeps it from being done twice.
-    forgotten = Facts(1000, operations={"o": Ended(succeeded=1, recorded=True)})
-    assert Why.RECORD not in {each.why for each in decide(files, forgotten, RULES).garbage}
+    forgotten = CleaningFacts(1000, operations={"o": OperationEnd(succeeded=1, recorded=True)})
+    assert RemovalReason.RECORD not in {
+        each.why for each in decide(files, forgotten, RULES).garbage
+    }
 
 
 def test_a_row_map_stays_for_a_plan_that_began_before_its_compaction() -> None:
-    files = [f for f in operation_files(0) if f.part is Part.ROW_MAP]
-    ended = {"o": Ended(succeeded=1, logged=True, version=7)}
+    files = [f for f in operation_files(0) if f.part is FileCategory.ROW_MAP]
+    ended = {"o": OperationEnd(succeeded=1, logged=True, version=7)}
     for reads, goes in (((), True), ((7,), True), ((8, 6), False)):
-        facts = Facts(1000, operations=ended, reads=reads)
+        facts = CleaningFacts(1000, operations=ended, reads=reads)
         assert bool(decide(files, facts, RULES).garbage) is goes
 
 
 def test_vectors_stay_as_long_as_any_version_names_them() -> None:
-    file = Found("_tandem/dv/o-1/x.bin", 1, 0, Part.VECTORS, "o", 1)
-    ended = {"o": Ended(succeeded=1, logged=True)}
-    live = Facts(100, frozenset({file.path}), operations=ended)
+    file = ListedFile("_tandem/dv/o-1/x.bin", 1, 0, FileCategory.VECTORS, "o", 1)
+    ended = {"o": OperationEnd(succeeded=1, logged=True)}
+    live = CleaningFacts(100, frozenset({file.path}), operations=ended)
     assert decide([file], live, RULES).garbage == ()
     replaced = [Tombstone("a", file.path, 95, 3)]
-    young = decide([file], Facts(100, tombstones=replaced, operations=ended), RULES)
+    young = decide([file], CleaningFacts(100, tombstones=replaced, operations=ended), RULES)
     assert young.garbage == ()
     assert young.next_ms == 105
-    old = decide([file], Facts(105, tombstones=replaced, operations=ended), RULES)
-    assert [each.why for each in old.garbage] == [Why.REMOVED]
+    old = decide([file], CleaningFacts(105, tombstones=replaced, operations=ended), RULES)
+    assert [each.why for each in old.garbage] == [RemovalReason.REMOVED]
 
 
 def test_what_no_version_names_goes_only_if_all_removals_are_known() -> None:
     """A checkpoint has forgotten removals that the retention still counts, or a plan does."""
-    file = Found("o-1/x.parquet", 1, 0, Part.DATA, "o", 1)
-    ended = {"o": Ended(succeeded=1, logged=True)}
+    file = ListedFile("o-1/x.parquet", 1, 0, FileCategory.DATA, "o", 1)
+    ended = {"o": OperationEnd(succeeded=1, logged=True)}
     for from_ms, from_version, reads, goes in (
         (990, 5, (), True),
         (991, 5, (), False),
         (990, 5, (5,), True),
         (990, 5, (4,), False),
     ):
-        facts = Facts(
+        facts = CleaningFacts(
             1000,
             operations=ended,
             reads=reads,
@@ -303,12 +315,14 @@ def test_what_no_version_names_goes_only_if_all_removals_are_known() -> None:
             known_from_version=from_version,
         )
         found = decide([file], facts, RULES).garbage
-        assert [each.why for each in found] == ([Why.UNNAMED] if goes else [])
+        assert [each.why for each in found] == ([RemovalReason.UNNAMED] if goes else [])
 
 
 def test_what_looks_like_ours_and_is_of_an_unknown_operation_is_left_alone() -> None:
-    file = Found("0123456789abcdef-1/part.parquet", 1, 0, Part.DATA, "0123456789abcdef", 1)
-    assert decide([file], Facts(1000), RULES).garbage == ()
+    file = ListedFile(
+        "0123456789abcdef-1/part.parquet", 1, 0, FileCategory.DATA, "0123456789abcdef", 1
+    )
+    assert decide([file], CleaningFacts(1000), RULES).garbage == ()
 
 
 @pytest.mark.parametrize(
@@ -323,18 +337,18 @@ def test_what_looks_like_ours_and_is_of_an_unknown_operation_is_left_alone() -> 
     ],
 )
 def test_a_log_cannot_have_others_hidden_files_removed(path: str, goes: bool) -> None:
-    facts = Facts(1000, tombstones=[Tombstone(path, "", 0, 1)])
-    assert bool(decide([Found(path, 1, 0)], facts, RULES).garbage) is goes
+    facts = CleaningFacts(1000, tombstones=[Tombstone(path, "", 0, 1)])
+    assert bool(decide([ListedFile(path, 1, 0)], facts, RULES).garbage) is goes
 
 
 def test_only_all_dead_attempts_up_to_one_are_declared_dead() -> None:
     attempts = [
-        Unfinished("a", 1, 0),
-        Unfinished("a", 2, 5),
-        Unfinished("b", 1, 0),
-        Unfinished("b", 2, 995),
-        Unfinished("b", 3, 0),
-        Unfinished("c", 1, 0, alive=True),
-        Unfinished("c", 2, 0),
+        UnfinishedAttempt("a", 1, 0),
+        UnfinishedAttempt("a", 2, 5),
+        UnfinishedAttempt("b", 1, 0),
+        UnfinishedAttempt("b", 2, 995),
+        UnfinishedAttempt("b", 3, 0),
+        UnfinishedAttempt("c", 1, 0, alive=True),
+        UnfinishedAttempt("c", 2, 0),
     ]
-    assert dead(attempts, 1000, RULES) == {"a": 2, "b": 1}
+    assert attempts_to_abandon(attempts, 1000, RULES) == {"a": 2, "b": 1}

@@ -38,7 +38,7 @@ from reconcile.theirs import (
     restore,
 )
 from reconcile.world import Row, World
-from tandem.reconcile.statement import Commit
+from tandem.reconcile.statement import ReadyToCommit
 from tandem.spec.update import Isolation
 
 
@@ -156,7 +156,7 @@ def statement_of_ours(statement: Statement, rounds: int = 0) -> Operation:
     def one_round(world: World, running: object) -> object:
         assert isinstance(running, Running)
         outcome = step_statement(world, running)
-        return running if isinstance(outcome, Commit) or outcome is None else outcome
+        return running if isinstance(outcome, ReadyToCommit) or outcome is None else outcome
 
     def end(world: World, running: object) -> object:
         assert isinstance(running, Running)

@@ -8,7 +8,7 @@ from reconcile.ours import Statement, finish_statement, start_statement
 from reconcile.theirs import append
 from reconcile.world import Entry, Row, Rules, Serial, World, problem
 from tandem.reconcile.model import ChangeKind
-from tandem.reconcile.statement import Commit
+from tandem.reconcile.statement import ReadyToCommit
 
 
 def deletes(*values: int) -> Statement:
@@ -45,7 +45,7 @@ class Table:
     def check(self) -> None:
         assert problem(self.world) == ""
 
-    def run(self, statement: Statement) -> Commit:
+    def run(self, statement: Statement) -> ReadyToCommit:
         outcome = finish_statement(self.world, start_statement(self.world, statement))
         assert outcome is not None
         return outcome

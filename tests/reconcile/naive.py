@@ -79,7 +79,7 @@ def no_validation_since_read(
         return statement.decide(replace(progress, evaluated_at=latest, matches=kept), (), **more)
     except CountMismatch:
         # A row that is dead already is "deleted" again; its insert is published all the same.
-        return statement.Conflict("")
+        return statement.StatementConflict("")
 
 
 def _with_walk(naive: Any) -> Any:

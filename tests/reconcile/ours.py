@@ -283,7 +283,7 @@ def decide(world: World, running: Running) -> statements.Outcome:
     return outcome
 
 
-def step_statement(world: World, running: Running) -> Running | statements.Commit | None:
+def step_statement(world: World, running: Running) -> Running | statements.ReadyToCommit | None:
     """One decision and, if it asks for one, one round. None if the operation failed."""
     outcome = decide(world, running)
     if isinstance(outcome, statements.Evaluate):
@@ -301,22 +301,22 @@ def step_statement(world: World, running: Running) -> Running | statements.Commi
     if isinstance(outcome, statements.Reexecute):
         fresh = start_statement(world, running.statement, outcome.at)
         return replace(fresh, read_version=running.read_version, rounds=running.rounds + 1)
-    return outcome if isinstance(outcome, statements.Commit) else None
+    return outcome if isinstance(outcome, statements.ReadyToCommit) else None
 
 
-def finish_statement(world: World, running: Running) -> statements.Commit | None:
+def finish_statement(world: World, running: Running) -> statements.ReadyToCommit | None:
     """Rounds until the commit, with nobody in between."""
     while True:
         outcome = step_statement(world, running)
         if outcome is None:
             return None
-        if isinstance(outcome, statements.Commit):
+        if isinstance(outcome, statements.ReadyToCommit):
             commit_statement(world, running, outcome)
             return outcome
         running = outcome
 
 
-def commit_statement(world: World, running: Running, commit: statements.Commit) -> None:
+def commit_statement(world: World, running: Running, commit: statements.ReadyToCommit) -> None:
     view = dict(world.views[-1])
     for path, deleted in commit.deletes.items():
         if deleted.is_whole:

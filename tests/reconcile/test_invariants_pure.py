@@ -27,7 +27,7 @@ from reconcile.ours import (
 from reconcile.theirs import append, foreign, foreign_optimize, purge, restore
 from tandem.errors import CountMismatch, RowMapInvalid
 from tandem.reconcile.rewrite import RewriteDecision, rewrite
-from tandem.reconcile.statement import Commit, Reexecute
+from tandem.reconcile.statement import ReadyToCommit, Reexecute
 
 ALL = [1, 2, 3, 11, 12, 13, 21, 22, 23, 31, 32, 33]
 
@@ -54,7 +54,7 @@ def compact(
     return decision
 
 
-def finish(table: Table, running: Running) -> Commit:
+def finish(table: Table, running: Running) -> ReadyToCommit:
     commit = finish_statement(table.world, running)
     assert commit is not None
     table.check()
@@ -240,7 +240,7 @@ def test_I17_a_map_that_loses_a_row_publishes_nothing(table: Table) -> None:
 def test_I18_a_random_statement_is_carried_by_position_or_executed_anew(table: Table) -> None:
     running = start_statement(table.world, RANDOM_UPDATE)
     compact(table, table.visible(), 2, z_order)
-    assert isinstance(decide(table.world, running), Commit)
+    assert isinstance(decide(table.world, running), ReadyToCommit)
     foreign(deletes(12), vectors=True)(table.world, None)
     assert isinstance(decide(table.world, running), Reexecute)
     finish(table, running)

@@ -18,13 +18,13 @@ from tandem.reconcile.matches import KEPT, FileMatches, InsertFile, RoundResult,
 from tandem.reconcile.merge_sources import matched_sources
 from tandem.reconcile.model import ChangeKind, CommitSummary, FileState, FileView
 from tandem.reconcile.statement import (
-    Commit,
-    Conflict,
     Evaluate,
     Outcome,
     Policy,
+    ReadyToCommit,
     Reexecute,
     Reinsert,
+    StatementConflict,
     StatementProgress,
     absorb,
     decide,
@@ -87,14 +87,14 @@ BEFORE: Files = {"a": (4, [])}
 
 def test_rows_that_stay_are_not_deleted_and_what_was_inserted_is_added() -> None:
     outcome = ask(start(3, WHOLE), {3: BEFORE})
-    assert isinstance(outcome, Commit)
+    assert isinstance(outcome, ReadyToCommit)
     assert outcome.deletes["a"].dead == BitMap64([0])
     assert (outcome.rows_matched, outcome.fresh) == (1, ("f",))
 
 
 def test_one_of_two_matches_may_go() -> None:
     outcome = ask(start(3, WHOLE), {3: BEFORE, 4: {"a": (4, [1])}}, "a")
-    assert isinstance(outcome, Commit)
+    assert isinstance(outcome, ReadyToCommit)
     assert (outcome.deletes["a"].dead, outcome.progress.lost) == (BitMap64([0, 1]), 0)
 
 
@@ -129,7 +129,7 @@ def test_a_round_finds_whether_the_same_source_rows_match(
     # Asked twice, and later, it is the same.
     for versions in ({4: after}, {4: after, 5: after}):
         outcome = ask(done, versions)
-        assert isinstance(outcome, Commit if commits else Reexecute)
+        assert isinstance(outcome, ReadyToCommit if commits else Reexecute)
         assert outcome.at == max(versions)
         if isinstance(outcome, Reexecute):
             assert (outcome.attempts.lasting, outcome.course[-1].whole) == (1, True)
@@ -140,13 +140,13 @@ def test_a_round_without_a_record_may_have_matched_anything() -> None:
     asked = ask(start(3, WHOLE), {3: BEFORE, 4: after}, "b")
     assert isinstance(asked, Evaluate)
     assert isinstance(ask(absorb(asked, keys({}, recorded=False)), {4: after}), Reexecute)
-    assert isinstance(ask(absorb(asked, keys({})), {4: after}), Commit)
+    assert isinstance(ask(absorb(asked, keys({})), {4: after}), ReadyToCommit)
 
 
 def test_a_table_without_a_match_is_a_record_too() -> None:
     progress = start(3, keys({}, fresh=True))
     outcome = ask(progress, {3: BEFORE, 4: {"a": (4, [1])}}, "a")
-    assert isinstance(outcome, Commit)
+    assert isinstance(outcome, ReadyToCommit)
     assert outcome.fresh == ("f",)
     unknown = start(3, keys({}, fresh=True, recorded=False))
     assert isinstance(ask(unknown, {3: BEFORE, 4: {"a": (4, [1])}}, "a"), Reexecute)
@@ -174,8 +174,8 @@ def test_it_commits_if_the_same_keys_are_there(
         outcome = ask(absorb(outcome, keys({"b": told(new)})), {4: after})
     live = [key for p, key in enumerate(before) if p not in gone] + new
     same = {key for key in before if key} == {key for key in live if key}
-    assert isinstance(outcome, Commit if same else Reexecute)
-    if isinstance(outcome, Commit):
+    assert isinstance(outcome, ReadyToCommit if same else Reexecute)
+    if isinstance(outcome, ReadyToCommit):
         assert outcome.rows_matched == sum(1 for key in live if key % 2)
 
 
@@ -230,10 +230,10 @@ def test_whoever_evaluates_small_rounds_determines_the_inserts_again(gone: list[
     assert {int(key) for key, _ in matched_sources(outcome.progress.matches)} == left
     done = inserted(outcome.progress, [InsertFile("g", 4)])
     commit = ask(done, {4: after})
-    assert isinstance(commit, Commit)
+    assert isinstance(commit, ReadyToCommit)
     assert commit.fresh == ("g",)
     # Nothing is out of place any more: a later change is compared with what matches now.
-    assert isinstance(ask(done, {4: after, 5: after}, small=True), Commit)
+    assert isinstance(ask(done, {4: after, 5: after}, small=True), ReadyToCommit)
 
 
 def test_inserts_are_not_determined_again_where_matches_are_not_known() -> None:
@@ -249,5 +249,5 @@ def test_inserts_are_not_determined_again_where_matches_are_not_known() -> None:
 def test_inserts_are_not_determined_again_for_ever() -> None:
     progress = start(3, WHOLE, attempts=Attempts(4, 4, small=SMALL_ROUNDS - 1))
     outcome = ask(progress, {3: BEFORE, 4: {"a": (4, [0])}}, "a", small=True)
-    assert isinstance(outcome, Conflict)
+    assert isinstance(outcome, StatementConflict)
     assert "5 rounds made no progress" in outcome.why

@@ -17,11 +17,11 @@ from tandem.reconcile.attempts import Attempts
 from tandem.reconcile.matches import FileMatches, InsertFile, RoundResult, round_result
 from tandem.reconcile.model import ChangeKind, CommitSummary, FileState, FileView
 from tandem.reconcile.statement import (
-    Commit,
-    Conflict,
     Evaluate,
     Policy,
+    ReadyToCommit,
     Reexecute,
+    StatementConflict,
     Views,
     absorb,
     decide,
@@ -78,7 +78,7 @@ def test_deletes_updates_and_inserts_are_committed_together() -> None:
     outcome = decide(
         start(3, MIXED), [], view=views(v3=View(a=(4, [2]))), row_maps={}, policy=MERGE
     )
-    assert isinstance(outcome, Commit)
+    assert isinstance(outcome, ReadyToCommit)
     assert outcome.deletes["a"].is_whole
     assert (outcome.rows_matched, outcome.rows_updated) == (3, 2)
     assert (outcome.inserts, outcome.fresh, dict(outcome.masks)) == (("i0",), ("f",), {})
@@ -97,7 +97,7 @@ def test_a_merge_follows_rows_through_a_compaction_and_leaves_later_appends_alon
     ]
     maps = {"o": builder.build()}
     outcome = decide(start(3, MIXED), commits, view=history, row_maps=maps, policy=MERGE)
-    assert isinstance(outcome, Commit)
+    assert isinstance(outcome, ReadyToCommit)
     assert outcome.deletes["o"].dead == BitMap64([2, 3, 4])
     assert (outcome.moved, outcome.rows_matched, outcome.rows_updated) == (3, 3, 2)
     serializable = Policy(Isolation.SERIALIZABLE, inserts=True)
@@ -130,7 +130,7 @@ def test_a_change_means_from_the_beginning_at_the_latest_version(commit: CommitS
 def test_executions_are_counted() -> None:
     progress = start(3, MIXED, attempts=Attempts(4, 4))
     outcome = decide(progress, [change(4, "a")], view=views(), row_maps={}, policy=MERGE)
-    assert isinstance(outcome, Conflict)
+    assert isinstance(outcome, StatementConflict)
     assert "the commit of version 4" in outcome.why
 
 
@@ -144,7 +144,7 @@ def test_without_inserts_rows_are_answered_as_those_of_an_update() -> None:
     assert (asked.at, dict(asked.rows)) == (4, {"b": BitMap64([1])})
     more = result({"b": {1: 0}}, sizes=[1], names="j")
     outcome = decide(absorb(asked, more), [], view=history, row_maps={}, policy=policy)
-    assert isinstance(outcome, Commit)
+    assert isinstance(outcome, ReadyToCommit)
     assert {path: file.dead for path, file in outcome.deletes.items()} == {
         "a": BitMap64([0, 1, 2, 3]),
         "b": BitMap64([0, 1]),
@@ -232,7 +232,7 @@ def test_every_row_is_accounted_for(fates: list[str], cut: int, moved: bool) -> 
         commits = [change(4, "a", "o", kind=ChangeKind.MAPPED_REWRITE)]
         history["v4"] = View(o=(len(fates), ()))
     outcome = decide(start(3, found), commits, view=views(**history), row_maps=maps, policy=MERGE)
-    assert isinstance(outcome, Commit)
+    assert isinstance(outcome, ReadyToCommit)
     dead = outcome.deletes[home].dead if rows else BitMap64()
     assert dead == BitMap64(p for p, fate in enumerate(fates) if fate != "keep")
     assert (outcome.rows_matched, outcome.rows_updated) == (len(rows), len(updates))

@@ -22,7 +22,7 @@ from tandem.rowmap.rowmap import (
     RowMap,
     RowMapBuilder,
     RowMapIdentity,
-    Run,
+    RowRun,
     merge,
 )
 
@@ -146,16 +146,16 @@ def test_parts_of_several_tasks_merge_into_one_map() -> None:
 @pytest.mark.parametrize(
     ("runs", "message"),
     [
-        ([Run(0, 0, 3, 0, 0)], "mapped"),  # a live row is left over
-        ([Run(0, 0, 4, 0, 0), Run(0, 3, 4, 0, 3)], "overlap"),
-        ([Run(0, 0, 2, 0, 0), Run(0, 2, 4, 0, 2)], "in no run, or in two"),
-        ([Run(0, 0, 5, 0, 0)], "beyond its input"),
-        ([Run(0, 0, 4, 1, 0)], "not there"),
+        ([RowRun(0, 0, 3, 0, 0)], "mapped"),  # a live row is left over
+        ([RowRun(0, 0, 4, 0, 0), RowRun(0, 3, 4, 0, 3)], "overlap"),
+        ([RowRun(0, 0, 2, 0, 0), RowRun(0, 2, 4, 0, 2)], "in no run, or in two"),
+        ([RowRun(0, 0, 5, 0, 0)], "beyond its input"),
+        ([RowRun(0, 0, 4, 1, 0)], "not there"),
     ],
 )
-def test_a_map_that_contradicts_itself_is_refused(runs: list[Run], message: str) -> None:
+def test_a_map_that_contradicts_itself_is_refused(runs: list[RowRun], message: str) -> None:
     inputs, outputs = [MapInput("i", 4, BitMap64([1]))], [MapOutput("o", 3)]
-    RowMap(IDENTITY, inputs, outputs, [Run(0, 0, 4, 0, 0)])
+    RowMap(IDENTITY, inputs, outputs, [RowRun(0, 0, 4, 0, 0)])
     with pytest.raises(RowMapInvalid, match=message):
         RowMap(IDENTITY, inputs, outputs, runs)
 

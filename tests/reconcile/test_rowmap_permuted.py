@@ -27,8 +27,8 @@ from tandem.rowmap.rowmap import (
     RowMap,
     RowMapBuilder,
     RowMapIdentity,
-    Run,
-    Shuffle,
+    RowRun,
+    SortedGroup,
     merge,
 )
 
@@ -161,7 +161,7 @@ def _renamed(row_map: RowMap, prefix: str) -> RowMap:
         [MapInput(prefix + f.path, f.rows, f.dead) for f in row_map.inputs],
         [MapOutput(prefix + f.path, f.rows) for f in row_map.outputs],
         row_map.runs,
-        row_map.shuffles,
+        row_map.sorted_groups,
     )
 
 
@@ -220,33 +220,33 @@ def ranks(*values: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize(
-    ("shuffles", "runs", "message"),
+    ("sorted_groups", "runs", "message"),
     [
-        ([Shuffle((0, 1), (0, 1), ranks(4, 3, 2, 1))], [], "4 rows are mapped, 5 were live"),
-        ([Shuffle((0, 1), (0,), ranks(4, 3, 2, 1, 0))], [], "to outputs of 3 rows"),
-        ([Shuffle((0, 1), (0, 1), ranks(4, 3, 2, 1, 5))], [], "to place 5 of 5"),
-        ([Shuffle((0, 1), (0, 1), ranks(4, 3, 2, 2, 0))], [], "place 1 .* held by no row"),
-        ([Shuffle((0, 0), (0, 1), ranks(4, 3, 2, 1, 0))], [], "sorted twice"),
-        ([Shuffle((0, 2), (0, 1), ranks(4, 3, 2, 1, 0))], [], "not there"),
-        ([Shuffle((0,), (0,), ranks(2, 1, 0))], [], "0 rows of j are mapped"),
+        ([SortedGroup((0, 1), (0, 1), ranks(4, 3, 2, 1))], [], "4 rows are mapped, 5 were live"),
+        ([SortedGroup((0, 1), (0,), ranks(4, 3, 2, 1, 0))], [], "to outputs of 3 rows"),
+        ([SortedGroup((0, 1), (0, 1), ranks(4, 3, 2, 1, 5))], [], "to place 5 of 5"),
+        ([SortedGroup((0, 1), (0, 1), ranks(4, 3, 2, 2, 0))], [], "place 1 .* held by no row"),
+        ([SortedGroup((0, 0), (0, 1), ranks(4, 3, 2, 1, 0))], [], "sorted twice"),
+        ([SortedGroup((0, 2), (0, 1), ranks(4, 3, 2, 1, 0))], [], "not there"),
+        ([SortedGroup((0,), (0,), ranks(2, 1, 0))], [], "0 rows of j are mapped"),
         (
-            [Shuffle((0, 1), (0, 1), ranks(4, 3, 2, 1, 0))],
-            [Run(1, 0, 2, 1, 0)],
+            [SortedGroup((0, 1), (0, 1), ranks(4, 3, 2, 1, 0))],
+            [RowRun(1, 0, 2, 1, 0)],
             "in a run and sorted",
         ),
         (
-            [Shuffle((0,), (0,), ranks(2, 1, 0)), Shuffle((1, 0), (1,), ranks(0, 1))],
+            [SortedGroup((0,), (0,), ranks(2, 1, 0)), SortedGroup((1, 0), (1,), ranks(0, 1))],
             [],
             "sorted twice",
         ),
     ],
 )
 def test_a_map_of_sorted_rows_that_contradicts_itself_is_refused(
-    shuffles: list[Shuffle], runs: list[Run], message: str
+    sorted_groups: list[SortedGroup], runs: list[RowRun], message: str
 ) -> None:
-    RowMap(IDENTITY, INPUTS, OUTPUTS, [], [Shuffle((0, 1), (0, 1), ranks(4, 0, 2, 1, 3))])
+    RowMap(IDENTITY, INPUTS, OUTPUTS, [], [SortedGroup((0, 1), (0, 1), ranks(4, 0, 2, 1, 3))])
     with pytest.raises(RowMapInvalid, match=message):
-        RowMap(IDENTITY, INPUTS, OUTPUTS, runs, shuffles)
+        RowMap(IDENTITY, INPUTS, OUTPUTS, runs, sorted_groups)
 
 
 def origins_and_places() -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
@@ -289,7 +289,9 @@ def test_rows_that_a_job_reports_wrongly_are_refused(
 
 
 def a_sorted_map() -> RowMap:
-    return RowMap(IDENTITY, INPUTS, OUTPUTS, [], [Shuffle((0, 1), (0, 1), ranks(4, 0, 2, 1, 3))])
+    return RowMap(
+        IDENTITY, INPUTS, OUTPUTS, [], [SortedGroup((0, 1), (0, 1), ranks(4, 0, 2, 1, 3))]
+    )
 
 
 def test_every_cut_and_every_flipped_byte_of_a_sorted_map_is_noticed() -> None:

@@ -19,14 +19,14 @@ from tandem.reconcile.attempts import Attempts
 from tandem.reconcile.classify import classify
 from tandem.reconcile.matches import FileMatches, InsertFile, RoundResult, round_result
 from tandem.reconcile.model import Author, ChangeKind, CommitSummary, FileState, FileView
-from tandem.reconcile.round_history import Course, Followed, followed
+from tandem.reconcile.round_history import ConflictRound, RoundHistory, with_round
 from tandem.reconcile.statement import (
-    Commit,
-    Conflict,
     Evaluate,
     Outcome,
     Policy,
+    ReadyToCommit,
     Reexecute,
+    StatementConflict,
     StatementProgress,
     Views,
     absorb,
@@ -70,7 +70,7 @@ def change(version: int, *files: str, kind: ChangeKind = ChangeKind.CHANGE) -> C
 def test_nothing_happened() -> None:
     progress = start(3, RoundResult(deletes(a=[1, 3])))
     outcome = decide(progress, [], view=views(v3=View(a={0})), row_maps={}, policy=Policy())
-    assert isinstance(outcome, Commit)
+    assert isinstance(outcome, ReadyToCommit)
     assert outcome.deletes["a"].dead == BitMap64([0, 1, 3])
     assert (outcome.at, outcome.rows_matched, outcome.deletes["a"].deleted) == (3, 2, 2)
 
@@ -86,7 +86,7 @@ def test_serializable_follows_appends_and_write_serializable_does_not() -> None:
     both = views(v3=View(a=set()), v4=View(a=set(), b=set()))
     appended = [change(4, "b", kind=ChangeKind.BLIND_APPEND)]
     relaxed = decide(progress, appended, view=both, row_maps={}, policy=Policy())
-    assert isinstance(relaxed, Commit)
+    assert isinstance(relaxed, ReadyToCommit)
     assert relaxed.at == 4
     strict = decide(
         progress, appended, view=both, row_maps={}, policy=Policy(Isolation.SERIALIZABLE)
@@ -105,7 +105,7 @@ def test_only_rows_that_came_back_are_evaluated() -> None:
         absorb(outcome, RoundResult(deletes(a=[2])))
     done = absorb(outcome, RoundResult(deletes(a=[1])))
     final = decide(done, [], view=both, row_maps={}, policy=Policy())
-    assert isinstance(final, Commit)
+    assert isinstance(final, ReadyToCommit)
     assert final.deletes["a"].is_whole is False
     assert final.deletes["a"].dead == BitMap64([0, 1, 3])
     assert (final.progress.rounds, final.progress.rows_evaluated) == (2, 1)
@@ -118,7 +118,7 @@ def test_inserts_of_rows_that_others_deleted_are_masked_or_dropped() -> None:
     progress = start(3, RoundResult(found, (InsertFile("i", 2), InsertFile("j", 1))))
     both = views(v3=View(a=set()), v4=View(a={0, 2}))
     outcome = decide(progress, [change(4, "a")], view=both, row_maps={}, policy=Policy())
-    assert isinstance(outcome, Commit)
+    assert isinstance(outcome, ReadyToCommit)
     assert (outcome.inserts, outcome.dropped_inserts) == (("i",), ("j",))
     assert outcome.masks == {"i": BitMap64([0])}
     assert (outcome.rows_matched, outcome.progress.lost) == (1, 2)
@@ -138,7 +138,7 @@ def test_a_conflict_after_rounds_without_progress_names_the_last_commit() -> Non
         seen.append(outcome.progress.attempts.counted)
         progress = absorb(outcome, RoundResult())
     assert seen == [0, 0, 1, 0, 1]
-    assert isinstance(outcome, Conflict)
+    assert isinstance(outcome, StatementConflict)
     assert "the commit of version 6" in outcome.why
     assert outcome.cause is not None
     assert (outcome.cause.version, outcome.files) == (6, ("a",))
@@ -149,7 +149,7 @@ def test_rows_that_nobody_need_look_at_are_no_round() -> None:
     progress = start(3, RoundResult(), attempts=Attempts(4, rows=1, fewest=1))
     both = views(v3=View(), v4=View(a=set(), b=set()))
 
-    for wanted, end in (({"b"}, Conflict), (set[str](), Commit)):
+    for wanted, end in (({"b"}, StatementConflict), (set[str](), ReadyToCommit)):
 
         def concerned(
             at: int, rows: Mapping[str, BitMap64], wanted: set[str] = wanted
@@ -166,7 +166,7 @@ def test_rows_that_nobody_need_look_at_are_no_round() -> None:
             concerned=concerned,
         )
         assert isinstance(outcome, end)
-    assert isinstance(outcome, Commit)
+    assert isinstance(outcome, ReadyToCommit)
     assert (outcome.progress.rounds, outcome.progress.rows_evaluated) == (1, 0)
     assert outcome.progress.evaluated_at == 4
 
@@ -190,7 +190,7 @@ def test_a_conflict_names_the_commit_and_a_few_of_the_files() -> None:
         row_maps={},
         policy=Policy(),
     )
-    assert isinstance(outcome, Conflict)
+    assert isinstance(outcome, StatementConflict)
     assert outcome.why == (
         "5 rounds made no progress; the last was lost to UPDATE by Apache-Spark/4.2.0 "
         "(version 44, 2023-11-14T22:13:20Z): "
@@ -204,12 +204,12 @@ def test_the_course_says_what_the_statement_had_to_come_after() -> None:
     both = views(v3=View(a={0, 1}), v4=View(a={0, 3}))
     outcome = decide(progress, [change(4, "a")], view=both, row_maps={}, policy=Policy())
     assert isinstance(outcome, Evaluate)
-    assert outcome.progress.course == (Followed(4, Author(4), rows=1, lost=1),)
+    assert outcome.progress.course == (ConflictRound(4, Author(4), rows=1, lost=1),)
     # What came to nothing is not told, and of many turns only the last few are kept.
-    assert followed((), 5, change(5)) == ()
-    course: Course = ()
+    assert with_round((), 5, change(5)) == ()
+    course: RoundHistory = ()
     for version in range(20):
-        course = followed(course, version, change(version), rows=1)
+        course = with_round(course, version, change(version), rows=1)
     assert [turn.at for turn in course] == list(range(12, 20))
 
 
@@ -223,7 +223,7 @@ def test_non_deterministic_statements_are_executed_again_as_a_whole() -> None:
     assert (outcome.at, outcome.attempts.counted) == (5, 1)
     again = start(5, RoundResult(), attempts=Attempts(2, 2))
     assert isinstance(
-        decide(again, [change(6, "a")], view=both, row_maps={}, policy=policy), Conflict
+        decide(again, [change(6, "a")], view=both, row_maps={}, policy=policy), StatementConflict
     )
 
 
@@ -335,7 +335,7 @@ def test_work_is_for_what_changed_not_for_the_table() -> None:
         )
 
     outcome = decided()
-    assert isinstance(outcome, Commit)
+    assert isinstance(outcome, ReadyToCommit)
     assert (outcome.rows_matched, outcome.moved) == (100_000, 100_000)
     expected = np.concatenate([m.positions + n * rows for n, m in enumerate(matches.values())])
     assert outcome.deletes["o"].dead == BitMap64(expected.astype(np.uint64))

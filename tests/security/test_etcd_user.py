@@ -20,7 +20,7 @@ from support.lock_contract import LONG_S, TABLE, get, owner, request
 from support.locked_etcd import PREFIX, Locked, locked_etcd
 from tandem.errors import InvalidSpec, LocksUnavailable
 from tandem.locks.etcd.store import EtcdLocks
-from tandem.locks.etcd.users import Owner
+from tandem.locks.etcd.users import PrefixOwner
 from tandem.locks.model import CommitLease, EntryState, Granted, Mode, Waiting
 
 
@@ -48,13 +48,13 @@ def test_two_may_run_it_at_once(etcd: Locked) -> None:
 
 
 def _ensure(etcd: Locked, user: str, prefix: str) -> int:
-    from tandem.locks.etcd.client import Access
+    from tandem.locks.etcd.client import EtcdAccess
     from tandem.locks.etcd.users import ensure
 
-    access = Access(
+    access = EtcdAccess(
         (f"https://{etcd.endpoint}",), authority=etcd.folder / "ca.pem", password="root's word"
     )
-    asyncio.run(ensure(access, Owner(user, "x", prefix)))
+    asyncio.run(ensure(access, PrefixOwner(user, "x", prefix)))
     return 0
 
 
@@ -326,4 +326,4 @@ def test_an_etcd_that_lost_its_users_is_set_up_again_and_the_error_says_so(etcd:
 )
 def test_what_would_be_too_much_is_refused(user: str, password: str, prefix: str) -> None:
     with pytest.raises(InvalidSpec):
-        Owner(user, password, prefix)
+        PrefixOwner(user, password, prefix)

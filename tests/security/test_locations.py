@@ -18,7 +18,7 @@ from tandem.kube.runtime.workers import Workers
 from tandem.kube.tables.location_policy import Allowed
 from tandem.spec.table import LakeTable
 from tandem.storage import open_store
-from tandem.storage.allowed import OF_THE_POD, require
+from tandem.storage.allowed_locations import OF_THE_POD, require
 from tandem.storage.paths import canonical_location
 
 CANARY = "CANARY-4711"

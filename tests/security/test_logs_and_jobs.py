@@ -14,8 +14,7 @@ from support.quick_lake import QuickLake
 from tandem.delta.dv import load
 from tandem.delta.log.codec import encode_action
 from tandem.errors import LocationNotAllowed, ManifestInvalid, TandemError
-from tandem.jobs.formats import AnyJob, IngestJob, JobSpec, MergeJob
-from tandem.jobs.formats import Table as JobTable
+from tandem.jobs.formats import AnyJob, IngestJob, JobSpec, JobTable, MergeJob
 from tandem.operations.execute import Drive, finish, open_session
 from tandem.spark.runtime.control import encode, open_job
 from tandem.spark.runtime.datasource import get_work

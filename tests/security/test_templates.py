@@ -31,11 +31,11 @@ from support.hostile_templates import (
 )
 from tandem.errors import InvalidSpec
 from tandem.jobs.runner import JobRequest
-from tandem.spark.application.manifest import ApplicationSettings, KubeflowApplications, Owner
+from tandem.spark.application.manifest import ApplicationSettings, JobOwner, KubeflowApplications
 from tandem.spark.application.policy import TemplatePolicy, violations
 
 REQUEST = JobRequest("tandem-1", "rewrite", "s3://lake/t", "job.json", operation_id="1")
-OWNER = Owner("tandem.dev/v1alpha1", "TableCompaction", "nightly", "uid")
+OWNER = JobOwner("tandem.dev/v1alpha1", "TableCompaction", "nightly", "uid")
 JOBS = KubeflowApplications()
 
 

@@ -22,8 +22,8 @@ from support.dry_submit import API_SERVER, operators_arguments, sparks_parsing
 from support.generated_templates import expected_properties, templates
 from tandem.errors import InvalidSpec
 from tandem.jobs.runner import JobRequest
-from tandem.spark.application.allowed import setting_allowed
-from tandem.spark.application.manifest import ApplicationSettings, KubeflowApplications, Owner
+from tandem.spark.application.allowed_settings import setting_allowed
+from tandem.spark.application.manifest import ApplicationSettings, JobOwner, KubeflowApplications
 from tandem.spark.application.policy import TemplatePolicy
 from tandem.spark.runtime.session import launch_environment, session_conf, spark_home
 
@@ -36,7 +36,7 @@ COUNT = {TemplatePolicy.RESTRICTED: 10_000, TemplatePolicy.ANY: 2_000}
 PREPARED_EACH = 50
 """Of so many one is also prepared for submission, which takes longer."""
 REQUEST = JobRequest("tandem-1", "rewrite", "s3://lake/t", "job.json", operation_id="1")
-OWNER = Owner("tandem.dev/v1alpha1", "TableCompaction", "nightly", "uid")
+OWNER = JobOwner("tandem.dev/v1alpha1", "TableCompaction", "nightly", "uid")
 LISTS = {
     "jars": "spark.jars",
     "files": "spark.files",

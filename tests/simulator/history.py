@@ -20,7 +20,7 @@ from tandem.operations.clean.clean import Options, clean
 from tandem.operations.clean.facts import Means
 from tandem.operations.model import Table
 from tandem.operations.session import commit_actions, recovery
-from tandem.planning.cleaning import Rules
+from tandem.planning.cleaning import CleaningRules
 from tandem.spec.status import Phase
 
 MOST_STEPS = 4_000
@@ -173,7 +173,9 @@ class History:
     def _clean(self) -> None:
         """`tandem clean` with the shortest retention that makes it remove something."""
         ports = self.world.ports()
-        rules = self.rng.choice((Rules(500, 500, 500, 500), Rules(None, 500, 500, 5_000)))
+        rules = self.rng.choice(
+            (CleaningRules(500, 500, 500, 500), CleaningRules(None, 500, 500, 5_000))
+        )
         means = Means(ports.clock, ports.processes, ports.nonces, ports.hands)
         before = set(self.world.store.paths())
         cleaned = clean(self.table, rules, means, Options(limit=self.rng.choice((None, 3))))

@@ -16,7 +16,7 @@ from urllib.parse import unquote
 
 from simulator.rows import Row
 from tandem.locks.conflicts import conflict
-from tandem.locks.model import Entry, EntryState
+from tandem.locks.model import EntryState, LockEntry
 from tandem.spec.common import OPERATIONS, Mode
 from tandem.timeline.names import HIGH_WATER_APP, foreign_name, parse_name
 from tandem.timeline.segments import TAG_SEQUENCE
@@ -219,7 +219,7 @@ def i_23_window_begins_later(seen: Seen) -> object:
 # --- Locks --------------------------------------------------------------------------------------
 
 
-def check_locks(entries: tuple[Entry, ...]) -> None:
+def check_locks(entries: tuple[LockEntry, ...]) -> None:
     """I-26: whoever holds, holds all that it asked for, and nobody else any of it. I-27: an
     operation has one entry. Raises Violation."""
     held = [entry for entry in entries if entry.state is not EntryState.WAITING]
@@ -233,7 +233,9 @@ def check_locks(entries: tuple[Entry, ...]) -> None:
         raise Violation(f"I-27: an operation has two entries: {operations}")
 
 
-def check_start(entries: tuple[Entry, ...], operation_id: str, segments: tuple[str, ...]) -> None:
+def check_start(
+    entries: tuple[LockEntry, ...], operation_id: str, segments: tuple[str, ...]
+) -> None:
     """I-28: a job starts only while its operation holds all that its plan names. For histories
     in which no process is taken for dead. Raises Violation."""
     for entry in entries:

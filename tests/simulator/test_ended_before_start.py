@@ -23,7 +23,7 @@ from tandem.operations.clean.facts import Means
 from tandem.operations.machine.effects import Effect, Point
 from tandem.operations.machine.events import Event
 from tandem.operations.session.session import Session
-from tandem.planning.cleaning import DAY_MS, Rules
+from tandem.planning.cleaning import DAY_MS, CleaningRules
 
 Change = Callable[[Single], None]
 CHANGES: dict[Change, Reason] = {
@@ -207,7 +207,9 @@ def test_Z1_cleaning_leaves_the_claim_that_keeps_sleepers_out(change: Change) ->
     world = pair.single.world
     world.clock.now += 1_000 * DAY_MS
     ports = world.ports()
-    cleaned = clean(pair.single.table, Rules(0), Means(ports.clock, ports.processes, ports.nonces))
+    cleaned = clean(
+        pair.single.table, CleaningRules(0), Means(ports.clock, ports.processes, ports.nonces)
+    )
     assert cleaned.abandoned == ()
     assert paths.claim(pair.single.operation_id, 1) in world.store.paths()
     version = world.log.latest_version()

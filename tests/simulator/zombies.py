@@ -18,12 +18,12 @@ from tandem.errors import Reason
 from tandem.operations.clean.clean import clean
 from tandem.operations.clean.facts import Means
 from tandem.operations.machine.events import Ending
-from tandem.planning.cleaning import Rules
+from tandem.planning.cleaning import CleaningRules
 
 MOST_JOB_STEPS = 60
 """No job here takes so many, but for one that waits for somebody to ask it more."""
 SHORT_MS = 500
-RULES = Rules(SHORT_MS, SHORT_MS, SHORT_MS, SHORT_MS)
+RULES = CleaningRules(SHORT_MS, SHORT_MS, SHORT_MS, SHORT_MS)
 """Nothing is kept that is not needed."""
 
 

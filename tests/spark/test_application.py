@@ -12,8 +12,8 @@ from tandem.errors import InvalidSpec
 from tandem.jobs.runner import JobRequest
 from tandem.spark.application.manifest import (
     ApplicationSettings,
+    JobOwner,
     KubeflowApplications,
-    Owner,
     build,
     label_value,
 )
@@ -35,7 +35,7 @@ REQUEST = JobRequest(
     operation_id="0123456789abcdef",
     attempt=2,
 )
-OWNER = Owner("tandem.dev/v1alpha1", "TableCompaction", "nightly", "uid-1")
+OWNER = JobOwner("tandem.dev/v1alpha1", "TableCompaction", "nightly", "uid-1")
 SETTINGS = ApplicationSettings(image="registry.example/tandem-spark@sha256:0")
 
 

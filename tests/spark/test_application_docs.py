@@ -11,9 +11,9 @@ from tandem.errors import Reason
 from tandem.jobs.runner import JobRequest
 from tandem.spark.application.manifest import (
     ApplicationSettings,
+    DriverTimeouts,
+    JobOwner,
     KubeflowApplications,
-    Owner,
-    Patience,
 )
 from tandem.spark.application.sizes import (
     BYTES_PER_SLOT,
@@ -84,7 +84,7 @@ def test_reasons_and_patience() -> None:
         Reason.JOB_FAILED,
     }
     waited = {reason: after for reason, _, after, _ in rows if after.endswith(" s")}
-    patience = Patience()
+    patience = DriverTimeouts()
     assert waited == {
         Reason.IMAGE_PULL_FAILED: f"{patience.image_pull_s} s",
         Reason.JOB_NOT_STARTED: f"{patience.container_s} s",
@@ -100,7 +100,7 @@ def test_the_example_is_a_template() -> None:
     applications.check(template)
     built = applications.build(
         JobRequest("tandem-x-1", "rewrite", "s3://lake/t", "job.json"),
-        owner=Owner("tandem.dev/v1alpha1", "TableCompaction", "nightly", "u"),
+        owner=JobOwner("tandem.dev/v1alpha1", "TableCompaction", "nightly", "u"),
         namespace="lake",
         template=template,
     )

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from tandem.jobs.runner import JobRequest
-from tandem.spark.application.manifest import ApplicationSettings, Owner, build
+from tandem.spark.application.manifest import ApplicationSettings, JobOwner, build
 
 Json = dict[str, Any]
 
 REQUEST = JobRequest("tandem-0123456789abcdef-2", "rewrite", "s3://lake/flights", "job.json")
-OWNER = Owner("tandem.dev/v1alpha1", "TableCompaction", "nightly", "uid-1")
+OWNER = JobOwner("tandem.dev/v1alpha1", "TableCompaction", "nightly", "uid-1")
 PARTS = (("driver", "spark-kubernetes-driver"), ("executor", "spark-kubernetes-executor"))
 TMP = {"name": "tandem-tmp", "mountPath": "/tmp"}
 

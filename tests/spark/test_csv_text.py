@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from support.memory_store import MemoryStore
 from tandem.spark.sources.text import lines
 from tandem.spark.sources.text.csv import CsvParser, CsvProblem, Dialect, Row, survey
-from tandem.spark.sources.text.lines import Begin, TextFile, read_text
+from tandem.spark.sources.text.lines import PartStart, TextFile, read_text
 
 RFC = Dialect()
 BACKSLASH = Dialect(escape="\\")
@@ -117,10 +117,10 @@ def _in_parts(
     store: MemoryStore, length: int, size: int, dialect: Dialect
 ) -> list[tuple[Row, int]]:
     found: list[tuple[Row, int]] = []
-    begin = Begin(line=1)
+    begin = PartStart(line=1)
     for task in lines.plan([TextFile(path="f", size=length)], size):
-        for stripe in task.stripes:
-            span = stripe.of(length)
+        for split in task.splits:
+            span = split.of(length)
             texts = list(read_text(store, "f", "utf-8", span.start, span.stop))
             parser = CsvParser(dialect, ("a", "b"), begin.line, inside=begin.inside)
             for text in texts:
@@ -134,5 +134,5 @@ def _in_parts(
                         break
             parser.close()
             ends, outside, inside = survey(iter(texts), dialect)
-            begin = Begin(line=begin.line + ends, inside=inside if begin.inside else outside)
+            begin = PartStart(line=begin.line + ends, inside=inside if begin.inside else outside)
     return found

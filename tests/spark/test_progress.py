@@ -15,7 +15,7 @@ from deltalake import write_deltalake
 from support import jobfiles as jobs
 from support.memory_store import MemoryStore
 from tandem.errors import StorageError
-from tandem.jobs.formats import Bin, JobProgress, RewriteJob
+from tandem.jobs.formats import JobBin, JobProgress, RewriteJob
 from tandem.spark.jobs import rewrite
 from tandem.spark.runtime import counters
 from tandem.spark.runtime.control import Control
@@ -34,7 +34,7 @@ def job(tmp_path: Path) -> Control:
         data = pa.table({"id": pa.array(range(start, start + 100), pa.int64())})
         write_deltalake(str(tmp_path), data, mode="append")
     store, snapshot = jobs.snapshot_of(tmp_path)
-    bins = (Bin(inputs=(0, 1, 2, 3)), Bin(inputs=(4, 5), run=1))
+    bins = (JobBin(inputs=(0, 1, 2, 3)), JobBin(inputs=(4, 5), run=1))
     body = RewriteJob(inputs=jobs.input_files(store, snapshot), bins=bins, target_file_size=1 << 30)
     return jobs.control(store, snapshot, body)
 

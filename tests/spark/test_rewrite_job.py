@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from support import jobfiles as jobs
 from tandem.errors import CountMismatch, DataFileMissing
-from tandem.jobs.formats import Bin, RewriteJob
+from tandem.jobs.formats import JobBin, RewriteJob
 from tandem.rowmap.binary_format import from_bytes
 from tandem.spark.jobs import rewrite
 from tandem.spark.runtime.control import Control, answer
@@ -45,7 +45,9 @@ def compaction(table: Path, target: int = 1 << 30, bins: int = 1, attempt: int =
     store, snapshot = jobs.snapshot_of(table)
     inputs = jobs.input_files(store, snapshot)
     share = len(inputs) // bins
-    chosen = tuple(Bin(inputs=tuple(range(i * share, (i + 1) * share)), run=i) for i in range(bins))
+    chosen = tuple(
+        JobBin(inputs=tuple(range(i * share, (i + 1) * share)), run=i) for i in range(bins)
+    )
     job = RewriteJob(inputs=inputs, bins=chosen, target_file_size=target)
     return jobs.control(store, snapshot, job, attempt)
 
@@ -128,7 +130,7 @@ def test_other_rows_than_planned_publish_nothing(table: Path, spark: SparkSessio
     job = jobs.control(
         store,
         snapshot,
-        RewriteJob(inputs=(wrong,), bins=(Bin(inputs=(0,)),), target_file_size=1 << 30),
+        RewriteJob(inputs=(wrong,), bins=(JobBin(inputs=(0,)),), target_file_size=1 << 30),
     )
     assert answer(lambda c: rewrite.run(c, spark.sparkContext), job) == 1
     assert jobs.failure(job).reason == CountMismatch.reason

@@ -19,7 +19,7 @@ from pyroaring import BitMap64
 from pyspark.sql import SparkSession
 
 from support import jobfiles as jobs
-from tandem.jobs.formats import Bin, JobLayout, JobProgress, OutputFile, RewriteJob
+from tandem.jobs.formats import JobBin, JobLayout, JobProgress, OutputFile, RewriteJob
 from tandem.rowmap.binary_format import from_bytes
 from tandem.rowmap.rowmap import RowMap
 from tandem.spark.jobs import rewrite
@@ -81,7 +81,7 @@ def a_job(path: Path, order: JobLayout, parts: int = 4) -> Control:
     job = RewriteJob(
         inputs=inputs,
         bins=tuple(
-            Bin(inputs=tuple(members), partition_values=dict(key), run=run)
+            JobBin(inputs=tuple(members), partition_values=dict(key), run=run)
             for run, (key, members) in enumerate(partitions.items())
         ),
         target_file_size=sum(i.size for i in inputs) * 5 // 6 // parts if parts else 0,

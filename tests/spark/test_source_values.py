@@ -24,7 +24,7 @@ from tandem.spark.jobs import ingest
 from tandem.spark.runtime.control import Control, answer
 from tandem.spark.runtime.frames import isolated
 from tandem.spark.sources.schema_alignment import by_name
-from tandem.spark.sources.typed import exact, require_zoneless
+from tandem.spark.sources.text_casts import exact, require_zoneless
 
 NO = "refused"
 

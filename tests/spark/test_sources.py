@@ -26,7 +26,7 @@ def read(store: MemoryStore, path: str, *span: int) -> list[str]:
 
 
 @given(TEXTS, ENDS, st.booleans(), st.booleans(), st.integers(3, 9), st.integers(1, 9))
-def test_every_line_is_in_exactly_one_stripe(
+def test_every_line_is_in_exactly_one_split(
     texts: list[str], end: str, closed: bool, marked: bool, block: int, size: int
 ) -> None:
     text = end.join(texts) + (end if closed and texts else "")
@@ -39,9 +39,9 @@ def test_every_line_is_in_exactly_one_stripe(
     try:
         found = [
             line
-            for stripes in lines.plan([lines.TextFile(path="f", size=len(data))], size)
-            for stripe in stripes.stripes
-            for line in read(store, "f", stripe.of(len(data)).start, stripe.of(len(data)).stop)
+            for splits in lines.plan([lines.TextFile(path="f", size=len(data))], size)
+            for split in splits.splits
+            for line in read(store, "f", split.of(len(data)).start, split.of(len(data)).stop)
         ]
     finally:
         lines.BLOCK_BYTES = before
@@ -49,13 +49,13 @@ def test_every_line_is_in_exactly_one_stripe(
 
 
 @pytest.mark.parametrize(("suffix", "pack"), [(".gz", gzip.compress), (".bz2", bz2.compress)])
-def test_compressed_files_are_one_stripe(suffix: str, pack: Callable[[bytes], bytes]) -> None:
+def test_compressed_files_are_one_split(suffix: str, pack: Callable[[bytes], bytes]) -> None:
     text = "".join(f"line {i}\n" for i in range(10_000))
     store = MemoryStore()
     store.put(f"f{suffix}", pack(text.encode()))
-    [stripes] = lines.plan([lines.TextFile(path=f"f{suffix}", size=10_000)], 100)
-    [stripe] = stripes.stripes
-    assert stripe.of(10_000) == range(10_000)
+    [splits] = lines.plan([lines.TextFile(path=f"f{suffix}", size=10_000)], 100)
+    [split] = splits.splits
+    assert split.of(10_000) == range(10_000)
     assert read(store, f"f{suffix}", 0, 10_000) == text.splitlines()
 
 

@@ -21,7 +21,7 @@ from tandem.statements.local import LocalMerge, NeedsSpark, compile_merge
 from tandem.statements.local.join import KeyValues, equal_pairs
 from tandem.statements.local.merge import NO_CLAUSE
 from tandem.statements.merge import parse_merge
-from tandem.statements.types import DOUBLE, INTEGER, LONG, STRING, Column, Schema
+from tandem.statements.types import DOUBLE, INTEGER, LONG, STRING, Schema, SchemaColumn
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -159,7 +159,14 @@ def test_other_joins_are_left_to_spark(on: str) -> None:
     assert merge_of(on) is None
 
 
-TABLE = Schema((Column("id", LONG), Column("n", INTEGER), Column("x", DOUBLE), Column("s", STRING)))
+TABLE = Schema(
+    (
+        SchemaColumn("id", LONG),
+        SchemaColumn("n", INTEGER),
+        SchemaColumn("x", DOUBLE),
+        SchemaColumn("s", STRING),
+    )
+)
 ARROW = pa.schema([("id", pa.int64()), ("n", pa.int32()), ("x", pa.float64()), ("s", pa.string())])
 
 

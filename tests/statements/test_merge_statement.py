@@ -8,38 +8,38 @@ from dataclasses import dataclass, field
 import pytest
 
 from tandem.errors import InvalidStatement
-from tandem.statements.merge import Action, Merge, When, parse_merge
+from tandem.statements.merge import Action, MergeStatement, When, parse_merge
 from tandem.statements.types import (
     DATE,
     INTEGER,
     LONG,
     STRING,
     TIMESTAMP,
-    Column,
     DataType,
     Schema,
+    SchemaColumn,
 )
 
 ARRAY = DataType("other", detail="ARRAY")
 TABLE = Schema(
     (
-        Column("id", LONG, nullable=False),
-        Column("a", INTEGER),
-        Column("D", DATE),
-        Column("x", STRING),
-        Column("t", STRING),
-        Column("st", DataType("struct", fields=(Column("y", LONG),), detail="STRUCT")),
+        SchemaColumn("id", LONG, nullable=False),
+        SchemaColumn("a", INTEGER),
+        SchemaColumn("D", DATE),
+        SchemaColumn("x", STRING),
+        SchemaColumn("t", STRING),
+        SchemaColumn("st", DataType("struct", fields=(SchemaColumn("y", LONG),), detail="STRUCT")),
     )
 )
 SOURCE = Schema(
     (
-        Column("id", LONG),
-        Column("A", LONG),
-        Column("d", DATE),
-        Column("op", STRING),
-        Column("at", TIMESTAMP),
-        Column("list", ARRAY),
-        Column("n", DataType("struct", fields=(Column("y", LONG),), detail="STRUCT")),
+        SchemaColumn("id", LONG),
+        SchemaColumn("A", LONG),
+        SchemaColumn("d", DATE),
+        SchemaColumn("op", STRING),
+        SchemaColumn("at", TIMESTAMP),
+        SchemaColumn("list", ARRAY),
+        SchemaColumn("n", DataType("struct", fields=(SchemaColumn("y", LONG),), detail="STRUCT")),
     )
 )
 
@@ -54,7 +54,9 @@ class Text:
     field: str = "spec.merge.clause"
 
 
-def merge(on: str, *clauses: Text, source: Schema | None = SOURCE, table: Schema = TABLE) -> Merge:
+def merge(
+    on: str, *clauses: Text, source: Schema | None = SOURCE, table: Schema = TABLE
+) -> MergeStatement:
     return parse_merge(on, clauses or (Text(),), table, source, resource="TableUpdate/x")
 
 
@@ -139,8 +141,21 @@ def test_what_is_recorded_is_what_delta_records_and_can_be_parsed_again() -> Non
     assert again == found
 
 
-SMALL = Schema((Column("id", LONG, nullable=False), Column("a", INTEGER), Column("st", ARRAY)))
-LIKE_IT = Schema((Column("ID", LONG), Column("a", INTEGER), Column("st", ARRAY), Column("z", LONG)))
+SMALL = Schema(
+    (
+        SchemaColumn("id", LONG, nullable=False),
+        SchemaColumn("a", INTEGER),
+        SchemaColumn("st", ARRAY),
+    )
+)
+LIKE_IT = Schema(
+    (
+        SchemaColumn("ID", LONG),
+        SchemaColumn("a", INTEGER),
+        SchemaColumn("st", ARRAY),
+        SchemaColumn("z", LONG),
+    )
+)
 EVERY = (
     Text(action="Update", all=True),
     Text("NotMatched", "Insert", all=True),
@@ -227,13 +242,15 @@ def test_clauses_that_are_refused(clauses: tuple[Text, ...], message: str) -> No
 
 
 def test_columns_that_store_otherwise_than_they_say_are_refused_in_all_columns() -> None:
-    computed = Column("a", INTEGER, metadata={"delta.generationExpression": "id + 1"})
-    table = Schema((Column("id", LONG), computed))
+    computed = SchemaColumn("a", INTEGER, metadata={"delta.generationExpression": "id + 1"})
+    table = Schema((SchemaColumn("id", LONG), computed))
     with pytest.raises(InvalidStatement, match="generated columns cannot be set"):
         merge("t.id = s.id", *EVERY, table=table, source=LIKE_IT)
-    twice = Schema((Column("a", INTEGER), Column("A", INTEGER), Column("id", LONG)))
+    twice = Schema(
+        (SchemaColumn("a", INTEGER), SchemaColumn("A", INTEGER), SchemaColumn("id", LONG))
+    )
     with pytest.raises(InvalidStatement, match="2 columns called a"):
-        merge("t.a = s.id", *EVERY, table=Schema((Column("a", INTEGER),)), source=twice)
+        merge("t.a = s.id", *EVERY, table=Schema((SchemaColumn("a", INTEGER),)), source=twice)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from tandem.jobs.runner import JobPhase, JobRequest, JobRunner, JobStatus
 from tandem.kube.client.api import Api, ResourcePath
 from tandem.kube.client.watch import SYNCED, follow
 from tandem.kube.dev.controller import DevSettings, run_dev
-from tandem.spark.application.manifest import ApplicationSettings, Owner, build
+from tandem.spark.application.manifest import ApplicationSettings, JobOwner, build
 from tandem.spark.application.status import state_of
 
 if TYPE_CHECKING:
@@ -71,16 +71,16 @@ class Applications:
         )
         self.states: dict[str, list[str]] = {}
 
-    def owner(self, name: str = "owner") -> Owner:
+    def owner(self, name: str = "owner") -> JobOwner:
         """Something that owns applications: what has no owner is collected."""
         found = self.cluster.request(
             "POST",
             f"/api/v1/namespaces/{self.namespace}/configmaps",
             {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}},
         )
-        return Owner("v1", "ConfigMap", name, found["metadata"]["uid"])
+        return JobOwner("v1", "ConfigMap", name, found["metadata"]["uid"])
 
-    def body(self, name: str, owner: Owner, **spec: Any) -> Json:
+    def body(self, name: str, owner: JobOwner, **spec: Any) -> Json:
         request = JobRequest(
             name, "rewrite", "memory:///lake", "job.json", operation_id="op", attempt=1
         )

@@ -39,7 +39,7 @@ from tandem.operations.machine.events import Event
 from tandem.operations.model import Table
 from tandem.operations.ports import Ports
 from tandem.operations.rounds.port import NoSmallRounds
-from tandem.planning.cleaning import Rules
+from tandem.planning.cleaning import CleaningRules
 from tandem.spec.resources import Operation
 from tandem.storage import open_store
 
@@ -250,7 +250,7 @@ def _operate(order: Order, foreign: _Foreign | None) -> dict[str, Any]:
     striker.watch_disk(order.location.removeprefix("file://"))
     if order.resource["kind"] == CLEANING:
         table = Table(store=store, log=DeltaLog(store), display="LakeTable/lake")
-        cleaned = clean(table, Rules(0, row_maps_ms=0, staging_ms=0, dead_ms=0))
+        cleaned = clean(table, CleaningRules(0, row_maps_ms=0, staging_ms=0, dead_ms=0))
         return {"status": {"phase": "Succeeded"}, "points": [g.file.path for g in cleaned.garbage]}
     resource = spec.parse(order.resource)
     assert isinstance(resource, Operation)

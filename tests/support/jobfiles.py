@@ -14,7 +14,15 @@ from tandem.delta.datafiles.reader import DataFileReader
 from tandem.delta.log.delta_log import DeltaLog
 from tandem.delta.log.snapshot import Snapshot
 from tandem.delta.scan import table_format
-from tandem.jobs.formats import AnyJob, InputFile, JobFailure, JobResult, JobSpec, SidecarRef, Table
+from tandem.jobs.formats import (
+    AnyJob,
+    InputFile,
+    JobFailure,
+    JobResult,
+    JobSpec,
+    JobTable,
+    SidecarRef,
+)
 from tandem.spark.runtime.control import Control, encode
 from tandem.storage import Store, open_store
 
@@ -50,7 +58,7 @@ def control(store: Store, snapshot: Snapshot, job: AnyJob, attempt: int = 1) -> 
     spec = JobSpec(
         operation_id=OPERATION,
         attempt=attempt,
-        table=Table(
+        table=JobTable(
             location=store.location,
             version=snapshot.version,
             table_id=snapshot.metadata.id,

@@ -20,10 +20,10 @@ from tandem.locks.model import (
     CommitLease,
     EntryState,
     Granted,
-    Interval,
+    LockInterval,
     LockRequest,
+    LockResource,
     Mode,
-    Resource,
     Waiting,
     segment,
 )
@@ -50,7 +50,7 @@ def request(
     owner: str = "",
     table: str = TABLE,
 ) -> LockRequest:
-    resources: tuple[Resource, ...] = tuple(map(segment, segments)) or (WHOLE_TABLE,)
+    resources: tuple[LockResource, ...] = tuple(map(segment, segments)) or (WHOLE_TABLE,)
     return LockRequest(
         table=table,
         operation=operation,
@@ -62,7 +62,7 @@ def request(
     )
 
 
-def asked(operation: str, mode: Mode, *resources: Resource) -> LockRequest:
+def asked(operation: str, mode: Mode, *resources: LockResource) -> LockRequest:
     return replace(request(operation, mode), resources=resources)
 
 
@@ -307,9 +307,9 @@ class LockContract:
     def test_S29_intervals_overlap_and_a_segment_of_unknown_interval_overlaps_all(
         self, locks: LockStore
     ) -> None:
-        day = Resource(interval=Interval("2013-02-01", "2013-02-02"))
-        hour = Resource(interval=Interval("2013-02-01T05", "2013-02-01T06"))
-        later = Resource(interval=Interval("2013-02-02", "2013-02-03"))
+        day = LockResource(interval=LockInterval("2013-02-01", "2013-02-02"))
+        hour = LockResource(interval=LockInterval("2013-02-01T05", "2013-02-01T06"))
+        later = LockResource(interval=LockInterval("2013-02-02", "2013-02-03"))
         assert isinstance(locks.acquire(asked("a", Mode.REPLACE, day)), Granted)
         waits = locks.acquire(asked("b", Mode.REPLACE, hour))
         assert waits == Waiting((("TableCompaction/a", "interval 2013-02-01/2013-02-02"),))

@@ -22,7 +22,7 @@ from tandem.reconcile.matches import KEPT
 from tandem.spark.runtime.control import Control
 from tandem.spark.runtime.ipc import to_file
 from tandem.spark.sources import source_pin
-from tandem.statements.merge import Clause, Merge, parse_merge
+from tandem.statements.merge import Clause, MergeStatement, parse_merge
 from tandem.statements.types import Schema
 
 FATE = "__fate"
@@ -96,7 +96,7 @@ def _with_identity(source: pa.Table) -> pa.Table:
     return source
 
 
-def _once(statement: Merge, found: pa.Table) -> pa.Table:
+def _once(statement: MergeStatement, found: pa.Table) -> pa.Table:
     """Each row of the table once, without a record if it came several times; rows that stay are
     told only if they are recorded."""
     ours = pc.is_valid(found["__position"])
@@ -120,7 +120,7 @@ def _once(statement: Merge, found: pa.Table) -> pa.Table:
     return found if recorded else found.filter(pc.not_equal(found[FATE], STAYS))
 
 
-def _text(statement: Merge, names: list[str], told: tuple[str, ...], *, part: bool) -> str:
+def _text(statement: MergeStatement, names: list[str], told: tuple[str, ...], *, part: bool) -> str:
     """`told`: the columns of the source that say which row it was. All rows that match are told,
     whatever happens to them: one may do so twice."""
     clauses = list(enumerate(statement.clauses))

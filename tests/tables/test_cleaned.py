@@ -16,11 +16,11 @@ from tandem.errors import StorageError
 from tandem.operations.clean.clean import Options, clean, rules_for
 from tandem.operations.machine.effects import Effect, Point
 from tandem.operations.machine.events import Event
-from tandem.planning.cleaning import DAY_MS, Rules
+from tandem.planning.cleaning import DAY_MS, CleaningRules
 from tandem.spec.status import Phase
 from tandem.spec.table import Retention
 
-EVERYTHING_IS_OLD = Rules(0, row_maps_ms=0, staging_ms=0, dead_ms=DAY_MS)
+EVERYTHING_IS_OLD = CleaningRules(0, row_maps_ms=0, staging_ms=0, dead_ms=DAY_MS)
 ROWS = batch(0, 2_000)
 
 
@@ -40,7 +40,7 @@ def live_vectors(lake: Lake) -> set[str]:
     return {dv.file_path(each) for each in found if each is not None and each.storage == "u"}
 
 
-def swept(lake: Lake, rules: Rules) -> set[str]:
+def swept(lake: Lake, rules: CleaningRules) -> set[str]:
     return {each.file.path for each in clean(lake.table(), rules).garbage}
 
 

@@ -23,7 +23,7 @@ from tandem.operations.attempt import paths
 from tandem.operations.clean.clean import clean
 from tandem.operations.clean.facts import Means
 from tandem.operations.machine.effects import Point
-from tandem.planning.cleaning import DAY_MS, Rules, Why
+from tandem.planning.cleaning import DAY_MS, CleaningRules, RemovalReason
 from tandem.spec.status import Phase
 from tandem.timeline.names import HIGH_WATER_APP
 
@@ -225,18 +225,18 @@ def test_z_order_merge_segment_rewrite_and_cleaning_on_s3(
         os.utime(file, (0, 0))
     twin = f"{live(lake)[0].rpartition('/')[0]}/part-00099-of-a-twin.parquet"
     lake.store.put(twin, b"")
-    old = Rules(0, row_maps_ms=0, staging_ms=0, dead_ms=DAY_MS)
+    old = CleaningRules(0, row_maps_ms=0, staging_ms=0, dead_ms=DAY_MS)
     cleaned = clean(lake.table(), old, Means(processes=Process(2, {2})))
     assert cleaned.abandoned == ((operation, 1),)
     whys = {each.file.path: each.why for each in cleaned.garbage}
-    assert (whys[died], whys[twin]) == (Why.ABANDONED, Why.UNNAMED)
+    assert (whys[died], whys[twin]) == (RemovalReason.ABANDONED, RemovalReason.UNNAMED)
     # This store tells its time in seconds: what was removed in the last one is not old to it.
     deadline = time.monotonic() + 20
     while lake.data_files() != {*live(lake)}:
         assert time.monotonic() < deadline
         more = clean(lake.table(), old, Means(processes=Process(2, {2})))
         whys |= {each.file.path: each.why for each in more.garbage}
-    assert {*whys.values()} == {*Why} - {Why.RECORD}
+    assert {*whys.values()} == {*RemovalReason} - {RemovalReason.RECORD}
     lake.assert_rows(merged)
     found = lake.spark.read.format("delta").load(str(folder)).collect()
     assert tuple(sorted((row.id, row.k, row.v) for row in found)) == merged

@@ -14,8 +14,8 @@ from tandem.errors import InvalidSpec
 from tandem.spec.table import Granularity
 from tandem.timeline.chunks import (
     ALWAYS,
-    Interval,
     TimeColumn,
+    TimeInterval,
     chunk_of,
     components,
     file_interval,
@@ -67,7 +67,7 @@ def test_chunks_tile_time(pair: list[datetime], granularity: Granularity) -> Non
     ],
 )
 def test_labels(text: str, granularity: Granularity, start: str, end: str) -> None:
-    assert parse_chunk(text, granularity) == Interval(ms(start), ms(end))
+    assert parse_chunk(text, granularity) == TimeInterval(ms(start), ms(end))
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ def test_broken_statistics_say_nothing(stats: str) -> None:
 def test_partition_value_and_nested_column() -> None:
     by_day = TimeColumn(("day",), Granularity.DAY, partition=True)
     interval = file_interval(add_file("a", partition={"day": "2013-02-01"}), by_day)
-    assert interval == Interval(ms("2013-02-01"), ms("2013-02-02"))
+    assert interval == TimeInterval(ms("2013-02-01"), ms("2013-02-02"))
     assert file_interval(add_file("a", partition={"day": None}), by_day) is None
 
     stats = '{"minValues":{"e":{"at":"2013-02-01"}},"maxValues":{"e":{"at":"2013-02-02"}}}'
@@ -132,7 +132,7 @@ def test_partition_value_and_nested_column() -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 20), st.integers(1, 4)), max_size=12))
 def test_components_are_the_closure_of_overlaps(pairs: list[tuple[int, int]]) -> None:
-    intervals = {Interval(start, start + length) for start, length in pairs}
+    intervals = {TimeInterval(start, start + length) for start, length in pairs}
 
     hulls = components(intervals)
 
@@ -143,4 +143,4 @@ def test_components_are_the_closure_of_overlaps(pairs: list[tuple[int, int]]) ->
         while more := {o for o in intervals - group if any(o.overlaps(g) for g in group)}:
             group |= more
         low, high = min(g.start_ms for g in group), max(g.end_ms for g in group)
-        assert hulls[interval] == Interval(low, high)
+        assert hulls[interval] == TimeInterval(low, high)

@@ -10,7 +10,7 @@ from support.segments import add_file
 from tandem.delta.actions import AddFile
 from tandem.delta.log.files import from_adds
 from tandem.timeline import lineage
-from tandem.timeline.live_tags import live_marks
+from tandem.timeline.live_tags import read_live_tags
 from tandem.timeline.names import parse_name
 from tandem.timeline.segments import (
     TAG_PARENTS,
@@ -48,7 +48,7 @@ def working_sets(draw: st.DrawFn) -> list[AddFile]:
 def test_columns_say_what_the_segments_say(adds: list[AddFile], without: set[str]) -> None:
     left = [add for add in adds if add.logged_path not in without]
     live = segments(left)
-    marks = live_marks(from_adds(adds), without=without)
+    marks = read_live_tags(from_adds(adds), without=without)
 
     tagged = {add.tags.get(TAG_SEGMENT, "") for add in left}
     assert marks.names == {name for name in tagged if name and parse_name(name) is not None}
@@ -60,7 +60,7 @@ def test_columns_say_what_the_segments_say(adds: list[AddFile], without: set[str
 
 def test_lineage_guards_its_numbers() -> None:
     tags = output_tags("17.1", 5, parents=lineage.of(["f-" + "0" * 12, "18", "19"]))
-    assert live_marks(from_adds([add_file("a", tags=tags)])).mentioned == {
+    assert read_live_tags(from_adds([add_file("a", tags=tags)])).mentioned == {
         "17.1",
         "19",
         "f-" + "0" * 12,
@@ -72,8 +72,8 @@ def test_a_new_sequence_is_after_every_live_one_when_clocks_disagree(
     now_ms: int, expected: int
 ) -> None:
     files = from_adds([add_file(f"{n}", sequence=1000 + n) for n in range(3)])
-    assert live_marks(files).next_sequence(now_ms) == expected
+    assert read_live_tags(files).next_sequence(now_ms) == expected
 
 
 def test_the_first_sequence_is_the_time() -> None:
-    assert live_marks(from_adds([])).next_sequence(7) == 7
+    assert read_live_tags(from_adds([])).next_sequence(7) == 7

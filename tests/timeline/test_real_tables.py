@@ -9,7 +9,7 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from tandem.delta.log.delta_log import DeltaLog
 from tandem.storage.local import LocalStore
-from tandem.timeline.live_tags import live_marks
+from tandem.timeline.live_tags import read_live_tags
 from tandem.timeline.names import HIGH_WATER_APP, SegmentNumbers
 from tandem.timeline.segments import segments
 
@@ -27,7 +27,7 @@ def append(path: Path, first: int, high_water: int | None = None) -> None:
 
 def numbers(path: Path) -> SegmentNumbers:
     snapshot = DeltaLog(LocalStore(str(path))).snapshot()
-    return SegmentNumbers.at(snapshot.txns, live_marks(snapshot.files).mentioned)
+    return SegmentNumbers.at(snapshot.txns, read_live_tags(snapshot.files).mentioned)
 
 
 def test_S25_and_Z16_high_water_mark_survives_deletes_checkpoints_clean_up_and_restore(

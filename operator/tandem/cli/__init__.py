@@ -4,20 +4,20 @@ Thin: reads what was typed, calls the layers below, prints what they return. Mes
 standard error; standard output holds results only. Modules import what is heavy (Arrow, Spark,
 the engine) inside the functions that need it, so that `tandem --help` starts quickly.
 
-    main          the entry point
-    commands      room: one module for each command
-    history       room: `tandem history`
-    kubectl       room: `kubectl tandem`
-    engine        imports the engine on demand
-    errors        exit codes and error messages
-    logs          log lines on standard error
-    output        colours and formats
-    plan_report   what `plan` prints
-    progress      bars, or a line per change
-    report        what `run` prints
-    scan_filter   `scan --where`
-    scan_output   formats of `scan`
-    select        `--only`
-    source_check  checks sources before a run
-    spec_summary  a spec in a few words
+    main             the entry point
+    commands         room: one module for each command
+    history          room: `tandem history`
+    kubectl          room: `kubectl tandem`
+    engine           imports the engine on demand
+    errors           exit codes and error messages
+    logs             log lines on standard error
+    output           colours and formats
+    plan_report      what `plan` prints
+    progress         bars, or a line per change
+    report           what `run` prints
+    scan_filter      `scan --where`
+    scan_output      formats of `scan`
+    resource_filter  `--only`
+    source_check     checks sources before a run
+    spec_summary     a spec in a few words
 """

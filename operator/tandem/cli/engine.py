@@ -1,7 +1,6 @@
 """The one place where the command line meets the engine.
 
-Tests put something else in place of `run` and `plan`; the rest of the command line knows only
-what is here.
+Tests replace `run` and `plan`; the rest of the command line uses only this module.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ ingests would otherwise start them all."""
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class ResourceOutcome:
     """A resource and its final status."""
 
     resource: AnyResource
@@ -36,7 +35,7 @@ def run(
     again: bool,
     observer: Observer,
     cancel: threading.Event,
-) -> list[Outcome]:
+) -> list[ResourceOutcome]:
     """Run resources to their ends, in order of their dependencies.
 
     Args:
@@ -53,11 +52,14 @@ def run(
         observer=observer,
         cancel=cancel,
     )
-    return [Outcome(outcome.resource, outcome.status) for outcome in outcomes]
+    return [ResourceOutcome(outcome.resource, outcome.status) for outcome in outcomes]
 
 
-def plan(resources: Sequence[AnyResource]) -> list[Outcome]:
+def plan(resources: Sequence[AnyResource]) -> list[ResourceOutcome]:
     """What `run` would do now; nothing is written."""
     from tandem.operations import runner as engine
 
-    return [Outcome(outcome.resource, outcome.status) for outcome in engine.plan(list(resources))]
+    return [
+        ResourceOutcome(outcome.resource, outcome.status)
+        for outcome in engine.plan(list(resources))
+    ]

@@ -1,4 +1,4 @@
-"""Exit codes, and how errors reach people."""
+"""Exit codes, and how errors are printed."""
 
 from __future__ import annotations
 

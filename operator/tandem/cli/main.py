@@ -99,7 +99,7 @@ def run(
         int, typer.Option("--parallel", min=0, help="Operations at once; 0: all.")
     ] = DEFAULT_PARALLEL,
     again: Annotated[
-        bool, typer.Option("--again", help="Run anew what has a recorded result.")
+        bool, typer.Option("--again", help="Run again what has a recorded result.")
     ] = False,
     quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Show no progress.")] = False,
 ) -> None:
@@ -181,7 +181,7 @@ def table_segments(
     output: OutputOption = Output.TABLE,
     version: Version = None,
     every: Annotated[
-        bool, typer.Option("--all", help="Also those that are gone, as far as the log tells.")
+        bool, typer.Option("--all", help="Also former segments that the log still names.")
     ] = False,
     options: Options = None,
 ) -> None:
@@ -275,7 +275,7 @@ def clean(
     ] = False,
     options: Options = None,
 ) -> None:
-    """Remove files that nobody can need any more: docs/cleaning.md says which, and when."""
+    """Remove files that are no longer needed: docs/cleaning.md says which, and when."""
     with errors_to_exit():
         from tandem.cli.commands import clean, tables
 
@@ -306,7 +306,7 @@ def dev(
     """Stand in for a Spark operator: run SparkApplications with local Spark.
 
     Needs the Spark operator's CRDs, and nothing else of it. Serves Tandem's own applications
-    alone; jobs end with this command. `tandem -v dev` tells of every state.
+    alone; jobs end with this command. `tandem -v dev` prints every state.
     """
     with errors_to_exit():
         from tandem.cli.commands import dev

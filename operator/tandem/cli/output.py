@@ -99,9 +99,9 @@ def table_of(
     from rich.text import Text
 
     if rows and not keep_empty:
-        told = [i for i in range(len(columns)) if any(row[i] not in (None, "") for row in rows)]
-        columns = [columns[i] for i in told]
-        rows = [[row[i] for i in told] for row in rows]
+        filled = [i for i in range(len(columns)) if any(row[i] not in (None, "") for row in rows)]
+        columns = [columns[i] for i in filled]
+        rows = [[row[i] for i in filled] for row in rows]
     table = Table(
         title=title,
         box=box.SIMPLE_HEAD,
@@ -112,7 +112,7 @@ def table_of(
     for index, name in enumerate(columns):
         values = [row[index] for row in rows if row[index] is not None]
         numeric = bool(values) and all(
-            isinstance(value, int | float | decimal.Decimal | Size) for value in values
+            isinstance(value, int | float | decimal.Decimal | ByteSize) for value in values
         )
         table.add_column(
             name,
@@ -122,12 +122,12 @@ def table_of(
             no_wrap=index == 0 and all(len(str(value)) <= NEVER_BROKEN for value in values),
         )
     for row in rows:
-        # Text, not markup: `[...]` in somebody's data is data.
+        # Text, not markup: `[...]` in the data is data.
         table.add_row(*(Text("" if value is None else str(value)) for value in row))
     return table
 
 
-class Size(int):
+class ByteSize(int):
     """A number of bytes that prints as people read it."""
 
     def __str__(self) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from tandem.cli import output, spec_summary
-from tandem.cli.engine import Outcome
+from tandem.cli.engine import ResourceOutcome
 from tandem.cli.output import human_bytes
 from tandem.cli.report import counted, message_of, shortened
 from tandem.errors import Reason
@@ -23,7 +23,7 @@ Seen = Mapping[str, str]
 """What was seen of the source of a resource, by its id."""
 
 
-def blocks(outcomes: Sequence[Outcome], sources: Seen) -> Group:
+def blocks(outcomes: Sequence[ResourceOutcome], sources: Seen) -> Group:
     """A block per resource: what would be read, written and locked."""
     return output.blocks(
         (f"{outcome.resource.id}: {_headline(outcome)}", _lines(outcome, sources))
@@ -31,7 +31,7 @@ def blocks(outcomes: Sequence[Outcome], sources: Seen) -> Group:
     )
 
 
-def _headline(outcome: Outcome) -> str:
+def _headline(outcome: ResourceOutcome) -> str:
     status = outcome.status
     message = message_of(status)
     if isinstance(status, TableStatus):
@@ -44,7 +44,7 @@ def _headline(outcome: Outcome) -> str:
         return f"Would fail, {message}"
     if status.phase in ENDED:
         # No plan ends so, and none makes an attempt: it is what was recorded.
-        return f"{status.phase} already (run --again starts anew), {message}"
+        return f"{status.phase} already (run --again repeats it), {message}"
     return f"{status.phase}, {message}" if message else str(status.phase)
 
 
@@ -52,7 +52,7 @@ def _reason(status: OperationStatus) -> str:
     return status.conditions[0].reason if status.conditions else ""
 
 
-def _lines(outcome: Outcome, sources: Seen) -> list[tuple[str, str]]:
+def _lines(outcome: ResourceOutcome, sources: Seen) -> list[tuple[str, str]]:
     """Name and value of what a plan says."""
     status, resource = outcome.status, outcome.resource
     if isinstance(status, TableStatus):

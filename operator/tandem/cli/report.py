@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from tandem.cli.engine import Outcome, Status
+from tandem.cli.engine import ResourceOutcome, Status
 from tandem.cli.errors import Exit
 from tandem.cli.output import human_bytes, table_of
 from tandem.spec import TableStatus
@@ -21,14 +21,14 @@ AUTOMATIC_NOTE = (
 )
 
 
-def documents(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
+def documents(outcomes: Sequence[ResourceOutcome]) -> list[dict[str, Any]]:
     """The resources as given, each with its `status`: what `-o json` prints."""
     return [
         {**outcome.resource.manifest(), "status": outcome.status.manifest()} for outcome in outcomes
     ]
 
 
-def exit_of(outcomes: Sequence[Outcome], *, interrupted: bool) -> Exit:
+def exit_of(outcomes: Sequence[ResourceOutcome], *, interrupted: bool) -> Exit:
     """The exit code of `run`. What is suspended did not fail."""
     if interrupted:
         return Exit.INTERRUPTED
@@ -36,9 +36,9 @@ def exit_of(outcomes: Sequence[Outcome], *, interrupted: bool) -> Exit:
     return Exit.FAILED if failed else Exit.OK
 
 
-def result_table(outcomes: Sequence[Outcome]) -> Group:
-    """One line per resource; below them, over the whole width, what went wrong and what was met:
-    both have too many words for a column."""
+def result_table(outcomes: Sequence[ResourceOutcome]) -> Group:
+    """One line per resource; below them, over the whole width, what went wrong and which commits
+    were met: both are too long for a column."""
     from rich.console import Group
     from rich.text import Text
 
@@ -72,8 +72,8 @@ def result_table(outcomes: Sequence[Outcome]) -> Group:
     return Group(table_of(names, rows), *below)
 
 
-def _again(outcome: Outcome) -> str:
-    """What has succeeded beside it is not to be done twice. Tables are looked at every time."""
+def _again(outcome: ResourceOutcome) -> str:
+    """Operations that succeeded must not be repeated. Tables are read every time."""
     if isinstance(outcome.status, TableStatus):
         return "tandem run"
     return f"tandem run --again --only {outcome.resource.id}"

@@ -1,8 +1,9 @@
-"""`tandem plan` looks at the sources of merges and ingests: is there anything?
+"""`tandem plan` checks that the sources of merges and ingests exist.
 
 The engine leaves that to the job, since an operator may have no right to read a source, or not
 its disk. The jobs of `tandem run` run here, with this environment, so what is seen here holds
-for them. A source may also be made between the plan and the run: so it is told, and no refusal.
+for them. A source may also be created between the plan and the run, so a missing one is a warning,
+not an error.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tandem.cli.engine import Outcome
+from tandem.cli.engine import ResourceOutcome
 from tandem.cli.output import human_bytes
 from tandem.cli.report import counted
 from tandem.errors import (
@@ -31,15 +32,15 @@ _ABSENT = (InvalidSpec, ObjectNotFound, DataFileMissing, TableNotFound, VersionN
 
 
 @dataclass(frozen=True)
-class Sight:
-    """What was seen of a source, in a few words, and the warning if that is not good."""
+class SourceCheck:
+    """A summary of a source as it is now, and the warning if something is wrong."""
 
-    told: str
+    summary: str
     warning: str = ""
 
 
-def look(outcomes: Sequence[Outcome]) -> dict[str, Sight]:
-    """What is there of the sources of all resources that have one and can be planned, by id."""
+def look(outcomes: Sequence[ResourceOutcome]) -> dict[str, SourceCheck]:
+    """The sources of all resources that have one and can be planned, by id."""
     tables = {
         (outcome.resource.namespace, outcome.resource.name): outcome.resource
         for outcome in outcomes
@@ -57,33 +58,33 @@ def look(outcomes: Sequence[Outcome]) -> dict[str, Sight]:
     return found
 
 
-def _to_come(outcome: Outcome) -> bool:
+def _to_come(outcome: ResourceOutcome) -> bool:
     """Whether it would run now: not what has a recorded result, nor what would fail anyway."""
     status = outcome.status
     reasons = {condition.reason for condition in status.conditions}
     return status.phase is Phase.PENDING or Reason.DRY_RUN in reasons
 
 
-def _look(field: str, source: Mapping[str, Any], table: LakeTable) -> Sight:
+def _look(field: str, source: Mapping[str, Any], table: LakeTable) -> SourceCheck:
     from tandem.spark.sources.options import storage_options
 
     location = source["location"]
     try:
         options = storage_options(location, table.spec.location, table.spec.storage.options)
         if source["format"] == "Delta":
-            return Sight(_version(location, options, source.get("version")))
-        return Sight(_files(location, options, f"{field}.location"))
+            return SourceCheck(_version(location, options, source.get("version")))
+        return SourceCheck(_files(location, options, f"{field}.location"))
     except _ABSENT as error:
-        return Sight(
+        return SourceCheck(
             "not there now",
             f"{field}.location: nothing to read at {location}: {error.message}. It would fail if "
             "it ran now; correct the location, or put the source there",
         )
     except UnsupportedFeature as error:
-        return Sight("cannot be read", f"{field}.location: {location}: {error.message}")
+        return SourceCheck("cannot be read", f"{field}.location: {location}: {error.message}")
     except TandemError as error:
         why = f"{field}.location: {location} could not be looked at: {error.message}"
-        return Sight("could not be looked at", why)
+        return SourceCheck("could not be looked at", why)
 
 
 def _version(location: str, options: Mapping[str, str], wanted: int | None) -> str:

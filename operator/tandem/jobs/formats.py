@@ -1,9 +1,9 @@
-"""What a job is told and what it answers: the persisted formats between engine and Spark.
+"""A job's input and its results: the persisted formats between engine and Spark.
 
 All of them live below `_tandem/operations/<operation id>/attempts/<n>/` in the table's store,
-are written once, carry `formatVersion`, and are refused whole when they are cut off, of
-another version or of another attempt. Row-level results (`matches`) are Arrow IPC files,
-because they can be large; everything else is JSON.
+are written once, carry `formatVersion`, and are refused as a whole when they are truncated, of
+another version or of another attempt. Row-level results (`matches`) are Arrow IPC files, because
+they can be large; everything else is JSON.
 
     job.json               JobSpec: written by the engine before the job starts
     progress.json          JobProgress: overwritten by the driver, for people to look at
@@ -64,7 +64,7 @@ class InputFile(Format):
     partition_values: dict[str, str | None] = Field(default_factory=dict)
 
 
-class Bin(Format):
+class JobBin(Format):
     """Inputs (indexes into `RewriteJob.inputs`, in segment order) that are rewritten together
     into one or more files of one partition and one output segment."""
 
@@ -73,7 +73,7 @@ class Bin(Format):
     run: int = 0
 
 
-class Table(Format):
+class JobTable(Format):
     """What a job must know of the table, so that it need not read the log.
 
     `schema_string` and `configuration` are the log's; `location` is the canonical root;
@@ -134,7 +134,7 @@ class RewriteJob(Job):
     app: ClassVar[str] = "rewrite"
     kind: Literal[JobKind.REWRITE] = JobKind.REWRITE
     inputs: tuple[InputFile, ...]
-    bins: tuple[Bin, ...]
+    bins: tuple[JobBin, ...]
     target_file_size: int
     codec: str = ""
     codec_level: int | None = None
@@ -244,7 +244,7 @@ class JobSpec(Format):
 
     operation_id: str
     attempt: int
-    table: Table
+    table: JobTable
     data_prefix: str
     control_prefix: str
     job: AnyJob

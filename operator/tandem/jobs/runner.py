@@ -42,7 +42,7 @@ class JobRequest:
     memory in bytes; `input_bytes` is what the job will read, 0 if unknown (small); `tasks` is
     into how many parts its work falls, 0 if unknown. `environ` is added to the environment of
     a local process: credentials go there and nowhere else. `allowed_locations`: below what the job
-    may read, () for anywhere; an argument, since whoever can write to the table's folder could
+    may read, () for anywhere; an argument, since a writer of the table's folder could
     change it in `job.json`."""
 
     name: str

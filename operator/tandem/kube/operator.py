@@ -40,8 +40,8 @@ from tandem.operations.ports import Clock, SystemClock, SystemNonces
 from tandem.operations.session.performer import Interceptor, passthrough
 from tandem.spark.application.manifest import (
     ApplicationBuilder,
+    JobOwner,
     KubeflowApplications,
-    Owner,
     label_value,
 )
 from tandem.spec.common import GROUP, VERSION, plural
@@ -235,7 +235,7 @@ def _spark_applications(
             api=api,
             loop=loop,
             builder=builder,
-            owner=Owner(resource.api_version, resource.kind_name, resource.name, uid_of(body)),
+            owner=JobOwner(resource.api_version, resource.kind_name, resource.name, uid_of(body)),
             namespace=resource.namespace,
             applications=applications,
             template=resource.spec.spark_template,

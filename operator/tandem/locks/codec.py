@@ -18,12 +18,12 @@ from urllib.parse import quote, unquote
 from tandem.errors import LocksUnavailable
 from tandem.locks.model import (
     EVERYTHING,
-    Entry,
     EntryState,
-    Interval,
+    LockEntry,
+    LockInterval,
     LockRequest,
+    LockResource,
     Mode,
-    Resource,
 )
 
 VERSION = 1
@@ -61,7 +61,7 @@ class TableKeys:
         return unquote(key[len(self.operations) :].decode())
 
 
-class Keys:
+class LockKeys:
     """All keys below a prefix."""
 
     def __init__(self, prefix: str) -> None:
@@ -88,11 +88,11 @@ def after(prefix: bytes) -> bytes:
 
 
 def head(table: str) -> bytes:
-    """The head's value: for people, and for whoever lists tables."""
+    """The head's value: for people, and for listing tables."""
     return _dump({"version": VERSION, "table": table})
 
 
-def encode(entry: Entry, place: int = 0, resources: bytes | None = None) -> bytes:
+def encode(entry: LockEntry, place: int = 0, resources: bytes | None = None) -> bytes:
     """`place` is the entry's own among those that were created in the same revision;
     `resources` is what `encode_resources` made of its request, if that was done before."""
     request = entry.request
@@ -130,7 +130,7 @@ def encode_resources(request: LockRequest) -> bytes:
     return f'["{text}"]'.encode()
 
 
-def decode(value: bytes, *, created: int, modified: int) -> tuple[Entry, int]:
+def decode(value: bytes, *, created: int, modified: int) -> tuple[LockEntry, int]:
     """An entry and its place, from a value and the revisions of its key.
 
     The fencing token of a grant is the revision in which it was given: it is written out only
@@ -148,7 +148,7 @@ def decode(value: bytes, *, created: int, modified: int) -> tuple[Entry, int]:
             "a lock in etcd cannot be read",
             found=value[:200].decode(errors="replace"),
             expected="JSON as written by tandem",
-            remedy="Remove the key if nobody knows it, or use another prefix",
+            remedy="Remove the key if no program needs it, or use another prefix",
         ) from error
     raise LocksUnavailable(
         "a lock in etcd was written by a later version of tandem",
@@ -158,7 +158,7 @@ def decode(value: bytes, *, created: int, modified: int) -> tuple[Entry, int]:
     )
 
 
-def _entry(found: dict[str, Any], created: int, modified: int) -> tuple[Entry, int]:
+def _entry(found: dict[str, Any], created: int, modified: int) -> tuple[LockEntry, int]:
     texts = [found[name] for name in _TEXTS]
     if any(type(text) is not str for text in texts) or type(found["priority"]) is not int:
         raise TypeError
@@ -167,7 +167,7 @@ def _entry(found: dict[str, Any], created: int, modified: int) -> tuple[Entry, i
         operation=found["operation"],
         mode=Mode(found["mode"]),
         resources=tuple(
-            Resource(r) if type(r) is str else Resource(r[0], Interval(r[1], r[2]))
+            LockResource(r) if type(r) is str else LockResource(r[0], LockInterval(r[1], r[2]))
             for r in found["resources"]
         ),
         owner=found["owner"],
@@ -178,7 +178,9 @@ def _entry(found: dict[str, Any], created: int, modified: int) -> tuple[Entry, i
     state = EntryState(found["state"])
     place = found.get("place", 0)
     token = 0 if state is EntryState.WAITING else found.get("token", modified)
-    return Entry(request, state, order(created, place), token, found.get("revokedBy", "")), place
+    return LockEntry(
+        request, state, order(created, place), token, found.get("revokedBy", "")
+    ), place
 
 
 def order(created: int, place: int) -> int:
@@ -186,7 +188,7 @@ def order(created: int, place: int) -> int:
     return created * PLACES + place
 
 
-def _resource(resource: Resource) -> str | list[str]:
+def _resource(resource: LockResource) -> str | list[str]:
     if resource.segment and resource.interval == EVERYTHING:
         return resource.segment
     return [resource.segment, resource.interval.start, resource.interval.end]

@@ -1,4 +1,4 @@
-"""Who may hold what beside whom: the matrix of the design as a table, and one pure function.
+"""Which locks may be held side by side: the matrix of the design as a table, and one pure function.
 
 Every `LockStore` decides by `decide`, inside whatever makes its read-decide-write atomic (a
 mutex in memory, a compare on the table's head key in etcd).
@@ -10,10 +10,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 
-from tandem.locks.model import Entry, EntryState, LockRequest, Mode, Resource
+from tandem.locks.model import EntryState, LockEntry, LockRequest, LockResource, Mode
 
 
-class Beside(Enum):
+class Compatibility(Enum):
     """May a request stand beside a holder of an overlapping resource?"""
 
     YES = "yes"
@@ -21,11 +21,11 @@ class Beside(Enum):
     ROWS = "yes: rows are checked at commit"  # "no" if either asks for segment concurrency
 
 
-_YES, _NO, _ROWS = Beside.YES, Beside.NO, Beside.ROWS
+_YES, _NO, _ROWS = Compatibility.YES, Compatibility.NO, Compatibility.ROWS
 _COLUMNS = (Mode.APPEND, Mode.UPDATE, Mode.REWRITE, Mode.REPLACE, Mode.EXCLUSIVE)
 
 # fmt: off
-MATRIX: dict[tuple[Mode, Mode], Beside] = {
+MATRIX: dict[tuple[Mode, Mode], Compatibility] = {
     (requested, held): cell
     for requested, row in {
         # requested ↓ / held →   Append  Update  Rewrite Replace Exclusive
@@ -51,10 +51,10 @@ class Grant:
 class Wait:
     """Blocked by these entries, each with the first resource that both want."""
 
-    blockers: tuple[tuple[Entry, Resource], ...]
+    blockers: tuple[tuple[LockEntry, LockResource], ...]
 
 
-def common_resource(first: LockRequest, second: LockRequest) -> Resource | None:
+def common_resource(first: LockRequest, second: LockRequest) -> LockResource | None:
     """The first resource of `second` that overlaps one of `first`; None if none does."""
     wide = first.span.wide
     if not wide and not second.span.wide and _disjoint(first, second):
@@ -69,23 +69,23 @@ def common_resource(first: LockRequest, second: LockRequest) -> Resource | None:
 
 
 def _disjoint(one: LockRequest, other: LockRequest) -> bool:
-    """Have they no name in common? Plans of neighbouring segments are told apart at a glance."""
+    """Have they no name in common? Plans of neighbouring segments are separated by their bounds."""
     if one.span.last < other.span.first or other.span.last < one.span.first:
         return True
     return one.segments.isdisjoint(other.segments)
 
 
-def conflict(request: LockRequest, other: LockRequest) -> Resource | None:
+def conflict(request: LockRequest, other: LockRequest) -> LockResource | None:
     """The resource over which `request` may not stand beside `other`; None if it may."""
     beside = MATRIX[request.mode, other.mode]
-    if beside is Beside.YES:
+    if beside is Compatibility.YES:
         return None
-    if beside is Beside.ROWS and request.row_concurrency and other.row_concurrency:
+    if beside is Compatibility.ROWS and request.row_concurrency and other.row_concurrency:
         return None
     return common_resource(request, other)
 
 
-def decide(request: LockRequest, entries: Iterable[Entry], *, order: int) -> Grant | Wait:
+def decide(request: LockRequest, entries: Iterable[LockEntry], *, order: int) -> Grant | Wait:
     """Decide a request against all other entries of its table.
 
     `order` is the request's own place in the queue. It waits for holders that it conflicts
@@ -93,7 +93,7 @@ def decide(request: LockRequest, entries: Iterable[Entry], *, order: int) -> Gra
     A strictly higher priority revokes all conflicting holders or none: none if one of them
     is inside its commit or as important as the request (S26, S27, S28, I-24).
     """
-    blockers: list[tuple[Entry, Resource]] = []
+    blockers: list[tuple[LockEntry, LockResource]] = []
     revocable: list[str] = []
     for entry in entries:
         if entry.request.operation == request.operation or entry.revoked_by:
@@ -112,7 +112,7 @@ def decide(request: LockRequest, entries: Iterable[Entry], *, order: int) -> Gra
     return Grant(revoke=tuple(revocable))
 
 
-def _goes_first(waiter: Entry, request: LockRequest, order: int) -> bool:
+def _goes_first(waiter: LockEntry, request: LockRequest, order: int) -> bool:
     if waiter.request.priority != request.priority:
         return waiter.request.priority > request.priority
     return waiter.order < order

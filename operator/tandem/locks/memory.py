@@ -14,11 +14,11 @@ from dataclasses import replace
 from tandem.locks import rules
 from tandem.locks.model import (
     CommitLease,
-    Entry,
     EntryState,
     Granted,
+    LockEntry,
     LockRequest,
-    Resource,
+    LockResource,
     Waiting,
 )
 from tandem.locks.port import wait_by_watching
@@ -29,7 +29,7 @@ class InProcessLocks:
 
     def __init__(self) -> None:
         self._mutex = threading.Lock()
-        self._entries: dict[str, dict[str, Entry]] = {}
+        self._entries: dict[str, dict[str, LockEntry]] = {}
         self._watchers: dict[str, dict[int, tuple[str, Callable[[], None]]]] = {}
         self._orders = itertools.count(1)
         self._tokens = itertools.count(1)
@@ -43,7 +43,7 @@ class InProcessLocks:
             )
 
     def extend(
-        self, table: str, operation: str, owner: str, resources: tuple[Resource, ...]
+        self, table: str, operation: str, owner: str, resources: tuple[LockResource, ...]
     ) -> Granted | Waiting:
         with self._table(table) as entries:
             outcome = rules.extend(entries.get(operation), owner, resources, entries.values())
@@ -90,17 +90,17 @@ class InProcessLocks:
                 del entries[operation]
 
     def expire(self, table: str, operation: str) -> None:
-        """What a store with leases does by itself when the holder has died."""
+        """What a store with leases does when the holder has died."""
         with self._table(table) as entries:
             entries.pop(operation, None)
 
-    def entries(self, table: str) -> tuple[Entry, ...]:
+    def entries(self, table: str) -> tuple[LockEntry, ...]:
         with self._mutex:
             return tuple(sorted(self._entries.get(table, {}).values(), key=lambda e: e.order))
 
     @contextmanager
-    def _table(self, table: str) -> Iterator[dict[str, Entry]]:
-        """The entries of a table, to be read and changed; then wakes whom that concerns."""
+    def _table(self, table: str) -> Iterator[dict[str, LockEntry]]:
+        """The entries of a table, to be read and changed; then wakes the affected waiters."""
         woken: list[Callable[[], None]] = []
         with self._mutex:
             entries = self._entries.setdefault(table, {})
@@ -118,7 +118,7 @@ class InProcessLocks:
             wake()
 
     def _apply(
-        self, entries: dict[str, Entry], operation: str, outcome: rules.Outcome
+        self, entries: dict[str, LockEntry], operation: str, outcome: rules.LockUpdate
     ) -> Granted | Waiting:
         new = outcome.entry
         if new is not None:
@@ -134,5 +134,5 @@ class InProcessLocks:
         return Granted(entries[operation].token)
 
     @staticmethod
-    def _may_go(entries: dict[str, Entry], operation: str) -> bool:
+    def _may_go(entries: dict[str, LockEntry], operation: str) -> bool:
         return not rules.blockers_of(entries.get(operation), entries.values())

@@ -15,22 +15,22 @@ class EntryState(StrEnum):
     COMMITTING = "committing"
 
 
-class Interval(NamedTuple):
+class LockInterval(NamedTuple):
     """Half-open `[start, end)` of comparable text (an ISO instant); "" leaves a side open."""
 
     start: str = ""
     end: str = ""
 
-    def overlaps(self, other: Interval) -> bool:
+    def overlaps(self, other: LockInterval) -> bool:
         return (not self.end or not other.start or other.start < self.end) and (
             not other.end or not self.start or self.start < other.end
         )
 
 
-EVERYTHING = Interval()
+EVERYTHING = LockInterval()
 
 
-class Resource(NamedTuple):
+class LockResource(NamedTuple):
     """A segment, or (without a name) an interval of the table.
 
     A segment whose interval is not known lies, for all we know, anywhere: it overlaps every
@@ -38,29 +38,29 @@ class Resource(NamedTuple):
     """
 
     segment: str = ""
-    interval: Interval = EVERYTHING
+    interval: LockInterval = EVERYTHING
 
-    def overlaps(self, other: Resource) -> bool:
+    def overlaps(self, other: LockResource) -> bool:
         if self.segment and other.segment:
             return self.segment == other.segment
         return self.interval.overlaps(other.interval)
 
 
-WHOLE_TABLE = Resource()
+WHOLE_TABLE = LockResource()
 
 
-def segment(name: str, interval: Interval = EVERYTHING) -> Resource:
+def segment(name: str, interval: LockInterval = EVERYTHING) -> LockResource:
     """The lock on one segment."""
-    return Resource(segment=name, interval=interval)
+    return LockResource(segment=name, interval=interval)
 
 
-class Span(NamedTuple):
+class ResourceBounds(NamedTuple):
     """The resources of a request at a glance."""
 
     first: str
     """The least of the segments as text, "" if there is none; `last` the greatest."""
     last: str
-    wide: tuple[Resource, ...]
+    wide: tuple[LockResource, ...]
     """Those without a name."""
 
 
@@ -78,13 +78,13 @@ class LockRequest:
     table: str
     operation: str
     mode: Mode
-    resources: tuple[Resource, ...]
+    resources: tuple[LockResource, ...]
     owner: str = ""
     priority: int = 0
     display: str = ""
     row_concurrency: bool = True
     _names: list[str] | None = field(default=None, init=False, repr=False, compare=False)
-    _span: Span | None = field(default=None, init=False, repr=False, compare=False)
+    _span: ResourceBounds | None = field(default=None, init=False, repr=False, compare=False)
     _segments: frozenset[str] | None = field(default=None, init=False, repr=False, compare=False)
 
     @property
@@ -100,11 +100,11 @@ class LockRequest:
         return self._names
 
     @property
-    def span(self) -> Span:
+    def span(self) -> ResourceBounds:
         if self._span is None:
             names = self.names or [r.segment for r in self.resources if r.segment]
             wide = () if self.names else tuple(r for r in self.resources if not r.segment)
-            found = Span(min(names, default=""), max(names, default=""), wide)
+            found = ResourceBounds(min(names, default=""), max(names, default=""), wide)
             object.__setattr__(self, "_span", found)
             return found
         return self._span
@@ -120,7 +120,7 @@ class LockRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class LockEntry:
     """One operation's lock as it is stored. `order` is the creation order (etcd: the create
     revision), which makes waiting fair; `token` is the fencing token of the grant, 0 while it
     waits; `revoked_by` names the operation of higher priority that took the resources."""

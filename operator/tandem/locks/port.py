@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable
 from typing import Protocol
 
-from tandem.locks.model import CommitLease, Entry, Granted, LockRequest, Resource, Waiting
+from tandem.locks.model import CommitLease, Granted, LockEntry, LockRequest, LockResource, Waiting
 
 
 class LockStore(Protocol):
@@ -23,16 +23,16 @@ class LockStore(Protocol):
 
         Asked again, a waiter keeps its place. A holder that asks for other resources gives up
         what it holds where it must wait for them, and keeps its place: holding while waiting
-        would be a deadlock. A revoked entry starts anew, at the end of the queue. Another owner
+        would be a deadlock. A revoked entry starts again, at the end of the queue. Another owner
         of the same operation takes its entry over, place and resources included (I-27).
         """
         ...
 
     def extend(
-        self, table: str, operation: str, owner: str, resources: tuple[Resource, ...]
+        self, table: str, operation: str, owner: str, resources: tuple[LockResource, ...]
     ) -> Granted | Waiting:
-        """Hold these as well (S24). If somebody holds one of them, nothing changes and nothing
-        is queued; nor does it wait for those who wait, perhaps for us."""
+        """Hold these as well (S24). If another operation holds one of them, nothing changes and
+        nothing is queued; nor does it wait for those who wait, perhaps for us."""
         ...
 
     def wait(self, table: str, operation: str, timeout_s: float) -> None:
@@ -51,8 +51,8 @@ class LockStore(Protocol):
         ...
 
     def enter_commit(self, table: str, operation: str, owner: str) -> CommitLease:
-        """From here to `leave_commit` or `release` nobody revokes us (S28). `LOST` also if
-        another owner took the entry over."""
+        """From here to `leave_commit` or `release` no other operation revokes us (S28). `LOST`
+        also if another owner took the entry over."""
         ...
 
     def leave_commit(self, table: str, operation: str, owner: str) -> None:
@@ -64,7 +64,7 @@ class LockStore(Protocol):
         called after the commit (I-29)."""
         ...
 
-    def entries(self, table: str) -> tuple[Entry, ...]:
+    def entries(self, table: str) -> tuple[LockEntry, ...]:
         """All entries of a table, in queue order."""
         ...
 

@@ -13,29 +13,29 @@ from tandem.locks.conflicts import Grant, Wait, common_resource, decide
 from tandem.locks.model import (
     WHOLE_TABLE,
     CommitLease,
-    Entry,
     EntryState,
+    LockEntry,
     LockRequest,
-    Resource,
+    LockResource,
     Waiting,
 )
 
 LAST = 2**63
-"""The place of who has none yet: behind everybody."""
+"""The place of a request that has none yet: behind all others."""
 
-Blockers = tuple[tuple[Entry, Resource], ...]
+Blockers = tuple[tuple[LockEntry, LockResource], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """What is to be stored for the operation, and what it is told.
+class LockUpdate:
+    """What to store for the operation, and the answer to it.
 
     `entry` is None where what is stored stays as it is. Its `order` is `LAST` where it gets a
-    new place, its `token` is 0 where a grant gets a new token. Granted if nobody blocks.
+    new place, its `token` is 0 where a grant gets a new token. Granted if no entry blocks.
     `revoke` names the operations to be marked, all together with the grant.
     """
 
-    entry: Entry | None
+    entry: LockEntry | None
     blockers: Blockers = ()
     revoke: tuple[str, ...] = ()
 
@@ -46,13 +46,13 @@ class Outcome:
 
 def acquire(
     request: LockRequest,
-    mine: Entry | None,
-    entries: Collection[Entry],
+    mine: LockEntry | None,
+    entries: Collection[LockEntry],
     most_revoked: int | None = None,
-) -> Outcome:
+) -> LockUpdate:
     """Take all resources or queue for all of them. `mine` is the operation's entry, if any.
 
-    A revoked entry is none: the operation starts anew at the end of the queue. Another owner
+    A revoked entry is none: the operation starts again at the end of the queue. Another owner
     gets the entry as it stands, but not the right to commit that the former one took. Where
     more holders than `most_revoked` are to be revoked, it waits until some have gone.
     """
@@ -60,20 +60,20 @@ def acquire(
         mine = None
     if mine is not None and mine.state is not EntryState.WAITING and covers(mine, request):
         if mine.request.owner != request.owner:
-            return Outcome(replace(mine, request=request, state=EntryState.HELD, token=0))
-        return Outcome(None if mine.request == request else replace(mine, request=request))
+            return LockUpdate(replace(mine, request=request, state=EntryState.HELD, token=0))
+        return LockUpdate(None if mine.request == request else replace(mine, request=request))
     order = LAST if mine is None else mine.order
     decision = _decide(request, entries, order, most_revoked)
     if not isinstance(decision, Wait):
-        return Outcome(Entry(request, EntryState.HELD, order), revoke=decision.revoke)
+        return LockUpdate(LockEntry(request, EntryState.HELD, order), revoke=decision.revoke)
     if mine is not None and mine.state is EntryState.WAITING and mine.request == request:
-        return Outcome(None, decision.blockers)
-    # Nobody holds one thing while it waits for another: that would be a deadlock.
-    return Outcome(Entry(request, EntryState.WAITING, order), decision.blockers)
+        return LockUpdate(None, decision.blockers)
+    # No request holds one resource while it waits for another: that would be a deadlock.
+    return LockUpdate(LockEntry(request, EntryState.WAITING, order), decision.blockers)
 
 
-def covers(held: Entry, request: LockRequest) -> bool:
-    """Does what is held already include what is asked for?"""
+def covers(held: LockEntry, request: LockRequest) -> bool:
+    """Does what is held already include what is requested?"""
     have = held.request
     return (
         have.mode is request.mode
@@ -83,12 +83,12 @@ def covers(held: Entry, request: LockRequest) -> bool:
 
 
 def extend(
-    mine: Entry | None,
+    mine: LockEntry | None,
     owner: str,
-    resources: tuple[Resource, ...],
-    entries: Iterable[Entry],
+    resources: tuple[LockResource, ...],
+    entries: Iterable[LockEntry],
     most_revoked: int | None = None,
-) -> Outcome | None:
+) -> LockUpdate | None:
     """Hold these as well, under the same token; None if `owner` holds nothing.
 
     It does not wait for those who wait: they may wait for us.
@@ -100,31 +100,31 @@ def extend(
     known = set(mine.request.resources)
     added = tuple(dict.fromkeys(r for r in resources if r not in known))
     if not added:
-        return Outcome(None)
+        return LockUpdate(None)
     wanted = replace(mine.request, resources=(*mine.request.resources, *added))
     holders = [e for e in entries if e.state is not EntryState.WAITING]
     decision = _decide(wanted, holders, mine.order, most_revoked)
     if isinstance(decision, Wait):
-        return Outcome(None, decision.blockers)
-    return Outcome(replace(mine, request=wanted), revoke=decision.revoke)
+        return LockUpdate(None, decision.blockers)
+    return LockUpdate(replace(mine, request=wanted), revoke=decision.revoke)
 
 
-def may_commit(mine: Entry | None, owner: str) -> CommitLease:
+def may_commit(mine: LockEntry | None, owner: str) -> CommitLease:
     """The answer to `enter_commit`, as far as the entry tells."""
     if mine is None or mine.request.owner != owner or mine.state is EntryState.WAITING:
         return CommitLease.LOST
     return CommitLease.REVOKED if mine.revoked_by else CommitLease.ENTERED
 
 
-def is_inside_commit(mine: Entry | None, owner: str) -> bool:
+def is_inside_commit(mine: LockEntry | None, owner: str) -> bool:
     """Has `leave_commit` anything to do?"""
     return mine is not None and mine.request.owner == owner and mine.state is EntryState.COMMITTING
 
 
 def blockers_of(
-    mine: Entry | None, entries: Collection[Entry], most_revoked: int | None = None
+    mine: LockEntry | None, entries: Collection[LockEntry], most_revoked: int | None = None
 ) -> Blockers:
-    """Who makes the owner of `mine` wait; nobody, too, if it does not (or no longer) wait."""
+    """Which entries block the owner of `mine`; none if it does not (or no longer) wait."""
     if mine is None or mine.revoked_by or mine.state is not EntryState.WAITING:
         return ()
     decision = _decide(mine.request, entries, mine.order, most_revoked)
@@ -132,7 +132,7 @@ def blockers_of(
 
 
 def _decide(
-    request: LockRequest, entries: Collection[Entry], order: int, most_revoked: int | None
+    request: LockRequest, entries: Collection[LockEntry], order: int, most_revoked: int | None
 ) -> Grant | Wait:
     decision = decide(request, entries, order=order)
     if isinstance(decision, Wait) or most_revoked is None or len(decision.revoke) <= most_revoked:
@@ -147,11 +147,11 @@ def waiting(blockers: Blockers) -> Waiting:
     return Waiting(tuple((_who(entry), _what(resource)) for entry, resource in blockers))
 
 
-def _who(entry: Entry) -> str:
+def _who(entry: LockEntry) -> str:
     return entry.request.display or entry.request.operation
 
 
-def _what(resource: Resource) -> str:
+def _what(resource: LockResource) -> str:
     if resource.segment:
         return f"segment {resource.segment}"
     if not resource.interval.start and not resource.interval.end:

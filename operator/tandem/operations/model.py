@@ -18,7 +18,7 @@ from tandem.delta.log.snapshot import Snapshot
 from tandem.delta.protocol import OperationKind
 from tandem.errors import Reason
 from tandem.jobs.formats import AnyJob, JobResult, JobSpec, RoundRequest
-from tandem.locks.model import Resource
+from tandem.locks.model import LockResource
 from tandem.operations.attempt.records import PlanRecord
 from tandem.operations.machine.events import Verdict
 from tandem.operations.rounds.port import NoSmallRounds, SmallRounds
@@ -70,7 +70,7 @@ class Planned:
 
     summary: Plan
     job: AnyJob | None
-    locks: tuple[Resource, ...]
+    locks: tuple[LockResource, ...]
     nothing_to_do: str = ""
     superseded: bool = False
     record: Mapping[str, object] = field(default_factory=dict)  # further fields of PlanRecord

@@ -1,11 +1,11 @@
-"""From the files of a run to bins: what is rewritten together, and whether that is worth it."""
+"""Packs the files of a run into bins: what is rewritten together, and whether that is worth it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
 from tandem.planning.model import Bin
-from tandem.timeline.chunks import Interval, components
+from tandem.timeline.chunks import TimeInterval, components
 from tandem.timeline.segments import TAG_LAYOUT, SegmentFile, segment_name
 
 Partition = tuple[tuple[str, str | None], ...]
@@ -21,8 +21,8 @@ MOST_SORTED_ROWS = 2**32 - 1
 """Of a bin that is sorted: its row map counts them with four bytes (`rowmap.permutation`)."""
 
 DELETED_SHARE = 0.05
-"""More deleted rows than this make a file worth rewriting by itself (Delta Lake draws the same
-line for its own OPTIMIZE)."""
+"""A file with a larger share of deleted rows is worth rewriting alone (Delta Lake's OPTIMIZE uses
+the same limit)."""
 
 
 def pack(files: Iterable[SegmentFile], target_file_size: int) -> tuple[Bin, ...]:
@@ -35,8 +35,8 @@ def pack(files: Iterable[SegmentFile], target_file_size: int) -> tuple[Bin, ...]
 
     A bin that is not full yet may run over the target by a quarter: else files of a little
     over half the target would stay alone for ever. So may the last but one, to take in a
-    remainder. Whoever writes a bin must not cut such an
-    overrun off into a small file: a bin is written as `Bin.expected_files` files.
+    remainder. A writer must not cut such an overrun off into a
+    small file: a bin is written as `Bin.expected_files` files.
     """
     bins: list[Bin] = []
     for partition, members in _groups(files):
@@ -128,11 +128,11 @@ def _groups(files: Iterable[SegmentFile]) -> list[tuple[Partition, list[SegmentF
     return groups
 
 
-def by_chunk(files: Sequence[SegmentFile]) -> dict[Interval | None, list[SegmentFile]]:
+def by_chunk(files: Sequence[SegmentFile]) -> dict[TimeInterval | None, list[SegmentFile]]:
     """Files by time chunk, or by the hull of chunks that a file among them links; in order of
     time, those of unknown time last (key None: all of them where no time column is set)."""
     hulls = components(file.interval for file in files if file.interval is not None)
-    groups: dict[Interval | None, list[SegmentFile]] = {
+    groups: dict[TimeInterval | None, list[SegmentFile]] = {
         hull: [] for hull in sorted(set(hulls.values()))
     }
     for file in files:

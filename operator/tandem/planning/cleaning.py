@@ -1,7 +1,7 @@
-"""What of a table's files may go, and why. Pure: facts in, a list out; no I/O, no clock.
+"""Which files of a table may be removed, and why. Pure: facts in, a list out; no I/O, no clock.
 
-Whatever is not provably garbage stays. A file goes only if no version that the retention keeps,
-no unfinished plan and no attempt that may yet commit can need it:
+A file stays unless it is provably garbage. It is removed only if no version that the retention
+keeps, no unfinished plan and no attempt that may still commit can need it:
 
 | a file … | goes when |
 |---|---|
@@ -10,11 +10,11 @@ no unfinished plan and no attempt that may yet commit can need it:
 | … of an attempt that committed, and that no version names | it is `files_ms` old |
 | … of the work between: claims, plans, jobs, answers | their attempt ended and they are old |
 | … a row map | its compaction is `row_maps_ms` old and no plan began before it |
-| … the record of an operation that committed | it is `results_ms` old: the log still tells of it |
+| … the record of an operation that committed | it is `results_ms` old: the log still has it |
 
 Not even then what an unfinished plan reads (I-43), which is everything that was live at its
 version or has become so since. Others' files that no commit in the log names are never touched:
-perhaps somebody is about to commit them.
+another writer may be about to commit them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ALWAYS = -(1 << 62)
 """A time before all others."""
 
 
-class Part(StrEnum):
+class FileCategory(StrEnum):
     """What a file is, by its name alone."""
 
     DATA = "data"
@@ -42,9 +42,9 @@ class Part(StrEnum):
     OTHER = "other"  # not ours, or nothing that we know
 
 
-class Why(StrEnum):
-    """Why a file goes, as people read it. The order is that of removal: what tells of an
-    operation goes last, so that a cleaning that is cut short can be done again."""
+class RemovalReason(StrEnum):
+    """Why a file is removed, as shown to people. The order is that of removal: records of an
+    operation go last, so that an interrupted cleaning can be repeated."""
 
     ABANDONED = "its attempt was abandoned"
     REMOVED = "removed from the table, past the retention"
@@ -55,14 +55,14 @@ class Why(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class ListedFile:
     """A file of the listing. `operation_id` and `attempt` are "" and 0 where its name has none;
     `modified_ms` is the store's."""
 
     path: str
     size: int
     modified_ms: int
-    part: Part = Part.OTHER
+    part: FileCategory = FileCategory.OTHER
     operation_id: str = ""
     attempt: int = 0
 
@@ -70,7 +70,7 @@ class Found:
 @dataclass(frozen=True, slots=True)
 class Tombstone:
     """A removal: the data file, and the file of its deletion vector ("" for none). `version` is
-    the commit's, or of the checkpoint that is all that tells of it: then a version not before
+    the commit's, or of the checkpoint that is the only record of it: then a version not before
     it."""
 
     path: str
@@ -80,7 +80,7 @@ class Tombstone:
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class OperationEnd:
     """What is known of an operation's attempts.
 
     `succeeded` and `abandoned` are attempts, 0 for none; `closed` says that none may commit any
@@ -113,14 +113,14 @@ class Ended:
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class CleaningFacts:
     """What was read after the listing.
 
     Args:
         now_ms: Unix milliseconds, by the earlier of our clock and the store's.
         live: data files and files of deletion vectors that the latest version names.
         tombstones: all removals since `known_from_ms`, and since `known_from_version`.
-        operations: by id; whoever is not there is not known to be ours.
+        operations: by id; an operation that is missing is not known to be ours.
         reads: the version that each unfinished plan reads.
         inputs: data files that these read.
     """
@@ -128,24 +128,24 @@ class Facts:
     now_ms: int
     live: frozenset[str] = frozenset()
     tombstones: Sequence[Tombstone] = ()
-    operations: Mapping[str, Ended] = field(default_factory=dict)
+    operations: Mapping[str, OperationEnd] = field(default_factory=dict)
     reads: tuple[int, ...] = ()
     inputs: frozenset[str] = frozenset()
     known_from_ms: int = ALWAYS
     known_from_version: int = 0
 
-    def with_abandoned(self, dead: Mapping[str, int]) -> Facts:
+    def with_abandoned(self, abandoned: Mapping[str, int]) -> CleaningFacts:
         """As they would be if these attempts were abandoned: for a look without changes."""
         known = dict(self.operations)
-        for operation_id, attempt in dead.items():
+        for operation_id, attempt in abandoned.items():
             known[operation_id] = replace(known[operation_id], abandoned=attempt)
         return replace(self, operations=known)
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
-    """How long what is kept, in milliseconds. `files_ms` None: what a version has ever named
-    stays for ever. `dead_ms`: how long nothing has moved in an attempt that counts as dead."""
+class CleaningRules:
+    """How long each kind of file is kept, in milliseconds. `files_ms` None: what a version has ever
+    named stays for ever. `dead_ms`: how long an attempt must be idle to count as dead."""
 
     files_ms: int | None
     row_maps_ms: int = 7 * DAY_MS
@@ -156,15 +156,15 @@ class Rules:
 
 @dataclass(frozen=True, slots=True)
 class Garbage:
-    file: Found
-    why: Why
+    file: ListedFile
+    why: RemovalReason
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
-    """`garbage` in the order of removal. `next_ms` is when something that is too young now, and
-    else could go, will be old enough; None if there is nothing of the kind. All removals up to
-    `handled_ms` are dealt with once the garbage is gone."""
+class CleaningPlan:
+    """`garbage` in the order of removal. `next_ms` is when the next file that is only too young now
+    will be old enough; None if there is none. All removals up to `handled_ms` are dealt with once
+    the garbage is gone."""
 
     garbage: tuple[Garbage, ...]
     next_ms: int | None
@@ -172,7 +172,7 @@ class Decision:
 
 
 @dataclass(frozen=True, slots=True)
-class Unfinished:
+class UnfinishedAttempt:
     """An attempt that may yet commit. `touched_ms`: when anything of it was last written."""
 
     operation_id: str
@@ -181,9 +181,11 @@ class Unfinished:
     alive: bool = False
 
 
-def dead(attempts: Iterable[Unfinished], now_ms: int, rules: Rules) -> dict[str, int]:
+def attempts_to_abandon(
+    attempts: Iterable[UnfinishedAttempt], now_ms: int, rules: CleaningRules
+) -> dict[str, int]:
     """Operation → the highest attempt to abandon: all unfinished ones up to it are dead, since
-    nobody is known to work on them and nothing has moved for long."""
+    no process is known to work on them and they have not changed for long."""
     found: dict[str, int] = {}
     lives: set[str] = set()
     for each in sorted(attempts, key=lambda a: (a.operation_id, a.attempt)):
@@ -194,15 +196,15 @@ def dead(attempts: Iterable[Unfinished], now_ms: int, rules: Rules) -> dict[str,
     return found
 
 
-def decide(found: Iterable[Found], facts: Facts, rules: Rules) -> Decision:
+def decide(found: Iterable[ListedFile], facts: CleaningFacts, rules: CleaningRules) -> CleaningPlan:
     """What goes of the files found."""
     judge = _Judge(facts, rules)
     listed = list(found)
     judge.results = {f.operation_id for f in listed if f.path.endswith("/result.json")}
     garbage = [Garbage(f, why) for f in listed if (why := judge.why(f)) is not None]
-    order = list(Why)
+    order = list(RemovalReason)
     garbage.sort(key=lambda g: (order.index(g.why), g.file.path))
-    return Decision(tuple(garbage), judge.next_ms, judge.handled_ms)
+    return CleaningPlan(tuple(garbage), judge.next_ms, judge.handled_ms)
 
 
 def is_hidden(path: str) -> bool:
@@ -212,7 +214,7 @@ def is_hidden(path: str) -> bool:
 
 
 class _Judge:
-    def __init__(self, facts: Facts, rules: Rules) -> None:
+    def __init__(self, facts: CleaningFacts, rules: CleaningRules) -> None:
         self._facts = facts
         self._rules = rules
         self._oldest_read = min(facts.reads, default=None)
@@ -226,7 +228,7 @@ class _Judge:
             self._bury(rules.files_ms)
 
     def _bury(self, keep_ms: int) -> None:
-        """Tell the removals apart: pinned by a plan, too young, or past the retention."""
+        """Sort the removals: pinned by a plan, too young, or past the retention."""
         facts = self._facts
         cutoff = self.handled_ms = facts.now_ms - keep_ms
         pinned: set[str] = set()
@@ -251,83 +253,87 @@ class _Judge:
     def _read_before(self, version: int) -> bool:
         return self._oldest_read is not None and self._oldest_read < version
 
-    def why(self, file: Found) -> Why | None:
+    def why(self, file: ListedFile) -> RemovalReason | None:
         """Why a file goes; None if it stays."""
         operation = self._facts.operations.get(file.operation_id)
-        if file.part is Part.PROBE:
-            return Why.STAGING if self._is_old(file.modified_ms, self._rules.staging_ms) else None
-        if operation is None or file.part is Part.OTHER:
+        if file.part is FileCategory.PROBE:
+            return (
+                RemovalReason.STAGING
+                if self._is_old(file.modified_ms, self._rules.staging_ms)
+                else None
+            )
+        if operation is None or file.part is FileCategory.OTHER:
             return self._of_others(file)
         match file.part:
-            case Part.DATA | Part.VECTORS:
+            case FileCategory.DATA | FileCategory.VECTORS:
                 return self._of_ours(file, operation)
-            case Part.ROW_MAP:
+            case FileCategory.ROW_MAP:
                 return self._row_map(file, operation)
-            case Part.ROUND | Part.ATTEMPT:
+            case FileCategory.ROUND | FileCategory.ATTEMPT:
                 return self._staging(file, operation)
             case _:
                 return self._record(file, operation)
 
-    def _of_others(self, file: Found) -> Why | None:
-        if file.part not in (Part.OTHER, Part.DATA) or is_hidden(file.path):
+    def _of_others(self, file: ListedFile) -> RemovalReason | None:
+        if file.part not in (FileCategory.OTHER, FileCategory.DATA) or is_hidden(file.path):
             return None
         if not self._is_free(file):
             return None
         return self._buried(file) if file.path in self._removed else None
 
-    def _of_ours(self, file: Found, operation: Ended) -> Why | None:
+    def _of_ours(self, file: ListedFile, operation: OperationEnd) -> RemovalReason | None:
         if not operation.over(file.attempt) or file.path in self._needed:
             return None
         if operation.never(file.attempt):
             # A version that names it contradicts the log, and is believed.
             named = file.path in self._young or file.path in self._removed
-            return None if named else Why.ABANDONED
+            return None if named else RemovalReason.ABANDONED
         if not self._is_free(file):
             return None
         if file.path in self._removed:
             return self._buried(file)
         known = self._rules.files_ms is not None and self._knows_all
-        return Why.UNNAMED if known and self._is_past(file) else None
+        return RemovalReason.UNNAMED if known and self._is_past(file) else None
 
-    def _row_map(self, file: Found, operation: Ended) -> Why | None:
+    def _row_map(self, file: ListedFile, operation: OperationEnd) -> RemovalReason | None:
         if not operation.over(file.attempt):
             return None
         if operation.never(file.attempt):
-            return Why.ABANDONED
+            return RemovalReason.ABANDONED
         if self._read_before(operation.version):
             return None
         since = max(file.modified_ms, operation.committed_ms)
-        return Why.ROW_MAP if self._is_old(since, self._rules.row_maps_ms) else None
+        return RemovalReason.ROW_MAP if self._is_old(since, self._rules.row_maps_ms) else None
 
-    def _staging(self, file: Found, operation: Ended) -> Why | None:
+    def _staging(self, file: ListedFile, operation: OperationEnd) -> RemovalReason | None:
         if not operation.over(file.attempt):
             return None
-        if file.part is Part.ROUND and operation.never(file.attempt):
-            return Why.ABANDONED
+        if file.part is FileCategory.ROUND and operation.never(file.attempt):
+            return RemovalReason.ABANDONED
         # As long as it may be run again: its first attempt says what a later one reads.
         ended = operation.succeeded > 0 or operation.closed or operation.recorded
         keep_ms = self._rules.staging_ms if ended else self._rules.results_ms
-        return Why.STAGING if self._is_old(file.modified_ms, keep_ms) else None
+        return RemovalReason.STAGING if self._is_old(file.modified_ms, keep_ms) else None
 
-    def _record(self, file: Found, operation: Ended) -> Why | None:
-        if file.part is Part.ENDING:
+    def _record(self, file: ListedFile, operation: OperationEnd) -> RemovalReason | None:
+        if file.part is FileCategory.ENDING:
             over = operation.closed or operation.succeeded > 0
-            told = over and file.operation_id in self.results
-            old = told and self._is_old(file.modified_ms, self._rules.staging_ms)
-            return Why.STAGING if old else None
+            recorded = over and file.operation_id in self.results
+            old = recorded and self._is_old(file.modified_ms, self._rules.staging_ms)
+            return RemovalReason.STAGING if old else None
         if not operation.logged:
             return None  # nothing else tells how it ended
         since = max(file.modified_ms, operation.committed_ms)
-        return Why.RECORD if self._is_old(since, self._rules.results_ms) else None
+        return RemovalReason.RECORD if self._is_old(since, self._rules.results_ms) else None
 
-    def _buried(self, file: Found) -> Why | None:
+    def _buried(self, file: ListedFile) -> RemovalReason | None:
         if self._is_past(file):
-            return Why.REMOVED
+            return RemovalReason.REMOVED
         # Clocks disagree: its removal must be found again.
         self.handled_ms = min(self.handled_ms, self._removed[file.path] - 1)
         return None
 
-    def _is_free(self, file: Found) -> bool:
+    def _is_free(self, file: ListedFile) -> bool:
         """Whether neither a version within the retention nor a plan names it."""
         if file.path in self._needed:
             return False
@@ -336,7 +342,7 @@ class _Judge:
             self._note(due)
         return due is None
 
-    def _is_past(self, file: Found) -> bool:
+    def _is_past(self, file: ListedFile) -> bool:
         keep_ms = self._rules.files_ms
         return keep_ms is not None and self._is_old(file.modified_ms, keep_ms)
 

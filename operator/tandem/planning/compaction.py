@@ -29,7 +29,7 @@ def plan_compaction(
     Args:
         segments: the live segments at the read version, in order (`timeline.segments`), made
             with the same time column as `granularity` belongs to.
-        request: what is asked for.
+        request: the compaction to plan.
         granularity: that of the LakeTable's `time`; None where it has none.
         past: segments that are no longer live (`timeline.history`), for messages.
 

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Sequence
 
 from tandem.errors import InvalidSpec, UnknownSegment
 from tandem.planning.layout import bins_of, usefulness
-from tandem.planning.model import CompactionRequest, Run
-from tandem.planning.runs import Part, build_run
+from tandem.planning.model import CompactionRequest, SegmentRun
+from tandem.planning.runs import SegmentPart, build_run
 from tandem.spec.compaction import CompactionType
 from tandem.timeline.segments import Segment
 
@@ -54,13 +54,13 @@ def custom_runs(
     past: Sequence[Segment] = (),
     *,
     young: frozenset[str] = frozenset(),
-) -> list[Run]:
+) -> list[SegmentRun]:
     """The one run of what was chosen, or none where there is nothing to merge.
 
     Named segments are rewritten whole, however big. One segment alone is rewritten to be
     sorted, if its rows are in another order; where it is not to be sorted, CarbonData skips it
-    without a word and we report nothing to do. Of the files that a `where` selects, those are
-    left that gain nothing by it, and those in `young`.
+    silently and we report nothing to do. Of the files that a `where` selects, those are left that
+    gain nothing by it, and those in `young`.
 
     Args:
         past: segments that are no longer live, for the message about one that was named.
@@ -82,7 +82,7 @@ def custom_runs(
     bins = tuple(filter(usefulness(request), bins_of(files, request)))
     taken = {file.path for each in bins for file in each.files}
     parts = [
-        Part(segment, chosen)
+        SegmentPart(segment, chosen)
         for segment in segments
         if (chosen := tuple(file for file in segment.files if file.path in taken))
     ]
@@ -91,7 +91,7 @@ def custom_runs(
 
 def _by_name(
     segments: Sequence[Segment], request: CompactionRequest, past: Sequence[Segment]
-) -> list[Run]:
+) -> list[SegmentRun]:
     require_live(
         request.segments,
         segments,
@@ -100,7 +100,7 @@ def _by_name(
         field="spec.custom.segments",
     )
     wanted = set(request.segments) - request.excluded
-    parts = [Part.whole(segment) for segment in segments if segment.name in wanted]
+    parts = [SegmentPart.whole(segment) for segment in segments if segment.name in wanted]
     bins = bins_of((file for part in parts for file in part.files), request)
     if request.layout_label:
         useful = any(map(usefulness(request), bins))

@@ -1,9 +1,9 @@
-"""What a layout (`Sort`, `ZOrder`) makes of a plan: which bins, which of them are worth it.
+"""How a layout (`Sort`, `ZOrder`) changes a plan: which bins there are, and which are worth it.
 
 Rows can only be put in order where they are rewritten together: so all files of a partition
-and chunk are one bin, and become files that do not overlap. What lies in that order already
-is left alone, as the tag of its files says: else a schedule would write the same table for
-ever. Nothing here reads a table; columns are checked against a schema that is given.
+and chunk are one bin, and become files that do not overlap. Files whose tag says that they are in
+that order already are left alone: else a schedule would rewrite the same table for ever. Nothing
+here reads a table; columns are checked against a schema that is given.
 """
 
 from __future__ import annotations

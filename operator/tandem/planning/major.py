@@ -2,8 +2,8 @@
 
 CarbonData's rule (`identifySegmentsToBeMergedBasedOnSize`): collect segments in order while
 their sum stays below the target. A segment that alone is over the target ends the run if it
-has two or more, else the collecting begins anew behind it; a segment that would make the sum
-too big ends the run if it has two or more, else the collecting begins anew with it. One pass,
+has two or more, else collecting restarts behind it; a segment that would make the sum
+too big ends the run if it has two or more, else collecting restarts with it. One pass,
 one run: what is loaded meanwhile waits for the next one. The output is marked `Major`.
 """
 
@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from tandem.planning.layout import bins_of, usefulness
-from tandem.planning.model import CompactionRequest, Run
-from tandem.planning.runs import Part, build_run
+from tandem.planning.model import CompactionRequest, SegmentRun
+from tandem.planning.runs import SegmentPart, build_run
 from tandem.timeline.segments import Segment
 
 
@@ -22,7 +22,7 @@ def major_runs(
     request: CompactionRequest,
     *,
     young: frozenset[str] = frozenset(),
-) -> list[Run]:
+) -> list[SegmentRun]:
     """The first contiguous run that is worth rewriting, or none. A segment with one of the
     files in `young` is left alone."""
     kept = segments[: max(len(segments) - request.preserve, 0)]
@@ -30,7 +30,7 @@ def major_runs(
     if young:
         excluded |= {s.name for s in kept if any(file.path in young for file in s.files)}
     for chosen in size_runs(kept, request.target_segment_size, excluded):
-        parts = [Part.whole(segment) for segment in chosen]
+        parts = [SegmentPart.whole(segment) for segment in chosen]
         bins = bins_of((file for part in parts for file in part.files), request)
         run = build_run(parts, request.target_file_size, bins=bins, major=True)
         if any(map(usefulness(request), run.bins)):

@@ -10,8 +10,8 @@ its steps, and write the data once (decision 0011).
 Skipped as there: the latest `preserve` segments, segments of `max_segment_size` or more, of
 level 2 or higher (of the number of thresholds, were there more), and outputs of a major
 compaction; and, which is ours, what `skipOffsetFromLatest` protects. Skipped segments do not
-end a run; they are simply not counted. With a time column the loop runs in each chunk by
-itself, on what each segment has in that chunk; a file that spans chunks, or whose time is
+end a run; they are simply not counted. With a time column the loop runs in each chunk separately,
+on the files that each segment has in that chunk; a file that spans chunks, or whose time is
 unknown, is not touched.
 """
 
@@ -22,9 +22,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from tandem.planning.layout import bins_of, usefulness
-from tandem.planning.model import CompactionRequest, Run, Step
-from tandem.planning.runs import Part, build_run, step_name
-from tandem.timeline.chunks import Interval
+from tandem.planning.model import CompactionRequest, MergeStep, SegmentRun
+from tandem.planning.runs import SegmentPart, build_run, step_name
+from tandem.timeline.chunks import TimeInterval
 from tandem.timeline.segments import Segment
 
 
@@ -34,13 +34,13 @@ def minor_runs(
     *,
     timed: bool,
     young: frozenset[str] = frozenset(),
-) -> list[Run]:
+) -> list[SegmentRun]:
     """The runs of a minor compaction, chunk by chunk in order of time. `young` are paths of
     files to leave alone."""
     kept = segments[: max(len(segments) - request.preserve, 0)]
     usable = [segment for segment in kept if _is_usable(segment, request)]
     useful = usefulness(request)
-    runs: list[Run] = []
+    runs: list[SegmentRun] = []
     for parts in _chunks(usable, young) if timed else [_whole(usable, young)]:
         for node in _loop(parts, request):
             run = build_run(
@@ -76,12 +76,12 @@ class _Node:
 
     name: str
     level: int
-    parts: list[Part]
+    parts: list[SegmentPart]
     size: int
-    steps: list[Step]
+    steps: list[MergeStep]
 
 
-def _loop(parts: Sequence[Part], request: CompactionRequest) -> list[_Node]:
+def _loop(parts: Sequence[SegmentPart], request: CompactionRequest) -> list[_Node]:
     """What CarbonData's loop leaves behind that did not exist before.
 
     One pass gives what its walks from the start give: whatever was walked over holds fewer
@@ -127,7 +127,7 @@ def _merge(nodes: Sequence[_Node]) -> _Node:
     level = first.level + 1
     # The stand-in name of a foreign chain stays that of its first file.
     name = step_name(first.parts[0].name, level)
-    step = Step(tuple(node.name for node in nodes), name, level)
+    step = MergeStep(tuple(node.name for node in nodes), name, level)
     return _Node(
         name=name,
         level=level,
@@ -137,24 +137,24 @@ def _merge(nodes: Sequence[_Node]) -> _Node:
     )
 
 
-def _whole(segments: Sequence[Segment], young: frozenset[str]) -> list[Part]:
+def _whole(segments: Sequence[Segment], young: frozenset[str]) -> list[SegmentPart]:
     return [
-        Part.whole(segment)
+        SegmentPart.whole(segment)
         for segment in segments
         if not young or not any(file.path in young for file in segment.files)
     ]
 
 
-def _chunks(segments: Sequence[Segment], young: frozenset[str]) -> Iterator[list[Part]]:
+def _chunks(segments: Sequence[Segment], young: frozenset[str]) -> Iterator[list[SegmentPart]]:
     """What each segment has in each time chunk, in order of time."""
-    chunks: dict[Interval, list[Part]] = {}
+    chunks: dict[TimeInterval, list[SegmentPart]] = {}
     for segment in segments:
-        mine: dict[Interval, list[int]] = {}
+        mine: dict[TimeInterval, list[int]] = {}
         for at, file in enumerate(segment.files):
             if file.interval is not None and not file.spans and file.path not in young:
                 mine.setdefault(file.interval, []).append(at)
         for interval, indexes in mine.items():
             files = tuple(segment.files[at] for at in indexes)
-            chunks.setdefault(interval, []).append(Part(segment, files))
+            chunks.setdefault(interval, []).append(SegmentPart(segment, files))
     for interval in sorted(chunks):
         yield chunks[interval]

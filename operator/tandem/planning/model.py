@@ -1,7 +1,7 @@
-"""The values of planning: what is asked for, and what a plan says.
+"""The values of planning: the request, and the plan.
 
-A *run* becomes one output segment; its *bins* become Spark tasks. Names of outputs are only
-proposed here (`Run.output`): they are given out in the commit loop (`tandem.timeline.names`).
+A *run* becomes one output segment; its *bins* become Spark tasks. A plan only proposes names of
+outputs (`SegmentRun.output`); the commit loop assigns them (`tandem.timeline.names`).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from tandem.delta.actions import AddFile
 from tandem.spec.compaction import CompactionTemplate, CompactionType, LayoutStrategy
 from tandem.timeline import lineage
-from tandem.timeline.chunks import Interval
+from tandem.timeline.chunks import TimeInterval
 from tandem.timeline.lineage import Lineage
 from tandem.timeline.segments import SegmentFile, layout_label
 
@@ -34,10 +34,9 @@ class CompactionRequest:
         selects: `Custom`: which files a `where` selects; exclusive with `segments`.
         layout, layout_columns: in which order the rows are written (`layout`).
         among: `Minor` looks at these segments only; None for all.
-        skip_offset_ms: what is that close to the newest data is left alone (`latest`).
-        excluded: segments that cannot be had now, because another operation holds them. The
-            plan is made as if they were not there: its names, sizes and least counts are
-            right for what is left (I-28).
+        skip_offset_ms: files that close to the newest data are left alone (`skip_offset`).
+        excluded: segments that another operation holds now. The plan ignores them: its names, sizes
+        and least counts are right for the others (I-28).
         resource: who asks, for messages: `TableCompaction/nightly`.
     """
 
@@ -96,7 +95,7 @@ class CompactionRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class MergeStep:
     """One turn of CarbonData's loop: exactly these segments in this order become `output`.
 
     `output` is CarbonData's name where it has one. Behind a foreign first input, whose output
@@ -121,7 +120,7 @@ class Bin:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class SegmentRun:
     """Segments that become one.
 
     Attributes:
@@ -140,9 +139,9 @@ class Run:
     output: str | None
     level: int
     sequence: int
-    steps: tuple[Step, ...]
+    steps: tuple[MergeStep, ...]
     bins: tuple[Bin, ...]
-    interval: Interval | None = None
+    interval: TimeInterval | None = None
     major: bool = False
 
     @property
@@ -165,7 +164,7 @@ class CompactionPlan:
     All bytes are of files as stored; `expected_*` are estimates.
     """
 
-    runs: tuple[Run, ...]
+    runs: tuple[SegmentRun, ...]
     nothing: str = ""
 
     @property

@@ -1,4 +1,4 @@
-"""From chosen parts of segments to runs. Shared by all kinds of compaction."""
+"""Builds runs from chosen parts of segments. Shared by all kinds of compaction."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from tandem.planning.bins import pack
-from tandem.planning.model import Bin, Run, Step
-from tandem.timeline.chunks import Interval
+from tandem.planning.model import Bin, MergeStep, SegmentRun
+from tandem.timeline.chunks import TimeInterval
 from tandem.timeline.names import derived_name
 from tandem.timeline.segments import Segment, SegmentFile
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class SegmentPart:
     """Some or all files of one segment: what a plan takes of it."""
 
     segment: Segment
     files: tuple[SegmentFile, ...]
 
     @classmethod
-    def whole(cls, segment: Segment) -> Part:
+    def whole(cls, segment: Segment) -> SegmentPart:
         return cls(segment, segment.files)
 
     @property
@@ -41,14 +41,14 @@ class Part:
 
 
 def build_run(
-    parts: Sequence[Part],
+    parts: Sequence[SegmentPart],
     target_file_size: int,
     *,
     level: int | None = None,
-    steps: tuple[Step, ...] = (),
+    steps: tuple[MergeStep, ...] = (),
     bins: tuple[Bin, ...] = (),
     major: bool = False,
-) -> Run:
+) -> SegmentRun:
     """The run that merges `parts` (in segment order, at least one).
 
     `level` is by default one more than that of the first part, `steps` the one that the run
@@ -58,13 +58,13 @@ def build_run(
     level = first.level + 1 if level is None else level
     names = tuple(part.name for part in parts)
     files = [file for part in parts for file in part.files]
-    return Run(
+    return SegmentRun(
         segments=names,
         partial=frozenset(part.name for part in parts if part.partial),
         output=derived_name(first.name, level),
         level=level,
         sequence=first.sequence,
-        steps=steps or (Step(names, step_name(first.name, level), level),),
+        steps=steps or (MergeStep(names, step_name(first.name, level), level),),
         bins=bins or pack(files, target_file_size),
         interval=_hull(files),
         major=major,
@@ -72,11 +72,11 @@ def build_run(
 
 
 def step_name(first: str, level: int) -> str:
-    """What a step's output is called within a plan: see `Step.output`."""
+    """What a step's output is called within a plan: see `MergeStep.output`."""
     return derived_name(first, level) or f"{first}.{level}"
 
 
-def proposed_names(runs: Iterable[Run], live: Iterable[Segment]) -> Iterator[Run]:
+def proposed_names(runs: Iterable[SegmentRun], live: Iterable[Segment]) -> Iterator[SegmentRun]:
     """The runs with `output` only where the commit loop would take that name as things are."""
     used = {segment.name for segment in live}
     for run in runs:
@@ -87,8 +87,8 @@ def proposed_names(runs: Iterable[Run], live: Iterable[Segment]) -> Iterator[Run
             yield run
 
 
-def _hull(files: Sequence[SegmentFile]) -> Interval | None:
+def _hull(files: Sequence[SegmentFile]) -> TimeInterval | None:
     known = [file.interval for file in files if file.interval is not None]
     if not known or len(known) < len(files):
         return None
-    return Interval(min(i.start_ms for i in known), max(i.end_ms for i in known))
+    return TimeInterval(min(i.start_ms for i in known), max(i.end_ms for i in known))

@@ -1,4 +1,4 @@
-"""The plan of a segment rewrite: which files of the named segments are written anew.
+"""The plan of a segment rewrite: which files of the named segments are rewritten.
 
 Every file is a bin of its own and becomes one file of the same segment, so a plan never moves
 rows between files, segments or places in the order.
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from tandem.planning.bins import partition_of
 from tandem.planning.custom import require_live
 from tandem.planning.model import Bin
-from tandem.planning.runs import Part
+from tandem.planning.runs import SegmentPart
 from tandem.spec.segment_rewrite import SegmentRewriteSpec
 from tandem.timeline.segments import Segment, SegmentFile
 
@@ -26,10 +26,10 @@ class SegmentRewriteRequest:
 
     Attributes:
         segments: names, as given.
-        every_file: whether something is asked for that concerns all files; else only those with
+        every_file: whether the request concerns all files; else only those with
             deleted rows are taken.
-        there_before: whether an earlier plan of the same operation found all of them live: what
-            is gone by now was taken by somebody, and is no misspelt name.
+        there_before: whether an earlier plan of the same operation found all of them live: a
+            segment gone by now was taken by another operation, and is no misspelt name.
         resource: who asks, for messages: `SegmentRewrite/purge`.
     """
 
@@ -53,7 +53,7 @@ class SegmentRewritePlan:
     in one sentence why, and `superseded` that all that was named is gone since an earlier plan.
     All bytes are of files as stored; `expected_*` are estimates."""
 
-    parts: tuple[Part, ...]
+    parts: tuple[SegmentPart, ...]
     nothing: str = ""
     superseded: bool = False
 
@@ -93,7 +93,7 @@ def plan_segment_rewrite(
     request: SegmentRewriteRequest,
     past: Sequence[Segment] = (),
 ) -> SegmentRewritePlan:
-    """What a segment rewrite would write anew, deterministically.
+    """What a segment rewrite would rewrite, deterministically.
 
     Args:
         segments: the live segments at the read version, in order (`timeline.segments`).
@@ -111,7 +111,7 @@ def plan_segment_rewrite(
             request.segments, segments, past, resource=request.resource, field="spec.segments"
         )
     parts = tuple(
-        Part(segment, files)
+        SegmentPart(segment, files)
         for segment in segments
         if segment.name in wanted
         and (files := tuple(f for f in segment.files if request.every_file or f.deleted))
@@ -138,7 +138,7 @@ def _alone(file: SegmentFile) -> Bin:
     return Bin((file,), partition_of(file), file.live_bytes, 0 if gone else 1)
 
 
-def _step(part: Part) -> str:
+def _step(part: SegmentPart) -> str:
     taken, all_ = len(part.files), len(part.segment.files)
     deleted = sum(file.deleted for file in part.files)
     files = f"{taken} of {all_} file{'s' if all_ != 1 else ''}"

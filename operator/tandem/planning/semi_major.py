@@ -14,10 +14,10 @@ from collections.abc import Mapping, Sequence
 from tandem.errors import InvalidSpec
 from tandem.planning.bins import by_chunk, is_full, partition_of
 from tandem.planning.layout import bins_of, usefulness
-from tandem.planning.model import CompactionRequest, Run
-from tandem.planning.runs import Part, build_run
+from tandem.planning.model import CompactionRequest, SegmentRun
+from tandem.planning.runs import SegmentPart, build_run
 from tandem.spec.table import Granularity
-from tandem.timeline.chunks import Interval, parse_chunk
+from tandem.timeline.chunks import TimeInterval, parse_chunk
 from tandem.timeline.segments import Segment, SegmentFile
 
 
@@ -27,7 +27,7 @@ def semi_major_runs(
     granularity: Granularity | None,
     *,
     young: frozenset[str] = frozenset(),
-) -> list[Run]:
+) -> list[SegmentRun]:
     """One run for each chunk where something is to be gained. `young` are paths of files to
     leave alone.
 
@@ -35,7 +35,7 @@ def semi_major_runs(
     them and others is taken along; the others' own files are not.
     """
     owners = {file.path: segment for segment in segments for file in segment.files}
-    runs: list[Run] = []
+    runs: list[SegmentRun] = []
     chosen = chosen_files(segments, request, granularity)
     for group in _groups([file for file in chosen if file.path not in young], granularity):
         loose = [
@@ -53,7 +53,7 @@ def semi_major_runs(
 def chosen_files(
     segments: Sequence[Segment], request: CompactionRequest, granularity: Granularity | None
 ) -> list[SegmentFile]:
-    """The files of the chosen chunks (all by default) whose segments nobody else holds."""
+    """The files of the chosen chunks (all by default) whose segments no other operation holds."""
     free = [segment for segment in segments if segment.name not in request.excluded]
     return _wanted([file for segment in free for file in segment.files], request, granularity)
 
@@ -109,7 +109,7 @@ def _groups(
     files: Sequence[SegmentFile], granularity: Granularity | None
 ) -> list[list[SegmentFile]]:
     if granularity is not None:
-        by_time: dict[Interval | None, list[SegmentFile]] = by_chunk(files)
+        by_time: dict[TimeInterval | None, list[SegmentFile]] = by_chunk(files)
         return list(by_time.values())
     partitions: dict[tuple[tuple[str, str | None], ...], list[SegmentFile]] = {}
     for file in files:
@@ -117,10 +117,10 @@ def _groups(
     return list(partitions.values())
 
 
-def _parts(files: Sequence[SegmentFile], owners: Mapping[str, Segment]) -> list[Part]:
+def _parts(files: Sequence[SegmentFile], owners: Mapping[str, Segment]) -> list[SegmentPart]:
     chosen: dict[str, tuple[Segment, list[SegmentFile]]] = {}
     for file in files:
         owner = owners[file.path]
         chosen.setdefault(owner.name, (owner, []))[1].append(file)
-    parts = [Part(segment, tuple(mine)) for segment, mine in chosen.values()]
+    parts = [SegmentPart(segment, tuple(mine)) for segment, mine in chosen.values()]
     return sorted(parts, key=lambda part: part.segment.order)

@@ -1,7 +1,7 @@
-"""What lies too close to the newest data to be touched: `skipOffsetFromLatest`.
+"""Files too close to the newest data to be compacted: `skipOffsetFromLatest`.
 
 Measured from the newest data of the table, never from a clock, so that a plan depends on
-nothing but the table, and a table that nobody writes to any more keeps its rule.
+nothing but the table, and a table that is no longer written keeps its rule.
 """
 
 from __future__ import annotations
@@ -18,11 +18,10 @@ def too_young(
     """Logged paths of the files that a compaction leaves alone.
 
     With a time column: those that reach into the last `offset_ms` before the end of the newest
-    chunk (Druid's rule of the same name), and those whose time nothing tells, since they might.
-    Without one, or with the one chunk of granularity `All`: those of the segments whose
-    sequence, which is the time of the first load in them, is less than `offset_ms` before that
-    of the newest segment. A compacted segment is as old as its first input, so that compacting
-    makes nothing young.
+    chunk (Druid's rule of the same name), and those of unknown time, since they might. Without one,
+    or with the one chunk of granularity `All`: those of the segments whose sequence, which is the
+    time of the first load in them, is less than `offset_ms` before that of the newest segment. A
+    compacted segment is as old as its first input, so that compacting makes nothing young.
     """
     if offset_ms <= 0 or not segments:
         return frozenset()

@@ -15,6 +15,6 @@ apply them.
     matches          which rows a statement matched
     merge_sources    which source rows a merge matched
     row_tracing      rows of a later version that were live before
-    tablechange      changes of schema, protocol and metadata
+    table_changes    changes of schema, protocol and metadata
     text             names of others in sentences
 """

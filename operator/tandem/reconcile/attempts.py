@@ -1,8 +1,8 @@
 """Which rounds of a statement count towards `conflict.maxAttempts`.
 
-Others commit while a round evaluates what the ones before them changed, so the next has rows to
-evaluate too. Nothing can be put off, and no rest makes it better: a statement goes on at once,
-as long as there is something that shows an end. That is the number of rows left.
+Other writers commit while a round evaluates earlier changes, so the next round has rows to
+evaluate, too. Waiting does not help: a statement continues at once, as long as it makes progress.
+Progress is measured by the number of rows left.
 
 | a round that has … rows to evaluate | then |
 |---|---|
@@ -15,8 +15,8 @@ as long as there is something that shows an end. That is the number of rows left
 and two files by turns; "fewer than any" alone would give up after so many rounds that a writer
 of one file a second made unequal. As it is, every sequence of rounds ends: there are only so many
 numbers of rows below the first, and between two of them `maxAttempts` rounds that count, each
-followed by ever smaller ones. A writer that rewrites as many rows in every round shows no end:
-each round may be the last one, and `maxAttempts` is how many are tried.
+followed by ever smaller ones. Beside a writer that rewrites as many rows in every round there is no
+progress: each round may be the last one, and `maxAttempts` limits them.
 
 A *small* round is evaluated by the engine itself, in milliseconds, without a job. Whether another
 commit comes first is then a matter of chance, so many are tried: `SMALL_ROUNDS` of them count as

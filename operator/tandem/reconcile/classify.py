@@ -1,8 +1,8 @@
 """What a commit was: from a Delta commit to a line of `rules`.
 
-A blind append is recognised by its operation and never by its actions, a mapped rewrite by
-being ours and having a valid row map for everything that it added. What cannot be told is a
-change: that costs an evaluation, never a row.
+A blind append is recognised by its operation, never by its actions. A mapped rewrite is ours and
+has a valid row map for everything that it added. Anything else counts as a change: that costs an
+evaluation, never a row.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What was committed since a version, in words of the rule for statements. Pure."""
+"""What was committed since a version, as the rule for statements needs it. Pure."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ class RoundResult:
     """What a round of a statement job found, insert files numbered within the round.
 
     Of a merge (`merged`) some rows may be deleted and others updated, and `fresh` are files of
-    rows that are nobody's successor: no match points to them. `recorded`: all that matched have
+    rows that succeed no row: no match points to them. `recorded`: all that matched have
     their `sources`.
     """
 

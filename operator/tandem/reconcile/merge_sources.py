@@ -1,6 +1,6 @@
-"""Which rows of its source a merge matched, so that it can tell whether it would insert others.
+"""Which source rows a merge matched, so that it can decide whether it would insert others.
 
-A source row is told by its content: two hashes, the same in every round since the source is
+A source row is identified by its content: two hashes, the same in every round since the source is
 pinned (`tandem.spark.sources.row_hash`). Rows of equal content are one here: they match the same
 rows, and a row of the table that two of them match has no record at all.
 """

@@ -1,4 +1,4 @@
-"""What a statement is asked with and answers, as values: its state, and what is next.
+"""Values of the rule for statements: its input (a state), and its output (what to do next).
 
 The rule that leads from one to the other is `reconcile.statement`.
 """
@@ -15,7 +15,7 @@ from tandem.reconcile.attempts import Attempts
 from tandem.reconcile.matches import InsertFile, Matches
 from tandem.reconcile.merge_sources import Sources
 from tandem.reconcile.model import CommitSummary
-from tandem.reconcile.round_history import Course
+from tandem.reconcile.round_history import RoundHistory
 from tandem.spec.update import Isolation
 
 _NONE = Attempts()
@@ -51,7 +51,7 @@ class StatementProgress:
     merged: bool = False
     sources: Sources | None = field(default=None, compare=False)
     sources_diverged: CommitSummary | None = None
-    course: Course = ()  # how it came here, for people
+    course: RoundHistory = ()  # how it came here, for people
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class FileDeletes:
 
 
 @dataclass(frozen=True, slots=True)
-class Commit:
+class ReadyToCommit:
     """Commit on top of version `at`.
 
     `inserts` are the insert files to add, each with its `masks` (rows whose original is gone);
@@ -115,11 +115,11 @@ class Reexecute:
     at: int
     why: str
     attempts: Attempts
-    course: Course = ()
+    course: RoundHistory = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Conflict:
+class StatementConflict:
     """The operation has failed; `why` names the commit and the files that it changed, which
     `cause` and `files` are, as far as it was a commit's doing."""
 
@@ -142,4 +142,4 @@ class Reinsert:
     why: str = ""
 
 
-Outcome = Commit | Evaluate | Reexecute | Reinsert | Conflict
+Outcome = ReadyToCommit | Evaluate | Reexecute | Reinsert | StatementConflict

@@ -1,9 +1,9 @@
 """The rule for rewrites: a compaction meets everything that was committed since it read.
 
-By file, and for each input by one comparison: the bitmap of its deleted rows now with the one
-that was read. Every call starts from the bitmaps that were read, so that asking again on a
-later version never accumulates masks (I-16). A rewrite never changes what rows there are
-(I-2): that is counted before anything may be published (I-17).
+For each input it compares the bitmap of deleted rows now with the one that was read. Every call
+starts from the bitmaps that were read, so that another call at a later version never accumulates
+masks (I-16). A rewrite never changes what rows there are (I-2): that is counted before anything may
+be published (I-17).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class RewriteInput:
 @dataclass(frozen=True, slots=True)
 class RewriteCounts:
     """`deletes_remapped`: rows deleted since the read version, moved onto outputs.
-    `rows_masked`: rows masked because their input is gone or lives on by itself.
+    `rows_masked`: rows masked because their input is gone or still live.
     `rows_published`: live rows of the outputs, equal to those of the inputs removed."""
 
     deletes_remapped: int = 0

@@ -1,7 +1,7 @@
-"""How a statement came to where it is: whom it had to come after, and what that took.
+"""The rounds of a statement: which commits it was moved behind, and what each move cost.
 
-For people alone: nothing is decided by it. Bounded, since a table that is written all the time
-may cost hundreds of turns.
+For reports only; no decision depends on it. Bounded, since a table that is written all the time
+may need hundreds of rounds.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from tandem.reconcile.model import Author, CommitSummary
 
 LONGEST = 8
-"""So many of the last turns are kept."""
+"""How many of the last rounds are kept."""
 
 
 @dataclass(frozen=True, slots=True)
-class Followed:
+class ConflictRound:
     """Once that the statement had to come after others: up to version `at`, the newest of which
     that mattered is `author`'s. `rows` were evaluated for it, `lost` matches had gone; `whole`
     says that it was executed again from the beginning."""
@@ -27,20 +27,20 @@ class Followed:
     whole: bool = False
 
 
-Course = tuple[Followed, ...]
+RoundHistory = tuple[ConflictRound, ...]
 
 
-def followed(
-    course: Course,
+def with_round(
+    course: RoundHistory,
     at: int,
     cause: CommitSummary,
     *,
     rows: int = 0,
     lost: int = 0,
     whole: bool = False,
-) -> Course:
-    """The course after one turn more. A turn that came to nothing is not told."""
+) -> RoundHistory:
+    """The history with one more round. A round without effect is left out."""
     if not (rows or lost or whole):
         return course
-    turn = Followed(at, cause.author or Author(cause.version), rows, lost, whole)
+    turn = ConflictRound(at, cause.author or Author(cause.version), rows, lost, whole)
     return (*course, turn)[-LONGEST:]

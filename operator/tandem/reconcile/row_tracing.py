@@ -21,7 +21,7 @@ from tandem.rowmap.positions import span
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class TracedRewrite:
     """One rewrite on the way from S to now."""
 
     row_map: RowMapLike
@@ -38,7 +38,7 @@ class Trail:
 
     source: str
     positions: BitMap64
-    steps: tuple[Step, ...] = ()
+    steps: tuple[TracedRewrite, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +123,7 @@ def walk(
     prefetch(at_s, list(origins))
     for source, rows in origins.items():
         below, lost = walk(source, rows, at_s, row_maps)
-        step = Step(row_map, source, path)
+        step = TracedRewrite(row_map, source, path)
         trails += [Trail(t.source, t.positions, (*t.steps, step)) for t in below]
         if lost:
             unknown |= row_map.forward(source, lost)[path]
@@ -146,7 +146,7 @@ def _follow(found: FileMatches, trail: Trail) -> FileMatches:
             raise CountMismatch(
                 "A row map leads back from a row but not forward to it",
                 resource=step.output,
-                remedy="Nothing was published; the row map is not to be trusted",
+                remedy="Nothing was published; the row map is wrong",
             )
     order = np.argsort(positions, kind="stable")
     return found.only(indexes[order], positions[order])
@@ -155,7 +155,7 @@ def _follow(found: FileMatches, trail: Trail) -> FileMatches:
 def _check_disjoint(
     trails: dict[str, list[tuple[str, Trail]]], changed: frozenset[str], now: FileView
 ) -> None:
-    """A row of S lives in one place at most, whoever wrote the table meanwhile."""
+    """A row of S is in at most one place, whatever other writers committed since."""
     for source, found in trails.items():
         seen = BitMap64()
         if source not in changed:

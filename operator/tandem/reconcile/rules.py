@@ -63,7 +63,7 @@ NEUTRAL_WITHOUT_FILES: frozenset[str] = frozenset(
         "REORG",
         "VACUUM START",
         "VACUUM END",
-        # The table itself; what it means is asked of `TABLE_CHANGES`.
+        # The table itself: `TABLE_CHANGES` has what each means.
         "SET TBLPROPERTIES",
         "UNSET TBLPROPERTIES",
         "ADD COLUMN",
@@ -116,7 +116,7 @@ REWRITE: Mapping[InputFate, RewriteRule] = {
     #                                 mask in outputs   remove   needs deletion vectors
     InputFate.SAME: RewriteRule(Mask.NONE, True, False),
     InputFate.SUPERSET: RewriteRule(Mask.DIFFERENCE, True, True),
-    InputFate.OTHER: RewriteRule(Mask.ALL, False, True),  # lives on by itself
+    InputFate.OTHER: RewriteRule(Mask.ALL, False, True),  # still live, independent of our outputs
     InputFate.GONE: RewriteRule(Mask.ALL, False, True),
 }
 
@@ -185,7 +185,7 @@ TABLE_CHANGES: Mapping[TableChange, TableRule] = {
     TableChange.COLUMN_RENAMED_MAPPED: TableRule(Response.SURVIVE, Response.VALIDATE),
     TableChange.TYPE_WIDENED: TableRule(Response.SURVIVE, Response.VALIDATE),
     TableChange.TYPE_CHANGED: TableRule(Response.CONFLICT, Response.VALIDATE),
-    # The rows are the same as before, whoever checked them; readers take null either way.
+    # The rows are the same, whichever writer checked them; readers accept null either way.
     TableChange.NULLABLE_CHANGED: TableRule(Response.SURVIVE, Response.VALIDATE),
     TableChange.FIELD_METADATA: TableRule(Response.SURVIVE, Response.VALIDATE),
     TableChange.CONSTRAINTS: TableRule(Response.SURVIVE, Response.VALIDATE),

@@ -40,31 +40,31 @@ from tandem.reconcile.matches import (
 from tandem.reconcile.merge_sources import acting, matched_sources, same_sources
 from tandem.reconcile.model import ChangeKind, CommitSummary, FileView, RowMaps
 from tandem.reconcile.outcomes import (
-    Commit,
-    Conflict,
     Evaluate,
     FileDeletes,
     Outcome,
     Policy,
+    ReadyToCommit,
     Reexecute,
     Reinsert,
+    StatementConflict,
     StatementProgress,
 )
-from tandem.reconcile.round_history import Course, followed
+from tandem.reconcile.round_history import RoundHistory, with_round
 from tandem.reconcile.row_tracing import carry, prefetch
 from tandem.reconcile.text import counted, files_in_words
 from tandem.rowmap.positions import span, to_bitmap
 
 __all__ = (
-    "Commit",
     "Concerned",
-    "Conflict",
     "Evaluate",
     "FileDeletes",
     "Outcome",
     "Policy",
+    "ReadyToCommit",
     "Reexecute",
     "Reinsert",
+    "StatementConflict",
     "StatementProgress",
     "Views",
     "absorb",
@@ -81,7 +81,7 @@ _NONE = Attempts()
 
 
 def start(
-    version: int, result: RoundResult, *, attempts: Attempts = _NONE, course: Course = ()
+    version: int, result: RoundResult, *, attempts: Attempts = _NONE, course: RoundHistory = ()
 ) -> StatementProgress:
     """The state after the whole statement was executed at a version. Raises CountMismatch."""
     check_result(result)
@@ -162,8 +162,8 @@ def decide(
 
     `commits` are all since S without a hole (a `GAP` stands for what the log has lost), up to
     the latest version. `row_maps` has the maps of the files added since S, and of the files that
-    those came from, as far as they are valid. `small`: the caller evaluates what is asked for
-    without a job.
+    those came from, as far as they are valid. `small`: the caller evaluates the requested
+    rows without a job.
 
     Raises:
         CountMismatch: rows would be lost or doubled; nothing may be published.
@@ -204,7 +204,7 @@ def _indivisible(progress: StatementProgress, policy: Policy) -> str:
 
 def _diverged(
     progress: StatementProgress, cause: CommitSummary, latest: int, policy: Policy, small: bool
-) -> Reexecute | Reinsert | Conflict:
+) -> Reexecute | Reinsert | StatementConflict:
     why = f"{cause.who}: not the same rows of the source match rows of the table as before"
     if not small or progress.sources is None:
         return _again(progress, latest, why, policy, cause=cause)
@@ -223,7 +223,7 @@ def _advance(
     newest: CommitSummary,
     concerned: Concerned,
 ) -> Evaluate | str:
-    """S := L. Returns what is left to evaluate at L, or why that cannot be told."""
+    """S := L. Returns what is left to evaluate at L, or why that cannot be decided."""
     at_s, at_l = view(progress.evaluated_at), view(at)
     if at_s is None or at_l is None:
         return f"version {progress.evaluated_at} can no longer be read, after {newest.who}"
@@ -236,7 +236,7 @@ def _advance(
         evaluated_at=at,
         matches=carried.matches,
         lost=progress.lost + carried.lost,
-        course=followed(
+        course=with_round(
             progress.course,
             at,
             newest,
@@ -254,7 +254,7 @@ def _commit(
     view: Views,
     row_maps: RowMaps,
     policy: Policy,
-) -> Commit | Reexecute | Conflict:
+) -> ReadyToCommit | Reexecute | StatementConflict:
     """Nothing is left that the statement must come after: its result, as of the latest version.
 
     Rows that S did not know are later appends here, and stay as they are.
@@ -304,7 +304,7 @@ def _commit(
             expected=f"{matched} deleted",
             remedy="Nothing was published; the statement must be executed again",
         )
-    return Commit(
+    return ReadyToCommit(
         at=latest,
         deletes=deletes,
         inserts=tuple(file.path for file in inserts),
@@ -319,7 +319,7 @@ def _commit(
     )
 
 
-def _within(asked: Evaluate, policy: Policy, small: bool) -> Evaluate | Conflict:
+def _within(asked: Evaluate, policy: Policy, small: bool) -> Evaluate | StatementConflict:
     """Count the round, and stop if there were too many without progress."""
     rows = sum(len(positions) for positions in asked.rows.values())
     before = asked.progress
@@ -343,21 +343,21 @@ def _again(
     policy: Policy,
     *,
     cause: CommitSummary | None = None,
-) -> Reexecute | Conflict:
+) -> Reexecute | StatementConflict:
     attempts = progress.attempts.after_whole()
     if attempts.counted >= policy.max_attempts:
         return _gave_up(attempts, why, cause, cause.files if cause is not None else ())
     course = progress.course
     if cause is not None:
-        course = followed(course, at, cause, whole=True)
+        course = with_round(course, at, cause, whole=True)
     return Reexecute(at, why, attempts, course)
 
 
 def _gave_up(
     attempts: Attempts, why: str, cause: CommitSummary | None, files: Collection[str]
-) -> Conflict:
+) -> StatementConflict:
     """`files` are those with rows that had to be evaluated once more, of whichever commit."""
-    told = f"{counted(attempts.counted, 'round')} made no progress; the last was lost to {why}"
+    reason = f"{counted(attempts.counted, 'round')} made no progress; the last was lost to {why}"
     if files:
-        told += f": {files_in_words(files)}"
-    return Conflict(told, cause=cause, files=tuple(sorted(files)))
+        reason += f": {files_in_words(files)}"
+    return StatementConflict(reason, cause=cause, files=tuple(sorted(files)))

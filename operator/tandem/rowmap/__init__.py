@@ -4,7 +4,7 @@ Pure: positions and counts only. A row map is what lets a delete that was commit
 rewrite be replayed onto the rewritten files.
 
     rowmap         `RowMap` and its builder
-    run_table      files, runs and shuffles, and their lookup arrays
+    run_table      files, runs and sorted groups, and their lookup arrays
     groups         rows of many inputs, grouped by where they went
     permutation    rows that a sort or z-order reordered
     ranks_format   permutations as bytes

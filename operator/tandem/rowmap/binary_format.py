@@ -6,16 +6,16 @@
     4   header bytes
     8   body bytes
     h   header           JSON: identity, inputs [path, rows, dead rows, dead bytes],
-                         outputs [path, rows], number of runs; of version 2 shuffles, too:
-                         [inputs, outputs, encoding, bytes]
+                         outputs [path, rows], number of runs; of version 2 `shuffles`, too:
+                         [inputs, outputs, encoding, bytes] of each sorted group
     b   body             dead rows of each input (portable 64-bit roaring), then the runs, then
-                         the ranks of each shuffle (`ranks_format`)
+                         the ranks of each sorted group (`ranks_format`)
     32  SHA-256          of everything before it
 
 Version 1 is that of maps without a sorted row, and is written for those still.
 
-A map that is cut off, changed, of another version or of another rewrite is refused whole: a
-row that went somewhere else than the map says would be lost or resurrected.
+A map that is truncated, changed, of another version or of another rewrite is refused as a whole:
+with a wrong map, rows would be lost or resurrected.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ from tandem.rowmap.rowmap import (
     MapOutput,
     RowMap,
     RowMapIdentity,
-    Run,
+    RowRun,
     RunKind,
-    Shuffle,
+    SortedGroup,
 )
 
 MAGIC = b"TNDMROWS"
@@ -46,7 +46,7 @@ MAGIC = b"TNDMROWS"
 LARGE_ROWS = 1 << 26
 """Rows for which a map needs little memory, whatever its bytes unfold to."""
 ORDERED_VERSION, VERSION = 1, 2
-"""Of maps without and with shuffles."""
+"""Of maps without and with sorted groups."""
 
 _PREFIX = struct.Struct("<8sHHIQ")
 _DIGEST_SIZE = 32
@@ -70,11 +70,11 @@ def to_bytes(row_map: RowMap) -> bytes:
         dtype=_RUN,
     )
     identity = row_map.identity
-    ranks = [ranks_format.encode(shuffle.ranks) for shuffle in row_map.shuffles]
-    shuffles = {
+    ranks = [ranks_format.encode(group.ranks) for group in row_map.sorted_groups]
+    sorted_groups = {
         "shuffles": [
-            [shuffle.inputs, shuffle.outputs, encoding, len(blob)]
-            for shuffle, (encoding, blob) in zip(row_map.shuffles, ranks, strict=True)
+            [group.inputs, group.outputs, encoding, len(blob)]
+            for group, (encoding, blob) in zip(row_map.sorted_groups, ranks, strict=True)
         ]
     }
     header = json.dumps(
@@ -91,7 +91,7 @@ def to_bytes(row_map: RowMap) -> bytes:
             ],
             "outputs": [[file.path, file.rows] for file in row_map.outputs],
             "runs": len(row_map.runs),
-            **(shuffles if ranks else {}),
+            **(sorted_groups if ranks else {}),
         },
         separators=(",", ":"),
     ).encode()
@@ -110,8 +110,8 @@ def from_bytes(
 ) -> RowMap:
     """Read a map back. `resource` names it in errors, usually by its path.
 
-    `most_rows`, asked only for a map of more than `LARGE_ROWS`: how many rows its inputs can have.
-    A few bytes may claim billions, and memory is taken by that claim.
+    `most_rows` bounds the rows of the inputs; called only for a map of more than `LARGE_ROWS`. A
+    few bytes may claim billions of rows, and memory is allocated for them.
 
     Raises:
         RowMapInvalid: cut off, another version, wrong checksum or counts, runs that contradict
@@ -186,19 +186,19 @@ def _decode(
         inputs.append(MapInput(str(path), int(rows), dead))
     outputs = [MapOutput(str(path), int(rows)) for path, rows in header["outputs"]]
     named = header["shuffles"] if sorted_ else []
-    shuffled_bytes = sum(int(size) for *_, size in named)
-    records = np.frombuffer(body[offset : len(body) - shuffled_bytes], dtype=_RUN)
+    ranks_bytes = sum(int(size) for *_, size in named)
+    records = np.frombuffer(body[offset : len(body) - ranks_bytes], dtype=_RUN)
     if len(records) != header["runs"]:
         raise ValueError(f"{len(records)} runs, the header says {header['runs']}")
-    offset = len(body) - shuffled_bytes
-    shuffles = []
+    offset = len(body) - ranks_bytes
+    sorted_groups = []
     for members, written, encoding, size in named:
         rows = sum(inputs[index].live for index in members)
         ranks = ranks_format.decode(encoding, body[offset : offset + size], rows)
         offset += size
-        shuffles.append(Shuffle(tuple(map(int, members)), tuple(map(int, written)), ranks))
+        sorted_groups.append(SortedGroup(tuple(map(int, members)), tuple(map(int, written)), ranks))
     runs = [
-        Run(input_, in_start, in_end, output, out_start, RunKind(kind))
+        RowRun(input_, in_start, in_end, output, out_start, RunKind(kind))
         for kind, input_, output, in_start, in_end, out_start in records.tolist()
     ]
-    return RowMap(identity, inputs, outputs, runs, shuffles)
+    return RowMap(identity, inputs, outputs, runs, sorted_groups)

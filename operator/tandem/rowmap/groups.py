@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from tandem.rowmap.permutation import Shuffle
-from tandem.rowmap.run_table import MapInput, MapOutput, Run
+from tandem.rowmap.permutation import SortedGroup
+from tandem.rowmap.run_table import MapInput, MapOutput, RowRun
 
 Group = tuple[tuple[str, ...], tuple[str, ...]]
 
@@ -13,8 +13,8 @@ Group = tuple[tuple[str, ...], tuple[str, ...]]
 def groups(
     inputs: Sequence[MapInput],
     outputs: Sequence[MapOutput],
-    runs: Iterable[Run],
-    shuffles: Iterable[Shuffle],
+    runs: Iterable[RowRun],
+    sorted_groups: Iterable[SortedGroup],
 ) -> tuple[Group, ...]:
     """Groups of (inputs, outputs) that share no row with each other, in input order.
 
@@ -38,9 +38,9 @@ def groups(
 
     for run in runs:
         join(run.input, run.output)
-    for shuffle in shuffles:
-        moved = [index for index in shuffle.inputs if inputs[index].live]
-        written = [index for index in shuffle.outputs if outputs[index].rows]
+    for group in sorted_groups:
+        moved = [index for index in group.inputs if inputs[index].live]
+        written = [index for index in group.outputs if outputs[index].rows]
         for index in written:
             join(moved[0], index)
         for index in moved:

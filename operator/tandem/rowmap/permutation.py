@@ -1,8 +1,8 @@
 """Rows that a rewrite put into another order: sort and z-order.
 
-Files that were sorted together are a *permuted bin*: each live row of its inputs has a *rank*,
+Files that were sorted together are a *sorted group*: each live row of its inputs has a *rank*,
 its place among all rows of the bin's outputs, one output after the other. Ranks are four bytes
-a row in memory; the way back is the inverse, made when somebody first walks it. Like
+a row in memory; the way back is the inverse, computed on first use. Like
 `rowmap`, whose part this is, it does no I/O, and nothing here loops over rows in Python.
 """
 
@@ -25,7 +25,7 @@ MOST_ROWS = 2**32
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Shuffle:
+class SortedGroup:
     """Files that were sorted together, by index into the map's lists, in the order of rows.
 
     `ranks`: for the live rows of the first input in order, then of the second, …: their places
@@ -37,7 +37,7 @@ class Shuffle:
     ranks: Ranks
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Shuffle):
+        if not isinstance(other, SortedGroup):
             return NotImplemented
         same_files = (self.inputs, self.outputs) == (other.inputs, other.outputs)
         return same_files and bool(np.array_equal(self.ranks, other.ranks))
@@ -45,14 +45,14 @@ class Shuffle:
     __hash__ = None  # type: ignore[assignment]
 
 
-class Permuted:
-    """Where the rows of one shuffle lie. `live` counts the live rows of each of its inputs when
-    it was read, `rows` those of each of its outputs."""
+class Permutation:
+    """Where the rows of one sorted group lie. `live` counts the live rows of each of its inputs
+    when it was read, `rows` those of each of its outputs."""
 
-    def __init__(self, shuffle: Shuffle, live: Sequence[int], rows: Sequence[int]) -> None:
-        self.inputs = shuffle.inputs
-        self.outputs = shuffle.outputs
-        self.ranks = shuffle.ranks
+    def __init__(self, group: SortedGroup, live: Sequence[int], rows: Sequence[int]) -> None:
+        self.inputs = group.inputs
+        self.outputs = group.outputs
+        self.ranks = group.ranks
         self.live = tuple(live)
         self.rows = tuple(rows)
         self._in_slot = {index: slot for slot, index in enumerate(self.inputs)}

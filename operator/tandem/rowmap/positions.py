@@ -1,6 +1,6 @@
 """Sets of row positions: between roaring bitmaps and numpy arrays, without Python loops.
 
-A bitmap that somebody else holds is never changed in place: every function here returns a new
+A bitmap of a caller is never changed in place: every function here returns a new
 one.
 """
 

@@ -1,6 +1,6 @@
 """The ranks of sorted rows (`permutation`) as bytes: at most four a row, fewer where order helps.
 
-Each of three ways wins somewhere, so that a sample decides:
+Each of three encodings is the smallest for some data, so a sample decides:
 
 | encoding | what is stored | small where |
 |---|---|---|
@@ -22,7 +22,7 @@ import pyarrow as pa
 from tandem.rowmap.permutation import Ranks
 
 _SAMPLE = 1 << 16
-"""Rows by which an encoding is chosen, from the middle of a shuffle."""
+"""Rows by which an encoding is chosen, from the middle of a sorted group."""
 
 _CODEC = "zstd"
 _LEVEL = 1

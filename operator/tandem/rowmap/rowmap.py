@@ -1,11 +1,11 @@
 """Row maps: where every input row of a rewrite landed.
 
-A rewrite that keeps rows in order needs very little to say so: rows `[in_start, in_end)` of an
-input, without those that were dead when it was read, lie in order in an output from
-`out_start` on. That is a *run*; an input may be cut into runs over several outputs, and an
-output may hold runs of several inputs. Together with the dead rows of each input, ranks and
-selects in sorted arrays answer both directions without a Python loop over rows. Rows that were
-sorted have ranks instead (`permutation`); a map may hold both.
+A rewrite that keeps the row order is described by few numbers: rows `[in_start, in_end)` of an
+input, without those that were dead when it was read, lie in order in an output from `out_start` on.
+That is a *run*; an input may be cut into runs over several outputs, and an output may hold runs of
+several inputs. Together with the dead rows of each input, ranks and selects in sorted arrays answer
+both directions without a Python loop over rows. Rows that were sorted have ranks instead
+(`permutation`); a map may hold both.
 
 A map is a fact about immutable files. It never says whether a row is live at some version, and
 it must not do I/O; `binary_format` turns it into bytes and back.
@@ -20,13 +20,13 @@ from pyroaring import BitMap64
 
 from tandem.errors import RowMapInvalid
 from tandem.rowmap.groups import groups
-from tandem.rowmap.permutation import MOST_ROWS, Indexes, Shuffle, starts
+from tandem.rowmap.permutation import MOST_ROWS, Indexes, SortedGroup, starts
 from tandem.rowmap.positions import Positions, group_bitmaps, span, to_array, to_bitmap
 from tandem.rowmap.run_table import (
     MapInput,
     MapOutput,
     RowMapIdentity,
-    Run,
+    RowRun,
     RunKind,
     RunTable,
     check_range,
@@ -39,9 +39,9 @@ __all__ = [
     "RowMap",
     "RowMapBuilder",
     "RowMapIdentity",
-    "Run",
+    "RowRun",
     "RunKind",
-    "Shuffle",
+    "SortedGroup",
     "merge",
 ]
 
@@ -60,8 +60,14 @@ class RowMap(RunTable):
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, RowMap):
             return NotImplemented
-        mine = (self.identity, self.inputs, self.outputs, self.runs, self.shuffles)
-        return mine == (other.identity, other.inputs, other.outputs, other.runs, other.shuffles)
+        mine = (self.identity, self.inputs, self.outputs, self.runs, self.sorted_groups)
+        return mine == (
+            other.identity,
+            other.inputs,
+            other.outputs,
+            other.runs,
+            other.sorted_groups,
+        )
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -90,16 +96,16 @@ class RowMap(RunTable):
     def sources(self, output: str) -> tuple[str, ...]:
         """The inputs that have rows in an output, each once, in the map's order."""
         index = self._output_index[output]
-        permuted = self._permuted_of_output.get(index)
-        if permuted is not None:
-            return tuple(self.inputs[i].path for i in permuted.sources[index])
+        permutation = self._permutation_of_output.get(index)
+        if permutation is not None:
+            return tuple(self.inputs[i].path for i in permutation.sources[index])
         runs = self._runs_of_output[index]
         return tuple(self.inputs[i].path for i in dict.fromkeys(self._run_input[runs].tolist()))
 
     def bins(self) -> tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]:
         """Groups of (inputs, outputs) that share no row with each other: see `groups`. What a
         table without deletion vectors commits or drops as a whole."""
-        return groups(self.inputs, self.outputs, self.runs, self.shuffles)
+        return groups(self.inputs, self.outputs, self.runs, self.sorted_groups)
 
     # Where rows are.
 
@@ -112,10 +118,10 @@ class RowMap(RunTable):
         file = self.inputs[index]
         check_range(file.path, file.rows, positions)
         alive = positions - file.dead if file.dead else positions
-        permuted = self._permuted_of_input.get(index)
-        if permuted is not None:
-            ranks = permuted.of_input(index)[self._live_rank(index, to_array(alive))]
-            return self._by_output(permuted.spread(ranks))
+        permutation = self._permutation_of_input.get(index)
+        if permutation is not None:
+            ranks = permutation.of_input(index)[self._live_rank(index, to_array(alive))]
+            return self._by_output(permutation.spread(ranks))
         if 2 * len(alive) <= file.live:
             return self._forward_sparse(index, alive)
         missing = (span(0, file.rows) - file.dead) - alive
@@ -129,9 +135,9 @@ class RowMap(RunTable):
         index = self._output_index[output]
         file = self.outputs[index]
         check_range(file.path, file.rows, positions)
-        permuted = self._permuted_of_output.get(index)
-        if permuted is not None:
-            found = permuted.gathered(index, to_array(positions))
+        permutation = self._permutation_of_output.get(index)
+        if permutation is not None:
+            found = permutation.gathered(index, to_array(positions))
             return {self.inputs[i].path: to_bitmap(self._physical(i, r)) for i, r in found}
         if 2 * len(positions) <= file.rows:
             return self._backward_sparse(index, positions)
@@ -141,9 +147,9 @@ class RowMap(RunTable):
     def landed(self, input_: str) -> dict[str, BitMap64]:
         """All rows of an input that were live when read → where they are, by output."""
         index = self._input_index[input_]
-        permuted = self._permuted_of_input.get(index)
-        if permuted is not None:
-            return self._by_output(permuted.spread(permuted.of_input(index)))
+        permutation = self._permutation_of_input.get(index)
+        if permutation is not None:
+            return self._by_output(permutation.spread(permutation.of_input(index)))
         found: dict[str, BitMap64] = {}
         for run in self._runs_of_input[index].tolist():
             if self._run_live[run]:
@@ -157,7 +163,7 @@ class RowMap(RunTable):
     def origin(self, output: str) -> dict[str, BitMap64]:
         """All rows of an output → where they came from, by input."""
         index = self._output_index[output]
-        if index in self._permuted_of_output:
+        if index in self._permutation_of_output:
             return self.backward(output, span(0, self.outputs[index].rows))
         found: dict[str, BitMap64] = {}
         for run in self._runs_of_output[index].tolist():
@@ -209,8 +215,8 @@ class RowMapBuilder:
         self._input_index: dict[str, int] = {}
         self._output_index: dict[str, int] = {}
         self._output_rows: list[int] = []
-        self._runs: list[Run] = []
-        self._shuffles: list[Shuffle] = []
+        self._runs: list[RowRun] = []
+        self._sorted_groups: list[SortedGroup] = []
 
     def add_input(self, path: str, rows: int, dead: BitMap64 | None = None) -> None:
         """`rows` are physical; `dead` those deleted at the read version. Inputs without a
@@ -233,7 +239,7 @@ class RowMapBuilder:
             self._output_rows.append(0)
         out_start = self._output_rows[index]
         self._output_rows[index] += live
-        self._runs.append(Run(self._input_index[input_], in_start, in_end, index, out_start))
+        self._runs.append(RowRun(self._input_index[input_], in_start, in_end, index, out_start))
         return live
 
     def add_sorted(
@@ -275,8 +281,8 @@ class RowMapBuilder:
                 raise ValueError(f"output {file_.path} is added twice")
             self._output_index[file_.path] = len(self._output_rows)
             self._output_rows.append(file_.rows)
-        self._shuffles.append(
-            Shuffle(
+        self._sorted_groups.append(
+            SortedGroup(
                 tuple(self._input_index[path] for path in inputs),
                 tuple(range(first, first + len(outputs))),
                 ranks,
@@ -312,7 +318,7 @@ class RowMapBuilder:
                 for path, index in self._output_index.items()
             ),
             self._runs,
-            self._shuffles,
+            self._sorted_groups,
         )
 
 
@@ -326,8 +332,8 @@ def merge(parts: Sequence[RowMap]) -> RowMap:
         raise ValueError("no parts to merge")
     inputs: list[MapInput] = []
     outputs: list[MapOutput] = []
-    runs: list[Run] = []
-    shuffles: list[Shuffle] = []
+    runs: list[RowRun] = []
+    sorted_groups: list[SortedGroup] = []
     for part in parts:
         if part.identity != parts[0].identity:
             raise RowMapInvalid(
@@ -337,7 +343,7 @@ def merge(parts: Sequence[RowMap]) -> RowMap:
                 expected=str(parts[0].identity),
             )
         runs.extend(
-            Run(
+            RowRun(
                 run.input + len(inputs),
                 run.in_start,
                 run.in_end,
@@ -347,17 +353,17 @@ def merge(parts: Sequence[RowMap]) -> RowMap:
             )
             for run in part.runs
         )
-        shuffles.extend(
-            Shuffle(
-                tuple(index + len(inputs) for index in shuffle.inputs),
-                tuple(index + len(outputs) for index in shuffle.outputs),
-                shuffle.ranks,
+        sorted_groups.extend(
+            SortedGroup(
+                tuple(index + len(inputs) for index in group.inputs),
+                tuple(index + len(outputs) for index in group.outputs),
+                group.ranks,
             )
-            for shuffle in part.shuffles
+            for group in part.sorted_groups
         )
         inputs.extend(part.inputs)
         outputs.extend(part.outputs)
-    return RowMap(parts[0].identity, inputs, outputs, runs, shuffles)
+    return RowMap(parts[0].identity, inputs, outputs, runs, sorted_groups)
 
 
 def _subtract(whole: dict[str, BitMap64], part: dict[str, BitMap64]) -> dict[str, BitMap64]:

@@ -1,7 +1,7 @@
-"""The parts of a row map: files, runs, shuffles, and the arrays in which positions are looked up.
+"""The parts of a row map: files, runs, sorted groups, and lookup arrays for positions.
 
 Everything derived from runs is an array made once; the checks here are what makes a map
-complete (see `rowmap`, which is what everybody else uses).
+complete (see `rowmap`, which is what other modules use).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy.typing as npt
 from pyroaring import BitMap64
 
 from tandem.errors import RowMapInvalid
-from tandem.rowmap.permutation import Indexes, Permuted, Shuffle
+from tandem.rowmap.permutation import Indexes, Permutation, SortedGroup
 from tandem.rowmap.positions import Positions, to_array
 
 
@@ -29,7 +29,7 @@ class RunKind(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class RowMapIdentity:
-    """What a map maps: the rewrite that wrote the outputs, and the version that it read."""
+    """Whose map it is: the rewrite that wrote the outputs, and the version that it read."""
 
     table_id: str
     operation_id: str
@@ -59,7 +59,7 @@ class MapOutput:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class RowRun:
     """The live rows of `[in_start, in_end)` of an input are, in order, those of the output
     from `out_start` on. Inputs and outputs by index into the map's lists."""
 
@@ -72,8 +72,8 @@ class Run:
 
 
 class RunTable:
-    """Inputs, outputs, runs and shuffles that fit together, and where their rows lie. A file's
-    rows are those of runs, or of one shuffle.
+    """Inputs, outputs, runs and sorted groups that fit together, and where their rows lie. A file's
+    rows are those of runs, or of one sorted group.
 
     Raises:
         RowMapInvalid: if they contradict each other in any way.
@@ -84,8 +84,8 @@ class RunTable:
         identity: RowMapIdentity,
         inputs: Sequence[MapInput],
         outputs: Sequence[MapOutput],
-        runs: Sequence[Run],
-        shuffles: Sequence[Shuffle] = (),
+        runs: Sequence[RowRun],
+        sorted_groups: Sequence[SortedGroup] = (),
     ) -> None:
         self.identity = identity
         self.inputs = tuple(inputs)
@@ -93,11 +93,11 @@ class RunTable:
         self.runs = tuple(sorted(runs, key=lambda run: (run.input, run.in_start, run.in_end)))
         self._input_index = {file.path: index for index, file in enumerate(self.inputs)}
         self._output_index = {file.path: index for index, file in enumerate(self.outputs)}
-        self.shuffles = tuple(shuffles)
+        self.sorted_groups = tuple(sorted_groups)
         self._check_files()
-        self._permuted_of_input: dict[int, Permuted] = {}
-        self._permuted_of_output: dict[int, Permuted] = {}
-        self._check_shuffles()
+        self._permutation_of_input: dict[int, Permutation] = {}
+        self._permutation_of_output: dict[int, Permutation] = {}
+        self._check_sorted_groups()
         self._check_inputs()
         self._check_outputs()
 
@@ -196,11 +196,11 @@ class RunTable:
         is_dead = np.zeros(len(positions), dtype=bool)
         inside = before < len(dead)
         is_dead[inside] = dead[before[inside]] == positions[inside]
-        permuted = self._permuted_of_input.get(index)
-        if permuted is not None and file.live:
+        permutation = self._permutation_of_input.get(index)
+        if permutation is not None and file.live:
             # A dead row has the rank of the next live one, if there is one; it is not used.
             ranks = np.minimum(positions - before, file.live - 1)
-            outputs, placed = permuted.placed(permuted.of_input(index)[ranks])
+            outputs, placed = permutation.placed(permutation.of_input(index)[ranks])
             outputs[is_dead] = -1
             placed[is_dead] = -1
             return outputs, placed
@@ -223,10 +223,10 @@ class RunTable:
         file = self.outputs[index]
         if len(positions) and (positions.min() < 0 or positions.max() >= file.rows):
             raise _beyond(file.path, file.rows, int(positions.max()))
-        permuted = self._permuted_of_output.get(index)
+        permutation = self._permutation_of_output.get(index)
         runs = self._runs_of_output[index]
-        if permuted is not None:
-            inputs, rank = permuted.traced(index, positions)
+        if permutation is not None:
+            inputs, rank = permutation.traced(index, positions)
         elif not len(runs):
             return (np.empty(0, np.int32), np.empty(0, np.int64))
         else:
@@ -269,35 +269,35 @@ class RunTable:
             if run.kind is not RunKind.ORDERED:
                 raise self._invalid(f"a run of kind {run.kind} is not known")
 
-    def _check_shuffles(self) -> None:
-        """Every live row of a shuffle's inputs at exactly one place, and every place taken."""
-        for shuffle in self.shuffles:
+    def _check_sorted_groups(self) -> None:
+        """Every live row of a sorted group's inputs at exactly one place, and every place taken."""
+        for group in self.sorted_groups:
             for found, known, files in (
-                (shuffle.inputs, self._permuted_of_input, self.inputs),
-                (shuffle.outputs, self._permuted_of_output, self.outputs),
+                (group.inputs, self._permutation_of_input, self.inputs),
+                (group.outputs, self._permutation_of_output, self.outputs),
             ):
                 if len(set(found)) != len(found) or not known.keys().isdisjoint(found):
                     raise self._invalid("a file was sorted twice")
                 if not all(0 <= index < len(files) for index in found):
                     raise self._invalid("a file that is not there was sorted")
-            permuted = Permuted(
-                shuffle,
-                [self.inputs[index].live for index in shuffle.inputs],
-                [self.outputs[index].rows for index in shuffle.outputs],
+            permutation = Permutation(
+                group,
+                [self.inputs[index].live for index in group.inputs],
+                [self.outputs[index].rows for index in group.outputs],
             )
-            why = permuted.contradiction()
+            why = permutation.contradiction()
             if why:
                 raise self._invalid(why)
-            self._permuted_of_input.update(dict.fromkeys(shuffle.inputs, permuted))
-            self._permuted_of_output.update(dict.fromkeys(shuffle.outputs, permuted))
+            self._permutation_of_input.update(dict.fromkeys(group.inputs, permutation))
+            self._permutation_of_output.update(dict.fromkeys(group.outputs, permutation))
         for run in self.runs:
-            if run.input in self._permuted_of_input or run.output in self._permuted_of_output:
+            if run.input in self._permutation_of_input or run.output in self._permutation_of_output:
                 raise self._invalid(f"rows of a file are in a run and sorted: {run}")
 
     def _check_inputs(self) -> None:
         """Every live row of every input in exactly one run."""
         for index, file in enumerate(self.inputs):
-            if index in self._permuted_of_input:
+            if index in self._permutation_of_input:
                 continue
             runs = [self.runs[run] for run in self._runs_of_input[index].tolist()]
             if any(b.in_start < a.in_end for a, b in pairwise(runs)):
@@ -311,7 +311,7 @@ class RunTable:
     def _check_outputs(self) -> None:
         """Every row of every output in exactly one run."""
         for index, file in enumerate(self.outputs):
-            if index in self._permuted_of_output:
+            if index in self._permutation_of_output:
                 continue
             end = 0
             for run in self._runs_of_output[index].tolist():

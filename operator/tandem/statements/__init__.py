@@ -10,7 +10,7 @@ language is in docs/statements.md.
     tree       the typed tree
     types      data types and columns
     coercion   which types meet in an operator
-    moments    typed dates and timestamps
+    datetimes  typed dates and timestamps
     generate   tree to canonical Spark SQL
     statement  update and delete
     merge      merge

@@ -202,8 +202,8 @@ def can_cast(source: DataType, target: DataType) -> bool:
 def assignment_loss(source: DataType, target: DataType) -> str:
     """Why a value of one type is not stored in a column of another; "" if it is.
 
-    Spark's store assignment (ANSI) with one difference: what would lose digits without a word
-    is refused, and must be written as a cast. What overflows raises when the job runs.
+    Spark's store assignment (ANSI) with one difference: what would lose digits silently is refused,
+    and must be written as a cast. What overflows raises when the job runs.
     """
     if source in (target, NULL, UNKNOWN):
         return ""

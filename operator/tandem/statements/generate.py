@@ -20,7 +20,7 @@ def to_spark_sql(node: Expr) -> str:
     match node:
         case tree.Literal():
             return _literal(node)
-        case tree.Interval():
+        case tree.IntervalLiteral():
             return f"INTERVAL '{node.amount}' {node.unit.upper()}"
         case tree.ColumnRef():
             return ".".join(quote_name(part) for part in node.parts)

@@ -2,7 +2,7 @@
 
 As `statement.py` for updates: `parse_merge` is the only way from a user's texts to something
 that may run. It can do so before the source's columns are known, which checks all that can be
-checked without them; what runs was parsed with them.
+checked without them; before it runs it is parsed with them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tandem.statements import tree
 from tandem.statements.generate import quote_name, to_spark_sql
 from tandem.statements.parsing.functions import FUNCTIONS
 from tandem.statements.parsing.names import Relation, Scope
-from tandem.statements.parsing.source import Source
+from tandem.statements.parsing.source import ExpressionText
 from tandem.statements.statement import (
     Assignment,
     assigned,
@@ -27,7 +27,7 @@ from tandem.statements.statement import (
     stored,
 )
 from tandem.statements.tree import Expr
-from tandem.statements.types import Column, Schema, matching
+from tandem.statements.types import Schema, SchemaColumn, matching
 
 When = Literal["Matched", "NotMatched", "NotMatchedBySource"]
 Action = Literal["Delete", "Update", "Insert"]
@@ -103,7 +103,7 @@ class Clause:
 
 
 @dataclass(frozen=True)
-class Merge:
+class MergeStatement:
     """`clauses` in the order in which they were given. Of those of one `when` the first applies
     whose condition is true."""
 
@@ -126,7 +126,7 @@ class Merge:
     @property
     def one_match_only(self) -> bool:
         """Whether several source rows for one row of the table are an error: it would not be
-        clear which of them applies. Nobody needs to know that if the row is deleted anyway."""
+        clear which of them applies. That does not matter if the row is deleted anyway."""
         matched = self.when("Matched")
         return bool(matched) and not (
             len(matched) == 1 and matched[0].action == "Delete" and matched[0].where is None
@@ -148,8 +148,8 @@ class Merge:
         return _named(*self.roots())
 
     def keys_of_table(self) -> tuple[str, ...]:
-        """Columns of the table that `on` reads, in the order of the schema: what tells people
-        which row is meant."""
+        """Columns of the table that `on` reads, in the order of the schema: which identify a row in
+        messages."""
         named = _named(self.on)
         return tuple(column.name for column in self.table.columns if column.name in named)
 
@@ -197,7 +197,7 @@ def parse_merge(
     *,
     resource: str = "",
     field: str = "spec.merge",
-) -> Merge:
+) -> MergeStatement:
     """A merge, from what people typed.
 
     Args:
@@ -226,7 +226,7 @@ def parse_merge(
     condition = _condition(on, both, resource, f"{field}.on")
     _check_order(clauses, resource)
     parsed = tuple(_clause(text, scopes[text.when], table, source, resource) for text in clauses)
-    return Merge(condition, parsed, table)
+    return MergeStatement(condition, parsed, table)
 
 
 def _check_order(clauses: Sequence[ClauseText], resource: str) -> None:
@@ -268,7 +268,7 @@ def _condition(text: str, scope: Scope, resource: str, place: str) -> Expr:
     root = parse_where(text, scope, resource=resource, field=place)
     for call in _calls(root):
         if call.function in _RANDOM:
-            raise Source(text, resource, place).error(
+            raise ExpressionText(text, resource, place).error(
                 call.at,
                 "a condition of a merge must not depend on chance",
                 found=call.function,
@@ -299,7 +299,7 @@ def _every(table: Schema, source: Schema, resource: str, place: str) -> tuple[As
     )
 
 
-def _same_column(column: Column, source: Schema, resource: str, place: str) -> Expr:
+def _same_column(column: SchemaColumn, source: Schema, resource: str, place: str) -> Expr:
     check_computed(column, resource, place)
     there = matching(source.columns, column.name)
     if len(there) != 1:
@@ -317,7 +317,7 @@ def _same_column(column: Column, source: Schema, resource: str, place: str) -> E
         # Whether two structs, arrays or maps are the same type, only Spark can tell.
         return value
     text = f"s.{there[0].name}"
-    return stored(value, column, Source(text, resource, f"{place}.{column.name}"))
+    return stored(value, column, ExpressionText(text, resource, f"{place}.{column.name}"))
 
 
 def _calls(*roots: Expr) -> Iterator[tree.Call]:

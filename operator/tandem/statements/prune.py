@@ -28,7 +28,7 @@ from decimal import Decimal
 from typing import Any, Final
 
 from tandem.statements import tree
-from tandem.statements.moments import parse_date, parse_timestamp
+from tandem.statements.datetimes import parse_date, parse_timestamp
 from tandem.statements.tree import Expr
 from tandem.statements.types import BOOLEAN, MAX_PRECISION, DataType, as_decimal
 

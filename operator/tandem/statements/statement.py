@@ -21,15 +21,15 @@ from tandem.statements.parsing.functions import FUNCTIONS
 from tandem.statements.parsing.lexer import tokenize
 from tandem.statements.parsing.names import Scope
 from tandem.statements.parsing.parser import parse
-from tandem.statements.parsing.source import Source, visible
+from tandem.statements.parsing.source import ExpressionText, visible
 from tandem.statements.tree import Expr
 from tandem.statements.types import (
     BOOLEAN,
     NULL,
     UNKNOWN,
-    Column,
     DataType,
     Schema,
+    SchemaColumn,
     matching,
     nearest,
     sql_name,
@@ -140,7 +140,7 @@ def parse_expression(text: str, schema: Schema | Scope | str, *, resource: str, 
             expected="a Spark SQL expression in quotes",
         )
     names = schema if isinstance(schema, Scope) else as_schema(schema)
-    return parse(Source(text, resource, field), names)
+    return parse(ExpressionText(text, resource, field), names)
 
 
 def parse_where(
@@ -157,7 +157,7 @@ def parse_where(
     """
     root = parse_expression(text, schema, resource=resource, field=field)
     if root.type not in (BOOLEAN, NULL, UNKNOWN):
-        raise Source(text, resource, field).error(
+        raise ExpressionText(text, resource, field).error(
             root.at,
             "the condition is no condition",
             found=str(root.type),
@@ -231,16 +231,16 @@ def assigned(
                 "SET names the same column twice", resource=resource, field=place, found=name
             )
         value = parse_expression(text, names, resource=resource, field=place)
-        value = stored(value, column, Source(text, resource, place))
+        value = stored(value, column, ExpressionText(text, resource, place))
         found[column.name] = Assignment(column.name, value, column.nullable)
     return tuple(found[c.name] for c in table.columns if c.name in found)
 
 
-def _target(name: str, schema: Schema, resource: str, place: str) -> Column:
+def _target(name: str, schema: Schema, resource: str, place: str) -> SchemaColumn:
     """The column that a key of SET names: bare, or in backquotes as in SQL."""
     wanted = name
     if name.startswith("`"):
-        tokens = tokenize(Source(name, resource, place))
+        tokens = tokenize(ExpressionText(name, resource, place))
         if len(tokens) == 2:
             wanted = tokens[0].text
     found = matching(schema.columns, wanted)
@@ -303,14 +303,14 @@ _COMPUTED = {
 }
 
 
-def check_computed(column: Column, resource: str, place: str) -> None:
+def check_computed(column: SchemaColumn, resource: str, place: str) -> None:
     """That values may be given to a column. Raises: InvalidStatement."""
     for key, message in _COMPUTED.items():
         if key in column.metadata:
             raise InvalidStatement(message, resource=resource, field=place, found=column.name)
 
 
-def stored(value: Expr, column: Column, source: Source) -> Expr:
+def stored(value: Expr, column: SchemaColumn, source: ExpressionText) -> Expr:
     """The value with the cast that storing it in the column takes, if any.
 
     Raises: InvalidStatement, which points into `source`.

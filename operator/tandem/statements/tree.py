@@ -36,7 +36,7 @@ class Literal(Expr):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Interval(Expr):
+class IntervalLiteral(Expr):
     """INTERVAL '15' MINUTE. `unit` is in lower case and singular."""
 
     amount: int

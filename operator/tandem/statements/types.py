@@ -28,7 +28,7 @@ class DataType:
     name: str
     precision: int = 0
     scale: int = 0
-    fields: tuple[Column, ...] = ()
+    fields: tuple[SchemaColumn, ...] = ()
     detail: str = ""
 
     def __str__(self) -> str:
@@ -57,7 +57,7 @@ class DataType:
 
 
 @dataclass(frozen=True)
-class Column:
+class SchemaColumn:
     """A column of the table, or a field of a struct."""
 
     name: str
@@ -153,7 +153,7 @@ class Schema:
         InvalidStatement: for a schema string that is not one.
     """
 
-    columns: tuple[Column, ...]
+    columns: tuple[SchemaColumn, ...]
     partition_columns: frozenset[str] = frozenset()
 
     @classmethod
@@ -173,18 +173,18 @@ class Schema:
             ) from error
         return cls(columns, frozenset(name.lower() for name in partition_columns))
 
-    def is_partition(self, column: Column) -> bool:
+    def is_partition(self, column: SchemaColumn) -> bool:
         return column.name.lower() in self.partition_columns
 
 
-def matching(columns: Sequence[Column], name: str) -> list[Column]:
+def matching(columns: Sequence[SchemaColumn], name: str) -> list[SchemaColumn]:
     """Columns that a name may mean, as Spark resolves it with caseSensitive=false."""
     wanted = name.lower()
     return [column for column in columns if column.name.lower() == wanted]
 
 
-def nearest(columns: Sequence[Column], name: str) -> list[str]:
-    """Up to three names that somebody who typed `name` may have meant."""
+def nearest(columns: Sequence[SchemaColumn], name: str) -> list[str]:
+    """Up to three names that are close to `name`, for a hint."""
     by_lower = {column.name.lower(): column.name for column in columns}
     close = difflib.get_close_matches(name.lower(), by_lower, n=3, cutoff=0.5)
     return [by_lower[lower] for lower in close]
@@ -204,7 +204,7 @@ def _type(raw: Any) -> DataType:
         return DataType("other", detail=raw.upper())
     if raw["type"] == "struct":
         fields = tuple(
-            Column(
+            SchemaColumn(
                 item["name"],
                 _char_type(item) or _type(item["type"]),
                 bool(item.get("nullable", True)),

@@ -3,15 +3,15 @@
 Knows paths, bytes and put-if-absent; knows nothing of Delta. Nothing above this package may
 open a file or a connection to a store by other means.
 
-    store    the port
-    local    a folder
-    remote   S3, GCS and Azure
-    rooted   `open_store`
-    options  settings of a store's client
-    allowed  where tables and sources may lie
-    paths    paths below a root
-    files    file objects over a store
-    probe    whether a store has put-if-absent
+    store              the port
+    local              a folder
+    remote             S3, GCS and Azure
+    rooted             `open_store`
+    options            settings of a store's client
+    allowed_locations  where tables and sources may lie
+    paths              paths below a root
+    files              file objects over a store
+    probe              whether a store has put-if-absent
 """
 
 from tandem.storage.probe import probe_put_if_absent

@@ -87,7 +87,7 @@ class PublishingWriter(io.RawIOBase):
             self.abort()
 
     def __del__(self) -> None:
-        # The base class would close here, and so publish what nobody finished.
+        # The base class would close here, and so publish an unfinished object.
         if not getattr(self, "_done", True):
             self.abort()
 

@@ -1,12 +1,12 @@
 """A folder on a local (or mounted POSIX) file system as a store.
 
-Written directly on POSIX calls instead of obstore's local store, for four things that one
-does not do: it syncs what a commit will refer to, tells a full disk by its error number, never
-follows a link out of the root, and can remove what killed writers left behind. Its create is
-the same hard link, so both exclude each other.
+Uses POSIX calls directly instead of obstore's local store, which lacks four things: this store
+syncs what a commit will refer to, recognizes a full disk by its error number, never follows a link
+out of the root, and can remove what killed writers left behind. Its create is the same hard link,
+so both exclude each other.
 
-Whoever can swap a folder for a link *between* our check and our call can still lead us away;
-someone with that power over the table's folder owns the table anyway.
+A process that swaps a folder for a link *between* our check and our call can still redirect us;
+with that power over the table's folder it owns the table anyway.
 """
 
 from __future__ import annotations

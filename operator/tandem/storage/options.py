@@ -58,7 +58,7 @@ _NAMES = frozenset({"region", "account_name", "tenant_id", "client_id"})
 _URLS = frozenset({"endpoint", "base_url", "proxy_url", "metadata_endpoint", "authority_host"})
 _URL_OF = frozenset({"AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AZURE_AUTHORITY_HOST"})
 URL = re.compile(r"(?i)https?://([a-z0-9._-]+|\[[0-9a-f:.]+\])(?::(\d{1,5}))?(/[A-Za-z0-9._~/-]*)?")
-"""A URL that everybody reads alike; its host and port. On others a client may panic."""
+"""A URL that all parsers read alike; its host and port. On others a client may panic."""
 _PLAIN = re.compile(r"[\x20-\x7e]*")
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,255}")
 _JSON = frozenset({"GOOGLE_SERVICE_ACCOUNT_KEY"})
@@ -123,7 +123,7 @@ _ENVIRONMENT: Mapping[str, frozenset[str]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class StoreSettings:
     """For obstore: `config` of the store (may hold secrets: not shown), `client` of HTTP."""
 
     config: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -132,7 +132,7 @@ class Settings:
 
 def settings(
     scheme: str, options: Mapping[str, str], environ: Mapping[str, str] | None = None
-) -> Settings:
+) -> StoreSettings:
     """Check `options` and join them with `environ`.
 
     Args:
@@ -176,7 +176,7 @@ def settings(
             for spelling in (f"aws_{key}", f"aws_{key}_url", f"aws_default_{key}"):
                 config.pop(spelling, None)
             config[key] = value
-    return Settings(config, client)
+    return StoreSettings(config, client)
 
 
 def option_name(scheme: str, name: str) -> str:

@@ -27,7 +27,7 @@ _CONTAINER_AT_ACCOUNT = re.compile(r"^[A-Za-z0-9$][A-Za-z0-9\-]*@[A-Za-z0-9.\-]+
 
 
 @dataclass(frozen=True, slots=True)
-class Resolved:
+class ResolvedPath:
     """Where a path leads: `root` is a canonical location (the table's own, or an allowed
     prefix) and `key` the checked path relative to it."""
 
@@ -221,7 +221,7 @@ def relative_to(location: str, root: str) -> str | None:
     return None
 
 
-def resolve(path: str, root: str, allowed_prefixes: Sequence[str] = ()) -> Resolved:
+def resolve(path: str, root: str, allowed_prefixes: Sequence[str] = ()) -> ResolvedPath:
     """Where a decoded path of a log leads.
 
     Args:
@@ -233,7 +233,7 @@ def resolve(path: str, root: str, allowed_prefixes: Sequence[str] = ()) -> Resol
         LocationNotAllowed: it leaves the root, or lies under no allowed prefix.
     """
     if not is_absolute(path):
-        return Resolved(root, check_relative(path, resource=root))
+        return ResolvedPath(root, check_relative(path, resource=root))
     try:
         location = canonical_location(path, encoded=False, field="path")
     except InvalidSpec as error:
@@ -244,7 +244,7 @@ def resolve(path: str, root: str, allowed_prefixes: Sequence[str] = ()) -> Resol
             prefix = f"{scheme}://{authority}"
         key = relative_to(location, prefix)
         if key:
-            return Resolved(prefix, check_relative(key, resource=prefix))
+            return ResolvedPath(prefix, check_relative(key, resource=prefix))
     raise _not_allowed(path, root, allowed_prefixes)
 
 

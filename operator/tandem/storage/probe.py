@@ -1,6 +1,6 @@
-"""Does this store really create only if absent? Tried, not believed.
+"""Tests whether a store really creates objects only if absent.
 
-Everything else rests on it: two committers of one version must never both succeed.
+All commits rely on it: two committers of one version must never both succeed.
 """
 
 from __future__ import annotations

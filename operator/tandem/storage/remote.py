@@ -1,10 +1,10 @@
 """S3, GCS and Azure as stores, through obstore.
 
 Retries. Reads and replacing puts are retried inside obstore. An exclusive put is **not**: a
-retry after a lost answer would find our own object and say "exists". So it is sent once; a
-certain "no" is `AlreadyExists`, anything uncertain is `OutcomeUnknown`, and the caller looks.
-Even so `AlreadyExists` only says that an object is there: a proxy on the way may have retried.
-Whoever must know *whose* it is compares a token inside the object, as the commit loop does.
+retry after a lost answer would find our own object and say "exists". So it is sent once; a definite
+"no" is `AlreadyExists`, anything uncertain is `OutcomeUnknown`, and the caller checks. Even so
+`AlreadyExists` only says that an object is there: a proxy on the way may have retried. A caller
+that must know *whose* it is compares a token inside the object, as the commit loop does.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from tandem.errors import (
     StorageFull,
 )
 from tandem.storage.files import PublishingWriter, RangeReader
-from tandem.storage.options import Settings
+from tandem.storage.options import StoreSettings
 from tandem.storage.paths import check_folder, check_relative, split_location
 from tandem.storage.store import ObjectMeta
 
@@ -69,7 +69,7 @@ _DENIED = ("403 Forbidden", "401 Unauthorized", "AccessDenied")
 class RemoteStore:
     """Relative paths only; see `tandem.storage.store.Store` for what each call promises."""
 
-    def __init__(self, location: str, settings: Settings) -> None:
+    def __init__(self, location: str, settings: StoreSettings) -> None:
         self._location = location
         try:
             self._client = _client(location, settings, _RETRY)
@@ -77,11 +77,11 @@ class RemoteStore:
         except BaseError as error:
             # Its text may repeat what it was given.
             raise InvalidSpec(
-                "the store's client takes these options or credentials for none",
+                "the store's client refuses these options or credentials",
                 resource=location,
                 field="spec.storage",
                 found=type(error).__name__,
-                expected="options and keys as the client's documentation has them",
+                expected="options and keys as in the client's documentation",
                 remedy="Correct spec.storage.options or the Secret",
             ) from None
 
@@ -205,11 +205,11 @@ class RemoteStore:
         text = str(error).split("\n", 1)[0][:500]
         what = {"resource": f"{self._location}/{path}", "found": text}
         if _UNDECIDED in str(error):
-            # S3: another put of this name is under way. It may fail yet, so nobody has won.
+            # S3: another put of this name is under way. It may still fail, so no put has won.
             return OutcomeUnknown(
                 "the store is still deciding about another put of the same name",
                 **what,
-                remedy="Look whether the object is there before trying again",
+                remedy="Check whether the object is there before trying again",
             )
         if isinstance(error, (AlreadyExistsError, PreconditionError)):
             return AlreadyExists("there is an object of this name", **what)
@@ -241,7 +241,7 @@ class RemoteStore:
                 "the store did not answer a put, so it may have happened or not",
                 **what,
                 expected="an answer",
-                remedy="Look whether the object is there before trying again",
+                remedy="Check whether the object is there before trying again",
             )
         return StorageError(
             "the store did not answer as expected",
@@ -283,7 +283,7 @@ def _meta(found: Any) -> ObjectMeta:
     return ObjectMeta(found["path"], found["size"], round(modified.timestamp() * 1000))
 
 
-def _client(location: str, settings: Settings, retry: RetryConfig) -> ObjectStore:
+def _client(location: str, settings: StoreSettings, retry: RetryConfig) -> ObjectStore:
     scheme, authority, path = split_location(location)
     prefix = path.strip("/") or None
     client = cast("ClientConfig", dict(settings.client))

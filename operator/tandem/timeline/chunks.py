@@ -26,23 +26,23 @@ _MILLISECOND = timedelta(milliseconds=1)
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Interval:
+class TimeInterval:
     """`[start_ms, end_ms)` in Unix milliseconds."""
 
     start_ms: int
     end_ms: int
 
-    def overlaps(self, other: Interval) -> bool:
+    def overlaps(self, other: TimeInterval) -> bool:
         return self.start_ms < other.end_ms and other.start_ms < self.end_ms
 
-    def contains(self, other: Interval) -> bool:
+    def contains(self, other: TimeInterval) -> bool:
         return self.start_ms <= other.start_ms and other.end_ms <= self.end_ms
 
     def __str__(self) -> str:
         return f"{_iso(self.start_ms)}/{_iso(self.end_ms)}"
 
 
-ALWAYS = Interval(-(1 << 62), 1 << 62)
+ALWAYS = TimeInterval(-(1 << 62), 1 << 62)
 """The one chunk of granularity `All`."""
 
 
@@ -56,16 +56,16 @@ class TimeColumn:
     partition: bool = False
 
 
-def chunk_of(moment: datetime, granularity: Granularity) -> Interval:
+def chunk_of(moment: datetime, granularity: Granularity) -> TimeInterval:
     """The chunk that a moment lies in. Raises OverflowError or ValueError at the calendar's end."""
     if granularity is Granularity.ALL:
         return ALWAYS
     start, end = _borders(moment, granularity)
-    return Interval(_ms(start), _ms(end))
+    return TimeInterval(_ms(start), _ms(end))
 
 
-def file_interval(add: AddFile, time: TimeColumn) -> Interval | None:
-    """The chunks that a file covers, or None where nothing tells (no statistics, only nulls).
+def file_interval(add: AddFile, time: TimeColumn) -> TimeInterval | None:
+    """The chunks that a file covers, or None if unknown (no statistics, only nulls).
 
     The file spans chunks if and only if `is_one_chunk` says no.
     """
@@ -82,16 +82,16 @@ def file_interval(add: AddFile, time: TimeColumn) -> Interval | None:
         first, last = chunk_of(low, time.granularity), chunk_of(high, time.granularity)
     except (OverflowError, ValueError):  # beyond the years that the calendar knows
         return None
-    return Interval(first.start_ms, last.end_ms)
+    return TimeInterval(first.start_ms, last.end_ms)
 
 
-def is_one_chunk(interval: Interval, granularity: Granularity) -> bool:
+def is_one_chunk(interval: TimeInterval, granularity: Granularity) -> bool:
     if granularity is Granularity.ALL:
         return True
     return chunk_of(_EPOCH + interval.start_ms * _MILLISECOND, granularity) == interval
 
 
-def label(interval: Interval, granularity: Granularity) -> str:
+def label(interval: TimeInterval, granularity: Granularity) -> str:
     """What people call an interval: `2013-02`; an ISO 8601 interval where it is several chunks."""
     if interval == ALWAYS or granularity is Granularity.ALL:
         return "all"
@@ -110,13 +110,13 @@ def label(interval: Interval, granularity: Granularity) -> str:
     }[granularity]
 
 
-def parse_interval(text: str) -> Interval | None:
+def parse_interval(text: str) -> TimeInterval | None:
     """The interval that a tag (`start/end`) holds, or None."""
     start, slash, end = text.partition("/")
     low, high = _moment(start), _moment(end)
     if not slash or low is None or high is None or high <= low:
         return None
-    return Interval(_ms(low), _ms(high))
+    return TimeInterval(_ms(low), _ms(high))
 
 
 _LABELS = (
@@ -127,7 +127,7 @@ _LABELS = (
 )
 
 
-def parse_chunk(text: str, granularity: Granularity) -> Interval:
+def parse_chunk(text: str, granularity: Granularity) -> TimeInterval:
     """The interval that a person asks for: `2013`, `2013-Q1`, `2013-02`, `2013-W05`,
     `2013-02-01`, `2013-02-01T05`, `all` or `start/end`.
 
@@ -152,21 +152,21 @@ def parse_chunk(text: str, granularity: Granularity) -> Interval:
     return interval
 
 
-def components(intervals: Iterable[Interval]) -> dict[Interval, Interval]:
+def components(intervals: Iterable[TimeInterval]) -> dict[TimeInterval, TimeInterval]:
     """Which intervals belong together because one of them spans others: each of them → the
     hull of its group. Chunks that merely touch stay apart."""
-    groups: list[tuple[Interval, list[Interval]]] = []
+    groups: list[tuple[TimeInterval, list[TimeInterval]]] = []
     for interval in sorted(set(intervals)):
         if groups and groups[-1][0].overlaps(interval):
             hull, members = groups[-1]
-            wider = Interval(hull.start_ms, max(hull.end_ms, interval.end_ms))
+            wider = TimeInterval(hull.start_ms, max(hull.end_ms, interval.end_ms))
             groups[-1] = (wider, [*members, interval])
         else:
             groups.append((interval, [interval]))
     return {member: hull for hull, members in groups for member in members}
 
 
-def _is_whole(interval: Interval, granularity: Granularity) -> bool:
+def _is_whole(interval: TimeInterval, granularity: Granularity) -> bool:
     if granularity is Granularity.ALL:
         return False
     try:
@@ -177,7 +177,7 @@ def _is_whole(interval: Interval, granularity: Granularity) -> bool:
     return first.start_ms == interval.start_ms and last.end_ms == interval.end_ms
 
 
-def _parse_label(text: str) -> Interval | None:
+def _parse_label(text: str) -> TimeInterval | None:
     if text.lower() == "all":
         return ALWAYS
     if "/" in text:

@@ -1,7 +1,7 @@
-"""Segments of the past: what recent commits and the lineage of live ones still tell.
+"""Former segments, as recent commits and the lineage of live segments show them.
 
-The log is cleaned up, so this is a view, never a ground for a decision about rows: plans work
-on live segments, and history only explains them (and makes an error say "was compacted").
+The log is cleaned up, so this is for display and messages ("was compacted") only: plans use live
+segments.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def retired(live: Sequence[Segment], commits: Iterable[Commit] = ()) -> tuple[Se
     """Segments that are no longer live, in their order, with status and without files.
 
     `Compacted`: the commit that took the last files away changed no data (a compaction, ours or
-    somebody else's), or that commit is no longer in the log and a segment that we know names
+    another writer's), or that commit is no longer in the log and a segment that we know names
     it as its parent. `MarkedForDelete`: everything else.
 
     Args:
@@ -56,7 +56,7 @@ def retired(live: Sequence[Segment], commits: Iterable[Commit] = ()) -> tuple[Se
             added[add.logged_path] = add
         readded = {add.logged_path for add in commit.adds}
         keeps_rows = not any(add.data_change for add in commit.adds)
-        # What is written anew under its own name is not gone, and must not count twice.
+        # A segment rewritten under its own name is not gone, and must not count twice.
         renewed = {segment_name(add) for add in commit.adds}
         for remove in commit.removes:
             if remove.logged_path not in readded:

@@ -91,8 +91,8 @@ def format_lineage(lineage: Lineage, limit: int = MAX_LENGTH) -> str:
 
 
 def parse_lineage(text: str) -> Lineage:
-    """What `format_lineage` wrote. Parts that are no lineage are left out: anybody can write
-    tags, and lineage only serves to show where a segment came from."""
+    """What `format_lineage` wrote. Parts that are no lineage are left out: any writer can
+    set tags, and lineage only serves to show where a segment came from."""
     numbers: list[tuple[int, int]] = []
     names: set[str] = set()
     more = 0

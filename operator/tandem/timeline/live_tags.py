@@ -1,7 +1,7 @@
-"""What the live files' tags say of names and order, read by column.
+"""Names and order of the live files' segments, read from the tags column.
 
-Every round of a commit loop needs it, on tables of a million files: whole segments
-(`tandem.timeline.segments`) are for planning and for people.
+Every round of a commit loop needs them, on tables of a million files; `tandem.timeline.segments`
+builds whole segments, for planning and display.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tandem.timeline.segments import SEQUENCE_PATTERN, TAG_PARENTS, TAG_SEGMENT,
 
 
 @dataclass(frozen=True, slots=True)
-class Marks:
+class LiveTags:
     """`names` of live tagged segments (a foreign segment's `f-…` can meet no name of ours);
     `mentioned` are those and their parents'; `newest` is the highest sequence in
     milliseconds, None for an empty table."""
@@ -33,20 +33,20 @@ class Marks:
         return now_ms if self.newest is None else max(now_ms, self.newest + 1)
 
 
-def live_marks(files: pa.Table, *, without: Collection[str] = ()) -> Marks:
-    """The marks of a working set (`Snapshot.files`), leaving out some logged paths."""
+def read_live_tags(files: pa.Table, *, without: Collection[str] = ()) -> LiveTags:
+    """The tags of a working set (`Snapshot.files`), without some logged paths."""
     files = _left(files, without)
     names = _names(files)
-    return Marks(names, _mentioned(files, names), _newest(files))
+    return LiveTags(names, _mentioned(files, names), _newest(files))
 
 
 def live_names(files: pa.Table, *, without: Collection[str] = ()) -> frozenset[str]:
-    """`names` of `live_marks` alone: its other columns take longer to look through."""
+    """`names` of `read_live_tags` alone: its other columns take longer to look through."""
     return _names(_left(files, without))
 
 
 def mentioned_names(files: pa.Table) -> frozenset[str]:
-    """`mentioned` of `live_marks` alone."""
+    """`mentioned` of `read_live_tags` alone."""
     return _mentioned(files, _names(files))
 
 

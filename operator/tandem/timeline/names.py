@@ -1,8 +1,8 @@
 """Names of segments, and the numbers they are made of.
 
 A segment is called `7` (an ingest or an update), `0.1`, `0.2` (compactions that begin with
-segment 0; the part after the dot is the level) or `f-` and twelve hex digits (a file that
-somebody else wrote: one segment each). CarbonData names its segments the same way
+segment 0; the part after the dot is the level) or `f-` and twelve hex digits (a file of
+another writer: one segment each). CarbonData names its segments the same way
 (`getMergedLoadName`), which is why its users can read ours.
 
 Numbers come from a high-water mark that every commit of ours carries as a `txn` action
@@ -47,7 +47,7 @@ class SegmentName:
 def parse_name(text: str) -> SegmentName | None:
     """The parts of a segment name, or None where `text` is none.
 
-    Tags can be written by anybody, so what does not look like a name is not one; it is never
+    Any writer can set tags, so what does not look like a name is not one; it is never
     an error (a table must stay readable whatever its tags say).
     """
     if _FOREIGN.fullmatch(text):
@@ -67,7 +67,7 @@ def foreign_name(logged_path: str) -> str:
 class SegmentNumbers:
     """Gives out segment numbers. `highest` is the highest one ever given out, -1 for none.
 
-    One value per trial of a commit: the commit loop builds it anew from the latest version.
+    One value per trial of a commit: the commit loop builds it again from the latest version.
     """
 
     highest: int = -1
@@ -77,7 +77,7 @@ class SegmentNumbers:
         """Numbers as of a version: its `txn`s, and the names that its tags mention.
 
         The names guard tables whose tags were copied without their `txn`s (a clone, a
-        conversion): a number that somebody carries is not given out again.
+        conversion): a number in use is not given out again.
         """
         recorded = txns.get(HIGH_WATER_APP)
         numbers = [-1] if recorded is None else [-1, recorded.version]
@@ -126,7 +126,7 @@ def output_names(
 ) -> tuple[str, ...]:
     """Names for the outputs of one commit, in order.
 
-    The derived name (`0.1`) where there is one and nobody has it; a fresh number with the
+    The derived name (`0.1`) where there is one and it is free; a fresh number with the
     same level (`17.1`) where the first input is foreign, or the derived name is taken because
     a segment was compacted in parts. `taken` are the live names of the version to be
     committed upon; a caller that knows names of the past may add them.

@@ -2,8 +2,8 @@
 
 A segment is the data files that one operation added (design, section 2). Files that we write
 say so in their tags; every other file is a segment of its own. Order: the sequence of the
-tag, else the modification time, then the path. What a tag says wrongly is treated as not
-said: no tag can make a table unreadable.
+tag, else the modification time, then the path. An invalid tag counts as absent: no tag can make a
+table unreadable.
 """
 
 from __future__ import annotations
@@ -15,7 +15,13 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from tandem.delta.actions import AddFile
-from tandem.timeline.chunks import Interval, TimeColumn, file_interval, is_one_chunk, parse_interval
+from tandem.timeline.chunks import (
+    TimeColumn,
+    TimeInterval,
+    file_interval,
+    is_one_chunk,
+    parse_interval,
+)
 from tandem.timeline.lineage import Lineage, format_lineage, parse_lineage
 from tandem.timeline.names import foreign_name, parse_name
 
@@ -59,7 +65,7 @@ class SegmentFile:
 
     add: AddFile
     rows: int | None
-    interval: Interval | None = None
+    interval: TimeInterval | None = None
     spans: bool = False
 
     @property
@@ -102,7 +108,7 @@ class Segment:
     status: SegmentStatus = SegmentStatus.SUCCESS
     parents: Lineage = field(default_factory=Lineage)
     major: bool = False
-    interval: Interval | None = None
+    interval: TimeInterval | None = None
     load_ms: int = 0
     size_bytes: int = 0
 
@@ -165,7 +171,7 @@ def output_tags(
     *,
     parents: Lineage | None = None,
     row_map: str = "",
-    interval: Interval | None = None,
+    interval: TimeInterval | None = None,
     major: bool = False,
     layout: str = "",
 ) -> dict[str, str]:
@@ -195,8 +201,8 @@ def layout_label(strategy: str, columns: Sequence[str]) -> str:
 def successor_tags(add: AddFile, *, row_map: str, layout: str = "") -> dict[str, str]:
     """The tags of a file that takes the place of `add` within its segment: the same name, place
     in the order, lineage and chunk. A foreign file's segment keeps its name, too, although that
-    of the new path would be another (decision 0082). With `layout` its rows were put in that
-    order by themselves, and so lie no more in another that the segment was written in."""
+    of the new path would be another (decision 0082). With `layout` its rows were sorted
+    separately, so the order of the whole segment no longer holds."""
     ours = {key: value for key, value in add.tags.items() if key.startswith(_OURS)}
     if layout and ours.get(TAG_LAYOUT) != layout:
         ours.pop(TAG_LAYOUT, None)
@@ -258,10 +264,10 @@ def _parents(tags: Mapping[str, str]) -> Lineage:
     return parse_lineage(tags.get(TAG_PARENTS, ""))
 
 
-def _hull(files: Sequence[SegmentFile]) -> Interval | None:
+def _hull(files: Sequence[SegmentFile]) -> TimeInterval | None:
     """The interval that all files cover; None as soon as one of them is unknown."""
     intervals = [file.interval for file in files]
     known = [interval for interval in intervals if interval is not None]
     if not known or len(known) < len(intervals):
         return None
-    return Interval(min(i.start_ms for i in known), max(i.end_ms for i in known))
+    return TimeInterval(min(i.start_ms for i in known), max(i.end_ms for i in known))

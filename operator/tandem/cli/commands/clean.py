@@ -1,6 +1,6 @@
-"""`tandem clean`: remove what nobody can need any more, or with `--dry-run` say what that is.
+"""`tandem clean`: remove files that are no longer needed, or list them with `--dry-run`.
 
-What goes when, and what never, is decided in `tandem.planning.cleaning` (docs/cleaning.md).
+Which files are removed, and when, is decided in `tandem.planning.cleaning` (docs/cleaning.md).
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 from tandem.cli.commands.tables import Target
 from tandem.cli.errors import Exit, say
-from tandem.cli.output import Output, Size, human_bytes, print_data, print_table, table_of
+from tandem.cli.output import ByteSize, Output, human_bytes, print_data, print_table, table_of
 from tandem.reconcile.text import counted
 
 if TYPE_CHECKING:
     from tandem.operations.clean.clean import Cleaned
-    from tandem.planning.cleaning import Rules
+    from tandem.planning.cleaning import CleaningRules
 
 
 _UNITS = ((86_400_000, "day"), (3_600_000, "hour"), (60_000, "minute"), (1_000, "second"))
@@ -51,24 +51,25 @@ def clean(target: Target, *, output: Output, dry_run: bool) -> Exit:
         )
     for operation_id, attempt in cleaned.abandoned:
         verb = "would be" if dry_run else "was"
-        say(f"Attempt {attempt} of operation {operation_id} {verb} abandoned: nobody works on it.")
+        attempt_of = f"Attempt {attempt} of operation {operation_id}"
+        say(f"{attempt_of} {verb} abandoned: no process works on it.")
     return Exit.OK
 
 
-def _show(cleaned: Cleaned, rules: Rules, *, dry_run: bool) -> None:
+def _show(cleaned: Cleaned, rules: CleaningRules, *, dry_run: bool) -> None:
     if not cleaned.garbage:
         kept = f"{_spoken(rules.files_ms)} after a commit removed them" if rules.files_ms else ""
         why = f" Files that older versions name stay until {kept}." if kept else ""
         say(f"Nothing to remove.{why}")
         return
-    cells = [[each.file.path, each.why.value, Size(each.file.size)] for each in cleaned.garbage]
+    cells = [[each.file.path, each.why.value, ByteSize(each.file.size)] for each in cleaned.garbage]
     verb = "would remove" if dry_run else "removed"
     print_table(table_of([verb, "why", "size"], cells))
     counts = Counter(each.why.value for each in cleaned.garbage)
-    told = ", ".join(f"{count} {why}" for why, count in counts.items())
+    reasons = ", ".join(f"{count} {why}" for why, count in counts.items())
     say(
         f"{verb.capitalize()} {counted(len(cleaned.garbage), 'file')}, {human_bytes(cleaned.size)}"
-        f"{': ' if told else ''}{told}."
+        f"{': ' if reasons else ''}{reasons}."
     )
 
 

@@ -39,11 +39,11 @@ def etcd_user(
     nothing. Needs root's password, which the operator itself needs not.
     """
     with errors_to_exit():
-        from tandem.locks.etcd.client import Access
-        from tandem.locks.etcd.users import Owner, ensure
+        from tandem.locks.etcd.client import EtcdAccess
+        from tandem.locks.etcd.users import PrefixOwner, ensure
 
-        owner = Owner(etcd_user, etcd_password_file.read_text().strip(), etcd_prefix)
-        access = Access(
+        owner = PrefixOwner(etcd_user, etcd_password_file.read_text().strip(), etcd_prefix)
+        access = EtcdAccess(
             tuple(etcd_endpoints),
             authority=etcd_ca,
             certificate=etcd_certificate,

@@ -121,7 +121,7 @@ async def _run(settings: OperatorSettings) -> None:
 
 
 def configure_logging(form: LogFormat, *, verbose: bool) -> None:
-    """structlog's and everybody else's lines in one format, to standard error."""
+    """Lines of structlog and of other libraries in one format, to standard error."""
     import structlog
 
     from tandem.kube.runtime.log_context import add_subject
@@ -158,6 +158,6 @@ def configure_logging(form: LogFormat, *, verbose: bool) -> None:
         )
     )
     logging.basicConfig(handlers=[handler], level=logging.INFO, force=True)
-    # kopf tells of every event that it passes on.
+    # kopf logs every event that it passes on.
     for name in ("kopf", "aiohttp", "asyncio"):
         logging.getLogger(name).setLevel(logging.INFO if verbose else logging.WARNING)

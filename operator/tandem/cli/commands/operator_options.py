@@ -151,7 +151,7 @@ def operator(
         option(
             "--no-finalizers",
             "Put no finalizer on operations: where our rights are Roles, which go when their "
-            "namespace is deleted, and nobody could take it off.",
+            "namespace is deleted, and could not be removed any more.",
         ),
     ] = False,
     election_id: Annotated[

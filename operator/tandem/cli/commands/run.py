@@ -13,7 +13,7 @@ from tandem.cli import engine, plan_report, report, source_check
 from tandem.cli.errors import Exit, say
 from tandem.cli.output import Output, print_data, print_table
 from tandem.cli.progress import ProgressDisplay
-from tandem.cli.select import select
+from tandem.cli.resource_filter import select
 from tandem.spec import AnyResource, LakeTable, load, require_built
 
 
@@ -48,7 +48,7 @@ def plan(paths: Sequence[str], *, output: Output, only: Sequence[str]) -> Exit:
         if sight.warning:
             say(f"Warning: {id_}: {sight.warning}")
     if output is Output.TABLE:
-        print_table(plan_report.blocks(outcomes, {id_: each.told for id_, each in seen.items()}))
+        print_table(plan_report.blocks(outcomes, {id_: each.summary for id_, each in seen.items()}))
     else:
         print_data(report.documents(outcomes), output)
     return report.exit_of(outcomes, interrupted=False)
@@ -84,7 +84,7 @@ def _check_template(resource: AnyResource) -> None:
 @contextmanager
 def _interruptible() -> Iterator[threading.Event]:
     """An event that is set by the first SIGINT or SIGTERM. A second one ends the process at
-    once, as it would without us; the table stays right, only files that nobody refers to are
+    once, as it would without us; the table stays right, only unreferenced files are
     left behind."""
     cancel = threading.Event()
     before: dict[int, Any] = {}

@@ -13,8 +13,8 @@ from pydantic import TypeAdapter, ValidationError
 
 from tandem.cli.errors import Exit
 from tandem.cli.output import (
+    ByteSize,
     Output,
-    Size,
     people_time,
     print_data,
     print_table,
@@ -123,8 +123,7 @@ def _option(text: str) -> tuple[str, str]:
 
 
 def segments(table: Target, *, output: Output, version: int | None, every: bool) -> Exit:
-    """The segments of a version; with `every` also those that are gone, as far as the log
-    still tells."""
+    """The segments of a version; with `every` also former ones that the log still names."""
     from tandem.timeline.chunks import label
     from tandem.timeline.history import retired
     from tandem.timeline.lineage import format_lineage
@@ -166,7 +165,7 @@ def segments(table: Target, *, output: Output, version: int | None, every: bool)
                 row["interval"],
                 people_time(segment.load_ms),
                 row["files"],
-                Size(segment.size_bytes),
+                ByteSize(segment.size_bytes),
                 *(row[name] for name in ("rows", "deletedRows")),
                 _counted(str(row["parents"] or "")),
             ]
@@ -239,7 +238,7 @@ def _columns(snapshot: Snapshot) -> dict[str, str]:
 
 def _cell(name: str, value: Any) -> str:
     if name == "bytes":
-        return str(Size(value))
+        return str(ByteSize(value))
     if isinstance(value, dict):
         return "\n".join(f"{key}: {item}" for key, item in value.items())
     return ", ".join(value) if isinstance(value, list) else str(value)

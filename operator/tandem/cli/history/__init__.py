@@ -8,5 +8,5 @@ Modules:
     page      as an HTML page
     scene     its picture, laid out
     svg       its picture, drawn
-    words     sentences
+    phrases   sentences
 """

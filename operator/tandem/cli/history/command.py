@@ -12,12 +12,12 @@ from tandem.errors import InvalidSpec
 
 if TYPE_CHECKING:
     from tandem.cli.commands.tables import Target
-    from tandem.cli.history.model import Entry
+    from tandem.cli.history.model import HistoryEntry
     from tandem.delta.actions import Commit
 
 TERMINAL_COMMITS = 20
 PAGE_COMMITS = 2_000
-"""The last commits that are read where nobody says how many."""
+"""How many of the last commits are read by default."""
 
 
 def history(table: Target, *, output: Output, limit: int | None, html: str | None = None) -> Exit:
@@ -70,7 +70,7 @@ def _write_page(html: str, text: str) -> None:
     say(f"Wrote {html}.")
 
 
-def _row(entry: Entry, commit: Commit) -> dict[str, Any]:
+def _row(entry: HistoryEntry, commit: Commit) -> dict[str, Any]:
     """An entry for programs: names as the log has them."""
     info = commit.info
     ours = info.body.get("tandem") if info is not None else None

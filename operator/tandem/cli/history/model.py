@@ -1,7 +1,7 @@
 """A table's history as facts: from commits to entries, and to the lives of segments. Pure.
 
-Everything here comes from the log, in which anybody may write anything: what is not as expected
-is treated as not said, names are made fit for people, and numbers are bounded.
+Everything here comes from the log, which any writer may fill with anything: unexpected values count
+as absent, names are cleaned for display, and numbers are bounded.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from tandem.timeline.segments import TAG_PARENTS, TAG_SEGMENT, segment_file, seg
 
 _OURS = ENGINE.partition("/")[0] + "/"
 _MOST = 2**53
-"""Of a number in somebody's commit: what is larger says nothing."""
+"""The largest number taken from a commit; larger ones count as unknown."""
 _MOST_PARENTS = 64
-"""Of a file that others wrote: which of what they removed went into it, nobody knows."""
+"""The origin of a file of another writer: which removed files went into it is unknown."""
 
 
 class Sort(StrEnum):
-    """What a commit was, as far as a picture tells commits apart."""
+    """What a commit was, as far as a picture distinguishes commits."""
 
     APPEND = "append"  # only added files
     CHANGE = "change"  # rows were changed, deleted or replaced
@@ -37,7 +37,7 @@ class Sort(StrEnum):
     OTHER = "other"  # no data: properties, abandonment, an update that matched nothing
 
 
-class Effect(StrEnum):
+class CommitEffect(StrEnum):
     """What an operation did about a commit that came while it was at work."""
 
     REPLAYED = "replayed"  # deletes, onto what it had written
@@ -54,13 +54,13 @@ class Meeting:
     where all were (`AGAIN`); `onto` names a segment."""
 
     version: int
-    effect: Effect
+    effect: CommitEffect
     rows: int
     onto: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class HistoryEntry:
     """One version. `by` is the resource, if it is an operation of ours. Rows are None where the
     log does not say; `rows_deleted` are those that deletion vectors hid. `read_version` is what
     an operation of ours worked on."""
@@ -90,7 +90,7 @@ class Entry:
 
 
 @dataclass(slots=True)
-class Life:
+class SegmentLife:
     """A segment: the version that made it and the one that ended it (None: before the first,
     not yet), the segments it came from, and the rows deleted in it by version. `foreign`: one
     file that others wrote."""
@@ -105,7 +105,7 @@ class Life:
     files: set[str] = field(default_factory=set)
 
 
-def entries(commits: Sequence[Commit]) -> list[Entry]:
+def entries(commits: Sequence[Commit]) -> list[HistoryEntry]:
     """What happened, oldest first. `commits` are consecutive versions."""
     changes = {commit.version: _Change.of(commit) for commit in commits}
     return [_entry(commit, changes) for commit in commits]
@@ -144,7 +144,7 @@ def _is_ours(commit: Commit) -> bool:
     return commit.info is not None and commit.info.engine.startswith(_OURS)
 
 
-def _entry(commit: Commit, changes: Mapping[int, _Change]) -> Entry:
+def _entry(commit: Commit, changes: Mapping[int, _Change]) -> HistoryEntry:
     mine, author = changes[commit.version], author_of(commit)
     body = _our_part(commit)
     read = body.get("readVersion")
@@ -154,7 +154,7 @@ def _entry(commit: Commit, changes: Mapping[int, _Change]) -> Entry:
     rows = [segment_file(add).rows for add in mine.added.values()]
     lost = [_rows_of(gone) for gone in mine.gone.values()]
     live = sum(row for row in rows if row is not None) - sum(map(_dead, mine.added.values()))
-    return Entry(
+    return HistoryEntry(
         version=commit.version,
         time_ms=commit.timestamp_ms,
         operation=author.operation,
@@ -211,9 +211,9 @@ def _meetings(
     if read is None:
         return ()
     mine = changes[version]
-    found: dict[tuple[int, Effect], Meeting] = {}
+    found: dict[tuple[int, CommitEffect], Meeting] = {}
 
-    def meet(other: int, effect: Effect, rows: int | None, onto: str = "") -> None:
+    def meet(other: int, effect: CommitEffect, rows: int | None, onto: str = "") -> None:
         if rows and 0 < rows < _MOST and read < other < version:
             known = found.get((other, effect), Meeting(other, effect, 0))
             found[other, effect] = replace(known, rows=known.rows + rows, onto=onto or known.onto)
@@ -221,7 +221,7 @@ def _meetings(
     mets = (result.reconciled.met if result.reconciled else None) or ()
     again = [met.version for met in mets if met.executed_again and read < met.version < version]
     for other in again:
-        found[other, Effect.AGAIN] = Meeting(other, Effect.AGAIN, 0)
+        found[other, CommitEffect.AGAIN] = Meeting(other, CommitEffect.AGAIN, 0)
     segments = {mine.names[path] for path in mine.added}
     made = "".join(segments) if len(segments) == 1 else f"{len(segments)} segments"
     # What it met before it was executed again, it read then.
@@ -229,26 +229,26 @@ def _meetings(
         theirs = changes[other]
         for path, deleted in theirs.marked.items():
             if path in mine.gone:
-                meet(other, Effect.REPLAYED, deleted, made)
+                meet(other, CommitEffect.REPLAYED, deleted, made)
         if theirs.ours:
             for path in theirs.added.keys() & mine.marked.keys():
                 if theirs.gone:
-                    meet(other, Effect.FOLLOWED, mine.marked[path], mine.names[path])
+                    meet(other, CommitEffect.FOLLOWED, mine.marked[path], mine.names[path])
     for met in mets:
-        meet(met.version, Effect.MASKED, met.rows_masked, made)
-        meet(met.version, Effect.EVALUATED, met.rows_evaluated)
-        meet(met.version, Effect.LOST, met.rows_lost)
+        meet(met.version, CommitEffect.MASKED, met.rows_masked, made)
+        meet(met.version, CommitEffect.EVALUATED, met.rows_evaluated)
+        meet(met.version, CommitEffect.LOST, met.rows_lost)
     return tuple(sorted(found.values(), key=lambda meeting: (meeting.version, meeting.effect)))
 
 
-def lives(commits: Iterable[Commit]) -> list[Life]:
+def segment_lives(commits: Iterable[Commit]) -> list[SegmentLife]:
     """The segments that these commits made, changed or ended, in the order of their making."""
-    found: dict[str, Life] = {}
+    found: dict[str, SegmentLife] = {}
     name_of: dict[str, str] = {}
 
-    def life(name: str, born: int | None) -> Life:
+    def life(name: str, born: int | None) -> SegmentLife:
         if name not in found:
-            found[name] = Life(name, name.startswith("f-"), born)
+            found[name] = SegmentLife(name, name.startswith("f-"), born)
         return found[name]
 
     for commit in commits:
@@ -284,11 +284,11 @@ def lives(commits: Iterable[Commit]) -> list[Life]:
 def _name_of_gone(gone: RemoveFile) -> str:
     tags = gone.extra.get("tags")
     tag = tags.get(TAG_SEGMENT) if isinstance(tags, Mapping) else None
-    told = {TAG_SEGMENT: tag} if isinstance(tag, str) else {}
-    return segment_name(AddFile(gone.logged_path, {}, 0, 0, True, tags=told))
+    known = {TAG_SEGMENT: tag} if isinstance(tag, str) else {}
+    return segment_name(AddFile(gone.logged_path, {}, 0, 0, True, tags=known))
 
 
-def _descend(found: Mapping[str, Life], change: _Change, ending: Sequence[str]) -> None:
+def _descend(found: Mapping[str, SegmentLife], change: _Change, ending: Sequence[str]) -> None:
     """Who came from whom: by the tags of ours, else everything from everything."""
     named = {change.names[path]: add for path, add in change.added.items()}
     for name, add in named.items():

@@ -10,8 +10,8 @@ import re
 from collections.abc import Sequence
 
 import tandem
-from tandem.cli.history import words
-from tandem.cli.history.model import Effect, Entry, Meeting, entries, lives
+from tandem.cli.history import phrases
+from tandem.cli.history.model import CommitEffect, HistoryEntry, Meeting, entries, segment_lives
 from tandem.cli.history.scene import Scene, is_work, scene
 from tandem.cli.history.svg import STYLE, esc, svg
 from tandem.cli.output import people_time
@@ -62,7 +62,7 @@ footer{color:var(--soft);font-size:13px;margin-top:40px}
 def page(commits: Sequence[Commit], *, title: str, location: str) -> str:
     """The page of these consecutive commits, at least one, oldest first."""
     found = entries(commits)
-    drawn = scene(found, lives(commits))
+    drawn = scene(found, segment_lives(commits))
     name = clean(title) or "table"
     heading = f"History of {name}"
     first, last = found[0], found[-1]
@@ -96,32 +96,32 @@ def page(commits: Sequence[Commit], *, title: str, location: str) -> str:
     )
 
 
-def describe(found: Sequence[Entry]) -> str:
+def describe(found: Sequence[HistoryEntry]) -> str:
     """The picture in words, for those who do not see it."""
     others = sum(not entry.ours for entry in found)
-    told = [
+    sentences = [
         f"{counted(len(found), 'version')}: {counted(others, 'commit')} of others above, "
         f"{counted(len(found) - others, 'commit')} of Tandem in the middle, segments below."
     ]
     working = [entry for entry in found if entry.meetings]
     for entry in working[-MOST_STORIES:]:
-        met = "; ".join(words.meeting(meeting) for meeting in entry.meetings[:8])
-        told.append(f"{words.who(entry)}, version {entry.version}, met: {met}.")
-    return " ".join(told)
+        met = "; ".join(phrases.meeting(meeting) for meeting in entry.meetings[:8])
+        sentences.append(f"{phrases.who(entry)}, version {entry.version}, met: {met}.")
+    return " ".join(sentences)
 
 
-def _tiles(found: Sequence[Entry]) -> str:
+def _tiles(found: Sequence[HistoryEntry]) -> str:
     mets = [met for entry in found for met in entry.meetings]
     facts = [
         (len(found), "version", "versions"),
         (sum(not e.ours for e in found), "commit of others", "commits of others"),
         (sum(is_work(e) for e in found), "operation of Tandem", "operations of Tandem"),
-        (_rows(mets, Effect.REPLAYED), "delete replayed", "deletes replayed"),
-        (_rows(mets, Effect.MASKED), "row masked", "rows masked"),
-        (_rows(mets, Effect.FOLLOWED), "row followed", "rows followed into other files"),
-        (_rows(mets, Effect.EVALUATED), "row evaluated again", "rows evaluated again"),
+        (_rows(mets, CommitEffect.REPLAYED), "delete replayed", "deletes replayed"),
+        (_rows(mets, CommitEffect.MASKED), "row masked", "rows masked"),
+        (_rows(mets, CommitEffect.FOLLOWED), "row followed", "rows followed into other files"),
+        (_rows(mets, CommitEffect.EVALUATED), "row evaluated again", "rows evaluated again"),
         (
-            sum(any(met.effect is Effect.AGAIN for met in e.meetings) for e in found),
+            sum(any(met.effect is CommitEffect.AGAIN for met in e.meetings) for e in found),
             "statement executed again",
             "statements executed again",
         ),
@@ -134,7 +134,7 @@ def _tiles(found: Sequence[Entry]) -> str:
     return f'<ul class="tiles">{tiles}</ul>'
 
 
-def _rows(mets: Sequence[Meeting], effect: Effect) -> int:
+def _rows(mets: Sequence[Meeting], effect: CommitEffect) -> int:
     return sum(met.rows for met in mets if met.effect is effect)
 
 
@@ -165,23 +165,23 @@ def _legend() -> str:
 
 
 def _left_out(drawn: Scene) -> str:
-    told = []
-    if drawn.untold_spans:
-        told.append(f"{counted(drawn.untold_spans, 'operation')} for which there was no room")
-    if drawn.untold_segments:
-        told.append(f"{counted(drawn.untold_segments, 'segment')} more")
-    return f'<p class="lead">Not drawn: {"; ".join(told)}.</p>' if told else ""
+    notes = []
+    if drawn.hidden_spans:
+        notes.append(f"{counted(drawn.hidden_spans, 'operation')} for which there was no room")
+    if drawn.hidden_segments:
+        notes.append(f"{counted(drawn.hidden_segments, 'segment')} more")
+    return f'<p class="lead">Not drawn: {"; ".join(notes)}.</p>' if notes else ""
 
 
-def _stories(found: Sequence[Entry]) -> str:
-    """What operations said of themselves, those that met somebody, newest first."""
+def _stories(found: Sequence[HistoryEntry]) -> str:
+    """Summaries of the operations that met other commits, newest first."""
     eventful = [e for e in found if is_work(e) and (e.meetings or len(e.summary) > 1)]
     items = []
     for entry in eventful[: -MOST_STORIES - 1 : -1]:
-        told = entry.summary or tuple(words.meeting(met) for met in entry.meetings)
-        lines = "".join(f"<li>{_NAME.sub(_AS_CODE, esc(text))}</li>" for text in told)
+        texts = entry.summary or tuple(phrases.meeting(met) for met in entry.meetings)
+        lines = "".join(f"<li>{_NAME.sub(_AS_CODE, esc(text))}</li>" for text in texts)
         items.append(
-            f"<li><p>{esc(words.who(entry))} <span>version {entry.version}</span></p>"
+            f"<li><p>{esc(phrases.who(entry))} <span>version {entry.version}</span></p>"
             f"<ul>{lines}</ul></li>"
         )
     if not items:
@@ -191,17 +191,17 @@ def _stories(found: Sequence[Entry]) -> str:
     return f'<h2>What operations met</h2><ul class="stories">{"".join(items)}</ul>{note}'
 
 
-def _versions(found: Sequence[Entry]) -> str:
+def _versions(found: Sequence[HistoryEntry]) -> str:
     rows = []
     for entry in found[: -MOST_ROWS - 1 : -1]:
-        met = "; ".join(words.meeting(meeting) for meeting in entry.meetings)
+        met = "; ".join(phrases.meeting(meeting) for meeting in entry.meetings)
         cells = [
             ("n", str(entry.version)),
             ("w", people_time(entry.time_ms)),
             ("", entry.operation),
-            ("who", words.who(entry)),
-            ("w", words.files(entry)),
-            ("w", words.rows(entry)),
+            ("who", phrases.who(entry)),
+            ("w", phrases.files(entry)),
+            ("w", phrases.rows(entry)),
             ("", met),
         ]
         drawn = "".join(f'<td class="{style}">{esc(text)}</td>' for style, text in cells)

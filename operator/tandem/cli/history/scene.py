@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
-from tandem.cli.history.model import Entry, Life, Sort
-from tandem.cli.history.words import who
+from tandem.cli.history.model import HistoryEntry, SegmentLife, Sort
+from tandem.cli.history.phrases import who
 from tandem.reconcile.text import clean
 
 MOST_COLUMNS = 48
@@ -38,11 +38,11 @@ NO_ENGINE = "unknown engine"
 
 
 @dataclass(slots=True)
-class Column:
+class VersionColumn:
     """One version, or several that nothing else is about; `earlier` holds all that came before
     those for which there is room."""
 
-    entries: list[Entry]
+    entries: list[HistoryEntry]
     earlier: bool = False
 
     @property
@@ -63,10 +63,10 @@ class Place(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class OperationSpan:
     """An operation of ours: columns from the version that it read to its own."""
 
-    entry: Entry
+    entry: HistoryEntry
     start: int
     end: int
     label: str
@@ -100,12 +100,12 @@ class River:
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    columns: tuple[Column, ...]
+    columns: tuple[VersionColumn, ...]
     engines: tuple[str, ...]
-    spans: tuple[Span, ...]
+    spans: tuple[OperationSpan, ...]
     rivers: tuple[River, ...]
-    untold_spans: int
-    untold_segments: int
+    hidden_spans: int
+    hidden_segments: int
     column_of: dict[int, int]
 
     @property
@@ -116,58 +116,64 @@ class Scene:
     def rows(self) -> int:
         return 1 + max((river.row for river in self.rivers), default=-1)
 
-    def engine_lane(self, entry: Entry) -> int:
+    def engine_lane(self, entry: HistoryEntry) -> int:
         name = entry.engine or NO_ENGINE
         return self.engines.index(name if name in self.engines else OTHERS)
 
 
-def scene(entries: Sequence[Entry], lives: Sequence[Life]) -> Scene:
+def scene(entries: Sequence[HistoryEntry], lives: Sequence[SegmentLife]) -> Scene:
     """Where everything goes. `entries` oldest first, at least one."""
     columns = _columns(entries)
     column_of = {e.version: at for at, column in enumerate(columns) for e in column.entries}
-    spans, untold = _spans(entries, columns, column_of)
-    rivers, hidden = _rivers(lives, column_of, columns)
+    spans, hidden_spans = _spans(entries, columns, column_of)
+    rivers, hidden_segments = _rivers(lives, column_of, columns)
     return Scene(
-        tuple(columns), _engines(entries), tuple(spans), tuple(rivers), untold, hidden, column_of
+        tuple(columns),
+        _engines(entries),
+        tuple(spans),
+        tuple(rivers),
+        hidden_spans,
+        hidden_segments,
+        column_of,
     )
 
 
-def is_work(entry: Entry) -> bool:
+def is_work(entry: HistoryEntry) -> bool:
     """An operation of ours that read something and did something about it."""
     return entry.ours and entry.read_version is not None and entry.sort is not Sort.APPEND and (
         entry.sort is not Sort.OTHER
     )  # fmt: skip
 
 
-def _columns(entries: Sequence[Entry]) -> list[Column]:
-    told = {entries[-1].version}
+def _columns(entries: Sequence[HistoryEntry]) -> list[VersionColumn]:
+    single = {entries[-1].version}
     for entry in entries:
         if is_work(entry) and entry.read_version is not None:
-            told |= {entry.version, entry.read_version, *(m.version for m in entry.meetings)}
-    columns: list[Column] = []
-    run: list[Entry] = []
+            single |= {entry.version, entry.read_version, *(m.version for m in entry.meetings)}
+    columns: list[VersionColumn] = []
+    run: list[HistoryEntry] = []
 
     def close() -> None:
         if len(run) >= FOLDED:
-            columns.append(Column(list(run)))
+            columns.append(VersionColumn(list(run)))
         else:
-            columns.extend(Column([entry]) for entry in run)
+            columns.extend(VersionColumn([entry]) for entry in run)
         run.clear()
 
     for entry in entries:
-        if entry.version in told:
+        if entry.version in single:
             close()
-            columns.append(Column([entry]))
+            columns.append(VersionColumn([entry]))
         else:
             run.append(entry)  # whatever others did there concerned no operation
     close()
     if len(columns) <= MOST_COLUMNS:
         return columns
     early, late = columns[: -MOST_COLUMNS + 1], columns[-MOST_COLUMNS + 1 :]
-    return [Column([e for column in early for e in column.entries], earlier=True), *late]
+    return [VersionColumn([e for column in early for e in column.entries], earlier=True), *late]
 
 
-def _engines(entries: Sequence[Entry]) -> tuple[str, ...]:
+def _engines(entries: Sequence[HistoryEntry]) -> tuple[str, ...]:
     """The engines with a lane of their own, the busiest first."""
     counts = Counter(entry.engine or NO_ENGINE for entry in entries if not entry.ours)
     names = [name for name, _ in counts.most_common()]
@@ -177,17 +183,17 @@ def _engines(entries: Sequence[Entry]) -> tuple[str, ...]:
 
 
 def _spans(
-    entries: Sequence[Entry], columns: Sequence[Column], column_of: dict[int, int]
-) -> tuple[list[Span], int]:
+    entries: Sequence[HistoryEntry], columns: Sequence[VersionColumn], column_of: dict[int, int]
+) -> tuple[list[OperationSpan], int]:
     """The eventful ones get a lane first. Those in the column of what came earlier are left out."""
     taken: list[list[tuple[float, float]]] = [[] for _ in range(MOST_LANES)]
-    found: list[Span] = []
-    untold = 0
+    found: list[OperationSpan] = []
+    hidden = 0
     for entry in sorted(filter(is_work, entries), key=lambda e: (not e.meetings, -e.version)):
         assert entry.read_version is not None
         start, end = column_of.get(entry.read_version, 0), column_of[entry.version]
         if columns[end].earlier:
-            untold += 1
+            hidden += 1
             continue
         span = _span(entry, start, end, len(columns))
         room = span.room(pitch_of(len(columns)))
@@ -197,18 +203,18 @@ def _spans(
                 found.append(replace(span, lane=lane))
                 break
         else:
-            untold += 1
-    return sorted(found, key=lambda span: span.entry.version), untold
+            hidden += 1
+    return sorted(found, key=lambda span: span.entry.version), hidden
 
 
-def _span(entry: Entry, start: int, end: int, columns: int) -> Span:
+def _span(entry: HistoryEntry, start: int, end: int, columns: int) -> OperationSpan:
     pitch = pitch_of(columns)
     label = clean(who(entry), LONGEST_LABEL)
     long = (len(label) * GLYPH + 26) / pitch
     if long <= end - start:
-        return Span(entry, start, end, label, Place.INSIDE)
+        return OperationSpan(entry, start, end, label, Place.INSIDE)
     place = Place.RIGHT if end + long <= columns or start < long else Place.LEFT
-    return Span(entry, start, end, label, place)
+    return OperationSpan(entry, start, end, label, place)
 
 
 def pitch_of(columns: int) -> float:
@@ -217,7 +223,7 @@ def pitch_of(columns: int) -> float:
 
 
 def _rivers(
-    lives: Sequence[Life], column_of: dict[int, int], columns: Sequence[Column]
+    lives: Sequence[SegmentLife], column_of: dict[int, int], columns: Sequence[VersionColumn]
 ) -> tuple[list[River], int]:
     """Segments with the same fate flow together; the eventful ones are shown."""
     born = Counter(life.born for life in lives if life.parents)
@@ -258,7 +264,9 @@ def _rivers(
     return _rows(list(groups.values()))
 
 
-def _seen_parents(lives: Sequence[Life], column_of: dict[int, int]) -> dict[str, tuple[str, ...]]:
+def _seen_parents(
+    lives: Sequence[SegmentLife], column_of: dict[int, int]
+) -> dict[str, tuple[str, ...]]:
     """Where each segment came from, past those that came and went within one column."""
     found: dict[str, tuple[str, ...]] = {}
     unseen = {

@@ -9,9 +9,18 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from html import escape
 
-from tandem.cli.history import words
-from tandem.cli.history.model import Effect, Entry, Meeting, Sort
-from tandem.cli.history.scene import GLYPH, LEFT, RIGHT, Place, River, Scene, Span, pitch_of
+from tandem.cli.history import phrases
+from tandem.cli.history.model import CommitEffect, HistoryEntry, Meeting, Sort
+from tandem.cli.history.scene import (
+    GLYPH,
+    LEFT,
+    RIGHT,
+    OperationSpan,
+    Place,
+    River,
+    Scene,
+    pitch_of,
+)
 from tandem.reconcile.text import clean
 
 TOP = 52
@@ -100,7 +109,7 @@ class Drawing:
         self.add(f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" class="{style}">'
                  f"{esc(text)}</text>")  # fmt: skip
 
-    def mark(self, x: float, y: float, entry: Entry, title: str) -> None:
+    def mark(self, x: float, y: float, entry: HistoryEntry, title: str) -> None:
         """A shape for what a commit was."""
         style, s = str(entry.sort), 6.5
         if entry.ours:
@@ -147,12 +156,12 @@ class Drawing:
             y = self.engine_y(lane)
             self.add(f'<path class="guide" d="M{LEFT} {y:.1f}H{self.width - RIGHT / 2:.1f}"/>')
             self.add(f"<g><title>{esc(engine)}</title>")
-            told = clean(engine)
-            told = told if len(told) <= 18 else f"{told[:17]}…"
-            self.text(LEFT - 12, y + 4, told, "soft", "end")
+            label = clean(engine)
+            label = label if len(label) <= 18 else f"{label[:17]}…"
+            self.text(LEFT - 12, y + 4, label, "soft", "end")
             self.add("</g>")
         for at, column in enumerate(self.scene.columns):
-            by_lane: dict[int, list[Entry]] = {}
+            by_lane: dict[int, list[HistoryEntry]] = {}
             for entry in column.entries:
                 if not entry.ours:
                     by_lane.setdefault(self.scene.engine_lane(entry), []).append(entry)
@@ -160,9 +169,9 @@ class Drawing:
                 y = self.engine_y(lane)
                 loudest = max(entries, key=lambda e: _LOUD.index(e.sort))
                 self.mark(self.x(at), y, loudest, _title(entries))
-                told = f"{len(entries):,}×" if len(entries) > 1 else _rows(entries[0])
-                if told:
-                    self.text(self.x(at) + 10, y - 6, told, "soft small halo", "start")
+                label = f"{len(entries):,}×" if len(entries) > 1 else _rows(entries[0])
+                if label:
+                    self.text(self.x(at) + 10, y - 6, label, "soft small halo", "start")
 
     def ours(self) -> None:
         scene = self.scene
@@ -177,13 +186,13 @@ class Drawing:
             if rest:
                 loudest = max(rest, key=lambda e: _LOUD.index(e.sort))
                 self.mark(self.x(at), y, loudest, _title(rest))
-                told = f"{len(rest):,}×" if len(rest) > 1 else _rows(rest[0])
-                if told:
-                    self.text(self.x(at) + 10, y - 6, told, "soft small halo", "start")
+                label = f"{len(rest):,}×" if len(rest) > 1 else _rows(rest[0])
+                if label:
+                    self.text(self.x(at) + 10, y - 6, label, "soft small halo", "start")
         for span in scene.spans:
             self.span(span)
 
-    def span(self, span: Span) -> None:
+    def span(self, span: OperationSpan) -> None:
         y, start, end = self.lane_y(span.lane), self.x(span.start), self.x(span.end)
         title = "\n".join([_title([span.entry]), f"read version {span.entry.read_version}",
                            *span.entry.summary])  # fmt: skip
@@ -209,8 +218,8 @@ class Drawing:
             written = [0.0, 0.0]
             for at, mets in sorted(by_column.items()):
                 self.arrow(span, at, mets)
-                told = ", ".join(_told(met) for met in mets[:2])
-                wide = len(told) * 1.1 * GLYPH + 6  # bold
+                label = ", ".join(_effect_text(met) for met in mets[:2])
+                wide = len(label) * 1.1 * GLYPH + 6  # bold
                 # Of an arrow from below the name stands beside it, so as not to hide it.
                 below = self.source_y(mets[0].version) > self.lane_y(span.lane)
                 left = self.x(at) + 6 if below else self.x(at) - wide / 2
@@ -218,12 +227,12 @@ class Drawing:
                 line = 0 if left > written[0] else 1
                 written[line] = left + wide + 4
                 self.text(left if below else self.x(at), self.lane_y(span.lane) + 21 + 12 * line,
-                          told, "count small halo", "start" if below else "middle")  # fmt: skip
+                          label, "count small halo", "start" if below else "middle")  # fmt: skip
 
-    def arrow(self, span: Span, at: int, mets: list[Meeting]) -> None:
+    def arrow(self, span: OperationSpan, at: int, mets: list[Meeting]) -> None:
         x, y = self.x(at), self.lane_y(span.lane)
         top = self.source_y(mets[0].version) + 8
-        title = "\n".join(words.meeting(met) for met in mets)
+        title = "\n".join(phrases.meeting(met) for met in mets)
         down = top < y
         tip = y - 10 if down else y + 10
         if not down:
@@ -291,16 +300,16 @@ class Drawing:
         what = "files" if river.foreign else "segments"
         name = river.names[0] if many == 1 else f"{many:,} {what}"
         room = int((end - start - 12) / GLYPH)
-        told = clean(name, max(4, room)) if room >= min(len(name), 6) else ""
-        if told:
-            self.text(start + 7, y - 5, told, "small halo", "start")
+        label = clean(name, max(4, room)) if room >= min(len(name), 6) else ""
+        if label:
+            self.text(start + 7, y - 5, label, "small halo", "start")
         for column, rows in sorted(river.deletes.items()):
             if rows > 0:
                 x = self.x(column)
                 after = x + 4
                 if column == river.start:
                     x += 6
-                    after = start + 7 + (len(told) + 1) * GLYPH
+                    after = start + 7 + (len(label) + 1) * GLYPH
                 self.add(f'<path class="cut" d="M{x:.1f} {y - 5:.1f}v10"/>')
                 self.text(after, y - 6, f"−{short(rows)}", "count small halo", "start")
 
@@ -312,12 +321,12 @@ class Drawing:
 
 _LOUD = (Sort.OTHER, Sort.APPEND, Sort.REWRITE, Sort.CHANGE)
 _VERBS = {
-    Effect.REPLAYED: "replayed",
-    Effect.MASKED: "masked",
-    Effect.FOLLOWED: "followed",
-    Effect.EVALUATED: "evaluated",
-    Effect.LOST: "lost",
-    Effect.AGAIN: "executed again",
+    CommitEffect.REPLAYED: "replayed",
+    CommitEffect.MASKED: "masked",
+    CommitEffect.FOLLOWED: "followed",
+    CommitEffect.EVALUATED: "evaluated",
+    CommitEffect.LOST: "lost",
+    CommitEffect.AGAIN: "executed again",
 }
 
 
@@ -335,7 +344,7 @@ def svg(scene: Scene, title: str, description: str, *, alone: bool = False) -> s
     )
 
 
-def _rows(entry: Entry) -> str:
+def _rows(entry: HistoryEntry) -> str:
     """What a mark is labelled with: `+3,000`, `−12`."""
     if entry.sort is Sort.APPEND and entry.rows_added:
         return f"+{short(entry.rows_added)}"
@@ -344,17 +353,17 @@ def _rows(entry: Entry) -> str:
     return ""
 
 
-def _told(met: Meeting) -> str:
+def _effect_text(met: Meeting) -> str:
     """`2,113 replayed`"""
     return f"{short(met.rows)} {_VERBS[met.effect]}" if met.rows else _VERBS[met.effect]
 
 
-def _title(entries: list[Entry]) -> str:
+def _title(entries: list[HistoryEntry]) -> str:
     if len(entries) > 1:
         return f"{len(entries):,} commits, versions {entries[0].version} to {entries[-1].version}"
     entry = entries[0]
-    told = f"version {entry.version}: {entry.operation or 'no operation'} by {words.who(entry)}"
-    return "\n".join(filter(None, [told, words.rows(entry), words.files(entry)]))
+    label = f"version {entry.version}: {entry.operation or 'no operation'} by {phrases.who(entry)}"
+    return "\n".join(filter(None, [label, phrases.rows(entry), phrases.files(entry)]))
 
 
 def _river_title(river: River) -> str:

@@ -1,8 +1,8 @@
 """A history as a table with a small picture, newest first, as `git log --graph` draws.
 
 45 ●─╮   a compaction of ours, which read version 41
-44 ◆─▶   somebody deleted rows: replayed
-43 ○ │   somebody appended: no concern of it
+44 ◆─▶   another writer deleted rows: replayed
+43 ○ │   another writer appended: does not affect it
 41 ○─╯   what it read
 """
 
@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from tandem.cli.history import words
-from tandem.cli.history.model import Entry, Sort
+from tandem.cli.history import phrases
+from tandem.cli.history.model import HistoryEntry, Sort
 from tandem.cli.output import people_time, table_of
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ MARKS = {Sort.APPEND: "○", Sort.CHANGE: "◆", Sort.REWRITE: "■", Sort.OTHER
 OUR_MARK = "●"
 
 
-def table(entries: Sequence[Entry]) -> Table:
+def table(entries: Sequence[HistoryEntry]) -> Table:
     """`entries` oldest first."""
     pictures = picture(entries)
     cells = [
@@ -32,10 +32,10 @@ def table(entries: Sequence[Entry]) -> Table:
             drawn,
             people_time(entry.time_ms),
             entry.operation,
-            words.who(entry),
-            words.files(entry),
-            words.rows(entry),
-            "; ".join(words.meeting(met) for met in entry.meetings),
+            phrases.who(entry),
+            phrases.files(entry),
+            phrases.rows(entry),
+            "; ".join(phrases.meeting(met) for met in entry.meetings),
         ]
         for entry, drawn in zip(reversed(entries), reversed(pictures), strict=True)
     ]
@@ -43,7 +43,7 @@ def table(entries: Sequence[Entry]) -> Table:
     return table_of(names, cells)
 
 
-def picture(entries: Sequence[Entry]) -> list[str]:
+def picture(entries: Sequence[HistoryEntry]) -> list[str]:
     """One drawing per entry: its mark, and the operations of ours that were at work then."""
     lanes = _lanes(entries)
     width = 1 + max((lane for _, lane in lanes), default=0)
@@ -71,13 +71,13 @@ def picture(entries: Sequence[Entry]) -> list[str]:
     return drawn
 
 
-def _lanes(entries: Sequence[Entry]) -> list[tuple[Entry, int]]:
+def _lanes(entries: Sequence[HistoryEntry]) -> list[tuple[HistoryEntry, int]]:
     """A lane for each operation during which others committed, the eventful ones first; those
     for which there is no room are not drawn."""
     first = entries[0].version if entries else 0
     working = [e for e in entries if e.read_version is not None and e.version - e.read_version > 1]
     taken: list[list[tuple[int, int]]] = [[] for _ in range(MOST_LANES)]
-    found: list[tuple[Entry, int]] = []
+    found: list[tuple[HistoryEntry, int]] = []
     for work in sorted(working, key=lambda e: (not e.meetings, -e.version)):
         assert work.read_version is not None
         span = (max(first, work.read_version), work.version)

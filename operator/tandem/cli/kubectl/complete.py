@@ -1,7 +1,7 @@
 """`kubectl_complete-tandem`: what kubectl's own completion asks, by that name on PATH.
 
 It is called with the words after `kubectl tandem`, the last of them unfinished, and prints what
-this may become, a line each, and in the end what the shell shall make of it.
+this may become, a line each, and in the end what the shell does with it.
 """
 
 from __future__ import annotations

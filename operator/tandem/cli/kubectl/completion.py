@@ -1,5 +1,5 @@
-"""What a name on the command line may become: asked of the cluster while somebody types. Never
-fails: who types gets no offer then."""
+"""What a name on the command line may become: read from the cluster while the user types. Never
+fails: on an error there are no suggestions."""
 
 from __future__ import annotations
 

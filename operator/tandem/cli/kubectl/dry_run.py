@@ -13,7 +13,7 @@ from typing import Any
 
 from tandem.cli.kubectl.output.overview import Json
 from tandem.kube.client.kinds import PLAN
-from tandem.locks.conflicts import MATRIX, Beside
+from tandem.locks.conflicts import MATRIX, Compatibility
 from tandem.spec.common import API_VERSION, OPERATIONS, Mode
 
 TTL_S = 300
@@ -64,9 +64,9 @@ def expected(
         theirs = set(map(str, lock.get("segments") or ()))
         common = named if _WHOLE in theirs else named & theirs
         unnamed = named != wanted or lock.get("more") or any(_INTERVAL in name for name in theirs)
-        if beside is Beside.YES or not named or not (common or unnamed):
+        if beside is Compatibility.YES or not named or not (common or unnamed):
             continue
-        means = "rows" if beside is Beside.ROWS else "waits"
+        means = "rows" if beside is Compatibility.ROWS else "waits"
         found.append(
             {
                 "operation": lock["operation"],

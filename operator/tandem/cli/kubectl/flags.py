@@ -1,7 +1,7 @@
 """Options by which every command finds its cluster: those of kubectl, by the same names.
 
-kubectl hands over all that follows `kubectl tandem` as it was typed, so that they are ours to
-read; they may stand before or after the command's name.
+kubectl passes on everything after `kubectl tandem` as typed, so the plugin parses these options;
+they may stand before or after the command's name.
 """
 
 from __future__ import annotations

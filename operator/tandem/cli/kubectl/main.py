@@ -76,13 +76,13 @@ def status(
     name: Table = None,
     output: OutputOption = Output.TABLE,
     watch: Annotated[
-        bool, typer.Option("-w", "--watch", help="Show it anew as it changes, until Ctrl-C.")
+        bool, typer.Option("-w", "--watch", help="Update it as it changes, until Ctrl-C.")
     ] = False,
 ) -> None:
     """Tables at a glance, problems first.
 
     Problems with what to do about them; of each table its size, who runs, who waits for whom,
-    what comes next by itself, and what ended last.
+    what starts next automatically, and what ended last.
     """
     with errors_to_exit():
         from tandem.cli.kubectl import names, read_commands
@@ -242,7 +242,7 @@ def suspend(flags: Flags, resource: Named) -> None:
 def resume(flags: Flags, resource: Named) -> None:
     """Let a suspended operation go on.
 
-    Its job starts anew.
+    Its job starts again.
     """
     with errors_to_exit():
         from tandem.cli.kubectl import write_commands

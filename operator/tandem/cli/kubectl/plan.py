@@ -33,7 +33,7 @@ _GOODBYE_S = 10.0
 
 
 @dataclass
-class Wish:
+class PlanRequest:
     """One operation to plan, or the LakeTable whose next compaction is asked for."""
 
     kind: str
@@ -70,10 +70,12 @@ def plan(
             given = "namespace" in resource.metadata.model_fields_set
             namespace = resource.metadata.namespace if given else access.namespace
             manifest = resource.manifest()
-            wishes.append(Wish(resource.kind_name, namespace, resource.name, manifest["spec"]))
+            wishes.append(
+                PlanRequest(resource.kind_name, namespace, resource.name, manifest["spec"])
+            )
         for kind, name in named:
             found = await access.get(path(kind, access.namespace, name))
-            wishes.append(Wish(kind, access.namespace, name, spec_of(found), exists=True))
+            wishes.append(PlanRequest(kind, access.namespace, name, spec_of(found), exists=True))
             if kind == TABLE_KIND:
                 wishes[-1].outcome = found
         await _plan_all(access, wishes, wait_s)
@@ -86,7 +88,7 @@ def plan(
     return access_.run(flags, work)
 
 
-async def _plan_all(access: Access, wishes: Sequence[Wish], wait_s: float) -> None:
+async def _plan_all(access: Access, wishes: Sequence[PlanRequest], wait_s: float) -> None:
     made: list[tuple[str, str, str]] = []
     try:
         async with asyncio.TaskGroup() as group:
@@ -117,11 +119,11 @@ async def _delete(access: Access, kind: str, namespace: str, name: str) -> None:
     except ReferenceNotFound:
         pass  # gone, or never made
     except TandemError as error:
-        say(f"{kind}/{name} could not be deleted: {error.message}; it goes by itself")
+        say(f"{kind}/{name} could not be deleted: {error.message}; the operator deletes it")
 
 
 async def _plan_one(
-    access: Access, wish: Wish, made: list[tuple[str, str, str]], wait_s: float
+    access: Access, wish: PlanRequest, made: list[tuple[str, str, str]], wait_s: float
 ) -> None:
     body = twin(wish.kind, wish.name, wish.spec)
     name = body["metadata"]["name"]
@@ -148,14 +150,14 @@ async def _plan_one(
     wish.conflicts = expected(wish.kind, status_of(found).get("plan") or {}, locks, itself)
 
 
-def _exit(wishes: Sequence[Wish]) -> Exit:
+def _exit(wishes: Sequence[PlanRequest]) -> Exit:
     operations = [wish for wish in wishes if wish.kind != TABLE_KIND]
     phases = [status_of(wish.outcome).get("phase") for wish in operations if wish.outcome]
     well = all(phase in (Phase.SUCCEEDED, Phase.SUPERSEDED) for phase in phases)
     return Exit.OK if well and len(phases) == len(operations) else Exit.FAILED
 
 
-def _document(wish: Wish) -> Json:
+def _document(wish: PlanRequest) -> Json:
     """The resource with the status of its twin, and what it would meet."""
     return {
         "apiVersion": "tandem.dev/v1alpha1",
@@ -167,12 +169,12 @@ def _document(wish: Wish) -> Json:
     }
 
 
-def blocks(wishes: Sequence[Wish]) -> Group:
+def blocks(wishes: Sequence[PlanRequest]) -> Group:
     """A block each, for people."""
     return output_.blocks((f"{wish.id}: {_headline(wish)}", _lines(wish)) for wish in wishes)
 
 
-def _headline(wish: Wish) -> str:
+def _headline(wish: PlanRequest) -> str:
     status = status_of(wish.outcome)
     if wish.kind == TABLE_KIND:
         return "what automatic compaction does next"
@@ -186,7 +188,7 @@ def _headline(wish: Wish) -> str:
     return "Planned" if message == PLANNED_ONLY else message or str(status["phase"])
 
 
-def _lines(wish: Wish) -> list[tuple[str, str]]:
+def _lines(wish: PlanRequest) -> list[tuple[str, str]]:
     status = status_of(wish.outcome)
     if wish.kind == TABLE_KIND:
         coming = status.get("nextCompaction") or {}
@@ -218,7 +220,7 @@ def _lines(wish: Wish) -> list[tuple[str, str]]:
         ("segments", segments),
         ("writes", output),
         ("cost", "" if cost is None else f"about {human_bytes(cost)} to read and write"),
-        ("meets", "\n".join(_meets(conflict) for conflict in wish.conflicts) or "nobody"),
+        ("meets", "\n".join(_meets(conflict) for conflict in wish.conflicts) or "nothing"),
     ]  # fmt: skip
 
 
@@ -235,10 +237,10 @@ def _some(items: Sequence[Any], limit: int = 6) -> str:
         names.pop()
         total += int(cut[1]) - 1
     runs = [(name, len(list(group))) for name, group in itertools.groupby(names)]
-    told = [f"{name} (×{count})" if count > 1 else name for name, count in runs[:limit]]
+    parts = [f"{name} (×{count})" if count > 1 else name for name, count in runs[:limit]]
     if total > sum(count for _, count in runs[:limit]):
-        told.append(f"… ({total} in all)")
-    return ", ".join(told)
+        parts.append(f"… ({total} in all)")
+    return ", ".join(parts)
 
 
 def _meets(conflict: Mapping[str, Any]) -> str:

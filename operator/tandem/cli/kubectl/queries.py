@@ -1,6 +1,6 @@
 """Reads from the API server what a command shows: no more than it needs.
 
-What has ended well is left to the tables' own summaries: there may be tens of thousands.
+Operations that succeeded are taken from the tables' summaries: there may be tens of thousands.
 """
 
 from __future__ import annotations

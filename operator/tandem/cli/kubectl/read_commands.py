@@ -40,7 +40,7 @@ def now_ms() -> int:
 
 
 def status(flags: Flags, name: str | None, *, output: Output, watch: bool) -> Exit:
-    """Print it once, or anew whenever it changes until Ctrl-C."""
+    """Print it once, or after each change until Ctrl-C."""
 
     async def work(access: Access) -> Exit:
         if watch:
@@ -103,7 +103,7 @@ def locks(flags: Flags, name: str | None, *, output: Output) -> Exit:
         elif found:
             shown(render.locks(found, now_ms=now_ms(), namespaces=access.all_namespaces))
         else:
-            shown(table(["locks"], [["Nobody holds a lock, and nobody waits for one."]]))
+            shown(table(["locks"], [["No operation holds a lock or waits for one."]]))
         return Exit.OK
 
     return access_.run(flags, work)
@@ -176,7 +176,7 @@ def history_of(
         if about.get("namespace") != namespace or not known:
             continue
         if (resource, event.get("reason")) in ended:
-            continue  # its end is told already
+            continue  # its end is listed already
         rows.append(
             {
                 "time": event.get("lastTimestamp") or event.get("eventTime")

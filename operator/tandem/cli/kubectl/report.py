@@ -115,7 +115,7 @@ def report(
 
     async def work(access: Access) -> Exit:
         bundle = Bundle(Redactor(statements=redact_statements))
-        with contextlib.suppress(AccessDenied):  # an answer too: somebody is there to be asked
+        with contextlib.suppress(AccessDenied):  # an answer, too: the API server is there
             await access.page("/version")
         await collect(access, bundle, table, log_lines)
         manifest = {
@@ -134,7 +134,7 @@ def report(
         say(f"{len(bundle.files)} files, {len(packed) // 1024 + 1} KiB; manifest.json lists them.")
         for item in bundle.missing:
             say(f"  missing: {item['what']}: {item['why']}")
-        say("Secrets are taken out as far as they can be told; look before you send it.")
+        say("Secrets are removed where they are recognized; check the bundle before you send it.")
         return Exit.OK
 
     return access_.run(flags, work)

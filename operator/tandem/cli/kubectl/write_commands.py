@@ -99,12 +99,12 @@ def wait(flags: Flags, text: str, *, timeout_s: float | None) -> Exit:
 
 
 async def _await_end(access: Access, where: ResourcePath, timeout_s: float | None) -> Exit:
-    told: list[str] = []
+    printed: list[str] = []
 
     def over(found: Mapping[str, Any]) -> bool:
         line = _line(found)
-        if told[-1:] != [line]:
-            told.append(line)
+        if printed[-1:] != [line]:
+            printed.append(line)
             say(line)
         return not is_active(found)
 

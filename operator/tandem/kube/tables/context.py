@@ -33,7 +33,7 @@ from tandem.kube.metrics.collectors import Metrics
 from tandem.kube.tables import status
 from tandem.kube.tables.location_policy import Allowed
 from tandem.kube.tables.renewable_store import RenewedStore
-from tandem.locks.model import Entry
+from tandem.locks.model import LockEntry
 from tandem.locks.port import LockStore
 from tandem.operations.model import Table
 from tandem.operations.ports import Clock, Nonces
@@ -103,7 +103,7 @@ class TableContext:
         self.snapshot: Snapshot | None = None
         self.conditions: tuple[Condition, ...] = ()
         self.facts: TableStatus | None = None
-        self.locks: tuple[Entry, ...] = ()
+        self.locks: tuple[LockEntry, ...] = ()
         self.upcoming: Upcoming | None = None
         self.adopted = adopted
         self.due = False

@@ -13,7 +13,12 @@ from dataclasses import dataclass
 
 from tandem.errors import InvalidSpec, LocationNotAllowed
 from tandem.spec.table import LakeTable
-from tandem.storage.allowed import check_prefixes, check_secret, require, require_endpoints
+from tandem.storage.allowed_locations import (
+    check_prefixes,
+    check_secret,
+    require,
+    require_endpoints,
+)
 
 NAMESPACE = "{namespace}"
 _RULE = re.compile(r"(?:([a-z0-9*?\[\]!-]+)=)?(.*)", re.DOTALL)

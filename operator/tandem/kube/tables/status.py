@@ -8,7 +8,7 @@ from typing import Any, Literal
 from tandem.errors import Reason
 from tandem.kube.client.kinds import PLAN
 from tandem.kube.client.resource_cache import Summary
-from tandem.locks.model import WHOLE_TABLE, Entry, EntryState, Resource
+from tandem.locks.model import WHOLE_TABLE, EntryState, LockEntry, LockResource
 from tandem.locks.rules import blockers_of, waiting
 from tandem.operations.report.status import rfc3339
 from tandem.spec.status import (
@@ -77,7 +77,7 @@ def compose(
     conditions: tuple[Condition, ...],
     generation: int,
     operations: Iterable[Summary],
-    locks: Iterable[Entry],
+    locks: Iterable[LockEntry],
     since: MutableMapping[tuple[str, bool], str] | None = None,
     now_ms: int = 0,
 ) -> TableStatus:
@@ -123,7 +123,7 @@ def _last(operations: list[Summary]) -> tuple[FinishedOperation, ...]:
 
 
 def table_locks(
-    entries: Sequence[Entry], since: MutableMapping[tuple[str, bool], str], now_ms: int
+    entries: Sequence[LockEntry], since: MutableMapping[tuple[str, bool], str], now_ms: int
 ) -> tuple[TableLock, ...]:
     """Locks in detail, and the queue; no more than a status should hold.
 
@@ -164,12 +164,12 @@ def remembered_since(status: Mapping[str, Any]) -> dict[tuple[str, bool], str]:
     }
 
 
-def _place(entry: Entry) -> tuple[str, bool]:
+def _place(entry: LockEntry) -> tuple[str, bool]:
     who = entry.request.display or entry.request.operation
     return who, entry.state is not EntryState.WAITING
 
 
-def held_lock(entry: Entry) -> str:
+def held_lock(entry: LockEntry) -> str:
     """`TableCompaction/nightly: 0.1, 5 (Rewrite)`"""
     resources = entry.request.resources
     names = [_named(resource) for resource in resources[:_NAMED]]
@@ -178,7 +178,7 @@ def held_lock(entry: Entry) -> str:
     return f"{who}: {', '.join(names)}{more} ({entry.request.mode})"
 
 
-def _named(resource: Resource) -> str:
+def _named(resource: LockResource) -> str:
     if resource == WHOLE_TABLE:
         return "the whole table"
     if resource.segment:

@@ -2,11 +2,11 @@
 
 `client` and `users` are the only modules that import aetcd and gRPC.
 
-    store   the `LockStore`
-    client  etcd's calls
-    leases  leases, granted and renewed
-    mirror  a table's locks as last seen
-    plan    what one transaction compares and writes
-    table   the locks of one table
-    users   users and rights in etcd
+    store        the `LockStore`
+    client       etcd's calls
+    leases       leases, granted and renewed
+    mirror       a table's locks as last seen
+    transaction  what one transaction compares and writes
+    table        the locks of one table
+    users        users and rights in etcd
 """

@@ -52,11 +52,11 @@ class LeaseMissing(Exception):
 
 
 class StreamBroken(Exception):
-    """A watch or the keep-alives must be begun anew."""
+    """A watch or the keep-alives must be started again."""
 
 
 @dataclass(frozen=True)
-class Access:
+class EtcdAccess:
     """Where etcd is and who we are. Paths are those of PEM files."""
 
     endpoints: tuple[str, ...]
@@ -85,7 +85,7 @@ class KeyValue:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class KeyChange:
     """Something happened to a key; without a value, it was deleted at revision `modified`."""
 
     key: bytes
@@ -94,7 +94,7 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class TransactionResult:
     """What a transaction did, and the keys that its branch read."""
 
     succeeded: bool
@@ -165,7 +165,7 @@ class EtcdClient:
     refuses us. A call that fails so may have had its effect.
     """
 
-    def __init__(self, access: Access) -> None:
+    def __init__(self, access: EtcdAccess) -> None:
         self._access = access
         self._try_s = access.timeout_s / (2.5 if len(access.endpoints) == 1 else 4)
         self._files: tuple[int, ...] = ()
@@ -184,7 +184,7 @@ class EtcdClient:
 
     async def transact(
         self, compare: Sequence[Any], success: Sequence[Any], failure: Sequence[Any]
-    ) -> Answer:
+    ) -> TransactionResult:
         """All of `success` if all of `compare` hold, else all of `failure`.
 
         Repeated where the outcome is not known, so it must do no harm twice: a compare must
@@ -198,7 +198,7 @@ class EtcdClient:
             if part.HasField("response_range")
             for kv in part.response_range.kvs
         )
-        return Answer(answer.succeeded, answer.header.revision, found)
+        return TransactionResult(answer.succeeded, answer.header.revision, found)
 
     async def read(
         self, start: bytes, end: bytes, *, keys_only: bool = False
@@ -244,7 +244,7 @@ class EtcdClient:
 
     async def watch(
         self, start: bytes, end: bytes
-    ) -> AsyncGenerator[int | tuple[Change, ...], None]:
+    ) -> AsyncGenerator[int | tuple[KeyChange, ...], None]:
         """What happens in a range from now on: first the revision that "now" is, then changes
         in their order, those of one revision together.
 
@@ -310,7 +310,7 @@ class EtcdClient:
     # Endpoints and tokens
 
     def _connect(self) -> None:
-        """Make the channels, anew if certificates were replaced since: they expire."""
+        """Make the channels; again if certificates were replaced since, as they expire."""
         access = self._access
         paths = (access.authority, access.certificate, access.key)
         files = tuple(path.stat().st_mtime_ns for path in paths if path is not None)
@@ -483,7 +483,7 @@ def _told(error: Any, endpoint: _Endpoint) -> Exception:
     )
 
 
-def _credentials(access: Access) -> Any:
+def _credentials(access: EtcdAccess) -> Any:
     def content(path: Path | None) -> bytes | None:
         return None if path is None else path.read_bytes()
 
@@ -498,6 +498,6 @@ def _key_value(kv: Any) -> KeyValue:
     return KeyValue(kv.key, kv.value, kv.create_revision, kv.mod_revision, kv.lease)
 
 
-def _change(event: Any) -> Change:
+def _change(event: Any) -> KeyChange:
     deleted = event.type == rpc.Event.DELETE
-    return Change(event.kv.key, event.kv.mod_revision, None if deleted else _key_value(event.kv))
+    return KeyChange(event.kv.key, event.kv.mod_revision, None if deleted else _key_value(event.kv))

@@ -41,8 +41,8 @@ _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 def lease_id(prefix: str, name: LeaseName, number: int) -> int:
-    """A positive int64 from a hash: a grant that is repeated meets its own first try, and
-    nobody else's below another prefix of the same etcd."""
+    """A positive int64 from a hash: a repeated grant meets its own first try, and
+    no other prefix's grant in the same etcd."""
     text = "\0".join((prefix, *name, str(number)))
     return int.from_bytes(sha256(text.encode()).digest()[:8]) >> 1 or 1
 
@@ -130,7 +130,7 @@ class Leases:
         lease.released = True
 
     def forget(self, lease: Lease) -> None:
-        """etcd has ended it. Its name may be granted anew, with another id."""
+        """etcd has ended it. Its name may be granted again, with another id."""
         lease.gone = True
         self._discard(lease)
 
@@ -145,7 +145,7 @@ class Leases:
                 async with self._client.keep_alives() as stream:
                     await self._renew_on(stream)
             except (StreamBroken, LocksUnavailable):
-                self._tell_losses()
+                self._report_losses()
                 await asyncio.sleep(_PAUSE_S)
 
     def _discard(self, lease: Lease) -> None:
@@ -181,7 +181,7 @@ class Leases:
             while True:
                 self._changed.clear()
                 await self._send_due(stream, sent)
-                self._tell_losses()
+                self._report_losses()
                 self._wakes_at = self._next_wake(sent)
                 with suppress(TimeoutError):
                     async with asyncio.timeout(max(self._wakes_at - now(), 0.01)):
@@ -224,7 +224,7 @@ class Leases:
                 lease.deadline = at
                 self._changed.set()
 
-    def _tell_losses(self) -> None:
+    def _report_losses(self) -> None:
         for lease in list(self._leases.values()):
             if lease.kept and lease.lost:
                 # Renewed no more: its entry would keep others waiting without a holder.

@@ -16,15 +16,15 @@ from dataclasses import dataclass
 
 from tandem.locks import codec
 from tandem.locks.codec import TableKeys
-from tandem.locks.etcd.client import Change, KeyValue
-from tandem.locks.model import Entry
+from tandem.locks.etcd.client import KeyChange, KeyValue
+from tandem.locks.model import LockEntry
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class EntryRecord:
     """An entry and what etcd knows about its key."""
 
-    entry: Entry
+    entry: LockEntry
     created: int
     modified: int
     place: int
@@ -36,12 +36,12 @@ class Mirror:
 
     def __init__(self, keys: TableKeys) -> None:
         self._keys = keys
-        self._records: dict[str, Record] = {}
+        self._records: dict[str, EntryRecord] = {}
         # Not looked at yet. Most of what a watch tells we wrote ourselves.
         self._raw: dict[str, KeyValue] = {}
-        self._entries: dict[str, Entry] = {}
+        self._entries: dict[str, LockEntry] = {}
         self._head = 0
-        # Up to here everything is known; beyond it, what our own calls told of single keys.
+        # Up to here everything is known; beyond it, what our own calls returned for single keys.
         self._floor = 0
         self._seen: dict[bytes, int] = {}
         # Keys that we deleted, with the revision that had created them: a watch may yet tell
@@ -51,7 +51,7 @@ class Mirror:
         # Since when a watch tells us of every change; None: it does not.
         self._watched_from: int | None = None
         self._current = False
-        self._since_reading: list[Change] | None = None
+        self._since_reading: list[KeyChange] | None = None
 
     @property
     def head(self) -> int:
@@ -60,7 +60,7 @@ class Mirror:
 
     @property
     def belief(self) -> int:
-        """Another number whenever the belief is formed anew."""
+        """Changes whenever the belief is rebuilt."""
         return self._beliefs
 
     @property
@@ -76,13 +76,13 @@ class Mirror:
         return not self._records and not self._raw
 
     @property
-    def entries(self) -> Mapping[str, Entry]:
+    def entries(self) -> Mapping[str, LockEntry]:
         """By operation. Raises: LocksUnavailable, if one of them cannot be read."""
         for operation in list(self._raw):
             self.record(operation)
         return self._entries
 
-    def record(self, operation: str) -> Record | None:
+    def record(self, operation: str) -> EntryRecord | None:
         """Raises: LocksUnavailable, if it cannot be read."""
         kv = self._raw.get(operation)
         if kv is not None:
@@ -92,7 +92,7 @@ class Mirror:
     # A watch begins, tells, and ends
 
     def watch_began(self, revision: int) -> None:
-        """Every change after `revision` will be told: what was believed is not built upon."""
+        """The watch will report every change after `revision`: the old belief is dropped."""
         self._watched_from = revision
         self.forget()
 
@@ -100,7 +100,7 @@ class Mirror:
         self._watched_from = None
         self._current = False
 
-    def tell(self, changes: Sequence[Change]) -> bool:
+    def observe(self, changes: Sequence[KeyChange]) -> bool:
         """Changes of this table, in order. Did they concern the belief?"""
         if self._since_reading is not None:
             self._since_reading.extend(changes)
@@ -114,20 +114,20 @@ class Mirror:
 
     def read(self, found: Iterable[KeyValue], revision: int) -> None:
         """The whole table as it was at `revision`."""
-        told, self._since_reading = self._since_reading or (), None
+        changes, self._since_reading = self._since_reading or (), None
         self.forget()
         self._floor = revision
         for kv in found:
             self._put(kv)
         if self._watched_from is not None and revision >= self._watched_from:
             self._current = True
-            self._take(told)
+            self._take(changes)
 
     def not_read(self) -> None:
         """What `reading` announced brought nothing."""
         self._since_reading = None
 
-    def wrote(self, belief: int, records: Mapping[str, Record], revision: int) -> None:
+    def wrote(self, belief: int, records: Mapping[str, EntryRecord], revision: int) -> None:
         """A transaction of ours, which relied on `belief`, bumped the head and put these."""
         self._since_reading = None
         if belief != self._beliefs:
@@ -143,7 +143,7 @@ class Mirror:
         if self._is_news(self._keys.head, revision):
             self._seen[self._keys.head] = self._head = revision
 
-    def changed(self, operation: str, record: Record) -> None:
+    def changed(self, operation: str, record: EntryRecord) -> None:
         """We put an entry that was there again, without the head."""
         old = self._raw.get(operation) or self._records.get(operation)
         key = self._keys.of(operation)
@@ -153,7 +153,7 @@ class Mirror:
             self._seen[key] = record.modified
             self._set(operation, record)
 
-    def removed(self, operation: str, record: Record | None) -> None:
+    def removed(self, operation: str, record: EntryRecord | None) -> None:
         """We deleted the key that `record` tells of, perhaps with its lease."""
         old = self._raw.get(operation) or self._records.get(operation)
         if old is None or record is None or old.created != record.created:
@@ -181,7 +181,7 @@ class Mirror:
         self._current = False
         self._beliefs += 1
 
-    def _take(self, changes: Sequence[Change]) -> bool:
+    def _take(self, changes: Sequence[KeyChange]) -> bool:
         """Changes of whole revisions. Those that we knew from our own calls are no news."""
         taken = False
         for change in changes:
@@ -211,7 +211,7 @@ class Mirror:
             return
         self._raw[operation] = kv
 
-    def _set(self, operation: str, record: Record) -> None:
+    def _set(self, operation: str, record: EntryRecord) -> None:
         self._raw.pop(operation, None)
         self._records[operation] = record
         self._entries[operation] = record.entry
@@ -229,7 +229,7 @@ class Mirror:
         self._entries.pop(operation, None)
 
 
-def record_of(kv: KeyValue) -> Record:
+def record_of(kv: KeyValue) -> EntryRecord:
     """Raises: LocksUnavailable, if it cannot be read."""
     entry, place = codec.decode(kv.value, created=kv.created, modified=kv.modified)
-    return Record(entry, kv.created, kv.modified, place, kv.lease)
+    return EntryRecord(entry, kv.created, kv.modified, place, kv.lease)

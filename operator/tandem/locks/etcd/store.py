@@ -1,15 +1,15 @@
 """A `LockStore` in etcd: for operators in a cluster, whose locks must outlive a process.
 
 One leased key per operation with all its resources, and a head key per table that every grant
-compares and bumps (docs/decisions/0033). This module is the door: it starts the thread
-and the event loop on which everything else runs, and turns blocking calls into tasks there.
+compares and bumps (docs/decisions/0033). This module is the entry point: it starts the thread and
+the event loop on which everything else runs, and turns blocking calls into tasks there.
 
-    codec          keys and values
-    etcd_client    etcd's calls, endpoints, TLS, tokens, deadlines
-    etcd_mirror    what a table's locks are believed to be
-    etcd_plan      what one transaction shall do
-    etcd_table     requests, transactions and waiters of one table
-    etcd_leases    leases, and when they count as lost
+    codec        keys and values
+    client       etcd's calls, endpoints, TLS, tokens, deadlines
+    mirror       what a table's locks are believed to be
+    transaction  what one transaction does
+    table        requests, transactions and waiters of one table
+    leases       leases, and when they count as lost
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from typing import Any, TypeVar
 
 from tandem.errors import InvalidSpec, LocksUnavailable
 from tandem.locks import codec
-from tandem.locks.etcd.client import Access, EtcdClient
+from tandem.locks.etcd.client import EtcdAccess, EtcdClient
 from tandem.locks.etcd.leases import LeaseName, Leases
-from tandem.locks.etcd.table import Table
-from tandem.locks.model import CommitLease, Entry, Granted, LockRequest, Resource, Waiting
+from tandem.locks.etcd.table import TableLocks
+from tandem.locks.model import CommitLease, Granted, LockEntry, LockRequest, LockResource, Waiting
 from tandem.locks.port import wait_by_watching
 
 _T = TypeVar("_T")
@@ -75,8 +75,8 @@ class EtcdLocks:
                 "no etcd is named", field="endpoints", expected="at least one host:port"
             )
         self._settings = settings
-        self._keys = codec.Keys(settings.prefix)
-        self._tables: dict[bytes, Table] = {}
+        self._keys = codec.LockKeys(settings.prefix)
+        self._tables: dict[bytes, TableLocks] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._starting = threading.Lock()
         self._closed = False
@@ -89,7 +89,7 @@ class EtcdLocks:
         return self._call(lambda: self._table(request.table).acquire(request, text))
 
     def extend(
-        self, table: str, operation: str, owner: str, resources: tuple[Resource, ...]
+        self, table: str, operation: str, owner: str, resources: tuple[LockResource, ...]
     ) -> Granted | Waiting:
         return self._call(lambda: self._table(table).extend(operation, owner, resources))
 
@@ -98,7 +98,7 @@ class EtcdLocks:
 
     def watch(self, table: str, operation: str, wake: Callable[[], None]) -> Callable[[], None]:
         loop = self._started()
-        watched: list[tuple[Table, int]] = []
+        watched: list[tuple[TableLocks, int]] = []
         ended = threading.Event()
 
         def wake_unless_ended() -> None:
@@ -130,7 +130,7 @@ class EtcdLocks:
     def release(self, table: str, operation: str, owner: str) -> None:
         self._call(lambda: self._table(table).release(operation, owner))
 
-    def entries(self, table: str) -> tuple[Entry, ...]:
+    def entries(self, table: str) -> tuple[LockEntry, ...]:
         return self._call(lambda: self._table(table).entries())
 
     def close(self) -> None:
@@ -184,7 +184,7 @@ class EtcdLocks:
         settings = self._settings
         self._calls: set[asyncio.Task[Any]] = set()
         self._client = EtcdClient(
-            Access(
+            EtcdAccess(
                 settings.endpoints,
                 settings.ca,
                 settings.certificate,
@@ -216,12 +216,12 @@ class EtcdLocks:
 
     # On the loop
 
-    def _table(self, name: str) -> Table:
+    def _table(self, name: str) -> TableLocks:
         identifier = codec.table_id(name)
         table = self._tables.get(identifier)
         if table is None:
             keys = self._keys.by_id(identifier)
-            table = Table(name, keys, self._client, self._leases, self._revoke)
+            table = TableLocks(name, keys, self._client, self._leases, self._revoke)
             self._tables[identifier] = table
         table.used_at = time.monotonic()
         return table
@@ -232,7 +232,7 @@ class EtcdLocks:
             table.lost(name)
 
     def _revoke(self, lease: int) -> None:
-        """A lease that nobody uses; if this fails, it expires."""
+        """A lease without a user; if this fails, it expires."""
 
         async def revoke() -> None:
             try:
@@ -245,8 +245,8 @@ class EtcdLocks:
         task.add_done_callback(self._calls.discard)
 
     async def _tend(self) -> None:
-        """What nobody waits for: heads without entries, tables that nobody uses, and a look at
-        those that somebody waits for, should a watch ever have been silent."""
+        """Background work: removes heads without entries, closes unused tables, and reads
+        tables with waiters again, in case a watch missed a change."""
         look_at = time.monotonic() + _LOOK_AGAIN_S
         sweep_at = time.monotonic() + _HEAD_STAYS_S
         while True:
@@ -276,7 +276,7 @@ class EtcdLocks:
                 await table.remove_head()
 
     async def _sweep(self) -> None:
-        """Heads of tables whose last holder died: nobody else may ever come by."""
+        """Heads of tables whose last holder died: no other request may ever remove them."""
         heads: set[bytes] = set()
         used: set[bytes] = set()
         for kv in await self._client.read(self._keys.start, self._keys.end, keys_only=True):
@@ -286,7 +286,7 @@ class EtcdLocks:
         for identifier in heads - used:
             if identifier not in self._tables:
                 keys = self._keys.by_id(identifier)
-                await Table("", keys, self._client, self._leases, self._revoke).remove_head()
+                await TableLocks("", keys, self._client, self._leases, self._revoke).remove_head()
 
 
 _THREAD = "locks"
@@ -306,7 +306,7 @@ def _shared_loop() -> asyncio.AbstractEventLoop:
 
 
 def _say_why(task: asyncio.Future[None]) -> None:
-    """A task that ends by itself is a bug: locks are then lost in time, but not silently."""
+    """A task that ends on its own is a bug: locks are then lost in time, but not silently."""
     if not task.cancelled() and task.exception() is not None:
         task.get_loop().call_exception_handler(
             {"message": "the lock store stopped working", "exception": task.exception()}

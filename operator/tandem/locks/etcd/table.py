@@ -1,9 +1,9 @@
 """The locks of one table in etcd: decided on the mirror, written by compared transactions.
 
-A table is watched only while somebody waits: else nobody but who uses it needs to know, and what
-others did meanwhile is noticed, and read, by the transaction that meets it. Requests that come
-while a transaction is under way are decided together and share the next one, so that a busy
-table costs etcd less, not more. Runs on the store's event loop.
+A table is watched only while a request waits. Otherwise only its users need to know its state, and
+the next transaction notices and reads what others did. Requests that arrive during a transaction
+are decided together and share the next one, so that a busy table costs etcd less, not more. Runs on
+the store's event loop.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from tandem.errors import InvalidSpec, LocksUnavailable
 from tandem.locks import codec, rules
 from tandem.locks.etcd.client import (
     KEEP_LEASE,
-    Answer,
     EtcdClient,
     KeyValue,
     LeaseMissing,
     StreamBroken,
+    TransactionResult,
     delete,
     empty,
     put,
@@ -34,15 +34,22 @@ from tandem.locks.etcd.client import (
     unchanged,
 )
 from tandem.locks.etcd.leases import LeaseName, Leases
-from tandem.locks.etcd.mirror import Mirror, Record, record_of
-from tandem.locks.etcd.plan import MOST_COMPARES, MOST_REVOKED, Ask, Plan, decide_batch, take
+from tandem.locks.etcd.mirror import EntryRecord, Mirror, record_of
+from tandem.locks.etcd.transaction import (
+    MOST_COMPARES,
+    MOST_REVOKED,
+    QueuedRequest,
+    TransactionPlan,
+    decide_batch,
+    take,
+)
 from tandem.locks.model import (
     CommitLease,
-    Entry,
     EntryState,
     Granted,
+    LockEntry,
     LockRequest,
-    Resource,
+    LockResource,
     Waiting,
 )
 
@@ -52,8 +59,8 @@ _RECONNECT_S = 0.2
 Answers = Granted | Waiting
 
 
-class Table:
-    """One table. `revoke` ends a lease without anybody waiting for it."""
+class TableLocks:
+    """One table. `revoke` ends a lease in the background."""
 
     def __init__(
         self,
@@ -70,11 +77,11 @@ class Table:
         self._leases = leases
         self._revoke = revoke
         self.mirror = Mirror(keys)
-        self._queue: deque[Ask] = deque()
+        self._queue: deque[QueuedRequest] = deque()
         self._worker: asyncio.Future[None] | None = None
         self._working = False
         self._watchers: dict[int, tuple[str, Callable[[], None]]] = {}
-        self._blockers: dict[int, tuple[Entry, Entry]] = {}
+        self._blockers: dict[int, tuple[LockEntry, LockEntry]] = {}
         self._numbers = itertools.count()
         self._looking = False
         self._following: asyncio.Task[None] | None = None
@@ -90,7 +97,9 @@ class Table:
             lease = await self._leases.ensure(name)
             try:
                 answer: Answers = await self._ask(
-                    Ask(request.operation, request.owner, _future(), request, (), lease, text)
+                    QueuedRequest(
+                        request.operation, request.owner, _future(), request, (), lease, text
+                    )
                 )
             except LeaseMissing:
                 self._leases.forget(lease)
@@ -98,19 +107,21 @@ class Table:
             return answer
         raise LocksUnavailable("leases expire as soon as they are granted", resource=self.name)
 
-    async def extend(self, operation: str, owner: str, resources: tuple[Resource, ...]) -> Answers:
+    async def extend(
+        self, operation: str, owner: str, resources: tuple[LockResource, ...]
+    ) -> Answers:
         lease = self._leases.get((self.name, operation, owner))
         if lease is None or lease.lost or lease.released:
             return Waiting(())
-        ask = Ask(operation, owner, _future(), more=resources, lease=lease)
+        ask = QueuedRequest(operation, owner, _future(), more=resources, lease=lease)
         try:
             answer: Answers = await self._ask(ask)
         except LeaseMissing:
             return Waiting(())
         return answer
 
-    async def entries(self) -> tuple[Entry, ...]:
-        await self._ask(Ask("", "", _future()))
+    async def entries(self) -> tuple[LockEntry, ...]:
+        await self._ask(QueuedRequest("", "", _future()))
         return tuple(sorted(self.mirror.entries.values(), key=lambda entry: entry.order))
 
     async def enter_commit(self, operation: str, owner: str) -> CommitLease:
@@ -163,11 +174,11 @@ class Table:
     # What the store does now and then
 
     def idle(self, since: float) -> bool:
-        """Has nobody used it since this time (`time.monotonic()`), or waits for it?"""
+        """Unused since this time (`time.monotonic()`), and no request waits for it?"""
         return self.used_at <= since and not self._working and not self._watchers
 
     def rest(self) -> None:
-        """Nobody has waited for a while: watch no more."""
+        """No request has waited for a while: stop watching."""
         if self._following is not None and not self._watchers:
             self._following.cancel()
             self._following = None
@@ -208,24 +219,24 @@ class Table:
     # Watching
 
     async def _follow(self) -> None:
-        """Whenever the watch begins anew, whether its stream broke, its endpoint was left, or
-        its revision was compacted, the table is read anew."""
+        """Whenever the watch restarts (its stream broke, its endpoint was left, or its
+        revision was compacted), the table is read again."""
         mirror = self.mirror
         while True:
             try:
                 async with aclosing(self._client.watch(self._keys.start, self._keys.end)) as watch:
-                    async for told in watch:
-                        if isinstance(told, int):
-                            mirror.watch_began(told)
+                    async for event in watch:
+                        if isinstance(event, int):
+                            mirror.watch_began(event)
                             self.refresh()
-                        elif mirror.tell(told):
+                        elif mirror.observe(event):
                             self.look()
             except (StreamBroken, LocksUnavailable):
                 mirror.watch_ended()
                 await asyncio.sleep(_RECONNECT_S)
 
     def lost(self, name: LeaseName) -> None:
-        """A lease was lost in use: whoever watches it is to know, also while etcd is away."""
+        """A lease was lost in use: wake its watchers, also while etcd is away."""
         for operation, wake in list(self._watchers.values()):
             if operation == name[1]:
                 _call_soon(wake)
@@ -234,7 +245,7 @@ class Table:
         """Read the table, for those who watch. If that fails, the store tries again."""
         answer = _future()
         answer.add_done_callback(lambda done: done.cancelled() or done.exception())
-        self._put_in_queue(Ask("", "", answer))
+        self._put_in_queue(QueuedRequest("", "", answer))
 
     def look(self) -> None:
         """Wake those whose way is free, once all that happens now has happened."""
@@ -249,7 +260,7 @@ class Table:
         try:
             entries = self.mirror.entries
         except LocksUnavailable:
-            # Whoever asks for a lock is told what cannot be read.
+            # The next request for a lock reports what cannot be read.
             return
         for number, (operation, wake) in list(self._watchers.items()):
             mine = entries.get(operation)
@@ -265,7 +276,7 @@ class Table:
 
     # The queue
 
-    async def _ask(self, ask: Ask) -> Any:
+    async def _ask(self, ask: QueuedRequest) -> Any:
         self.used_at = time.monotonic()
         self._queue.append(ask)
         if not self._working:
@@ -273,7 +284,7 @@ class Table:
             await self._work(batches=1)
         return await ask.answer
 
-    def _put_in_queue(self, ask: Ask) -> None:
+    def _put_in_queue(self, ask: QueuedRequest) -> None:
         self._queue.append(ask)
         self._start()
 
@@ -285,7 +296,7 @@ class Table:
     async def _work(self, batches: float = math.inf) -> None:
         self._working = True
         alone = 0
-        batch: list[Ask] = []
+        batch: list[QueuedRequest] = []
         try:
             while self._queue and (batches > 0 or alone):
                 batches -= 1
@@ -314,9 +325,9 @@ class Table:
             self._working = False
             self._start()
 
-    async def _settle(self, batch: list[Ask]) -> None:
-        """Decide and write until it succeeds. Each failure means that somebody else was
-        quicker, and brings the table as it is."""
+    async def _settle(self, batch: list[QueuedRequest]) -> None:
+        """Decide and write until it succeeds. Each failure means that another process was
+        faster, and returns the table as it is."""
         ends = time.monotonic() + _TRIES_S
         while time.monotonic() < ends:
             plan = decide_batch(batch, self.mirror)
@@ -333,14 +344,14 @@ class Table:
             self.look()
         raise LocksUnavailable("others change the locks all the time", resource=self.name)
 
-    async def _transact(self, plan: Plan) -> Answer:
+    async def _transact(self, plan: TransactionPlan) -> TransactionResult:
         compares, success = plan.requests(self._keys, self.name)
         everything = read(self._keys.start, self._keys.end)
         if plan.reads_all:
             success.append(everything)
         return await self._client.transact(compares, success, [everything])
 
-    def _apply(self, plan: Plan, done: Answer) -> None:
+    def _apply(self, plan: TransactionPlan, done: TransactionResult) -> None:
         written = {o: plan.written(o, done.revision) for o in plan.puts}
         if plan.reads_all:
             self.mirror.read(done.found, done.revision)
@@ -367,11 +378,11 @@ class Table:
             _answer(ask, Granted(entry.token))
         self.look()
 
-    # One entry by itself
+    # A single entry
 
     async def _change_state(self, operation: str, owner: str, state: EntryState) -> CommitLease:
-        """Held to committing or back, without the head: it changes nobody's grant, and who
-        would revoke the entry compares it."""
+        """Held to committing or back, without the head: it changes no grant, and a revoking
+        transaction compares the entry."""
         key = self._keys.of(operation)
         record, fresh = self.mirror.record(operation), False
         ends = time.monotonic() + _TRIES_S
@@ -397,12 +408,12 @@ class Table:
             record, fresh = _only(done.found), True
         raise LocksUnavailable("others change the lock all the time", resource=self.name)
 
-    async def _read_record(self, operation: str) -> Record | None:
+    async def _read_record(self, operation: str) -> EntryRecord | None:
         key = self._keys.of(operation)
         return _only(await self._client.read(key, b""))
 
 
-def _only(found: Sequence[KeyValue]) -> Record | None:
+def _only(found: Sequence[KeyValue]) -> EntryRecord | None:
     return record_of(found[0]) if found else None
 
 
@@ -410,12 +421,12 @@ def _future() -> asyncio.Future[Any]:
     return asyncio.get_running_loop().create_future()
 
 
-def _answer(ask: Ask, answer: Answers | None) -> None:
+def _answer(ask: QueuedRequest, answer: Answers | None) -> None:
     if not ask.answer.done():
         ask.answer.set_result(answer)
 
 
-def _fail(batch: list[Ask], error: BaseException) -> None:
+def _fail(batch: list[QueuedRequest], error: BaseException) -> None:
     if not isinstance(error, Exception):
         error = LocksUnavailable("the lock store is closed")
     for ask in batch:
@@ -424,5 +435,5 @@ def _fail(batch: list[Ask], error: BaseException) -> None:
 
 
 def _call_soon(wake: Callable[[], None]) -> None:
-    """By the loop, so that an error in it is told and ends nothing of ours."""
+    """Through the loop, which reports an error in it, so that it ends nothing of ours."""
     asyncio.get_running_loop().call_soon(wake)

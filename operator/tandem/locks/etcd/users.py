@@ -17,7 +17,7 @@ from aetcd import rpc
 
 from tandem.errors import InvalidSpec, LocksUnavailable
 from tandem.locks.codec import after
-from tandem.locks.etcd.client import _ELSEWHERE, Access, _credentials, _Endpoint, _told
+from tandem.locks.etcd.client import _ELSEWHERE, EtcdAccess, _credentials, _Endpoint, _told
 
 ROOT: Final = "root"
 _PAUSE_S = 0.5
@@ -27,8 +27,8 @@ _READWRITE: Final = rpc.Permission.READWRITE
 
 
 @dataclass(frozen=True, slots=True)
-class Owner:
-    """A user that shall own all keys below `prefix/`, and may do nothing else."""
+class PrefixOwner:
+    """A user that owns all keys below `prefix/`, and may do nothing else."""
 
     user: str
     password: str = field(repr=False)
@@ -52,7 +52,7 @@ class Owner:
         return start, after(start)
 
 
-async def ensure(access: Access, owner: Owner, *, wait_s: float = 60.0) -> list[str]:
+async def ensure(access: EtcdAccess, owner: PrefixOwner, *, wait_s: float = 60.0) -> list[str]:
     """Make it so that root has the password of `access`, that `owner` is as described, and that
     etcd asks for passwords; what was changed, in words, nothing if all was so.
 
@@ -80,7 +80,7 @@ class _Refused(Exception):
 
 class _Setup:
     def __init__(
-        self, access: Access, owner: Owner, endpoints: list[_Endpoint], deadline: float
+        self, access: EtcdAccess, owner: PrefixOwner, endpoints: list[_Endpoint], deadline: float
     ) -> None:
         self._access = access
         self._owner = owner
@@ -102,7 +102,7 @@ class _Setup:
                 return self._done
         assert last is not None
         raise LocksUnavailable(
-            "etcd refuses what is to be set up",
+            "etcd refuses the set-up",
             resource=self._endpoints[0].address,
             found=f"{last.code.name}: {last.details}"[:300],
             remedy="Set the user up with etcdctl, or give Tandem an etcd of its own",
@@ -139,7 +139,7 @@ class _Setup:
             await self._add(ROOT, self._access.password)
             roles = []
         elif not asks:
-            # Nobody could have told whether it is the right one.
+            # Without authentication, nothing could check whether it is the right one.
             await self._change(ROOT, self._access.password)
         if ROOT not in roles:
             request = rpc.AuthUserGrantRoleRequest(user=ROOT, role=ROOT)

@@ -21,7 +21,7 @@ from __future__ import annotations
 import hashlib
 import re
 
-from tandem.planning.cleaning import Found, Part
+from tandem.planning.cleaning import FileCategory, ListedFile
 from tandem.storage.store import ObjectMeta
 
 ROOT = "_tandem"
@@ -133,24 +133,24 @@ _OURS = re.compile(
 _RECORDS = ("operation.json", "result.json", "source.json")
 
 
-def found(meta: ObjectMeta) -> Found:
+def found(meta: ObjectMeta) -> ListedFile:
     """What a file of a table is, by its name alone."""
     path, size, modified = meta.path, meta.size, meta.modified_ms
     match = _OURS.match(path)
     if match is None:
-        part = Part.PROBE if path.startswith(f"{ROOT}/probe/") else Part.OTHER
-        return Found(path, size, modified, part)
+        part = FileCategory.PROBE if path.startswith(f"{ROOT}/probe/") else FileCategory.OTHER
+        return ListedFile(path, size, modified, part)
     if match["number"]:
-        part = Part.DATA if match["folder"] is None else Part.VECTORS
-        return Found(path, size, modified, part, match[2], int(match["number"]))
+        part = FileCategory.DATA if match["folder"] is None else FileCategory.VECTORS
+        return ListedFile(path, size, modified, part, match[2], int(match["number"]))
     if match["map"]:
-        return Found(path, size, modified, Part.ROW_MAP, match[4], int(match["map"]))
+        return ListedFile(path, size, modified, FileCategory.ROW_MAP, match[4], int(match["map"]))
     split = split_attempt(path)
     if split is not None:
-        part = Part.ROUND if split[1].startswith("rounds/") else Part.ATTEMPT
-        return Found(path, size, modified, part, match[6], split[0])
-    parts = {"ending.json": Part.ENDING, **dict.fromkeys(_RECORDS, Part.RECORD)}
-    return Found(path, size, modified, parts.get(match["rest"], Part.OTHER), match[6])
+        part = FileCategory.ROUND if split[1].startswith("rounds/") else FileCategory.ATTEMPT
+        return ListedFile(path, size, modified, part, match[6], split[0])
+    parts = {"ending.json": FileCategory.ENDING, **dict.fromkeys(_RECORDS, FileCategory.RECORD)}
+    return ListedFile(path, size, modified, parts.get(match["rest"], FileCategory.OTHER), match[6])
 
 
 def operation_of_app(app_id: str) -> str:

@@ -28,12 +28,12 @@ from tandem.operations.model import Identity, Table, Work
 from tandem.operations.session.committer import Publisher
 from tandem.planning.cleaning import (
     DAY_MS,
-    Decision,
-    Found,
+    CleaningPlan,
+    CleaningRules,
+    FileCategory,
     Garbage,
-    Part,
-    Rules,
-    dead,
+    ListedFile,
+    attempts_to_abandon,
     decide,
 )
 from tandem.spec.table import Retention
@@ -79,7 +79,7 @@ class Cleaned:
 
 def rules_for(
     configuration: Mapping[str, str], retention: Retention | None, *, automatic: bool = False
-) -> Rules:
+) -> CleaningRules:
     """How long this table keeps what.
 
     Files stay as long as the table's own property says and, if there is one, the LakeTable too;
@@ -106,12 +106,12 @@ def rules_for(
         files_ms = kept_ms
     # A retention of nothing is for files: who works must be able to look away for a day.
     least_ms = max(kept_ms, DAY_MS)
-    row_maps_ms = Rules(None).row_maps_ms if retention is None else retention.row_maps
-    return Rules(files_ms, row_maps_ms, staging_ms=least_ms, dead_ms=least_ms)
+    row_maps_ms = CleaningRules(None).row_maps_ms if retention is None else retention.row_maps
+    return CleaningRules(files_ms, row_maps_ms, staging_ms=least_ms, dead_ms=least_ms)
 
 
 def clean(
-    table: Table, rules: Rules, means: Means | None = None, options: Options | None = None
+    table: Table, rules: CleaningRules, means: Means | None = None, options: Options | None = None
 ) -> Cleaned:
     """One round.
 
@@ -123,7 +123,7 @@ def clean(
 
 
 class _Round:
-    def __init__(self, table: Table, rules: Rules, means: Means, options: Options) -> None:
+    def __init__(self, table: Table, rules: CleaningRules, means: Means, options: Options) -> None:
         self._table = table
         self._store: Store = table.store
         self._rules = rules
@@ -143,10 +143,10 @@ class _Round:
         found = self._listed(log_history.live_files(first))
         now_ms = self._means.clock.now_ms()
         unfinished = self._knowledge.unfinished(first, found)
-        gone = dead(unfinished, now_ms, self._rules)
+        gone = attempts_to_abandon(unfinished, now_ms, self._rules)
         if gone and not self._options.dry_run:
             now_ms = self._earlier(now_ms, marker)
-            gone = self._declare_dead(first, dead(unfinished, now_ms, self._rules))
+            gone = self._declare_dead(first, attempts_to_abandon(unfinished, now_ms, self._rules))
         # Who is dead is in the log now, and who lives may have begun since the listing.
         latest = self._table.log.update(first)
         newer = [paths.found(m) for m in self._store.list(paths.operations())]
@@ -167,14 +167,14 @@ class _Round:
                 self._note(marker, decision, more=more)
         return Cleaned(garbage, tuple(sorted(gone.items())), more, decision.next_ms)
 
-    def _listed(self, live: frozenset[str]) -> list[Found]:
+    def _listed(self, live: frozenset[str]) -> list[ListedFile]:
         """All files but the log, and but those of others that are live: of large tables these
         are most, and none of them can go in this round."""
         files = (m for m in self._store.list("") if not m.path.startswith(f"{LOG}/"))
         return [
             file
             for file in map(paths.found, files)
-            if file.part is not Part.OTHER or file.path not in live
+            if file.part is not FileCategory.OTHER or file.path not in live
         ]
 
     # When
@@ -198,7 +198,7 @@ class _Round:
             return None
         return min(marker.handled_ms, now_ms - self._rules.files_ms)
 
-    def _note(self, marker: MarkerRecord, decision: Decision, *, more: bool) -> None:
+    def _note(self, marker: MarkerRecord, decision: CleaningPlan, *, more: bool) -> None:
         if self._rules.files_ms is not None and not more:
             marker = MarkerRecord(handled_ms=decision.handled_ms)
         self._store.put(MARKER, records.encode(marker))
@@ -223,7 +223,7 @@ class _Round:
                 declared[operation_id] = attempt
         return declared
 
-    def _remove(self, garbage: Sequence[Garbage], found: Sequence[Found]) -> int:
+    def _remove(self, garbage: Sequence[Garbage], found: Sequence[ListedFile]) -> int:
         """How many went: all, unless it is told not to go on."""
         removed = 0
         for begin in range(0, len(garbage), _AT_ONCE):
@@ -236,7 +236,7 @@ class _Round:
             self._sweep(garbage, found)
         return removed
 
-    def _sweep(self, garbage: Sequence[Garbage], found: Sequence[Found]) -> None:
+    def _sweep(self, garbage: Sequence[Garbage], found: Sequence[ListedFile]) -> None:
         """Disks have folders, and show half-written files to nobody. Of attempts that are over
         and of which nothing is left, these go too."""
         paths = {each.file.path for each in garbage}
@@ -246,15 +246,15 @@ class _Round:
         self._store.delete_prefix(MARKER)  # what killed writers left of it, never itself
 
 
-def _folder(file: Found) -> str:
+def _folder(file: ListedFile) -> str:
     match file.part:
-        case Part.DATA:
+        case FileCategory.DATA:
             return paths.data(file.operation_id, file.attempt)
-        case Part.VECTORS:
+        case FileCategory.VECTORS:
             return paths.deletion_vectors(file.operation_id, file.attempt)
-        case Part.ROW_MAP:
+        case FileCategory.ROW_MAP:
             return file.path
-        case Part.ROUND | Part.ATTEMPT:
+        case FileCategory.ROUND | FileCategory.ATTEMPT:
             return paths.attempt(file.operation_id, file.attempt)
         case _:
             return ""

@@ -31,7 +31,13 @@ from tandem.operations.ports import (
     SystemProcesses,
 )
 from tandem.operations.session import commit_actions, recovery
-from tandem.planning.cleaning import Ended, Facts, Found, Part, Unfinished
+from tandem.planning.cleaning import (
+    CleaningFacts,
+    FileCategory,
+    ListedFile,
+    OperationEnd,
+    UnfinishedAttempt,
+)
 from tandem.spec.status import Phase
 
 Plans = tuple[tuple[int, ...], frozenset[str]]
@@ -56,8 +62,8 @@ class Knowledge:
         self._means = means
 
     def facts(
-        self, latest: Snapshot, found: Sequence[Found], now_ms: int, since_ms: int | None
-    ) -> Facts:
+        self, latest: Snapshot, found: Sequence[ListedFile], now_ms: int, since_ms: int | None
+    ) -> CleaningFacts:
         """Everything that a decision needs, as of a version; `since_ms` as in `past.Asked`.
 
         Raises: ManifestInvalid if the plan of an unfinished operation is damaged, LogGap,
@@ -67,7 +73,7 @@ class Knowledge:
         kept_ms = tombstone_retention_ms(latest.configuration)
         asked = log_history.Asked(since_ms, reads, kept_ms)
         told = log_history.read_past(self._table.log, latest, asked)
-        return Facts(
+        return CleaningFacts(
             now_ms,
             log_history.live_files(latest),
             told.tombstones,
@@ -78,7 +84,9 @@ class Knowledge:
             told.known_from_version,
         )
 
-    def unfinished(self, snapshot: Snapshot, found: Sequence[Found]) -> list[Unfinished]:
+    def unfinished(
+        self, snapshot: Snapshot, found: Sequence[ListedFile]
+    ) -> list[UnfinishedAttempt]:
         """Attempts of which there are files and that may yet commit.
 
         Raises: ManifestInvalid, LocksUnavailable, StorageError.
@@ -96,7 +104,7 @@ class Knowledge:
             if file.path != paths.ended(*key):  # that is no work on it
                 touched[key] = max(touched[key], file.modified_ms)
         return [
-            Unfinished(operation_id, attempt, ms, self._lives(operation_id, attempt))
+            UnfinishedAttempt(operation_id, attempt, ms, self._lives(operation_id, attempt))
             for (operation_id, attempt), ms in sorted(touched.items())
         ]
 
@@ -113,8 +121,8 @@ class Knowledge:
         return process != processes.me() and processes.alive(process)
 
     def _ended(
-        self, snapshot: Snapshot, found: Iterable[Found], told: log_history.Past
-    ) -> dict[str, Ended]:
+        self, snapshot: Snapshot, found: Iterable[ListedFile], told: log_history.Past
+    ) -> dict[str, OperationEnd]:
         """Every operation that the log or `_tandem` knows."""
         attempts: dict[str, set[int]] = defaultdict(set)
         recorded: set[str] = set()
@@ -125,12 +133,14 @@ class Knowledge:
             if file.path == paths.result(file.operation_id):
                 recorded.add(file.operation_id)
         ours = {f for f in map(paths.operation_of_app, snapshot.txns) if f}
-        ours |= {f.operation_id for f in found if f.operation_id and f.part is not Part.DATA}
-        known: dict[str, Ended] = {}
+        ours |= {
+            f.operation_id for f in found if f.operation_id and f.part is not FileCategory.DATA
+        }
+        known: dict[str, OperationEnd] = {}
         for operation_id in ours:
             stops = commit_actions.stops(snapshot, operation_id)
             version, when = told.commits.get(operation_id, (told.known_from_version, 0))
-            ended = Ended(
+            ended = OperationEnd(
                 stops.succeeded,
                 stops.abandoned,
                 stops.closed,
@@ -144,7 +154,7 @@ class Knowledge:
             known[operation_id] = ended
         return known
 
-    def _as_recorded(self, operation_id: str, ended: Ended) -> Ended:
+    def _as_recorded(self, operation_id: str, ended: OperationEnd) -> OperationEnd:
         """The log may forget its `txn`s, by a property of the table; the result does not."""
         result = records.load(self._store, paths.result(operation_id), ResultRecord)
         if result is None:
@@ -155,7 +165,7 @@ class Knowledge:
             return replace(ended, succeeded=result.attempt)
         return replace(ended, closed=True)
 
-    def _plans(self, found: Iterable[Found], operations: Mapping[str, Ended]) -> Plans:
+    def _plans(self, found: Iterable[ListedFile], operations: Mapping[str, OperationEnd]) -> Plans:
         """Versions and files that unfinished plans read."""
         reads: set[int] = set()
         inputs: set[str] = set()
@@ -163,7 +173,7 @@ class Knowledge:
             {
                 (f.path, f.operation_id, f.attempt)
                 for f in found
-                if f.part is Part.ATTEMPT and f.path.endswith("/plan.json")
+                if f.part is FileCategory.ATTEMPT and f.path.endswith("/plan.json")
             }
         ):
             if operations[operation_id].over(attempt):

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Literal
 
 from tandem.delta.actions import AddFile
-from tandem.jobs.formats import Bin, InputFile, JobLayout, OutputFile, RewriteJob
+from tandem.jobs.formats import InputFile, JobBin, JobLayout, OutputFile, RewriteJob
 from tandem.operations.attempt import paths
 from tandem.operations.attempt.records import RunRecord
 from tandem.operations.kinds.rewrite import Rewriting, locks_on, past_segments, published
@@ -21,7 +21,7 @@ from tandem.operations.kinds.time_column import time_column
 from tandem.operations.model import ChangeSet, Planned, Work
 from tandem.planning.compaction import plan_compaction
 from tandem.planning.layout import checked_columns
-from tandem.planning.model import CompactionPlan, CompactionRequest, Run
+from tandem.planning.model import CompactionPlan, CompactionRequest, SegmentRun
 from tandem.reconcile.rewrite import RewriteDecision
 from tandem.spec.compaction import LayoutStrategy, TableCompaction
 from tandem.spec.status import Plan
@@ -59,13 +59,13 @@ class Compaction(Rewriting):
         require_inside(work.table, (file.add for file in plan.files))
         self.vectors(work).load(f.add.deletion_vector for f in plan.files if f.add.deletion_vector)
         inputs: list[InputFile] = []
-        bins: list[Bin] = []
+        bins: list[JobBin] = []
         for number, run in enumerate(plan.runs):
             for each in run.bins:
                 first = len(inputs)
                 inputs += (self.input_file(work, file.add) for file in each.files)
                 bins.append(
-                    Bin(
+                    JobBin(
                         inputs=tuple(range(first, len(inputs))),
                         partition_values=dict(each.partition),
                         run=number,
@@ -180,7 +180,7 @@ def _steps(plan: CompactionPlan) -> tuple[str, ...]:
     return tuple(f"{', '.join(s.inputs)} → {s.output}" for run in plan.runs for s in run.steps)
 
 
-def _record(run: Run) -> RunRecord:
+def _record(run: SegmentRun) -> RunRecord:
     return RunRecord(
         segments=run.segments,
         first=run.segments[0],

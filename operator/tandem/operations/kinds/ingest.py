@@ -19,7 +19,7 @@ from tandem.operations.model import ChangeSet, Decision, OutputFileChange, Plann
 from tandem.spark.sources.options import checked, storage_options
 from tandem.spec.status import Plan, Reconciled, RowsAffected
 from tandem.spec.update import SourceFormat, TableIngest
-from tandem.storage import allowed, open_store
+from tandem.storage import allowed_locations, open_store
 from tandem.timeline.segments import output_tags
 
 
@@ -34,7 +34,7 @@ class Ingest:
     def plan(self, work: Work) -> Planned:
         source = self._resource.spec.source
         checked(source.format.value, source.options)
-        allowed.require(
+        allowed_locations.require(
             source.location,
             work.table.allowed_prefixes,
             resource=self._resource.id,

@@ -22,12 +22,12 @@ from tandem.spec.status import RowsAffected
 from tandem.statements import merge as statements
 from tandem.statements.prune import Keys
 from tandem.statements.types import Schema
-from tandem.storage import allowed
+from tandem.storage import allowed_locations
 
 _FIELD = "spec.merge"
 
 
-class Merge(ByRow[statements.Merge]):
+class Merge(ByRow[statements.MergeStatement]):
     """The `Kind` of one TableUpdate with `merge`."""
 
     merges = True
@@ -46,14 +46,14 @@ class Merge(ByRow[statements.Merge]):
     def check(self, work: Work) -> None:
         source = self._merge.source
         checked(source.format.value, source.options, f"{_FIELD}.source")
-        allowed.require(
+        allowed_locations.require(
             source.location,
             work.table.allowed_prefixes,
             resource=self._resource.id,
             field=f"{_FIELD}.source.location",
         )
 
-    def parsed(self, metadata: Metadata) -> statements.Merge:
+    def parsed(self, metadata: Metadata) -> statements.MergeStatement:
         """As far as can be told without the source: the job parses it again, with its columns."""
         return statements.parse_merge(
             self._merge.on,
@@ -64,7 +64,7 @@ class Merge(ByRow[statements.Merge]):
             field=_FIELD,
         )
 
-    def selects(self, statement: statements.Merge, snapshot: Snapshot) -> Selects:
+    def selects(self, statement: statements.MergeStatement, snapshot: Snapshot) -> Selects:
         if statement.when("NotMatchedBySource"):
             return lambda _add: True
         # A file in which nothing can match decides nothing: neither that a source row has a
@@ -77,13 +77,13 @@ class Merge(ByRow[statements.Merge]):
         super().load(work, round_)
         self._keys = _keys_of(copied(work))
 
-    def needs_job(self, statement: statements.Merge, files: int) -> bool:
+    def needs_job(self, statement: statements.MergeStatement, files: int) -> bool:
         return files > 0 or self.inserts(statement)
 
-    def inserts(self, statement: statements.Merge) -> bool:
+    def inserts(self, statement: statements.MergeStatement) -> bool:
         return bool(statement.when("NotMatched"))
 
-    def job(self, statement: statements.Merge, inputs: tuple[InputFile, ...]) -> MergeJob:  # noqa: ARG002
+    def job(self, statement: statements.MergeStatement, inputs: tuple[InputFile, ...]) -> MergeJob:  # noqa: ARG002
         source = self._merge.source
         return MergeJob(
             source_format=source.format.value,
@@ -97,7 +97,7 @@ class Merge(ByRow[statements.Merge]):
         )
 
     def commit_description(
-        self, statement: statements.Merge, agreed: rule.Commit, inserted: int
+        self, statement: statements.MergeStatement, agreed: rule.ReadyToCommit, inserted: int
     ) -> CommitDescription:
         updated = agreed.rows_updated
         return CommitDescription(

@@ -14,7 +14,7 @@ from tandem.delta import dv, protocol
 from tandem.delta.actions import AddFile
 from tandem.errors import CountMismatch, LogGap, ManifestInvalid
 from tandem.jobs.formats import InputFile, OutputFile, RewriteJob
-from tandem.locks.model import Resource, segment
+from tandem.locks.model import LockResource, segment
 from tandem.operations.attempt import paths
 from tandem.operations.attempt.sidecars import read_sidecar
 from tandem.operations.kinds.job_files import output_add
@@ -211,7 +211,7 @@ def published(work: Work, decision: RewriteDecision) -> list[OutputFile]:
     return found
 
 
-def locks_on(names: Iterable[str]) -> tuple[Resource, ...]:
+def locks_on(names: Iterable[str]) -> tuple[LockResource, ...]:
     """The resources of these segments."""
     return tuple(segment(name) for name in names)
 

@@ -20,7 +20,7 @@ from tandem.delta.actions import Metadata
 from tandem.delta.log.snapshot import Snapshot
 from tandem.errors import DeletionVectorsDisabled, ManifestInvalid, Reason
 from tandem.jobs.formats import InputFile, MergeJob, OutputFile, RoundRequest, StatementJob
-from tandem.locks.model import WHOLE_TABLE, Resource, segment
+from tandem.locks.model import WHOLE_TABLE, LockResource, segment
 from tandem.operations.attempt import paths
 from tandem.operations.attempt.sidecars import read_sidecar
 from tandem.operations.kinds.commit_history import History
@@ -43,7 +43,7 @@ MAX_SEGMENT_LOCKS = 1_000
 """A statement that concerns more segments locks the table: one entry stays small."""
 
 Evaluation = rule.Evaluate | rule.Reexecute
-_OfJob = rule.Commit | rule.Evaluate | rule.Reexecute | rule.Conflict
+_OfJob = rule.ReadyToCommit | rule.Evaluate | rule.Reexecute | rule.StatementConflict
 
 
 class ParsedStatement(Protocol):
@@ -86,7 +86,7 @@ class StatementRun(Generic[S]):
     outputs: dict[str, OutputFile] = field(default_factory=dict)
     asked: Evaluation | None = None
     request: RoundRequest | None = None
-    commit: rule.Commit | None = None
+    commit: rule.ReadyToCommit | None = None
 
     def settle(self, progress: rule.StatementProgress) -> None:
         """A round of the job has been taken in."""
@@ -129,7 +129,7 @@ class ByRow(ABC, Generic[S]):
 
     @abstractmethod
     def commit_description(
-        self, statement: S, agreed: rule.Commit, inserted: int
+        self, statement: S, agreed: rule.ReadyToCommit, inserted: int
     ) -> CommitDescription:
         """What the commit says; `inserted` counts the rows of fresh files."""
 
@@ -276,9 +276,9 @@ class ByRow(ABC, Generic[S]):
         assert run is not None
         latest = run.history.remember(snapshot)
         outcome = self._ahead(work, run, latest) or self._next_of_job(run, latest)
-        if isinstance(outcome, rule.Conflict):
+        if isinstance(outcome, rule.StatementConflict):
             return Decision(Verdict.CONFLICT, outcome.why, outcome.reason, payload=outcome)
-        if isinstance(outcome, rule.Commit):
+        if isinstance(outcome, rule.ReadyToCommit):
             # If the put is lost, what has been settled need not be settled again.
             run.commit, run.progress = outcome, outcome.progress
             assert run.settled is not None
@@ -290,14 +290,16 @@ class ByRow(ABC, Generic[S]):
         run.request = self._request(run, work, outcome, max(work.results) + 1)
         return Decision(Verdict.EVALUATE, outcome.why, evaluate=run.request)
 
-    def _ahead(self, work: Work, run: StatementRun[S], latest: SnapshotView) -> rule.Commit | None:
+    def _ahead(
+        self, work: Work, run: StatementRun[S], latest: SnapshotView
+    ) -> rule.ReadyToCommit | None:
         """The commit, if nothing is left to evaluate but what takes no job: rows of files whose
         statistics rule out a match, and small rounds. None if the job is needed."""
         while work.small_rounds.understands(work):
             progress = run.progress
             assert progress is not None
             outcome = self._rule(run, latest, progress, small=True)
-            if isinstance(outcome, rule.Commit):
+            if isinstance(outcome, rule.ReadyToCommit):
                 return outcome
             if isinstance(outcome, rule.Evaluate):
                 asked = self._questions(run, outcome)
@@ -484,7 +486,7 @@ def _files(outputs: Sequence[OutputFile], *, fresh: bool) -> list[InsertFile]:
     return [InsertFile(o.path, o.rows) for o in outputs if o.fresh is fresh]
 
 
-def _locks(names: tuple[str, ...]) -> tuple[Resource, ...]:
+def _locks(names: tuple[str, ...]) -> tuple[LockResource, ...]:
     if not 0 < len(names) <= MAX_SEGMENT_LOCKS:
         return (WHOLE_TABLE,)
     return tuple(segment(name) for name in names)

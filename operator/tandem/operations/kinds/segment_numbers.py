@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tandem.delta.log.snapshot import Snapshot
-from tandem.timeline.live_tags import live_marks
+from tandem.timeline.live_tags import read_live_tags
 from tandem.timeline.names import SegmentNumbers
 
 
@@ -20,7 +20,7 @@ class NewSegment:
 
 def new_segment(snapshot: Snapshot, now_ms: int) -> NewSegment:
     """The segment that an ingest or an update makes if it commits right after `snapshot`."""
-    marks = live_marks(snapshot.files)
+    marks = read_live_tags(snapshot.files)
     numbers = SegmentNumbers.at(snapshot.txns, marks.mentioned)
     return NewSegment(str(numbers.take()), marks.next_sequence(now_ms), numbers)
 

@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence
 
 from tandem.delta.actions import AddFile
 from tandem.delta.log.snapshot import Snapshot
-from tandem.jobs.formats import Bin, JobLayout, OutputFile, RewriteJob
+from tandem.jobs.formats import JobBin, JobLayout, OutputFile, RewriteJob
 from tandem.operations.attempt import paths
 from tandem.operations.kinds.rewrite import Rewriting, locks_on, past_segments
 from tandem.operations.kinds.selection import require_inside
@@ -64,7 +64,7 @@ class SegmentRewriting(Rewriting):
         job = RewriteJob(
             inputs=tuple(self.input_file(work, file.add) for file in plan.files),
             bins=tuple(
-                Bin(inputs=(number,), partition_values=dict(each.partition))
+                JobBin(inputs=(number,), partition_values=dict(each.partition))
                 for number, each in enumerate(plan.bins)
             ),
             target_file_size=ONE_FILE,

@@ -10,7 +10,7 @@ from tandem.delta.protocol import OperationKind
 from tandem.operations.machine.events import Verdict
 from tandem.operations.model import Decision, Work
 from tandem.reconcile.rules import Response
-from tandem.reconcile.tablechange import TableState, check_table
+from tandem.reconcile.table_changes import TableState, check_table
 
 
 def verdict_of_table(work: Work, kind: OperationKind, *, needs_vectors: bool) -> Decision | None:

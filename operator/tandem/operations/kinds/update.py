@@ -47,7 +47,7 @@ class Update(ByRow[Statement]):
         )
 
     def commit_description(
-        self, statement: Statement, agreed: rule.Commit, inserted: int
+        self, statement: Statement, agreed: rule.ReadyToCommit, inserted: int
     ) -> CommitDescription:
         assert not inserted
         updates, rows = statement.kind == "Update", agreed.rows_matched

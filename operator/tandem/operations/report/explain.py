@@ -23,7 +23,7 @@ from tandem.reconcile import statement as rule
 from tandem.reconcile.classify import author_of, describe
 from tandem.reconcile.model import Author
 from tandem.reconcile.rewrite import RewriteDecision
-from tandem.reconcile.round_history import Course
+from tandem.reconcile.round_history import RoundHistory
 from tandem.reconcile.rules import InputFate
 from tandem.spec.status import Met
 from tandem.timeline.segments import segment_name
@@ -57,7 +57,7 @@ class Explainer:
                     "met": mets or None,
                 }
             )
-        elif isinstance(payload, rule.Commit):
+        elif isinstance(payload, rule.ReadyToCommit):
             onto = _by_segment(change, payload.moved_to)
             found = found.model_copy(
                 update={
@@ -68,7 +68,7 @@ class Explainer:
             )
         if found.commits_seen:
             found = found.model_copy(update={"milliseconds": max(0, milliseconds)})
-        statement = isinstance(payload, rule.Commit)
+        statement = isinstance(payload, rule.ReadyToCommit)
         summary = sentences(plan.read_version, found, onto, statement=statement)
         return replace(change, reconciled=found, summary=summary)
 
@@ -79,7 +79,7 @@ class Explainer:
             who = gone_to(self._takers(work, payload))
             return replace(decision, why=f"{decision.why}: {who}") if who else decision
         of_table = decision.verdict in (Verdict.CONFLICT, Verdict.REPLAN)
-        if of_table and not isinstance(payload, rule.Conflict):
+        if of_table and not isinstance(payload, rule.StatementConflict):
             for commit in self._since(work):
                 if any(isinstance(action, Metadata | Protocol) for action in commit.actions):
                     return replace(decision, why=f"{decision.why}, by {describe(commit)}")
@@ -138,7 +138,7 @@ def _live(file: InputFile) -> int:
     return file.rows - (len(dv.from_base64(file.dv)) if file.dv else 0)
 
 
-def _followed(course: Course) -> tuple[Met, ...]:
+def _followed(course: RoundHistory) -> tuple[Met, ...]:
     return tuple(
         _met(
             turn.author,

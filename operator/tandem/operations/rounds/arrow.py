@@ -35,7 +35,7 @@ from tandem.spark.runtime.row_files import (
     open_input,
     spellings,
 )
-from tandem.spark.runtime.row_files import Work as WriteWork
+from tandem.spark.runtime.row_files import RowsWork as WriteWork
 from tandem.statements import tree
 from tandem.statements.local import (
     LocalMerge,

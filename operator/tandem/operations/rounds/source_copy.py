@@ -21,7 +21,7 @@ from tandem.jobs.formats import SOURCE_IDS, SOURCE_IS_WHOLE, SOURCE_SCHEMA, Merg
 from tandem.operations.attempt.sidecars import read_sidecar
 from tandem.reconcile.merge_sources import Sources
 from tandem.statements import tree
-from tandem.statements.merge import SOURCE, TABLE, Merge, parse_merge
+from tandem.statements.merge import SOURCE, TABLE, MergeStatement, parse_merge
 from tandem.statements.prune import Keys
 from tandem.statements.types import Schema
 
@@ -51,7 +51,7 @@ class SourceCopy:
 
     rows: pa.Table
     whole: bool
-    statement: Merge
+    statement: MergeStatement
 
     @cached_property
     def identities(self) -> Sources:

@@ -20,9 +20,9 @@ from tandem.jobs.formats import (
     JobProgress,
     JobResult,
     JobSpec,
+    JobTable,
     RoundRequest,
 )
-from tandem.jobs.formats import Table as JobTable
 from tandem.jobs.runner import JobPhase, JobRequest, JobRunner
 from tandem.operations.attempt import paths, records
 from tandem.operations.attempt.records import PlanRecord, ProtocolRecord

@@ -2,13 +2,13 @@
 
 Pure.
 
-    manifest   build and read back
-    port       the seam to other Spark operators
-    template   users' templates, merged
-    policy     what a template may do
-    allowed    settings and fields, by name
-    arguments  texts that reach `spark-submit` unchanged
-    pods       credentials and rights of pods
-    sizes      sizes of driver and executors
-    status     states and reasons
+    manifest          build and read back
+    port              the seam to other Spark operators
+    template          users' templates, merged
+    policy            what a template may do
+    allowed_settings  settings and fields, by name
+    arguments         texts that reach `spark-submit` unchanged
+    pods              credentials and rights of pods
+    sizes             sizes of driver and executors
+    status            states and reasons
 """

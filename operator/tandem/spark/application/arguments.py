@@ -2,8 +2,7 @@
 
 The Spark operator writes most of a SparkApplication as `--conf KEY=VALUE` and lists with commas in
 between (`buildSparkSubmitArgs`, v2.5.1); `spark-submit` splits at the first `=` and at every comma.
-A text that holds a separator arrives as something else than what was judged, so it is refused,
-whatever the template policy is.
+A text that holds a separator arrives changed, so it is refused under every template policy.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from tandem.statements.dialect import SPARK_SESSION_CONF
 
 
 @dataclass(frozen=True, slots=True)
-class Wrong:
+class InvalidText:
     """`path` is below the template; `found` repeats no value; `expected` is what is allowed."""
 
     path: str
@@ -89,10 +88,10 @@ _MAPS: Final = {
 }
 
 
-def wrong_texts(template: Mapping[str, Any]) -> Iterator[Wrong]:
+def wrong_texts(template: Mapping[str, Any]) -> Iterator[InvalidText]:
     """Texts of a template that do not reach Spark as they are written.
 
-    Its shape is known to be right (`application_template.check`).
+    Its shape is known to be right (`template.check`).
     """
     metadata, spec = _mapping(template.get("metadata")), _mapping(template.get("spec"))
     for name in ("labels", "annotations"):
@@ -106,7 +105,7 @@ def wrong_texts(template: Mapping[str, Any]) -> Iterator[Wrong]:
         yield from _part(f"spec.{part}", _mapping(spec.get(part)))
     for path, text in arguments(template):
         for found in _controls(text):
-            yield Wrong(path, found, "one line without control characters")
+            yield InvalidText(path, found, "one line without control characters")
 
 
 def arguments(template: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -139,44 +138,46 @@ def is_pinned(setting: str) -> bool:
 _PINNED: Final = frozenset(key.lower() for key in SPARK_SESSION_CONF)
 
 
-def _conf(where: str, conf: Any, prefix: str = "") -> Iterator[Wrong]:
+def _conf(where: str, conf: Any, prefix: str = "") -> Iterator[InvalidText]:
     for key, value in _mapping(conf).items():
         path = f"{where}.{shown(key)}"
         name = f"{prefix}{key}"
         if not isinstance(key, str) or not (
             _SETTING.fullmatch(key) or _NAMED_SETTING.fullmatch(name)
         ):
-            yield Wrong(path, f"a key with {_odd(str(key))}", f"a key of {_PLAIN}")
+            yield InvalidText(path, f"a key with {_odd(str(key))}", f"a key of {_PLAIN}")
         if not isinstance(value, str | int | float | bool | None):
-            yield Wrong(path, type(value).__name__, "a text, a number or a boolean")
+            yield InvalidText(path, type(value).__name__, "a text, a number or a boolean")
         elif _JAVA_OPTIONS.fullmatch(name):
             yield from _java_options(path, value)
 
 
-def _java_options(path: str, value: object) -> Iterator[Wrong]:
+def _java_options(path: str, value: object) -> Iterator[InvalidText]:
     # Quotes and backslashes vanish when Spark splits the options.
     if _OPTION_OF_SPARK.search(re.sub(r"[\"'\\]", "", str(value))):
-        yield Wrong(path, "a setting of Spark (-Dspark.…)", "settings of Spark in spec.sparkConf")
+        yield InvalidText(
+            path, "a setting of Spark (-Dspark.…)", "settings of Spark in spec.sparkConf"
+        )
 
 
-def _lists(spec: Mapping[str, Any]) -> Iterator[Wrong]:
+def _lists(spec: Mapping[str, Any]) -> Iterator[InvalidText]:
     deps = _mapping(spec.get("deps"))
     found = [(f"spec.deps.{key}", deps.get(key)) for key in LISTS]
     for path, items in [*found, ("spec.imagePullSecrets", spec.get("imagePullSecrets"))]:
         if items is None:
             continue
         if not isinstance(items, list):
-            yield Wrong(path, type(items).__name__, "a list of texts")
+            yield InvalidText(path, type(items).__name__, "a list of texts")
             continue
         for index, item in enumerate(items):
             if not isinstance(item, str):
-                yield Wrong(f"{path}.{index}", type(item).__name__, "a text")
+                yield InvalidText(f"{path}.{index}", type(item).__name__, "a text")
             elif not _ITEM.fullmatch(item):
                 odd = _odd(item, r"[^\s,]") if item else "an empty item"
-                yield Wrong(f"{path}.{index}", odd, "one item, without commas and blanks")
+                yield InvalidText(f"{path}.{index}", odd, "one item, without commas and blanks")
 
 
-def _part(where: str, pod: Mapping[str, Any]) -> Iterator[Wrong]:
+def _part(where: str, pod: Mapping[str, Any]) -> Iterator[InvalidText]:
     for name, (pattern, expected) in _MAPS.items():
         yield from _map(f"{where}.{name}", pod.get(name), pattern, expected)
     yield from _java_options(f"{where}.javaOptions", pod.get("javaOptions"))
@@ -190,20 +191,20 @@ def _part(where: str, pod: Mapping[str, Any]) -> Iterator[Wrong]:
     yield from _volumes(f"{where}.volumeMounts", pod.get("volumeMounts"))
 
 
-def _volumes(where: str, found: Any) -> Iterator[Wrong]:
+def _volumes(where: str, found: Any) -> Iterator[InvalidText]:
     for index, volume in enumerate(found if isinstance(found, list) else []):
         yield from _matching(f"{where}.{index}.name", _mapping(volume).get("name"), _NAME)
 
 
-def _matching(path: str, value: Any, pattern: re.Pattern[str]) -> Iterator[Wrong]:
+def _matching(path: str, value: Any, pattern: re.Pattern[str]) -> Iterator[InvalidText]:
     if value is not None and not (isinstance(value, str) and pattern.fullmatch(value)):
-        yield Wrong(path, _odd(str(value)), f"a name: {_PLAIN}")
+        yield InvalidText(path, _odd(str(value)), f"a name: {_PLAIN}")
 
 
-def _map(where: str, found: Any, pattern: re.Pattern[str], expected: str) -> Iterator[Wrong]:
+def _map(where: str, found: Any, pattern: re.Pattern[str], expected: str) -> Iterator[InvalidText]:
     for key in _mapping(found):
         if not (isinstance(key, str) and pattern.fullmatch(key)):
-            yield Wrong(f"{where}.{shown(key)}", f"a key with {_odd(str(key))}", expected)
+            yield InvalidText(f"{where}.{shown(key)}", f"a key with {_odd(str(key))}", expected)
 
 
 def _texts(path: str, value: Any) -> Iterator[tuple[str, str]]:

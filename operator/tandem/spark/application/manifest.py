@@ -18,15 +18,15 @@ from typing import Any, Final
 from tandem.errors import InvalidSpec
 from tandem.jobs.runner import JobRequest, JobStatus
 from tandem.spark.application import template as templates
-from tandem.spark.application.allowed import check_patterns
+from tandem.spark.application.allowed_settings import check_patterns
 from tandem.spark.application.pods import SECURITY, complete_pods
 from tandem.spark.application.policy import TemplatePolicy, require_listed, require_restricted
-from tandem.spark.application.port import ApplicationBuilder, ApplicationSettings, Owner
-from tandem.spark.application.sizes import MIB, Pod, Sizes, sizes
+from tandem.spark.application.port import ApplicationBuilder, ApplicationSettings, JobOwner
+from tandem.spark.application.sizes import MIB, JobSizes, PodSize, sizes
 from tandem.spark.application.status import (
     FINISHED,
     LOG_ANNOTATION,
-    Patience,
+    DriverTimeouts,
     classify,
     driver_pod_name,
     needs_pod,
@@ -39,9 +39,9 @@ __all__ = [
     "MANAGED_BY",
     "ApplicationBuilder",
     "ApplicationSettings",
+    "DriverTimeouts",
+    "JobOwner",
     "KubeflowApplications",
-    "Owner",
-    "Patience",
     "build",
     "classify",
     "label_value",
@@ -73,7 +73,7 @@ _SIZE_KEYS: Final = {
 
 
 _ANY_JOB: Final = JobRequest("tandem-any", "rewrite", "file:///any", "job.json")
-_ANYBODY: Final = Owner("tandem.dev/v1alpha1", "", "", "")
+_PLACEHOLDER_OWNER: Final = JobOwner("tandem.dev/v1alpha1", "", "", "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +114,7 @@ class KubeflowApplications:
             build(
                 _ANY_JOB,
                 settings=self.settings,
-                owner=_ANYBODY,
+                owner=_PLACEHOLDER_OWNER,
                 namespace="",
                 template=piece,
                 service_account=service_account,
@@ -133,14 +133,14 @@ class KubeflowApplications:
         self,
         request: JobRequest,
         *,
-        owner: Owner,
+        owner: JobOwner,
         namespace: str,
         template: Mapping[str, Any] | None = None,
         secret_name: str | None = None,
         service_account: str = "",
         labels: Mapping[str, str] | None = None,
     ) -> Json:
-        # Whoever asks for a job need not have asked whether its template is right.
+        # The caller may not have checked the template.
         whose = f"{owner.kind}/{owner.name}"
         self.check(template, resource=whose, service_account=service_account)
         return build(
@@ -180,7 +180,7 @@ def build(
     request: JobRequest,
     *,
     settings: ApplicationSettings,
-    owner: Owner,
+    owner: JobOwner,
     namespace: str,
     template: Mapping[str, Any] | None = None,
     secret_name: str | None = None,
@@ -288,7 +288,7 @@ def _check_name(name: str) -> None:
 
 
 def _asks_for_executors(spec: Mapping[str, Any], conf: Mapping[str, str]) -> bool:
-    """Whether a template says how many executors there shall be: then there are some."""
+    """Whether a template sets the number of executors: then there are some."""
     return bool(
         (spec.get("executor") or {}).get("instances")
         or (spec.get("dynamicAllocation") or {}).get("enabled")
@@ -298,14 +298,14 @@ def _asks_for_executors(spec: Mapping[str, Any], conf: Mapping[str, str]) -> boo
 
 
 def _defaults(
-    request: JobRequest, settings: ApplicationSettings, size: Sizes, account: str
+    request: JobRequest, settings: ApplicationSettings, size: JobSizes, account: str
 ) -> Json:
     """What a template may change."""
     flags = ["-XX:+UseSerialGC"]
     if not size.executors and request.input_bytes < SHORT_JOB_BYTES:
         flags.append("-XX:TieredStopAtLevel=1")
     driver = {**_pod(size.driver), "serviceAccount": account, "securityContext": SECURITY}
-    # Alone, the driver starts no executors; the CRD wants to be told of them all the same.
+    # Alone, the driver starts no executors; the CRD requires the field all the same.
     executor = {
         **(_pod(size.executor) if size.executors else {"cores": 1, "memory": "512m"}),
         "instances": size.executors or 1,
@@ -338,7 +338,7 @@ def _defaults(
     return defaults
 
 
-def _pod(pod: Pod) -> Json:
+def _pod(pod: PodSize) -> Json:
     return {
         "cores": pod.cores,
         "memory": f"{pod.heap // MIB}m",

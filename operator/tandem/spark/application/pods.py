@@ -21,14 +21,14 @@ SECURITY: Final[Json] = {
     "seccompProfile": {"type": "RuntimeDefault"},
 }
 """As Spark's images are made: user 185 and no rights. What may be written is `SCRATCH`, and the
-folders for Spark's blocks, which Spark makes volumes of by itself (`spark.local.dir`)."""
+folders for Spark's blocks, which Spark makes volumes of on its own (`spark.local.dir`)."""
 
 SCRATCH: Final = "/tmp"
 _SCRATCH_VOLUME: Final = "tandem-tmp"
 
 
 def complete_pods(spec: Json, secret_name: str | None, *, alone: bool) -> None:
-    """Credentials; no token of the API server where nobody speaks to it; and a pod template that
+    """Credentials; no token of the API server where the job uses none; and a pod template that
     holds what must not be lost in a cluster without the Spark operator's webhook, which alone
     applies the fields beside the template."""
     credentials = [{"secretRef": {"name": secret_name}}] if secret_name else []

@@ -1,13 +1,13 @@
 """What a `sparkTemplate` may make of a job under the policy `restricted`. Pure.
 
-A template is written by whoever may create operations in a namespace; a SparkApplication is put
-into effect by the Spark operator, whose rights are larger. So what a template says must stay in
-the pods that it makes, and these must keep to the Pod Security Standard `restricted` and to the
-account of the job. What runs inside of these pods is not our business: the image is free.
+Any user who may create operations in a namespace writes a template; the Spark operator, whose
+rights are larger, puts the SparkApplication into effect. So a template may only affect the pods of
+its job, and these must keep to the Pod Security Standard `restricted` and to the account of the
+job. What runs inside the pods is not restricted: the image is free.
 
-Two questions. What a template sets must be on the lists of `allowed`. And what it makes
-of the pods must be restricted: judged is the application with the template against the one without
-it, since what the operator's own template (an administrator's) breaks is no fault of a resource.
+There are two checks. What a template sets must be on the lists of `allowed_settings`. And the
+resulting pods must be restricted: the application with the template is compared with the one
+without it, so that a resource is not blamed for violations of the administrator's own template.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 from tandem.errors import InvalidSpec
-from tandem.spark.application.allowed import OPTION, VALUE, unlisted
+from tandem.spark.application.allowed_settings import OPTION, VALUE, unlisted
 
 Json = Mapping[str, Any]
 
@@ -159,8 +159,8 @@ def _part(where: str, pod: Json, accounts: frozenset[str]) -> Iterator[Violation
     for path, context in contexts:
         yield from _forbidden(path, context)
     shared: Json = {**contexts[1][1], **contexts[0][1]}
-    # Spark's own container, by the field and by the template: whoever has no webhook has only
-    # the latter.
+    # Spark's own container, by the field and by the template: without the webhook only the
+    # latter applies.
     yield from _container(where, {**pod, "name": _SPARKS[0]}, shared)
     for key in ("initContainers", "sidecars"):
         yield from _containers(f"{where}.{key}", pod.get(key), shared)

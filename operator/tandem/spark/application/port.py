@@ -1,4 +1,4 @@
-"""The seam to Spark operators: what the rest knows of the resource that starts a job.
+"""The port to Spark operators: what other modules know of the resource that starts a job.
 
 Kubeflow's is built (`tandem.spark.application.manifest`); another Spark operator's resources are
 another `ApplicationBuilder` (`docs/decisions/0023-spark-operators-behind-a-seam.md`). Pure, no
@@ -14,13 +14,13 @@ from typing import Any, Protocol
 from tandem import __version__
 from tandem.jobs.runner import JobRequest, JobStatus
 from tandem.spark.application.policy import TemplatePolicy
-from tandem.spark.application.status import Patience
+from tandem.spark.application.status import DriverTimeouts
 
 Json = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Owner:
+class JobOwner:
     """The resource for which a job runs: its application is deleted with it."""
 
     api_version: str
@@ -47,7 +47,7 @@ class ApplicationSettings:
     jobs alike; `apps_dir` is where it has `spark_apps/`; `template` lies below those of resources;
     `ttl_s` is how long an ended application (and with it its driver's log) is kept, None for as
     long as its resource; `template_policy` is for the templates of resources, `template_allow` what
-    they may set beside the lists of `allowed` (patterns of settings and of fields).
+    they may set beside the lists of `allowed_settings` (patterns of settings and of fields).
     """
 
     image: str = f"tandem:{__version__}"
@@ -60,7 +60,7 @@ class ApplicationSettings:
     ttl_s: int | None = 86_400
     max_executors: int = 8
     template: Mapping[str, Any] | None = None
-    patience: Patience = field(default_factory=Patience)
+    patience: DriverTimeouts = field(default_factory=DriverTimeouts)
 
 
 class ApplicationBuilder(Protocol):
@@ -86,7 +86,7 @@ class ApplicationBuilder(Protocol):
         self,
         request: JobRequest,
         *,
-        owner: Owner,
+        owner: JobOwner,
         namespace: str,
         template: Mapping[str, Any] | None = None,
         secret_name: str | None = None,

@@ -28,7 +28,7 @@ WORKER_BYTES = GIB
 
 
 @dataclass(frozen=True, slots=True)
-class Pod:
+class PodSize:
     """Cores, heap of the JVM, and memory beside it, in bytes."""
 
     cores: int
@@ -37,11 +37,11 @@ class Pod:
 
 
 @dataclass(frozen=True, slots=True)
-class Sizes:
+class JobSizes:
     """`executors` 0: the driver runs the tasks itself."""
 
-    driver: Pod
-    executor: Pod
+    driver: PodSize
+    executor: PodSize
     executors: int
 
     @property
@@ -58,7 +58,7 @@ def sizes(
     heap: int = 0,
     max_executors: int = 8,
     distributed: bool = False,
-) -> Sizes:
+) -> JobSizes:
     """The table of `docs/spark-applications.md`.
 
     Args:
@@ -67,15 +67,15 @@ def sizes(
         cores: of a driver that is alone.
         heap: of the driver, in bytes, instead of the table's.
         max_executors: never more than these, at least 1.
-        distributed: with executors in any case, since somebody asked for them.
+        distributed: with executors in any case, since the template requests them.
     """
-    executor = Pod(EXECUTOR_CORES, 2 * GIB, EXECUTOR_CORES * WORKER_BYTES)
+    executor = PodSize(EXECUTOR_CORES, 2 * GIB, EXECUTOR_CORES * WORKER_BYTES)
     if not distributed and (input_bytes < DRIVER_ALONE_BYTES or tasks == 1):
         # A single task runs nowhere faster than in the driver.
-        driver = Pod(cores, heap or GIB, cores * WORKER_BYTES)
-        return Sizes(driver, executor, 0)
+        driver = PodSize(cores, heap or GIB, cores * WORKER_BYTES)
+        return JobSizes(driver, executor, 0)
     slots = max(ceil(input_bytes / BYTES_PER_SLOT), 1)
     slots = min(slots, tasks) if tasks else slots
     large = input_bytes >= LARGE_BYTES
-    driver = Pod(1, heap or (4 if large else 2) * GIB, (2 if large else 1) * GIB)
-    return Sizes(driver, executor, min(ceil(slots / EXECUTOR_CORES), max(max_executors, 1)))
+    driver = PodSize(1, heap or (4 if large else 2) * GIB, (2 if large else 1) * GIB)
+    return JobSizes(driver, executor, min(ceil(slots / EXECUTOR_CORES), max(max_executors, 1)))

@@ -3,8 +3,8 @@
 States are those of Kubeflow's Spark operator v2.5.1 (`api/v1beta2/sparkapplication_types.go`), and
 messages as its controller words them. The state is a hint: an operator that was restarted at the
 wrong moment calls a job failed whose driver runs (its issues 2573, 2755, 2788), and the truth
-about success is the result in the table's store. So a failure is believed only if the driver's
-pod does not say otherwise, and whatever is not known is waited for.
+about success is the result in the table's store. So a failure counts only if the driver's pod does
+not contradict it, and an unknown state is waited for.
 """
 
 from __future__ import annotations
@@ -49,24 +49,24 @@ STATES: Final[Mapping[str, tuple[JobPhase, str]]] = {
     FAILING: (JobPhase.RUNNING, "its driver has failed; the Spark operator is concluding"),
     FAILED: (JobPhase.FAILED, ""),
     SUBMISSION_FAILED: (JobPhase.FAILED, ""),
-    PENDING_RERUN: (JobPhase.STARTING, "somebody changed its spec, so that it runs again"),
-    INVALIDATING: (JobPhase.STARTING, "somebody changed its spec, so that it runs again"),
-    SUSPENDING: (JobPhase.STARTING, "somebody suspended it"),
-    SUSPENDED: (JobPhase.STARTING, "somebody suspended it"),
-    RESUMING: (JobPhase.STARTING, "somebody resumed it"),
+    PENDING_RERUN: (JobPhase.STARTING, "its spec was changed, so that it runs again"),
+    INVALIDATING: (JobPhase.STARTING, "its spec was changed, so that it runs again"),
+    SUSPENDING: (JobPhase.STARTING, "it was suspended"),
+    SUSPENDED: (JobPhase.STARTING, "it was suspended"),
+    RESUMING: (JobPhase.STARTING, "it was resumed"),
     UNKNOWN: (JobPhase.RUNNING, "the Spark operator has lost sight of its driver"),
 }
-"""All states of v2.5.1: what they mean to the engine, and what is told. A state that is not
+"""All states of v2.5.1: what they mean to the engine, and their message. A state that is not
 among them is waited for, as UNKNOWN is."""
 
 FINISHED = frozenset({COMPLETED, FAILED})
-"""States that the Spark operator never leaves by itself."""
+"""States that the Spark operator never leaves on its own."""
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
-    """For how many seconds a driver may hang before its job counts as failed. All three may
-    pass by themselves: a registry comes back, a node is added, a Secret is created."""
+class DriverTimeouts:
+    """For how many seconds a driver may hang before its job counts as failed. All three may resolve
+    without a change: a registry comes back, a node is added, a Secret is created."""
 
     image_pull_s: int = 300
     unschedulable_s: int = 1_800
@@ -108,7 +108,7 @@ def classify(
     driver_pod: Mapping[str, Any] | None,
     *,
     now_ms: int | None = None,
-    patience: Patience | None = None,
+    patience: DriverTimeouts | None = None,
 ) -> JobStatus:
     """A job's status.
 
@@ -122,18 +122,18 @@ def classify(
         return JobStatus(
             JobPhase.UNKNOWN, "its SparkApplication is gone", reason=Reason.JOB_VANISHED
         )
-    patience = patience or Patience()
+    patience = patience or DriverTimeouts()
     pod = driver_pod if driver_pod and _belongs(driver_pod, application) else None
     state = state_of(application)
     log = _log(application, pod)
-    phase, told = STATES.get(
+    phase, message = STATES.get(
         state, (JobPhase.RUNNING, f"the Spark operator says {state}, which is not known here")
     )
     if phase is JobPhase.FAILED:
         return _failed(application, pod, state, log, now_ms, patience)
     if phase is JobPhase.STARTING and pod is not None:
-        return _starting(pod, told, log, now_ms, patience)
-    return JobStatus(phase, told, log)
+        return _starting(pod, message, log, now_ms, patience)
+    return JobStatus(phase, message, log)
 
 
 def _failed(
@@ -142,14 +142,14 @@ def _failed(
     state: str,
     log: str,
     now_ms: int | None,
-    patience: Patience,
+    patience: DriverTimeouts,
 ) -> JobStatus:
     """The Spark operator calls it failed: the pod, if it is there, knows better."""
     said = _cause(str(_get(application, "status", "applicationState", "errorMessage") or ""))
     if pod is None:
         reason = _reason_of(said, state)
-        told = said or "the Spark operator gives no cause"
-        return JobStatus(JobPhase.FAILED, told, log, reason)
+        message = said or "the Spark operator gives no cause"
+        return JobStatus(JobPhase.FAILED, message, log, reason)
     ended = _terminated(pod)
     phase = _get(pod, "status", "phase")
     if phase == "Succeeded" or (ended is not None and ended.get("exitCode") == 0):
@@ -162,8 +162,8 @@ def _failed(
     if evicted:
         return JobStatus(JobPhase.FAILED, evicted, log, Reason.DRIVER_EVICTED)
     if ended is None:
-        told = said or f"its driver's pod is {phase}"
-        return JobStatus(JobPhase.FAILED, told, log, _reason_of(said, state))
+        message = said or f"its driver's pod is {phase}"
+        return JobStatus(JobPhase.FAILED, message, log, _reason_of(said, state))
     return _ended(ended, log)
 
 
@@ -171,16 +171,16 @@ def _ended(ended: Mapping[str, Any], log: str) -> JobStatus:
     """A driver that ended with an exit code other than 0."""
     code, why = int(ended.get("exitCode", -1)), str(ended.get("reason") or "Error")
     last = _last_line(str(ended.get("message") or ""))
-    told = f"the driver ended with exit code {code} ({why})" + (f": {last}" if last else "")
+    message = f"the driver ended with exit code {code} ({why})" + (f": {last}" if last else "")
     if why == "OOMKilled" or code == _SPARK_OOM or OUT_OF_MEMORY.search(last):
-        return JobStatus(JobPhase.FAILED, told, log, Reason.OUT_OF_MEMORY)
+        return JobStatus(JobPhase.FAILED, message, log, Reason.OUT_OF_MEMORY)
     if code in (_KILLED, _TERMINATED):
-        told = f"the driver was killed, exit code {code} ({why})" + (f": {last}" if last else "")
-    return JobStatus(JobPhase.FAILED, told, log, Reason.JOB_FAILED)
+        message = f"the driver was killed, exit code {code} ({why})" + (f": {last}" if last else "")
+    return JobStatus(JobPhase.FAILED, message, log, Reason.JOB_FAILED)
 
 
 def _starting(
-    pod: Mapping[str, Any], told: str, log: str, now_ms: int | None, patience: Patience
+    pod: Mapping[str, Any], state: str, log: str, now_ms: int | None, patience: DriverTimeouts
 ) -> JobStatus:
     """A driver that has not started, and perhaps never will."""
     for name, waiting in _waiting(pod):
@@ -199,7 +199,7 @@ def _starting(
         text = f"no node for the driver: {_line(scheduled.get('message') or '')}"
         over = _over(pod, "PodScheduled", now_ms, patience.unschedulable_s)
         return _hangs(Reason.UNSCHEDULABLE, text, log, over)
-    return JobStatus(JobPhase.STARTING, told, log)
+    return JobStatus(JobPhase.STARTING, state, log)
 
 
 def _hangs(reason: Reason, text: str, log: str, over: bool) -> JobStatus:

@@ -1,7 +1,7 @@
-"""Users' pieces of a `SparkApplication`: what they may say, and how they are merged. Pure.
+"""Templates of a `SparkApplication`: what they may set, and how they are merged. Pure.
 
 Three layers, each over the one before: our defaults, the operator's template, the resource's
-template. Over all of them comes what correctness needs, and a template that tries to set that is
+template. On top come the settings that correctness needs; a template that sets one of them is
 refused with the path's name, not silently overruled.
 """
 

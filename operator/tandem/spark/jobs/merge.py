@@ -1,12 +1,11 @@
 """The merge job: join the table with a source, write what rows become and what is inserted.
 
 Round 0 merges into the files of the job; then the driver serves rounds as the statement job does:
-the whole merge again at a later version, or a part, rows of the table that are new since. A merge
-that inserts records which source row matched which (`row_hash.py`), so that the engine can tell
-whether a part is enough. The source is pinned when it is first read
-(`source_pin.py`). What people typed is parsed here, where the source's columns are known, and Spark
-gets canonical text only. The join is one: which source rows found no row, which rows no source row,
-and which several, all come out of it.
+the whole merge again at a later version, or only rows of the table that are new since. A merge that
+inserts records which source row matched which (`row_hash.py`), so that the engine can decide
+whether a part is enough. The source is pinned when it is first read (`source_pin.py`). The user's
+text is parsed here, where the source's columns are known, and Spark gets canonical text only. One
+join yields unmatched source rows, unmatched rows of the table, and rows matched several times.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from typing import TYPE_CHECKING
 from tandem.errors import CountMismatch, JobFailed, ObjectNotFound, SourceChanged, StatementFailed
 from tandem.jobs.formats import SOURCE_IDS, InputFile, JobResult, MergeJob, SidecarRef
 from tandem.spark.jobs import merge_source, source_copy
-from tandem.spark.jobs.source_copy import Size
+from tandem.spark.jobs.source_copy import SourceSize
 from tandem.spark.jobs.statement import serve
 from tandem.spark.runtime.control import Control
 from tandem.spark.runtime.frames import (
@@ -32,20 +31,20 @@ from tandem.spark.runtime.frames import (
     reported_shares,
     table_schema,
 )
-from tandem.spark.runtime.listing import Source
+from tandem.spark.runtime.listing import ListedSource
 from tandem.spark.runtime.names import quoted
 from tandem.spark.sources import source_pin
 from tandem.spark.sources.options import place
 from tandem.spark.sources.row_hash import with_identity
 from tandem.spark.sources.schema_alignment import by_name, check_columns
-from tandem.statements.merge import SOURCE, TABLE, Clause, Merge, parse_merge
+from tandem.statements.merge import SOURCE, TABLE, Clause, MergeStatement, parse_merge
 from tandem.statements.types import Schema
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-    from tandem.spark.jobs.merge_writer import MergeAnswer
+    from tandem.spark.jobs.merge_writer import MergeWriteResult
 
 _HERE = "__tandem_here"
 """True on every row of the source: an outer join has null where there is none."""
@@ -69,11 +68,11 @@ driver no more than so many times what it keeps."""
 @dataclass(frozen=True)
 class _Sides:
     """The two sides of the join, and what is to be done. `part`: the table's side are only some
-    of its rows; `record`: source rows have an identity, which is to be told. `plain` is the
+    of its rows; `record`: source rows have an identity, which is recorded. `plain` is the
     source without marks of the join; `size` that of its files in bytes, 0 if unknown;
     `broadcast`: it takes little memory."""
 
-    statement: Merge
+    statement: MergeStatement
     schema: StructType
     table: DataFrame
     source: DataFrame
@@ -95,7 +94,7 @@ def run(control: Control, spark: SparkSession, stop: threading.Event | None = No
     assert isinstance(job, MergeJob)
     with isolated(spark) as own:
         own.dataSource.register(MergeSink)
-        size: Size | None = None
+        size: SourceSize | None = None
 
         def round_(inputs: Sequence[InputFile], number: int) -> None:
             nonlocal size
@@ -113,10 +112,10 @@ def _merge(
     job: MergeJob,
     inputs: Sequence[InputFile],
     round_: int,
-    size: Size | None,
+    size: SourceSize | None,
     *,
     part: bool,
-) -> Size | None:
+) -> SourceSize | None:
     """Execute a round, and return what the source takes in memory, which stays as it is."""
     spec = control.spec
     live = sum(i.rows - cardinality(i) for i in inputs)
@@ -151,7 +150,9 @@ def _merge(
     return size
 
 
-def _copy(control: Control, sides: _Sides, size: Size | None, round_: int) -> SidecarRef | None:
+def _copy(
+    control: Control, sides: _Sides, size: SourceSize | None, round_: int
+) -> SidecarRef | None:
     """The source for the engine: whole with the first round, if it is small; else its bounds
     with the second one, which most merges do not have."""
     if round_ == 0 and size is not None:
@@ -169,7 +170,7 @@ def _is_small(sides: _Sides) -> bool:
     return sides.plain.rdd.getNumPartitions() <= 1
 
 
-_Held = tuple[source_pin.SourcePin, Source | None]
+_Held = tuple[source_pin.SourcePin, ListedSource | None]
 
 
 @contextmanager
@@ -210,10 +211,10 @@ def _sides(
     if any(clause.every for clause in statement.clauses):
         _check_every(source.schema, schema, job)
     rows = read_rows(control, spark, inputs, _columns_read(statement), round_, hidden=True)
-    told = None
+    identified = None
     if statement.records_matches:
-        told = with_identity(source)
-    plain = source if told is None else told
+        identified = with_identity(source)
+    plain = source if identified is None else identified
     return _Sides(
         statement,
         schema,
@@ -222,7 +223,7 @@ def _sides(
         plain,
         size=sum(file.size for file in held[0].files),
         part=part,
-        record=told is not None,
+        record=identified is not None,
     )
 
 
@@ -237,7 +238,7 @@ def _check_every(source: StructType, schema: StructType, job: MergeJob) -> None:
             check_columns(*pair, job.source_location, field=place(job))
 
 
-def _columns_read(statement: Merge) -> tuple[str, ...]:
+def _columns_read(statement: MergeStatement) -> tuple[str, ...]:
     """The columns that are looked at, and those that some update leaves as they are."""
     names = [column.name for column in statement.table.columns]
     read = set(statement.columns_of_table())
@@ -253,8 +254,8 @@ def _write(
     inputs: Sequence[InputFile],
     target_file_size: int,
     round_: int,
-) -> MergeAnswer:
-    from tandem.spark.jobs.merge_writer import NAME, MergeAnswer, MergeWork
+) -> MergeWriteResult:
+    from tandem.spark.jobs.merge_writer import NAME, MergeWork, MergeWriteResult
     from tandem.spark.runtime.datasource import put_work
     from tandem.spark.runtime.row_files import spellings
 
@@ -274,7 +275,7 @@ def _write(
     options = put_work(control, work, round_)
     _decided(sides).write.format(NAME).options(**options).mode("append").save()
     try:
-        return MergeAnswer.model_validate_json(control.store.get(work.answer_path))
+        return MergeWriteResult.model_validate_json(control.store.get(work.answer_path))
     except ObjectNotFound as error:
         raise JobFailed("Spark wrote no answer", resource=work.answer_path) from error
 
@@ -324,9 +325,9 @@ def _value(clause: Clause, name: str, sides: _Sides) -> Column:
     return F.expr(text)
 
 
-def _clause(statement: Merge, record: bool) -> Column:
+def _clause(statement: MergeStatement, record: bool) -> Column:
     """The number of the clause that applies to a row of the join; null for none, except for
-    matches that are to be told all the same."""
+    matches that are recorded all the same."""
     from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
     from tandem.spark.runtime.row_files import POSITION
@@ -342,9 +343,9 @@ def _clause(statement: Merge, record: bool) -> Column:
     nothing = F.lit(None).cast("int")
     here = F.col(f"{TABLE}.{POSITION}").isNotNull()
     there = F.col(f"{SOURCE}.{_HERE}").isNotNull()
-    told = statement.one_match_only or record
+    recorded = statement.one_match_only or record
     return (
-        F.when(here & there, first("Matched", F.lit(_NONE) if told else nothing))
+        F.when(here & there, first("Matched", F.lit(_NONE) if recorded else nothing))
         .when(there, first("NotMatched", nothing))
         .otherwise(first("NotMatchedBySource", nothing))
     )
@@ -367,7 +368,7 @@ def _joined(sides: _Sides) -> DataFrame:
     return sides.table.join(source, F.expr(statement.on_sql), how)
 
 
-def _check_counts(answer: MergeAnswer, live: int, round_: int) -> None:
+def _check_counts(answer: MergeWriteResult, live: int, round_: int) -> None:
     updated = sum(o.rows for o in answer.outputs if not o.fresh)
     inserted = sum(o.rows for o in answer.outputs if o.fresh)
     if (updated, inserted) != (answer.updated, answer.inserted) or (
@@ -402,12 +403,12 @@ def _several(
     both = row.join(sides.source, F.expr(statement.on_sql), "inner")
     shown = [F.first(F.col(f"{TABLE}.{quoted(k)}").cast("string")).alias(k) for k in keys]
     found = both.agg(F.count(F.lit(1)).alias("__tandem_count"), *shown).collect()[0]
-    told = ", ".join(f"{key} = {str(found[key])[:80]}" for key in keys)
+    values = ", ".join(f"{key} = {str(found[key])[:80]}" for key in keys)
     file = inputs[input_].logged_path
     return StatementFailed(
         "several rows of the source match one row of the table, so it is not clear which applies",
         field="spec.merge.on",
-        found=f"{found['__tandem_count']} rows for {told or f'row {position} of {file}'}",
+        found=f"{found['__tandem_count']} rows for {values or f'row {position} of {file}'}",
         expected="at most one",
         remedy="Make on or the source more exact, so that each row is matched once",
     )

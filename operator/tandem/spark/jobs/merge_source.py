@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from tandem.errors import InvalidSpec
 from tandem.spark.runtime.control import Control
-from tandem.spark.runtime.listing import Source, check_spelling
+from tandem.spark.runtime.listing import ListedSource, check_spelling
 from tandem.spark.runtime.names import quoted
 from tandem.spark.sources import readers
 from tandem.spark.sources.options import SourceJob, place, source_job
@@ -31,7 +31,7 @@ def read(
     spark: SparkSession,
     schema: StructType,
     pin: SourcePin,
-    source: Source | None,
+    source: ListedSource | None,
 ) -> DataFrame:
     """The pinned source. `schema` is the table's.
 

@@ -1,10 +1,10 @@
-"""A Spark data source that takes in what a merge decided about rows (see `merge.py`).
+"""A Spark data source that writes the decisions of a merge about rows (see `merge.py`).
 
 Beside the table's columns each row says where it was, if it was in the table, and what becomes
 of it: updated rows are written and matched to where they were, deleted ones only matched,
 inserted ones only written, to files of their own. Rows that matched without anything to be done
 are counted, so that a row which matched twice is noticed whatever the clauses say. A merge that
-inserts tells of each row which source row it matched, unless they are too many.
+inserts records which source row each row matched, unless they are too many.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from tandem.errors import CountMismatch
 from tandem.jobs.formats import SOURCE_IDS, Format, OutputFile
 from tandem.reconcile.matches import KEPT
 from tandem.spark.runtime.control import output_file
-from tandem.spark.runtime.datasource import RowsWriter, Written, as_message, get_work
+from tandem.spark.runtime.datasource import RowsWriter, TaskOutput, as_message, get_work
 from tandem.spark.runtime.ipc import to_file, to_stream
-from tandem.spark.runtime.row_files import INPUT, MATCHES, POSITION, Partitions, Work, discard
+from tandem.spark.runtime.row_files import INPUT, MATCHES, POSITION, Partitions, RowsWork, discard
 from tandem.storage import Store
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 NAME = "tandem-merge"
 FATE = "__tandem_fate"
 SHOWN = 3
-"""So many rows that matched more than once are told."""
+"""How many rows that matched more than once are reported."""
 
 PLACES = pa.schema([("input", pa.int32()), ("position", pa.int64())])
 IDS = (pa.field("source_1", pa.int64()), pa.field("source_2", pa.int64()))
@@ -50,9 +50,9 @@ class Fate(IntEnum):
     KEPT = 3
 
 
-class MergeWork(Work):
-    """`one_match_only`: rows of the table that come twice are told, and nothing is agreed on;
-    else they count once. `record`: tell which source row each row matched, in the columns of
+class MergeWork(RowsWork):
+    """`one_match_only`: rows of the table that come twice are reported, and nothing is written;
+    else they count once. `record`: record which source row each row matched, in the columns of
     `SOURCE_IDS`, if no more rows than this matched, and in no task more than `record_of_task`."""
 
     one_match_only: bool = True
@@ -60,7 +60,7 @@ class MergeWork(Work):
     record_of_task: int = 0
 
 
-class MergeAnswer(Format):
+class MergeWriteResult(Format):
     """What a committed write answers. `doubled` has (input, position) of rows that came more
     than once; then the rest says nothing. Fresh outputs come last."""
 
@@ -89,12 +89,12 @@ class MergeSink(DataSource):
 
 
 @dataclass
-class Merged(WriterCommitMessage):
+class MergeTaskOutput(WriterCommitMessage):
     """What one task wrote; `deleted` and `kept` are Arrow IPC streams of `PLACES`, `record` one
     of `RECORD`, None if there is none, or if it has too many rows."""
 
-    updated: Written
-    fresh: Written
+    updated: TaskOutput
+    fresh: TaskOutput
     deleted: bytes
     kept: bytes
     record: bytes | None
@@ -127,12 +127,12 @@ class MergeWriter(DataSourceArrowWriter):
                         places[fate].append(rows.select([INPUT, POSITION]))
                     if record is not None and fate is not Fate.INSERTED:
                         record.add(rows, stays=fate is Fate.KEPT)
-            return Merged(
+            return MergeTaskOutput(
                 as_message(self._updates.written(updated), hidden=True),
                 as_message(self._inserts.written(inserted), hidden=False),
                 _places(places[Fate.DELETED]),
                 _places(places[Fate.KEPT]),
-                None if record is None else record.told(),
+                None if record is None else record.serialized(),
             )
         except BaseException as error:
             discard(updated, error)
@@ -141,7 +141,7 @@ class MergeWriter(DataSourceArrowWriter):
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Of all attempts at each task only the one that Spark accepted is in `messages`."""
-        merged = [message for message in messages if isinstance(message, Merged)]
+        merged = [message for message in messages if isinstance(message, MergeTaskOutput)]
         outputs: list[OutputFile] = []
         tables = [MATCHES.empty_table()]
         for message in merged:
@@ -166,9 +166,9 @@ class MergeWriter(DataSourceArrowWriter):
             # Each of them is deleted, by whichever row it matched.
             touched, doubled = touched.filter(pa.array(~_repeats(touched))), ()
         path = f"{self._work.answer_path}.matches.arrow"
-        told = _recorded(merged, self._work.record) if not doubled else None
-        self._control.put(path, to_file(touched if told is None else _with(touched, told)))
-        answer = MergeAnswer(
+        recorded = _recorded(merged, self._work.record) if not doubled else None
+        self._control.put(path, to_file(touched if recorded is None else _with(touched, recorded)))
+        answer = MergeWriteResult(
             outputs=(*outputs, *fresh),
             matches=path,
             updated=updated,
@@ -183,7 +183,7 @@ class MergeWriter(DataSourceArrowWriter):
 
 
 class _Record:
-    """What a task tells of matches, up to a bound: so that a driver with many tasks is not sent
+    """What a task records of matches, up to a bound: so that a driver with many tasks is not sent
     what it would throw away."""
 
     def __init__(self, limit: int) -> None:
@@ -200,14 +200,14 @@ class _Record:
         columns.insert(2, pa.repeat(pa.scalar(stays), rows.num_rows))
         self._parts.append(pa.table(columns, schema=RECORD))
 
-    def told(self) -> bytes | None:
+    def serialized(self) -> bytes | None:
         if self._rows > self._limit:
             return None
         return to_stream(pa.concat_tables([RECORD.empty_table(), *self._parts]))
 
 
-def _recorded(merged: Sequence[Merged], limit: int) -> pa.Table | None:
-    """What all tasks tell, if it is complete, and one source row matched each."""
+def _recorded(merged: Sequence[MergeTaskOutput], limit: int) -> pa.Table | None:
+    """What all tasks recorded, if it is complete, and one source row matched each."""
     if not limit:
         return None
     parts = [_stream(message.record) for message in merged if message.record is not None]

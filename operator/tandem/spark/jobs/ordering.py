@@ -45,7 +45,7 @@ def quantiles(values: Any, count: int) -> Any:
     in_order = known.take(pc.array_sort_indices(known))
     chosen = np.unique(np.arange(1, count) * len(known) // count)
     # One bound of each value, and none of the least: nothing lies below it. By comparison, since
-    # 0.0 and -0.0 are two to whoever looks for distinct ones.
+    # 0.0 and -0.0 count as distinct values otherwise.
     picked = in_order.take(pa.array(np.concatenate(([0], chosen))))
     return picked.slice(1).filter(pc.not_equal(picked.slice(1), picked.slice(0, len(picked) - 1)))
 

@@ -7,7 +7,7 @@ checks them, and publishes the row map and then the result.
 
 Spark's SQL engine is not involved: a context is enough, which starts faster than a session.
 Bins that get another order are `rewrite_sorted`'s.
-A task that runs twice (speculation, a second driver) writes files nobody lists.
+A task that runs twice (speculation, a second driver) writes files that no result lists.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pyroaring import BitMap64
 from tandem.delta.datafiles.reader import DataFileReader, TableFormat
 from tandem.delta.datafiles.writer import ParquetDataWriter, WrittenFile, compact_columns
 from tandem.errors import CountMismatch, TandemError
-from tandem.jobs.formats import Bin, InputFile, JobResult, JobSpec, OutputFile, RewriteJob
+from tandem.jobs.formats import InputFile, JobBin, JobResult, JobSpec, OutputFile, RewriteJob
 from tandem.rowmap.binary_format import to_bytes
 from tandem.rowmap.rowmap import RowMap, RowMapBuilder, RowMapIdentity, merge
 from tandem.spark.runtime.control import Control, output_file, table_format
@@ -231,7 +231,9 @@ def _ahead(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             thread.join(0.01)
 
 
-def bin_row_map(spec: JobSpec, job: RewriteJob, bin_: Bin, files: Sequence[WrittenFile]) -> RowMap:
+def bin_row_map(
+    spec: JobSpec, job: RewriteJob, bin_: JobBin, files: Sequence[WrittenFile]
+) -> RowMap:
     """Where the rows of one bin went. Rows keep their order, so it follows from how many rows
     each output has. Raises: CountMismatch."""
     identity = RowMapIdentity(

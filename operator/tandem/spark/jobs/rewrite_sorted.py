@@ -27,7 +27,7 @@ from tandem.spark.jobs.ordering import Integers, bits_of, cuts, quantiles, z_val
 from tandem.spark.jobs.sorted_rows import BIN, NAME, PART, SortedRowsSource, SortedWork, Z
 from tandem.spark.runtime.control import Control
 from tandem.spark.runtime.counters import prefix_of
-from tandem.spark.runtime.datasource import Answer, put_work
+from tandem.spark.runtime.datasource import WriteResult, put_work
 from tandem.spark.runtime.frames import dead_rows, isolated, reported_shares, table_schema
 from tandem.spark.runtime.ipc import to_file
 from tandem.spark.runtime.names import quoted
@@ -107,7 +107,7 @@ class _Sorting:
             rows.write.format(NAME).options(**options).mode("append").save()
         store = self._control.store
         try:
-            answer = Answer.model_validate_json(store.get(work.answer_path))
+            answer = WriteResult.model_validate_json(store.get(work.answer_path))
             moved = pa.ipc.open_file(store.get(answer.matches)).read_all()
         except ObjectNotFound as error:
             raise JobFailed("Spark wrote no answer", resource=work.answer_path) from error
@@ -127,7 +127,7 @@ class _Sorting:
         return outputs, self._row_map(outputs, columns, owners), sum(self._live), answer.rows
 
     def _work(self) -> SortedWork:
-        """What readers and writers of the rows are told, without bounds."""
+        """The work of readers and writers of the rows, without bounds."""
         control = self._control
         return SortedWork(
             table=control.spec.table,

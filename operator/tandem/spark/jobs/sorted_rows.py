@@ -20,11 +20,11 @@ from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, DataSource
 
 from tandem.delta.datafiles.writer import ParquetDataWriter
 from tandem.errors import ManifestInvalid
-from tandem.jobs.formats import Bin, JobLayout, SidecarRef
+from tandem.jobs.formats import JobBin, JobLayout, SidecarRef
 from tandem.spark.jobs.ordering import Integers, part_of, z_values
 from tandem.spark.runtime.datasource import RowsReader, RowsWriter, get_work
-from tandem.spark.runtime.row_files import INPUT, POSITION, Work
-from tandem.spark.runtime.stripes import Stripe
+from tandem.spark.runtime.input_splits import InputSplit
+from tandem.spark.runtime.row_files import INPUT, POSITION, RowsWork
 from tandem.storage import Store
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ ROOM = 2
 what it takes is an estimate."""
 
 
-class SortedWork(Work):
+class SortedWork(RowsWork):
     """`bins` and `layout` are the job's; `first_part` counts the parts of the bins before each.
 
     `sample`: the share of each bin's rows to read, for a read of samples alone. `cuts` and
@@ -48,7 +48,7 @@ class SortedWork(Work):
     z-order, filled up with nulls.
     """
 
-    bins: tuple[Bin, ...] = ()
+    bins: tuple[JobBin, ...] = ()
     layout: JobLayout
     first_part: tuple[int, ...] = ()
     sample: tuple[float, ...] = ()
@@ -92,15 +92,17 @@ class SortedReader(RowsReader):
         self._cut: dict[int, pa.Table] = {}
         self._numbered: dict[int, list[Any]] = {}
 
-    def _stripe(self, store: Store, stripe: Stripe) -> Iterator[pa.RecordBatch]:
-        number = int(self._bins[stripe.input])
+    def _read_split(self, store: Store, split: InputSplit) -> Iterator[pa.RecordBatch]:
+        number = int(self._bins[split.input])
         if not self._sorted.sample:
-            for batch in super()._stripe(store, stripe):
+            for batch in super()._read_split(store, split):
                 yield self._with_keys(batch, number)
         elif self._sorted.sample[number]:
-            path = self._sorted.inputs[stripe.input].logged_path
-            seed = zlib.crc32(f"{path} {stripe.part}".encode())
-            yield from _sampled(super()._stripe(store, stripe), self._sorted.sample[number], seed)
+            path = self._sorted.inputs[split.input].logged_path
+            seed = zlib.crc32(f"{path} {split.part}".encode())
+            yield from _sampled(
+                super()._read_split(store, split), self._sorted.sample[number], seed
+            )
 
     @cached_property
     def _bins(self) -> Integers:
@@ -157,7 +159,7 @@ def _sampled(
 
 
 class SortedWriter(RowsWriter):
-    """A task writes one part of one bin; rows of several bins would be told apart."""
+    """A task writes one part of one bin; rows of several bins would be kept apart."""
 
     def __init__(self, control: Store, work: SortedWork, names: tuple[str, ...]) -> None:
         super().__init__(control, work, names)

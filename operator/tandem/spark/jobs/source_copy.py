@@ -1,6 +1,6 @@
 """A copy of a merge's source for the engine: `JobResult.source`.
 
-With it the engine prunes files by the keys that occur, and evaluates small rounds by itself
+With it the engine prunes files by the keys that occur, and evaluates small rounds itself
 (docs/decisions/0099-small-rounds.md). Of a source with few rows it is whole, of a larger one the
 least and the greatest value of each column that `on` compares.
 """
@@ -15,7 +15,7 @@ from tandem.spark.runtime.control import Control
 from tandem.spark.runtime.ipc import to_file
 from tandem.spark.runtime.names import quoted
 from tandem.statements import tree
-from tandem.statements.merge import SOURCE, Merge
+from tandem.statements.merge import SOURCE, MergeStatement
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -32,14 +32,14 @@ ROW_BYTES = 48
 
 
 @dataclass(frozen=True)
-class Size:
+class SourceSize:
     """What a source takes in memory: its rows, and about how many bytes of what is read of it."""
 
     rows: int
     bytes: int
 
 
-def measure(source: DataFrame, merge: Merge) -> Size:
+def measure(source: DataFrame, merge: MergeStatement) -> SourceSize:
     """Measure the columns that the merge reads, where they are: a file of few bytes may hold
     gigabytes of one text, which the driver has no room for."""
     from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
@@ -56,11 +56,11 @@ def measure(source: DataFrame, merge: Merge) -> Size:
     found = rows.agg(F.count(F.lit(1)), *(F.sum(size.cast("long")) for size in sizes)).collect()[0]
     count = found[0]
     fixed = count * (ROW_BYTES + 8 * len(rows.columns))
-    return Size(count, fixed + sum(size or 0 for size in found[1:]))
+    return SourceSize(count, fixed + sum(size or 0 for size in found[1:]))
 
 
 def whole(
-    control: Control, source: DataFrame, merge: Merge, size: Size, round_: int
+    control: Control, source: DataFrame, merge: MergeStatement, size: SourceSize, round_: int
 ) -> SidecarRef | None:
     """Copy all rows of the columns that the merge reads; None if they are too many."""
     names = _copied(source, merge)
@@ -70,7 +70,9 @@ def whole(
     return _put(control, rows, source, round_, complete=True)
 
 
-def bounds(control: Control, source: DataFrame, merge: Merge, round_: int) -> SidecarRef | None:
+def bounds(
+    control: Control, source: DataFrame, merge: MergeStatement, round_: int
+) -> SidecarRef | None:
     """Copy the least and the greatest value of each column of `on`; None if there is none."""
     from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
     from pyspark.sql.types import AtomicType
@@ -94,7 +96,7 @@ def bounds(control: Control, source: DataFrame, merge: Merge, round_: int) -> Si
     return _put(control, pa.concat_tables(rows), source, round_, complete=False)
 
 
-def _copied(source: DataFrame, merge: Merge) -> list[str]:
+def _copied(source: DataFrame, merge: MergeStatement) -> list[str]:
     read = frozenset().union(*(_columns(root) for root in merge.roots()))
     return [name for name in source.columns if name in read or name in SOURCE_IDS]
 
@@ -102,8 +104,11 @@ def _copied(source: DataFrame, merge: Merge) -> list[str]:
 def _put(
     control: Control, rows: pa.Table, source: DataFrame, round_: int, *, complete: bool
 ) -> SidecarRef:
-    told = {SOURCE_SCHEMA: source.schema.json(), SOURCE_IS_WHOLE: "true" if complete else "false"}
-    return control.sidecar(round_, "source.arrow", to_file(rows.replace_schema_metadata(told)))
+    metadata = {
+        SOURCE_SCHEMA: source.schema.json(),
+        SOURCE_IS_WHOLE: "true" if complete else "false",
+    }
+    return control.sidecar(round_, "source.arrow", to_file(rows.replace_schema_metadata(metadata)))
 
 
 def _columns(root: tree.Expr) -> frozenset[str]:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 IDLE_SECONDS = 1800.0
-"""A driver that hears nothing of its engine for so long ends: it holds memory for nobody."""
+"""A driver ends when it hears nothing from its engine for so long, to free its memory."""
 POLL_SECONDS = (0.02, 0.2)
 """First and longest pause between two looks for a request. Between, a pause is an eighth of the
 time that the driver has waited: others may commit until the engine does."""

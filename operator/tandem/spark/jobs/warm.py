@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tandem.jobs.formats import Bin, IngestJob, InputFile, JobSpec, RewriteJob, StatementJob, Table
+from tandem.jobs.formats import (
+    IngestJob,
+    InputFile,
+    JobBin,
+    JobSpec,
+    JobTable,
+    RewriteJob,
+    StatementJob,
+)
 from tandem.spark.jobs import ingest, rewrite, statement
 from tandem.spark.runtime.control import Control
 from tandem.storage import open_store
@@ -36,7 +44,7 @@ def exercise_jobs(spark: SparkSession, folder: Path) -> None:
     (folder / "a.json").write_text('{"id": 1, "name": "x"}\n')
     store = open_store(str(folder))
     input_ = InputFile(logged_path=path.name, size=path.stat().st_size, rows=100)
-    table = Table(
+    table = JobTable(
         location=store.location,
         version=0,
         table_id="warm",
@@ -45,7 +53,7 @@ def exercise_jobs(spark: SparkSession, folder: Path) -> None:
         configuration={},
     )
     shapes: tuple[RewriteJob | StatementJob | IngestJob, ...] = (
-        RewriteJob(inputs=(input_,), bins=(Bin(inputs=(0,)),), target_file_size=1 << 20),
+        RewriteJob(inputs=(input_,), bins=(JobBin(inputs=(0,)),), target_file_size=1 << 20),
         StatementJob(where="`id` = 1", inputs=(input_,), target_file_size=1 << 20),
         StatementJob(
             where="`id` < 5 AND `name` IS NOT NULL",

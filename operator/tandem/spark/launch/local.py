@@ -1,9 +1,9 @@
-"""Runs jobs as local `spark-submit` processes: what stands in for a cluster on one machine.
+"""Runs jobs as local `spark-submit` processes, in place of a cluster.
 
 Each job is a process group of its own, so that a terminal's interrupt reaches the engine alone
 and stopping kills the JVM and its Python workers together. A job outlives no engine: the
-application watches its parent and ends with it (`tandem.spark.runtime.orphan`), so that after a
-crash nothing of an old attempt keeps running for long. A restarted engine does not know the jobs of
+application watches its parent and ends with it (`tandem.spark.runtime.parent_watch`), so that after
+a crash nothing of an old attempt keeps running for long. A restarted engine does not know jobs of
 its predecessor: `status` answers UNKNOWN, and the engine looks for the result or starts again
 under a new attempt.
 
@@ -24,7 +24,7 @@ from pathlib import Path
 
 from tandem.errors import SparkMissing
 from tandem.jobs.runner import JobPhase, JobRequest, JobStatus
-from tandem.spark.runtime.orphan import PARENT
+from tandem.spark.runtime.parent_watch import PARENT
 from tandem.spark.runtime.session import (
     PACKAGE,
     SHORT_JOB_BYTES,
@@ -53,7 +53,7 @@ class _Job:
         return code
 
     def end_group(self) -> None:
-        """Kill what is left of the group, once: later its number may be somebody else's."""
+        """Kill what is left of the group, once: later its number may belong to another process."""
         if not self.group_ended:
             self.group_ended = True
             _signal(self.process.pid, signal.SIGKILL)

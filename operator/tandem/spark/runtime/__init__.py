@@ -2,15 +2,15 @@
 
 Modules:
 
-    control     reads the plan, writes the result exactly once
-    session     finds Java, pins the session's settings
-    frames      rows of a table as DataFrames
-    datasource  the data source over our reader and writer
-    row_files   writes rows to data files
-    stripes     shares of a file for tasks
-    listing     the files at a location
-    counters    progress of tasks
-    ipc         Arrow tables as bytes
-    names       quoted column names
-    orphan      ends a local job whose engine has died
+    control       reads the plan, writes the result exactly once
+    session       finds Java, pins the session's settings
+    frames        rows of a table as DataFrames
+    datasource    the data source over our reader and writer
+    row_files     writes rows to data files
+    input_splits  which files, or parts of a file, a task reads
+    listing       the files at a location
+    counters      progress of tasks
+    ipc           Arrow tables as bytes
+    names         quoted column names
+    parent_watch  ends a local job whose engine has died
 """

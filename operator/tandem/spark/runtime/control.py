@@ -36,14 +36,14 @@ from tandem.jobs.formats import (
     JobProgress,
     JobResult,
     JobSpec,
+    JobTable,
     OutputFile,
     RoundRequest,
     SidecarRef,
-    Table,
 )
-from tandem.spark.runtime.orphan import watch_parent
+from tandem.spark.runtime.parent_watch import watch_parent
 from tandem.storage import Store, open_store
-from tandem.storage.allowed import require as require_allowed
+from tandem.storage.allowed_locations import require as require_allowed
 from tandem.storage.paths import canonical_location
 
 F = TypeVar("F", bound=Format)
@@ -57,8 +57,8 @@ TRANSIENT = frozenset(
         Reason.OUT_OF_MEMORY,
     }
 )
-"""Reasons after which another attempt, planned anew, may succeed (an input that is missing may
-have been compacted and vacuumed by somebody else)."""
+"""Reasons after which another attempt, planned again, may succeed (another writer may have
+compacted and vacuumed an input that is missing)."""
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ class Control:
         self.store.put(self.path("progress.json"), encode(progress))
 
     def request(self, round_: int) -> RoundRequest | None:
-        """Round `round_` of a statement, None as long as nobody asks for it."""
+        """Round `round_` of a statement, None until the engine requests it."""
         try:
             data = self.store.get(self.round_path(round_, "request.json"))
         except ObjectNotFound:
@@ -155,7 +155,7 @@ def encode(content: Format) -> bytes:
     return content.model_dump_json(by_alias=True).encode()
 
 
-def table_format(table: Table) -> TableFormat:
+def table_format(table: JobTable) -> TableFormat:
     """What reading and writing a table's data files needs. Raises: CorruptLog."""
     return TableFormat(
         delta_schema.parse(table.schema_string, resource=table.location),
@@ -167,8 +167,8 @@ def table_format(table: Table) -> TableFormat:
 def open_job(
     location: str, spec_path: str, options: dict[str, str], allowed: tuple[str, ...] = ()
 ) -> Control:
-    """Read `job.json`. With `allowed`, which is what whoever started the job said, it is believed
-    as far as that goes: anybody who writes to the table's folder may have written it.
+    """Read `job.json`. With `allowed`, which the job's creator passes as an argument, locations
+    are checked against it: any writer of the table's folder may have changed the file.
 
     Raises: ManifestInvalid if it is cut off or not ours, LocationNotAllowed, StorageError.
     """

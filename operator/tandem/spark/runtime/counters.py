@@ -2,7 +2,7 @@
 
 Spark hands a task's accumulators to the driver when the task ends, which for a large bin is the
 end of the job. So a task writes an object whose *length* is its count: one small put at most
-every `EVERY_SECONDS`, and one listing tells the driver of all tasks. For people to look at:
+every `EVERY_SECONDS`, and one listing gives the driver the counts of all tasks. For display only:
 nothing is decided by them, and a counter that cannot be written fails no task.
 """
 
@@ -41,7 +41,7 @@ class Counter:
             self.show()
 
     def show(self) -> None:
-        """Show all that are done: a task ends with it, since nobody asks it again."""
+        """Show all that are done: a task ends with it, since it is not asked again."""
         if self._shown == self._count:
             return
         self._shown, self._shown_at = self._count, time.monotonic()

@@ -6,7 +6,7 @@ that the driver put beside the job's other control files; options name it.
 
 Reading adds two hidden columns: which input a row is from, and its position in that file.
 Writing splits rows by partition value, writes data files, and answers where each row landed.
-Spark runs `commit` in a process of its own, so that the answer takes the way through the store.
+Spark runs `commit` in a separate process, so the answer goes through the store.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from tandem.errors import ManifestInvalid, StorageError
 from tandem.jobs.formats import Format, InputFile, OutputFile
 from tandem.spark.runtime.control import Control, encode, output_file, table_format
 from tandem.spark.runtime.counters import Counter
+from tandem.spark.runtime.input_splits import InputSplit, TaskSplits, task_splits
 from tandem.spark.runtime.ipc import to_file, to_stream
 from tandem.spark.runtime.listing import broken
 from tandem.spark.runtime.row_files import (
@@ -43,11 +44,10 @@ from tandem.spark.runtime.row_files import (
     MATCHES,
     POSITION,
     RowFiles,
+    RowsWork,
     RowsWritten,
-    Work,
     open_input,
 )
-from tandem.spark.runtime.stripes import Stripe, Stripes, stripes
 from tandem.storage import Store, open_store
 
 if TYPE_CHECKING:
@@ -55,10 +55,10 @@ if TYPE_CHECKING:
 
 NAME = "tandem-rows"
 STRIPE_BYTES = 48 << 20
-"""About what one task reads: small files together, large ones in stripes of row groups."""
+"""About what one task reads: small files together, large ones in splits of row groups."""
 
 
-class Answer(Format):
+class WriteResult(Format):
     """What a committed write answers; `matches` is the path of an Arrow file, "" for none."""
 
     outputs: tuple[OutputFile, ...]
@@ -66,9 +66,9 @@ class Answer(Format):
     matches: str = ""
 
 
-def shares(inputs: Sequence[InputFile]) -> list[Stripes]:
+def shares(inputs: Sequence[InputFile]) -> list[TaskSplits]:
     """What each task reads; parts are of row groups."""
-    return stripes([i.size for i in inputs], STRIPE_BYTES)
+    return task_splits([i.size for i in inputs], STRIPE_BYTES)
 
 
 class RowsSource(DataSource):
@@ -78,9 +78,9 @@ class RowsSource(DataSource):
     def name(cls) -> str:
         return NAME
 
-    def _work(self) -> tuple[Store, Work]:
+    def _work(self) -> tuple[Store, RowsWork]:
         store, data = get_work(self.options)
-        return store, Work.model_validate_json(data)
+        return store, RowsWork.model_validate_json(data)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         return RowsReader(*self._work(), tuple(schema.names))
@@ -103,8 +103,8 @@ def put_work(control: Control, work: Format, round_: int) -> dict[str, str]:
 
 
 def get_work(options: Mapping[str, str]) -> tuple[Store, bytes]:
-    """The table's store, and what `put_work` wrote there: it says what a worker reads, so what
-    somebody else put in its place is not believed.
+    """The table's store, and what `put_work` wrote there: it says what a worker reads, so a
+    file that another writer put in its place is refused.
 
     Raises: ManifestInvalid, StorageError.
     """
@@ -120,12 +120,12 @@ def get_work(options: Mapping[str, str]) -> tuple[Store, bytes]:
 
 
 class RowsReader(DataSourceReader):
-    def __init__(self, control: Store, work: Work, names: tuple[str, ...]) -> None:
+    def __init__(self, control: Store, work: RowsWork, names: tuple[str, ...]) -> None:
         self._control = control
         self._work = work
         self._names = names
         table = table_format(work.table)
-        # As the schema that Spark is told: what must not be null is checked when it is written.
+        # As the schema declared to Spark: the writer checks what must not be null.
         self._table = replace(table, schema=all_nullable(table.schema))
         self._storage = dict(work.table.storage_options)
 
@@ -133,34 +133,34 @@ class RowsReader(DataSourceReader):
         return shares(self._work.inputs)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, Stripes)
+        assert isinstance(partition, TaskSplits)
         store = open_store(
             self._work.table.location,
             self._storage,
             allowed_prefixes=self._work.table.allowed_prefixes,
         )
         counter = Counter(self._control, self._work.counters, partition.number)
-        for stripe in partition.stripes:
+        for split in partition.splits:
             try:
-                yield from self._stripe(store, stripe)
+                yield from self._read_split(store, split)
             except StorageError as error:
                 raise (broken(error) if self._work.source else None) or error from error
             if self._work.counters:
                 counter.add()
         counter.show()
 
-    def _stripe(self, store: Store, stripe: Stripe) -> Iterator[pa.RecordBatch]:
-        input_ = self._work.inputs[stripe.input]
+    def _read_split(self, store: Store, split: InputSplit) -> Iterator[pa.RecordBatch]:
+        input_ = self._work.inputs[split.input]
         hidden = INPUT in self._names
         columns = [n for n in self._names if n not in HIDDEN]
         with open_input(store, self._table, input_, columns) as reader:
             for batch in reader.batches(
                 dead=from_base64(input_.dv) if input_.dv else None,
                 positions=POSITION if hidden else None,
-                row_groups=stripe.of(len(reader.row_groups)),
+                row_groups=split.of(len(reader.row_groups)),
                 batch_rows=65_536,
             ):
-                yield _with_input(batch, stripe.input, self._names) if hidden else batch
+                yield _with_input(batch, split.input, self._names) if hidden else batch
 
 
 def _with_input(batch: pa.RecordBatch, input_: int, names: Sequence[str]) -> pa.RecordBatch:
@@ -170,7 +170,7 @@ def _with_input(batch: pa.RecordBatch, input_: int, names: Sequence[str]) -> pa.
 
 
 @dataclass
-class Written(WriterCommitMessage):
+class TaskOutput(WriterCommitMessage):
     """What one task wrote; `matches` is a compressed Arrow IPC stream, `output` in it counts
     this task's files."""
 
@@ -179,9 +179,9 @@ class Written(WriterCommitMessage):
     rows: int
 
 
-def as_message(written: RowsWritten, *, hidden: bool) -> Written:
+def as_message(written: RowsWritten, *, hidden: bool) -> TaskOutput:
     """What a task sends the driver about the files that it wrote."""
-    return Written(written.files, to_stream(written.matches) if hidden else b"", written.rows)
+    return TaskOutput(written.files, to_stream(written.matches) if hidden else b"", written.rows)
 
 
 class RowsWriter(RowFiles, DataSourceArrowWriter):
@@ -202,7 +202,7 @@ class RowsWriter(RowFiles, DataSourceArrowWriter):
         tables = [MATCHES.empty_table()]
         rows = 0
         for message in messages:
-            if not isinstance(message, Written):
+            if not isinstance(message, TaskOutput):
                 continue
             if message.matches:
                 table = pa.ipc.open_stream(message.matches).read_all()
@@ -214,11 +214,12 @@ class RowsWriter(RowFiles, DataSourceArrowWriter):
         if self._hidden:
             path = f"{self._work.answer_path}.matches.arrow"
             self._control.put(path, to_file(self._joined(tables)))
-        answer = Answer(outputs=tuple(outputs), rows=rows, matches=path)
+        answer = WriteResult(outputs=tuple(outputs), rows=rows, matches=path)
         self._control.put(self._work.answer_path, answer.model_dump_json(by_alias=True).encode())
 
     def _joined(self, tables: Sequence[pa.Table]) -> pa.Table:
-        """The tasks' matches as one table, as results have them (`job.JobResult`)."""
+        """The tasks' matches as one table, as results have them
+        (`tandem.jobs.formats.JobResult`)."""
         order = [("input", "ascending"), ("position", "ascending")]
         return pa.concat_tables(tables).sort_by(order)
 

@@ -12,8 +12,7 @@ from pyroaring import BitMap64
 
 from tandem.delta.dv import from_base64
 from tandem.errors import JobFailed, ObjectNotFound
-from tandem.jobs.formats import InputFile
-from tandem.jobs.formats import Table as JobTable
+from tandem.jobs.formats import InputFile, JobTable
 from tandem.spark.runtime.control import Control
 from tandem.spark.runtime.counters import prefix_of, reported
 from tandem.spark.runtime.session import session_conf
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-    from tandem.spark.runtime.datasource import Answer
+    from tandem.spark.runtime.datasource import WriteResult
     from tandem.spark.runtime.row_files import Spelling
 
 
@@ -85,7 +84,7 @@ def read_rows(
     from pyspark.sql.types import IntegerType, LongType, StructField, StructType
 
     from tandem.spark.runtime.datasource import NAME, put_work
-    from tandem.spark.runtime.row_files import INPUT, POSITION, Work
+    from tandem.spark.runtime.row_files import INPUT, POSITION, RowsWork
 
     of = table or control.spec.table
     schema = table_schema(of)
@@ -94,7 +93,7 @@ def read_rows(
         fields += [StructField(INPUT, IntegerType()), StructField(POSITION, LongType())]
     if not inputs:
         return spark.createDataFrame([], StructType(fields))
-    work = Work(
+    work = RowsWork(
         table=of,
         inputs=tuple(inputs),
         columns=tuple(columns),
@@ -112,13 +111,13 @@ def write_rows(
     target_file_size: int,
     round_: int,
     spellings: tuple[Spelling, ...] = (),
-) -> Answer:
+) -> WriteResult:
     """Write rows as data files of the table; hidden columns become matches, and say whose
     spellings of partition values a row keeps."""
-    from tandem.spark.runtime.datasource import NAME, Answer, put_work
-    from tandem.spark.runtime.row_files import Work
+    from tandem.spark.runtime.datasource import NAME, WriteResult, put_work
+    from tandem.spark.runtime.row_files import RowsWork
 
-    work = Work(
+    work = RowsWork(
         table=control.spec.table,
         data_prefix=control.spec.data_prefix,
         target_file_size=target_file_size,
@@ -129,7 +128,7 @@ def write_rows(
     options = put_work(control, work, round_)
     rows.write.format(NAME).options(**options).mode("append").save()
     try:
-        return Answer.model_validate_json(control.store.get(work.answer_path))
+        return WriteResult.model_validate_json(control.store.get(work.answer_path))
     except ObjectNotFound as error:
         raise JobFailed("Spark wrote no answer", resource=work.answer_path) from error
 
@@ -150,7 +149,7 @@ def reported_shares(
     """Progress of a read of `read_rows`: files count by the shares of them that were read."""
     from tandem.spark.runtime.datasource import shares
 
-    parts = [p.stripes for p in shares(inputs)]
+    parts = [p.splits for p in shares(inputs)]
     total = sum(i.size for i in inputs)
 
     def done(counts: Mapping[int, int]) -> tuple[int, int]:

@@ -16,7 +16,7 @@ _NEVER_EMPTY = (".parquet", ".gz", ".bz2", ".zst")
 
 
 @dataclass(frozen=True)
-class Source:
+class ListedSource:
     """An opened source: its files as seen now, in order of path."""
 
     store: Store
@@ -24,7 +24,7 @@ class Source:
     files: tuple[ObjectMeta, ...]
 
 
-def listed(location: str, options: Mapping[str, str], *, field: str) -> Source:
+def listed(location: str, options: Mapping[str, str], *, field: str) -> ListedSource:
     """List what lies at a location: a file or a folder. Names that begin with `_` or `.` are left
     out, as Spark does.
 
@@ -41,7 +41,7 @@ def listed(location: str, options: Mapping[str, str], *, field: str) -> Source:
         store = open_store(parent if not parent.endswith("//") else f"{parent}/", options)
         decoded = split_location(root)[2].rpartition("/")[2]
         try:
-            return Source(store, options, (store.head(decoded),))
+            return ListedSource(store, options, (store.head(decoded),))
         except ObjectNotFound:
             pass  # a folder, then
     store = open_store(root, options)
@@ -67,7 +67,7 @@ def listed(location: str, options: Mapping[str, str], *, field: str) -> Source:
             field=field,
             found=f"{partitioned} in {location}",
             expected="files that hold all of their columns",
-            remedy="Ingest each of the folders by itself, or make the source a Delta table",
+            remedy="Ingest each folder separately, or make the source a Delta table",
         )
     if not files:
         raise InvalidSpec(
@@ -77,7 +77,7 @@ def listed(location: str, options: Mapping[str, str], *, field: str) -> Source:
             expected="a file, or a folder of files",
             remedy="Correct the location",
         )
-    return Source(store, options, files)
+    return ListedSource(store, options, files)
 
 
 def check_spelling(names: Sequence[str], location: str) -> None:

@@ -20,7 +20,7 @@ from tandem.delta.datafiles.writer import ParquetDataWriter, WrittenFile
 from tandem.delta.partition_text import to_scalar
 from tandem.delta.values import partition_texts
 from tandem.errors import CountMismatch, StatementFailed
-from tandem.jobs.formats import Format, InputFile, Table
+from tandem.jobs.formats import Format, InputFile, JobTable
 from tandem.spark.runtime.control import table_format
 from tandem.storage import Store
 
@@ -48,10 +48,10 @@ class Spelling(Format):
     logged: str | None
 
 
-class Work(Format):
+class RowsWork(Format):
     """What a read reads, or a write writes, and where its control files are."""
 
-    table: Table
+    table: JobTable
     inputs: tuple[InputFile, ...] = ()
     columns: tuple[str, ...] = ()
     data_prefix: str = ""
@@ -91,7 +91,7 @@ def open_input(
 
 
 def spellings(
-    table: Table, inputs: Sequence[InputFile], changed: Sequence[str] = ()
+    table: JobTable, inputs: Sequence[InputFile], changed: Sequence[str] = ()
 ) -> tuple[Spelling, ...]:
     """How the inputs' partition values are spelt where we spell them in another way.
 
@@ -129,7 +129,7 @@ class RowsWritten:
 
 
 @dataclass
-class Partition:
+class PartitionWriter:
     """What a task writes into one partition of the table."""
 
     writer: ParquetDataWriter
@@ -138,7 +138,7 @@ class Partition:
     positions: list[Any] = field(default_factory=list)
 
 
-Partitions = dict[tuple[str | None, ...], Partition]
+Partitions = dict[tuple[str | None, ...], PartitionWriter]
 """By partition values as logged."""
 
 
@@ -154,7 +154,7 @@ class RowFiles:
     `names` are the columns of the batches, in their order.
     """
 
-    def __init__(self, control: Store, work: Work, names: tuple[str, ...]) -> None:
+    def __init__(self, control: Store, work: RowsWork, names: tuple[str, ...]) -> None:
         super().__init__()
         self._control = control
         self._work = work
@@ -182,7 +182,7 @@ class RowFiles:
         """Write a batch; files of partitions that are new are opened."""
         for key, part in self._split(batch):
             if key not in partitions:
-                partitions[key] = Partition(self._open(key))
+                partitions[key] = PartitionWriter(self._open(key))
             self._append(partitions[key], part)
 
     def written(self, partitions: Partitions) -> RowsWritten:
@@ -244,7 +244,7 @@ class RowFiles:
             texts = [logged.get((i, t), t) for i, t in zip(inputs, texts, strict=True)]
         return texts
 
-    def _append(self, partition: Partition, batch: pa.RecordBatch) -> None:
+    def _append(self, partition: PartitionWriter, batch: pa.RecordBatch) -> None:
         arrays = []
         fields = []
         for wanted in self._table.data_schema:
@@ -276,7 +276,7 @@ class RowFiles:
         )
         return RowsWritten((), table, rows)
 
-    def _message(self, partitions: list[Partition]) -> RowsWritten:
+    def _message(self, partitions: list[PartitionWriter]) -> RowsWritten:
         files: list[WrittenFile] = []
         tables = [MATCHES.empty_table()]
         for partition in partitions:

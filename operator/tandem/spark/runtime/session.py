@@ -278,9 +278,9 @@ def require_pinned(spark: SparkSession) -> None:
 
 
 def quiet_session(app_name: str, conf: Mapping[str, str]) -> SparkSession:
-    """As `session`, in a JVM whose own output nobody sees: it greets with warnings about
+    """As `session`, in a JVM whose own output is hidden: it starts with warnings about
     incubator modules and log profiles that no setting turns off. Errors come as exceptions;
-    a JVM that does not start is told with what it said last.
+    a JVM that does not start is reported with the end of its output.
 
     Raises: JobFailed.
     """

@@ -6,7 +6,7 @@ Never guesses: a value that does not fit is an error, and no row is dropped.
     readers           a source as a DataFrame
     options           its options
     text_frames       CSV and JSON as DataFrames
-    typed             texts as values of a schema
+    text_casts        texts as values of a schema
     char_types        CHAR(n) and VARCHAR(n)
     schema_alignment  columns by name, at every level
     source_pin        holds a merge's source unchanged

@@ -12,7 +12,7 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from tandem.spark.sources.typed import each_leaf, refusal
+from tandem.spark.sources.text_casts import each_leaf, refusal
 
 if TYPE_CHECKING:
     from pyspark.sql import Column

@@ -1,8 +1,8 @@
 """Which options a source may have, and how its store is opened. Pure.
 
-Reader options are an allow-list: an option that we would not honour changes what is read without
-a word, and some of Spark's (`pathGlobFilter`, `mode`, `columnNameOfCorruptRecord`) drop rows, or
-take text that has no one meaning (`unescapedQuoteHandling`).
+Reader options are an allow-list: an option that we would not honour changes what is read silently,
+and some of Spark's (`pathGlobFilter`, `mode`, `columnNameOfCorruptRecord`) drop rows, or take text
+that has no one meaning (`unescapedQuoteHandling`).
 """
 
 from __future__ import annotations
@@ -104,8 +104,8 @@ def checked(
     where the source stands in its resource.
 
     Raises:
-        InvalidSpec: an unknown format or option, an option given twice, an encoding whose lines
-            cannot be told apart, a value that the option does not have.
+        InvalidSpec: an unknown format or option, an option given twice, an encoding whose line
+            ends cannot be found, a value that the option does not have.
     """
     if source_format not in _ALLOWED:
         raise InvalidSpec(

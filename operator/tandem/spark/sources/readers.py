@@ -1,9 +1,9 @@
 """What an ingest or a merge reads, as DataFrames: files listed and read through our store.
 
-CSV and JSON are parsed by ourselves, since an error must name file, line and column (`records.py`),
-and cast by Spark; Parquet and Delta are decoded by our reader. All bytes come through
-`tandem.storage`, so that a source on S3 needs no Hadoop jar and no second credentials. Files of
-one source may differ in columns: each group of alike files becomes a DataFrame of its own.
+CSV and JSON are parsed by our own code, since an error must name file, line and column
+(`records.py`), and cast by Spark; Parquet and Delta are decoded by our reader. All bytes come
+through `tandem.storage`, so that a source on S3 needs no Hadoop jar and no second credentials.
+Files of one source may differ in columns: each group of alike files becomes a DataFrame of its own.
 """
 
 from __future__ import annotations
@@ -23,11 +23,10 @@ from tandem.delta.datafiles.reader import DataFileReader, TableFormat
 from tandem.delta.log.delta_log import DeltaLog
 from tandem.delta.scan import check_rows
 from tandem.errors import InvalidSpec, SourceUnreadable, StorageError
-from tandem.jobs.formats import InputFile
-from tandem.jobs.formats import Table as JobTable
+from tandem.jobs.formats import InputFile, JobTable
 from tandem.spark.runtime.control import Control
 from tandem.spark.runtime.frames import read_rows
-from tandem.spark.runtime.listing import Source, broken, check_spelling, listed
+from tandem.spark.runtime.listing import ListedSource, broken, check_spelling, listed
 from tandem.spark.sources.options import (
     SourceJob,
     check_names,
@@ -46,7 +45,7 @@ if TYPE_CHECKING:
 FOOTERS_AT_ONCE = 16
 
 
-def open_source(control: Control) -> Source:
+def open_source(control: Control) -> ListedSource:
     """List the job's source. Raises: as `listed`."""
     table, job = control.spec.table, source_job(control.spec)
     return listed(
@@ -57,10 +56,10 @@ def open_source(control: Control) -> Source:
 
 
 @dataclass(frozen=True)
-class Rows:
-    """Rows as the source has them. `where` is the place of a row, as a text, where columns beyond
-    the source's own tell it: those have hidden names. `path` is a file whose columns these are; ""
-    where the source has no files of its own kind."""
+class SourceRows:
+    """Rows as the source has them. `where` is the place of a row, as a text, made of columns with
+    hidden names, beside the source's own. `path` is a file whose columns these are; "" where the
+    source has no files of its own kind."""
 
     frame: DataFrame
     where: Column | None = None
@@ -72,10 +71,10 @@ def read(
     spark: SparkSession,
     schema: StructType,
     *,
-    source: Source | None = None,
+    source: ListedSource | None = None,
     version: int | None = None,
     places: bool = False,
-) -> list[Rows]:
+) -> list[SourceRows]:
     """The source's rows.
 
     Args:
@@ -95,14 +94,14 @@ def read(
             return list(_parquet(control, spark, source, places=places))
         case "Csv":
             found = read_csv(control, spark, source, options, schema, places=places)
-            return [Rows(*group) for group in found]
+            return [SourceRows(*group) for group in found]
         case _:
-            return [Rows(*read_json(control, spark, source, options, schema, places=places))]
+            return [SourceRows(*read_json(control, spark, source, options, schema, places=places))]
 
 
 def _parquet(
-    control: Control, spark: SparkSession, source: Source, *, places: bool
-) -> Iterator[Rows]:
+    control: Control, spark: SparkSession, source: ListedSource, *, places: bool
+) -> Iterator[SourceRows]:
     opened = source.store.open_input
 
     def footer(meta: ObjectMeta) -> tuple[pa.Schema, int]:
@@ -150,7 +149,7 @@ def _placed(
     table: JobTable,
     *,
     places: bool,
-) -> Rows:
+) -> SourceRows:
     from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
     from tandem.spark.runtime.row_files import INPUT, POSITION
@@ -158,15 +157,15 @@ def _placed(
     check_names(names, source_job(control.spec))
     frame = read_rows(control, spark, inputs, names, 0, hidden=places, table=table)
     if not places or not inputs:
-        return Rows(frame)
+        return SourceRows(frame)
     paths = F.array(*(F.lit(unquote(i.logged_path)) for i in inputs))
     row = (F.col(POSITION) + 1).cast("string")
-    return Rows(frame, F.concat(F.element_at(paths, F.col(INPUT) + 1), F.lit(", row "), row))
+    return SourceRows(frame, F.concat(F.element_at(paths, F.col(INPUT) + 1), F.lit(", row "), row))
 
 
 def _delta(
     control: Control, spark: SparkSession, job: SourceJob, version: int | None, *, places: bool
-) -> Rows:
+) -> SourceRows:
     own = control.spec.table
     options = storage_options(job.source_location, own.location, own.storage_options)
     store = open_store(job.source_location, options)

@@ -13,7 +13,7 @@ from tandem.delta.protocol import is_hidden
 from tandem.errors import InvalidSpec, StatementFailed
 from tandem.spark.runtime.names import quoted
 from tandem.spark.sources.char_types import fitting
-from tandem.spark.sources.typed import or_refuse
+from tandem.spark.sources.text_casts import or_refuse
 from tandem.statements.coercion import assignment_loss
 from tandem.statements.types import NULL, STRING, decimal
 from tandem.statements.types import DataType as StatementType

@@ -1,7 +1,7 @@
-"""What a merge reads, held fast: all rounds and attempts of an operation read the same source.
+"""Pins a merge's source: all rounds and attempts of an operation read the same one.
 
 The first driver that reads the source writes down which version of it (Delta), or which files
-with their sizes and times; whoever comes later looks whether that still holds. A merge whose
+with their sizes and times; later drivers check that it still holds. A merge whose
 source has changed fails by that name: it never mixes two states of it.
 """
 
@@ -21,7 +21,7 @@ from tandem.errors import (
 )
 from tandem.jobs.formats import Format
 from tandem.spark.runtime.control import Control, encode
-from tandem.spark.runtime.listing import Source
+from tandem.spark.runtime.listing import ListedSource
 from tandem.spark.sources.options import place, source_job, storage_options
 from tandem.spark.sources.readers import open_source
 from tandem.storage import ObjectMeta, open_store
@@ -45,8 +45,8 @@ class SourcePin(Format):
     files: tuple[SourceFile, ...] = ()
 
 
-def pinned(control: Control) -> tuple[SourcePin, Source | None]:
-    """The pin, made now if there is none, and the files that it holds fast (None for Delta).
+def pinned(control: Control) -> tuple[SourcePin, ListedSource | None]:
+    """The pin, made now if there is none, and the files that it pins (None for Delta).
 
     Raises: SourceChanged; ManifestInvalid; InvalidSpec, StorageError as for any source.
     """
@@ -65,7 +65,7 @@ def check(control: Control, pin: SourcePin) -> None:
     _compare(control, pin, _look(control, pin)[0])
 
 
-def unchanged(control: Control, source: Source) -> None:
+def unchanged(control: Control, source: ListedSource) -> None:
     """That the files are still those that were listed. Raises: SourceChanged, StorageError."""
     before = _of(control, source)
     _compare(control, before, _look(control, before)[0])
@@ -76,7 +76,7 @@ def path(control: Control) -> str:
     return control.spec.control_prefix.rpartition("/attempts/")[0] + "/source.json"
 
 
-def _look(control: Control, pin: SourcePin | None) -> tuple[SourcePin, Source | None]:
+def _look(control: Control, pin: SourcePin | None) -> tuple[SourcePin, ListedSource | None]:
     """The source as it is now; a Delta table at its pinned version."""
     job = source_job(control.spec)
     operation = control.spec.operation_id
@@ -104,7 +104,7 @@ def _look(control: Control, pin: SourcePin | None) -> tuple[SourcePin, Source | 
     return _of(control, source), source
 
 
-def _of(control: Control, source: Source) -> SourcePin:
+def _of(control: Control, source: ListedSource) -> SourcePin:
     return SourcePin(
         operation_id=control.spec.operation_id,
         location=source_job(control.spec).source_location,
@@ -141,8 +141,7 @@ def _changed(control: Control, found: str, expected: str) -> SourceChanged:
         field=f"{place(job)}.location",
         found=found,
         expected=expected,
-        remedy="Run it again with a source that nobody writes to, or name the version of a Delta "
-        "table",
+        remedy="Run it again with a source that does not change, or name a Delta version",
     )
 
 
@@ -171,7 +170,7 @@ def _load(control: Control) -> SourcePin | None:
 
 
 def _put(control: Control, pin: SourcePin) -> None:
-    """Whoever comes first is right; a lost answer is looked up by loading it."""
+    """The first writer wins; a lost answer is resolved by loading the pin."""
     try:
         control.store.put_if_absent(path(control), encode(pin))
     except AlreadyExists:

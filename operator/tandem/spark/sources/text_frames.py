@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 from tandem.errors import InvalidSpec, StatementFailed
 from tandem.jobs.formats import MergeJob
 from tandem.spark.runtime.control import Control
-from tandem.spark.runtime.listing import Source, check_spelling
+from tandem.spark.runtime.listing import ListedSource, check_spelling
 from tandem.spark.sources.options import check_names, source_job
 from tandem.spark.sources.options import place as field_of
 from tandem.spark.sources.text.csv import CsvParser, CsvProblem, Dialect, lines_in
@@ -23,7 +23,7 @@ from tandem.spark.sources.text.records import (
     place,
     with_begins,
 )
-from tandem.spark.sources.typed import typed
+from tandem.spark.sources.text_casts import typed
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 def read_csv(
     control: Control,
     spark: SparkSession,
-    source: Source,
+    source: ListedSource,
     options: Mapping[str, str],
     schema: StructType,
     *,
@@ -72,7 +72,7 @@ def read_csv(
 def read_json(
     control: Control,
     spark: SparkSession,
-    source: Source,
+    source: ListedSource,
     options: Mapping[str, str],
     schema: StructType,
     *,
@@ -88,7 +88,7 @@ def read_json(
 
 
 def _first_row(
-    source: Source, path: str, options: Mapping[str, str], dialect: Dialect
+    source: ListedSource, path: str, options: Mapping[str, str], dialect: Dialect
 ) -> tuple[list[str | None] | None, int]:
     """The first row, and how many lines there are up to its end."""
     parser = CsvParser(dialect, ())
@@ -133,7 +133,7 @@ def _with_types(names: Sequence[str], schema: StructType) -> StructType:
 def _inferred(
     control: Control,
     spark: SparkSession,
-    source: Source,
+    source: ListedSource,
     files: Sequence[TextFile],
     options: Mapping[str, str],
     schema: StructType,
@@ -207,7 +207,7 @@ def _repeats(type_: DataType) -> bool:
 
 
 def _require_one_of_each(
-    source: Source, files: Sequence[TextFile], options: Mapping[str, str]
+    source: ListedSource, files: Sequence[TextFile], options: Mapping[str, str]
 ) -> None:
     """That no object has a field twice, in other case too. Raises: StatementFailed."""
     lenient = Leniency.of(options)
@@ -221,7 +221,7 @@ def _require_one_of_each(
 def _records(
     control: Control,
     spark: SparkSession,
-    source: Source,
+    source: ListedSource,
     files: Sequence[TextFile],
     form: Literal["Csv", "Json"],
     options: Mapping[str, str],

@@ -18,18 +18,18 @@ raises `NeedsSpark` rather than give a value where Spark would raise. Pure: no I
 from tandem.statements.local.expression import LocalExpression, compile_expression
 from tandem.statements.local.join import Matches
 from tandem.statements.local.merge import LocalClause, LocalMerge, compile_merge
-from tandem.statements.local.rows import NeedsSpark, Rows
-from tandem.statements.local.statement import Found, LocalStatement, compile_statement
+from tandem.statements.local.rows import LocalRows, NeedsSpark
+from tandem.statements.local.statement import LocalStatement, StatementResult, compile_statement
 
 __all__ = [
-    "Found",
     "LocalClause",
     "LocalExpression",
     "LocalMerge",
+    "LocalRows",
     "LocalStatement",
     "Matches",
     "NeedsSpark",
-    "Rows",
+    "StatementResult",
     "compile_expression",
     "compile_merge",
     "compile_statement",

@@ -11,8 +11,8 @@ import numpy as np
 import pyarrow as pa
 
 from tandem.statements import tree
+from tandem.statements.datetimes import parse_date, parse_timestamp
 from tandem.statements.local.rows import arrow_type
-from tandem.statements.moments import parse_date, parse_timestamp
 from tandem.statements.types import DataType
 
 _WHOLE = re.compile(r"[+-]?[0-9]{1,18}")

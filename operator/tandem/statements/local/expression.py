@@ -19,11 +19,11 @@ from tandem.statements import coercion, tree
 from tandem.statements.local import kernels, patterns
 from tandem.statements.local.constants import constant, constant_as
 from tandem.statements.local.kernels import Value
-from tandem.statements.local.rows import NeedsSpark, Rows, arrow_type
+from tandem.statements.local.rows import LocalRows, NeedsSpark, arrow_type
 from tandem.statements.tree import Expr
 from tandem.statements.types import BOOLEAN, NULL, STRING, DataType, as_decimal
 
-Step = Callable[[Rows], Value]
+Step = Callable[[LocalRows], Value]
 
 _COMPARISONS: Final = frozenset({"=", "!=", "<", "<=", ">", ">=", "<=>"})
 _EQUALITIES: Final = frozenset({"=", "!=", "<=>"})
@@ -41,7 +41,7 @@ class LocalExpression:
     type: DataType
     step: Step
 
-    def evaluate(self, rows: Rows | pa.Table) -> Any:
+    def evaluate(self, rows: LocalRows | pa.Table) -> Any:
         """The value for each row, as one `pa.Array` of the Arrow type of `type`.
 
         Args:
@@ -49,13 +49,13 @@ class LocalExpression:
                 the names of the table's schema.
         Raises: NeedsSpark if Spark raises on one of the rows, or might.
         """
-        given = Rows.of(rows) if isinstance(rows, pa.Table) else rows
+        given = LocalRows.of(rows) if isinstance(rows, pa.Table) else rows
         try:
             return kernels.spread(self.step(given), given.length)
         except pa.ArrowException as error:
             raise NeedsSpark(str(error)) from error
 
-    def where(self, rows: Rows | pa.Table) -> Any:
+    def where(self, rows: LocalRows | pa.Table) -> Any:
         """The places of the rows for which a condition is true, ascending, as int64.
 
         Raises: NeedsSpark.
@@ -66,7 +66,7 @@ class LocalExpression:
         return pc.indices_nonzero(kernels.is_true(found)).cast(pa.int64())
 
 
-class Outside(Exception):
+class NotLocal(Exception):
     """A node that is not in the proven subset."""
 
 
@@ -78,7 +78,7 @@ def compile_expression(root: Expr, relations: Sequence[str] = ()) -> LocalExpres
     """
     try:
         return LocalExpression(root.type, _Compiler(relations).step(root))
-    except Outside:
+    except NotLocal:
         return None
 
 
@@ -115,7 +115,7 @@ class _Compiler:
             case tree.Call():
                 return self.call(node)
             case _:
-                raise Outside(type(node).__name__)
+                raise NotLocal(type(node).__name__)
 
     def column(self, node: tree.ColumnRef) -> Step:
         relation, path = "", node.parts
@@ -125,7 +125,7 @@ class _Compiler:
             return lambda rows: rows.column(relation, path)
         wanted = arrow_type(node.type)
 
-        def read(rows: Rows) -> Value:
+        def read(rows: LocalRows) -> Value:
             column = rows.column(relation, path)
             return column if column.type.equals(wanted) else kernels.cast(column, wanted)
 
@@ -184,7 +184,7 @@ class _Compiler:
             sides.append(self.converted(side, coercion.exact(side, side.type)))
         left, right = sides
 
-        def step(rows: Rows) -> Value:
+        def step(rows: LocalRows) -> Value:
             return kernel(left(rows), right(rows))
 
         exact = [pa.scalar(None, arrow_type(coercion.exact(s, s.type)))
@@ -192,7 +192,7 @@ class _Compiler:
         try:
             need(kernel(*exact).type.equals(to))
         except pa.ArrowException as error:
-            raise Outside("more digits than a decimal has") from error
+            raise NotLocal("more digits than a decimal has") from error
         return step
 
     def comparison(self, op: str, left: Expr, right: Expr) -> Step:
@@ -207,7 +207,7 @@ class _Compiler:
         kernel = pc.and_kleene if node.op == "AND" else pc.or_kleene
         operands = [self.converted(operand, BOOLEAN) for operand in node.operands]
 
-        def step(rows: Rows) -> Value:
+        def step(rows: LocalRows) -> Value:
             found = operands[0](rows)
             for operand in operands[1:]:
                 found = kernel(found, operand(rows))
@@ -230,7 +230,7 @@ class _Compiler:
             return _negated(_in_set(value, items, met), node.negated)
         need(len(items) <= (_MAX_FLOATS if kernels.is_floating(met) else _MAX_CHAIN))
 
-        def step(rows: Rows) -> Value:
+        def step(rows: LocalRows) -> Value:
             searched = value(rows)
             found = kernels.equal(searched, items[0](rows), met)
             for item in items[1:]:
@@ -276,7 +276,7 @@ class _Compiler:
         need(met.is_atomic and not _is_cut(met, results))
         steps = [self.converted(result, met) for result in results]
 
-        def step(rows: Rows) -> Value:
+        def step(rows: LocalRows) -> Value:
             found = steps[-1](rows)
             for test, result in zip(reversed(tests), reversed(steps[:-1]), strict=True):
                 found = kernels.choose(test(rows), result(rows), found)
@@ -327,13 +327,13 @@ class _Compiler:
                 kernel = _PARTS[node.function]
                 return lambda rows: kernel(value(rows), part)
             case _:
-                raise Outside(node.function)
+                raise NotLocal(node.function)
 
 
 def need(found: Any) -> Any:
     """What was found. Raises: Outside if it is None or False."""
     if found is None or found is False:
-        raise Outside
+        raise NotLocal
     return found
 
 
@@ -376,17 +376,17 @@ def _arithmetic(data_type: DataType) -> Mapping[str, Callable[[Value, Value], Va
 
 def _in_set(value: Step, items: Sequence[Step], met: DataType) -> Step:
     """IN a list of constants: looked up, whatever their number."""
-    nothing = Rows({}, 0)
+    nothing = LocalRows({}, 0)
     try:
         constants = [item(nothing) for item in items]
     except pa.ArrowException as error:
-        raise Outside("a constant does not fit the type of the list") from error
+        raise NotLocal("a constant does not fit the type of the list") from error
     known = [pa.repeat(item, 1) for item in constants if item.is_valid]
     listed = pa.concat_arrays([pa.array([], arrow_type(met)), *known])
     missing = pa.scalar(None, pa.bool_())
     has_null = len(known) < len(items)
 
-    def step(rows: Rows) -> Value:
+    def step(rows: LocalRows) -> Value:
         searched = value(rows)
         if isinstance(searched, pa.Scalar):
             searched = kernels.spread(searched, rows.length)

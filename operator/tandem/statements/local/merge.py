@@ -12,9 +12,9 @@ import pyarrow as pa
 from tandem.statements import coercion, tree
 from tandem.statements.local.expression import LocalExpression, compile_expression
 from tandem.statements.local.join import KeyValues, Matches, Places, equal_pairs
-from tandem.statements.local.rows import NeedsSpark, Rows
+from tandem.statements.local.rows import LocalRows, NeedsSpark
 from tandem.statements.local.statement import rewritten
-from tandem.statements.merge import SOURCE, TABLE, Action, Clause, Merge, When
+from tandem.statements.merge import SOURCE, TABLE, Action, Clause, MergeStatement, When
 from tandem.statements.tree import Expr
 
 _RELATIONS = (TABLE, SOURCE)
@@ -31,7 +31,7 @@ class LocalClause:
     where: LocalExpression | None
     assignments: Mapping[str, LocalExpression]
 
-    def written(self, rows: Rows, table: pa.Table, places: Any) -> pa.Table:
+    def written(self, rows: LocalRows, table: pa.Table, places: Any) -> pa.Table:
         """What an update or insert writes for rows to which the clause applies.
 
         Args:
@@ -75,7 +75,7 @@ class LocalMerge:
 
         Raises: NeedsSpark if Spark raises on one of the rows, or might, or for too many pairs.
         """
-        ours, theirs = Rows.of(target, TABLE), Rows.of(source, SOURCE)
+        ours, theirs = LocalRows.of(target, TABLE), LocalRows.of(source, SOURCE)
         here = _passing(ours, self.target_conditions)
         there = _passing(theirs, self.source_conditions)
         keys = [
@@ -101,23 +101,23 @@ class LocalMerge:
         return found
 
     @staticmethod
-    def pairs(target: pa.Table, source: pa.Table, matches: Matches) -> Rows:
+    def pairs(target: pa.Table, source: pa.Table, matches: Matches) -> LocalRows:
         """The joined rows of matches, for clauses of `Matched`."""
         sides = {
             TABLE: (target, pa.array(matches.target, pa.int64())),
             SOURCE: (source, pa.array(matches.source, pa.int64())),
         }
-        return Rows(sides, len(matches))
+        return LocalRows(sides, len(matches))
 
     @staticmethod
-    def alone(table: pa.Table, places: Any, when: When) -> Rows:
+    def alone(table: pa.Table, places: Any, when: When) -> LocalRows:
         """Rows of one side that match nothing: of the source for clauses of `NotMatched`, of
         the target for those of `NotMatchedBySource`."""
         chosen = pa.array(places, pa.int64())
         relation = SOURCE if when == "NotMatched" else TABLE
-        return Rows({relation: (table, chosen)}, len(chosen))
+        return LocalRows({relation: (table, chosen)}, len(chosen))
 
-    def applying(self, when: When, rows: Rows) -> Places:
+    def applying(self, when: When, rows: LocalRows) -> Places:
         """The number of the clause that applies to each row: the first of this `when` whose
         condition is true. `NO_CLAUSE` where there is none.
 
@@ -137,7 +137,7 @@ class LocalMerge:
         return tuple(clause for clause in self.clauses if clause.when == when)
 
 
-def compile_merge(merge: Merge) -> LocalMerge | None:
+def compile_merge(merge: MergeStatement) -> LocalMerge | None:
     """The merge over Arrow; None if a part of it is Spark's to evaluate, or if `on` compares
     nothing of the table with something of the source by = or <=>."""
     keys: list[_Key] = []
@@ -216,7 +216,7 @@ def _clause(number: int, clause: Clause) -> LocalClause | None:
     return LocalClause(number, clause.when, clause.action, where, known)
 
 
-def _passing(rows: Rows, conditions: Sequence[LocalExpression]) -> Places | None:
+def _passing(rows: LocalRows, conditions: Sequence[LocalExpression]) -> Places | None:
     """The places of the rows for which all conditions are true; None for all rows."""
     if not conditions:
         return None

@@ -1,4 +1,4 @@
-"""The rows that a local expression is evaluated on, and the one way in which it gives up.
+"""The rows that a local expression is evaluated on, and the error when Spark must evaluate them.
 
 Columns are read lazily and once: an expression over the pairs of a join takes from either side
 only what it names.
@@ -35,7 +35,7 @@ def arrow_type(data_type: DataType) -> Any:
     return to_arrow_type(PrimitiveType(data_type.name))
 
 
-class Rows:
+class LocalRows:
     """Rows of one table, or of the pairs of a join.
 
     `sides` has the tables by the name of their relation ("" for a statement about one table),
@@ -49,18 +49,18 @@ class Rows:
         self._read: dict[tuple[str, tuple[str, ...]], Any] = {}
 
     @classmethod
-    def of(cls, table: pa.Table, relation: str = "") -> Rows:
+    def of(cls, table: pa.Table, relation: str = "") -> LocalRows:
         """All rows of a table."""
         return cls({relation: (table, None)}, table.num_rows)
 
-    def take(self, indices: Any) -> Rows:
+    def take(self, indices: Any) -> LocalRows:
         """Some of these rows, by their places here (an Arrow array or numpy array)."""
         chosen = pa.array(indices, pa.int64())
         sides = {
             name: (table, chosen if before is None else pc.take(before, chosen))
             for name, (table, before) in self._sides.items()
         }
-        return Rows(sides, len(chosen))
+        return LocalRows(sides, len(chosen))
 
     def column(self, relation: str, path: tuple[str, ...]) -> Any:
         """A column, or a field inside struct columns, as one Arrow array.

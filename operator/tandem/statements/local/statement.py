@@ -10,12 +10,12 @@ import numpy as np
 import pyarrow as pa
 
 from tandem.statements.local.expression import LocalExpression, compile_expression
-from tandem.statements.local.rows import NeedsSpark, Rows
+from tandem.statements.local.rows import LocalRows, NeedsSpark
 from tandem.statements.statement import Statement
 
 
 @dataclass(frozen=True)
-class Found:
+class StatementResult:
     """What a statement did. `matched`: the places of the rows that it concerns, ascending, as
     an int64 array; `written`: what they become, in this order, with all columns of the table
     that was given. None for a delete."""
@@ -32,25 +32,27 @@ class LocalStatement:
     where: LocalExpression | None
     assignments: Mapping[str, LocalExpression]
 
-    def evaluate(self, table: pa.Table) -> Found:
+    def evaluate(self, table: pa.Table) -> StatementResult:
         """Apply it to all rows of a table: live rows, columns by the names of the schema. All
         columns that are to be written must be there.
 
         Raises: NeedsSpark if Spark raises on one of the rows, or might.
         """
-        rows = Rows.of(table)
+        rows = LocalRows.of(table)
         if self.where is None:
             matched = pa.array(np.arange(table.num_rows, dtype=np.int64))
         else:
             matched = self.where.where(rows)
         if not self.assignments:
-            return Found(matched, None)
+            return StatementResult(matched, None)
         # Values are evaluated where the condition is true, and nowhere else.
         chosen = rows.take(matched)
-        return Found(matched, rewritten(table.take(matched), self.assignments, chosen))
+        return StatementResult(matched, rewritten(table.take(matched), self.assignments, chosen))
 
 
-def rewritten(before: pa.Table, assignments: Mapping[str, LocalExpression], rows: Rows) -> pa.Table:
+def rewritten(
+    before: pa.Table, assignments: Mapping[str, LocalExpression], rows: LocalRows
+) -> pa.Table:
     """The rows with the columns set. Raises: NeedsSpark; KeyError for a column that is not
     there."""
     after = before
@@ -78,4 +80,4 @@ def compile_statement(statement: Statement) -> LocalStatement | None:
     return LocalStatement(where, known) if len(known) == len(values) else None
 
 
-__all__ = ["Found", "LocalStatement", "NeedsSpark", "compile_statement", "rewritten"]
+__all__ = ["LocalStatement", "NeedsSpark", "StatementResult", "compile_statement", "rewritten"]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NoReturn, TypeVar
 from tandem.statements import coercion
 from tandem.statements.dialect import MAX_NODES
 from tandem.statements.parsing.lexer import Token, tokenize
-from tandem.statements.parsing.source import Source
+from tandem.statements.parsing.source import ExpressionText
 from tandem.statements.tree import Expr
 from tandem.statements.types import BOOLEAN, NULL, STRING, UNKNOWN, DataType, Schema
 
@@ -24,7 +24,7 @@ SUB_QUERY = ("SELECT", "FROM", "EXISTS", "WITH", "VALUES", "TABLE")
 
 
 class Cursor:
-    def __init__(self, source: Source, schema: Schema | Scope) -> None:
+    def __init__(self, source: ExpressionText, schema: Schema | Scope) -> None:
         self.source = source
         self.schema = schema
         self.tokens = tokenize(source)

@@ -52,7 +52,7 @@ class Function:
 
 
 @dataclass(frozen=True)
-class Kind:
+class ArgumentKind:
     """A kind of argument: which types, or which constants."""
 
     about: str
@@ -80,27 +80,28 @@ TRUNC_TIMESTAMP: Final = TRUNC_DATE | frozenset(
     ("day", "hour", "minute", "second", "millisecond", "microsecond")
 )
 
-KINDS: Final[Mapping[str, Kind]] = {
-    "string": Kind("a string", _of("string")),
-    "text": Kind("a value, not a binary", lambda a: is_text(a.type)),
-    "binary": Kind("a string or binary", _of("string", "binary")),
-    "int": Kind("an INT", _of(*_INT)),
-    "number": Kind("a number", lambda a: a.type.is_numeric or a.type in (NULL, UNKNOWN)),
-    "whole": Kind("a whole number", lambda a: a.type.is_integral or a.type in (NULL, UNKNOWN)),
-    "digits": Kind("a whole number from 0 to 30", lambda a: (_number(a) or 0) in range(31)
+KINDS: Final[Mapping[str, ArgumentKind]] = {
+    "string": ArgumentKind("a string", _of("string")),
+    "text": ArgumentKind("a value, not a binary", lambda a: is_text(a.type)),
+    "binary": ArgumentKind("a string or binary", _of("string", "binary")),
+    "int": ArgumentKind("an INT", _of(*_INT)),
+    "number": ArgumentKind("a number", lambda a: a.type.is_numeric or a.type in (NULL, UNKNOWN)),
+    "whole": ArgumentKind("a whole number",
+                          lambda a: a.type.is_integral or a.type in (NULL, UNKNOWN)),
+    "digits": ArgumentKind("a whole number from 0 to 30", lambda a: (_number(a) or 0) in range(31)
                    and _number(a) is not None),
-    "boolean": Kind("a condition", _of("boolean")),
-    "moment": Kind("a date or timestamp", _of(*_MOMENT)),
-    "any": Kind("a value", lambda a: a.type.is_atomic),
-    "format": Kind(
+    "boolean": ArgumentKind("a condition", _of("boolean")),
+    "moment": ArgumentKind("a date or timestamp", _of(*_MOMENT)),
+    "any": ArgumentKind("a value", lambda a: a.type.is_atomic),
+    "format": ArgumentKind(
         "a constant format such as 'yyyy-MM-dd HH:mm:ss'",
         lambda a: _text(a) is not None and not format_problem(_text(a) or ""),
     ),
-    "unit": Kind(
+    "unit": ArgumentKind(
         f"one of the constants {', '.join(sorted(TRUNC_TIMESTAMP))}",
         lambda a: (_text(a) or "").lower() in TRUNC_TIMESTAMP,
     ),
-    "dateunit": Kind(
+    "dateunit": ArgumentKind(
         f"one of the constants {', '.join(sorted(TRUNC_DATE))}",
         lambda a: (_text(a) or "").lower() in TRUNC_DATE,
     ),

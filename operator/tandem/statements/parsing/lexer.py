@@ -12,7 +12,7 @@ from decimal import Decimal
 from typing import Final
 
 from tandem.statements.dialect import MAX_IDENTIFIER, MAX_STRING, MAX_TEXT, RESERVED
-from tandem.statements.parsing.source import Source, visible
+from tandem.statements.parsing.source import ExpressionText, visible
 from tandem.statements.tree import Value
 from tandem.statements.types import (
     BINARY,
@@ -100,7 +100,7 @@ _LOOKALIKES: Final = {
 }
 
 
-def tokenize(source: Source) -> list[Token]:
+def tokenize(source: ExpressionText) -> list[Token]:
     """All tokens of a text, the last one of kind `end`.
 
     Raises:
@@ -136,7 +136,7 @@ def tokenize(source: Source) -> list[Token]:
     return tokens
 
 
-def _token(source: Source, at: int) -> tuple[Token, int]:
+def _token(source: ExpressionText, at: int) -> tuple[Token, int]:
     text = source.text
     char = text[at]
     if char in "'\"":
@@ -171,7 +171,7 @@ def _token(source: Source, at: int) -> tuple[Token, int]:
     )
 
 
-def _number(source: Source, match: re.Match[str]) -> tuple[Token, int]:
+def _number(source: ExpressionText, match: re.Match[str]) -> tuple[Token, int]:
     text, at, end = source.text, match.start(), match.end()
     # Spark reads 1abc as a name and 1.5x as an error; both are more likely a slip.
     if end < len(text) and (text[end].isalnum() or text[end] in "_."):
@@ -185,7 +185,7 @@ def _number(source: Source, match: re.Match[str]) -> tuple[Token, int]:
     return Token("literal", match[0], at, number=match[0]), end
 
 
-def number_value(source: Source, token: Token, negative: bool) -> tuple[Value, DataType]:
+def number_value(source: ExpressionText, token: Token, negative: bool) -> tuple[Value, DataType]:
     """Value and type of a number with its sign, which Spark makes part of the literal.
 
     Raises:
@@ -220,7 +220,7 @@ def number_value(source: Source, token: Token, negative: bool) -> tuple[Value, D
 _BITS: Final = {"Y": (8, BYTE), "S": (16, SHORT), "": (32, INTEGER), "L": (64, LONG)}
 
 
-def _whole(source: Source, token: Token, text: str, suffix: str) -> tuple[Value, DataType]:
+def _whole(source: ExpressionText, token: Token, text: str, suffix: str) -> tuple[Value, DataType]:
     if len(text) > MAX_PRECISION + 1:
         raise _out_of_range(source, token, f"a decimal of {MAX_PRECISION} digits")
     value = int(text)
@@ -234,7 +234,9 @@ def _whole(source: Source, token: Token, text: str, suffix: str) -> tuple[Value,
     return _decimal(source, token, Decimal(text))
 
 
-def _floating(source: Source, token: Token, text: str, suffix: str) -> tuple[Value, DataType]:
+def _floating(
+    source: ExpressionText, token: Token, text: str, suffix: str
+) -> tuple[Value, DataType]:
     value = float(text)
     if value in (float("inf"), float("-inf")):
         raise _out_of_range(source, token, "DOUBLE")
@@ -248,7 +250,7 @@ def _floating(source: Source, token: Token, text: str, suffix: str) -> tuple[Val
 _FLOAT_MAX: Final = 3.4028234663852886e38
 
 
-def _decimal(source: Source, token: Token, value: Decimal) -> tuple[Value, DataType]:
+def _decimal(source: ExpressionText, token: Token, value: Decimal) -> tuple[Value, DataType]:
     # As java.math.BigDecimal and Spark's Decimal count: 0.05 has precision and scale 2.
     parts = value.as_tuple()
     assert isinstance(parts.exponent, int)
@@ -260,7 +262,7 @@ def _decimal(source: Source, token: Token, value: Decimal) -> tuple[Value, DataT
     return abs(value) if not digits else value, decimal(precision, scale)
 
 
-def _out_of_range(source: Source, token: Token, what: str) -> Exception:
+def _out_of_range(source: ExpressionText, token: Token, what: str) -> Exception:
     return source.error(token.at, f"the number does not fit {what}", found=visible(token.text[:60]))
 
 
@@ -272,7 +274,7 @@ _OCTAL = re.compile(r"[0-1][0-7]{2}")
 _HEX = re.compile(r"u[0-9A-Fa-f]{4}|U[0-9A-Fa-f]{8}")
 
 
-def _string(source: Source, at: int) -> tuple[Token, int]:
+def _string(source: ExpressionText, at: int) -> tuple[Token, int]:
     """A string in single or double quotes; doubled quotes and backslashes escape."""
     text, quote = source.text, source.text[at]
     out: list[str] = []
@@ -302,7 +304,7 @@ def _string(source: Source, at: int) -> tuple[Token, int]:
     raise _unclosed(source, at, quote)
 
 
-def _code_point(source: Source, at: int, code: str) -> str:
+def _code_point(source: ExpressionText, at: int, code: str) -> str:
     number = int(code[1:], 16)
     if number > 0x10FFFF or 0xD800 <= number <= 0xDFFF:
         raise source.error(
@@ -314,7 +316,7 @@ def _code_point(source: Source, at: int, code: str) -> str:
     return chr(number)
 
 
-def _raw_string(source: Source, at: int) -> tuple[Token, int]:
+def _raw_string(source: ExpressionText, at: int) -> tuple[Token, int]:
     quote = source.text[at + 1]
     end = source.text.find(quote, at + 2)
     if end < 0:
@@ -322,7 +324,7 @@ def _raw_string(source: Source, at: int) -> tuple[Token, int]:
     return _string_token(source, at, end + 1, source.text[at + 2 : end])
 
 
-def _string_token(source: Source, at: int, end: int, value: str) -> tuple[Token, int]:
+def _string_token(source: ExpressionText, at: int, end: int, value: str) -> tuple[Token, int]:
     if len(value) > MAX_STRING:
         raise source.error(
             at,
@@ -342,7 +344,7 @@ def _string_token(source: Source, at: int, end: int, value: str) -> tuple[Token,
     return Token("literal", source.text[at:end], at, value, STRING), end
 
 
-def _binary(source: Source, at: int) -> tuple[Token, int]:
+def _binary(source: ExpressionText, at: int) -> tuple[Token, int]:
     end = source.text.find("'", at + 2)
     if end < 0:
         raise _unclosed(source, at, "'")
@@ -359,7 +361,7 @@ def _binary(source: Source, at: int) -> tuple[Token, int]:
     return Token("literal", source.text[at : end + 1], at, bytes.fromhex(digits), BINARY), end + 1
 
 
-def _quoted_name(source: Source, at: int) -> tuple[Token, int]:
+def _quoted_name(source: ExpressionText, at: int) -> tuple[Token, int]:
     text = source.text
     out: list[str] = []
     position = at + 1
@@ -382,5 +384,5 @@ def _quoted_name(source: Source, at: int) -> tuple[Token, int]:
     raise _unclosed(source, at, "`")
 
 
-def _unclosed(source: Source, at: int, quote: str) -> Exception:
+def _unclosed(source: ExpressionText, at: int, quote: str) -> Exception:
     return source.error(at, f"the closing {quote} is missing", found=visible(source.text[at:][:40]))

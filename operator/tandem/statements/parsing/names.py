@@ -13,7 +13,7 @@ from tandem.statements import tree
 from tandem.statements.parsing.cursor import Cursor
 from tandem.statements.parsing.lexer import Token
 from tandem.statements.tree import Expr
-from tandem.statements.types import UNKNOWN, Column, Schema, matching, nearest
+from tandem.statements.types import UNKNOWN, Schema, SchemaColumn, matching, nearest
 
 _MANY = 12
 """So many columns of a source are listed when one is not among them."""
@@ -76,7 +76,9 @@ class Names(Cursor):
         known = [r.schema.columns for r in self.schema.relations if r.schema is not None]
         return any(matching(columns, name) for columns in known)
 
-    def resolve(self, columns: tuple[Column, ...], token: Token, message: str) -> Column:
+    def resolve(
+        self, columns: tuple[SchemaColumn, ...], token: Token, message: str
+    ) -> SchemaColumn:
         found = matching(columns, token.text)
         if len(found) > 1:
             self.fail(
@@ -99,7 +101,7 @@ class Names(Cursor):
             )
         return found[0]
 
-    def _qualified(self, scope: Scope, first: Token) -> tuple[list[str], Column]:
+    def _qualified(self, scope: Scope, first: Token) -> tuple[list[str], SchemaColumn]:
         if self.is_op("."):
             relation = scope.named(first.text)
             if first.text.lower() in scope.elsewhere:
@@ -114,7 +116,7 @@ class Names(Cursor):
                 return self._of(relation, self._name(f"a column of {relation.about}"))
         return self._bare(scope, first)
 
-    def _bare(self, scope: Scope, token: Token) -> tuple[list[str], Column]:
+    def _bare(self, scope: Scope, token: Token) -> tuple[list[str], SchemaColumn]:
         known = [r for r in scope.relations if r.schema and matching(r.schema.columns, token.text)]
         if len(known) > 1:
             names = [f"{r.name}.{token.text}" for r in known]
@@ -142,9 +144,9 @@ class Names(Cursor):
             )
         return self._of((known or unread)[0], token)
 
-    def _of(self, relation: Relation, token: Token) -> tuple[list[str], Column]:
+    def _of(self, relation: Relation, token: Token) -> tuple[list[str], SchemaColumn]:
         if relation.schema is None:
-            return [relation.name, token.text], Column(token.text, UNKNOWN)
+            return [relation.name, token.text], SchemaColumn(token.text, UNKNOWN)
         columns = relation.schema.columns
         if not matching(columns, token.text):
             close = [f"{relation.name}.{name}" for name in nearest(columns, token.text)]

@@ -10,8 +10,8 @@ from abc import ABC, abstractmethod
 from typing import Final
 
 from tandem.statements import coercion, tree
+from tandem.statements.datetimes import parse_date, parse_timestamp
 from tandem.statements.dialect import BARE_FUNCTIONS
-from tandem.statements.moments import parse_date, parse_timestamp
 from tandem.statements.parsing.cursor import SUB_QUERY
 from tandem.statements.parsing.functions import ALIASES, FUNCTIONS, KINDS, Function
 from tandem.statements.parsing.lexer import Token, number_value
@@ -31,8 +31,8 @@ from tandem.statements.types import (
     STRING,
     TIMESTAMP,
     TIMESTAMP_NTZ,
-    Column,
     DataType,
+    SchemaColumn,
     decimal,
     nearest,
 )
@@ -174,7 +174,7 @@ class Operands(Names, ABC):
         amount = int(text) * (-1 if negative else 1)
         if abs(amount) > _MAX_INTERVAL:
             self.fail(token.at, "the interval is too long", expected=f"at most {_MAX_INTERVAL}")
-        return self.note(tree.Interval(amount=amount, unit=unit, type=_UNITS[unit], at=at))
+        return self.note(tree.IntervalLiteral(amount=amount, unit=unit, type=_UNITS[unit], at=at))
 
     def case(self) -> Expr:
         at = self.advance().at
@@ -269,7 +269,9 @@ class Operands(Names, ABC):
         written = token.text.lower()
         function = FUNCTIONS.get(ALIASES.get(written, written))
         if function is None:
-            close = nearest([Column(name, STRING) for name in (*FUNCTIONS, *ALIASES)], written)
+            close = nearest(
+                [SchemaColumn(name, STRING) for name in (*FUNCTIONS, *ALIASES)], written
+            )
             self.fail(
                 token.at,
                 "this function is not accepted",

@@ -1,6 +1,6 @@
 """The text of one expression, and errors that point into it.
 
-Every refusal of a statement goes through `Source.error`, so that all of them name the
+Every refusal of a statement goes through `ExpressionText.error`, so that all of them name the
 resource, the field, the line and the column, and show the line with a caret below the place.
 """
 
@@ -15,8 +15,8 @@ _WIDTH = 60
 
 
 @dataclass(frozen=True)
-class Source:
-    """An expression as somebody typed it.
+class ExpressionText:
+    """An expression as the user typed it.
 
     `resource` and `field` say where it stands, for example `TableUpdate/late` and
     `spec.update.where`.

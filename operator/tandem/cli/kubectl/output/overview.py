@@ -1,4 +1,4 @@
-"""What there is to say about tables and operations at a glance, problems first. Pure.
+"""An overview of tables and operations, problems first. Pure.
 
 Reads objects as the API server gives them, of whatever version of the operator: what is missing
 or of another type is left out.
@@ -70,7 +70,7 @@ def _table(table: Body, operations: Iterable[Body]) -> Json:
     }
     working = [o for o in mine if _is_at_work(o)]
     waiting = [o for o in mine if is_active(o) and not _is_at_work(o)]
-    return _told(
+    return _known(
         namespace=namespace_of(table),
         name=table["metadata"]["name"],
         location=spec_of(table).get("location"),
@@ -92,7 +92,7 @@ def _table(table: Body, operations: Iterable[Body]) -> Json:
 
 
 def health(table: Body) -> str:
-    """`Ready`, `NotReady`, `Stalled` (somebody has to do something), `Unseen`, `Deleting`."""
+    """`Ready`, `NotReady`, `Stalled` (needs a user's action), `Unseen`, `Deleting`."""
     if "deletionTimestamp" in table["metadata"]:
         return "Deleting"
     ready = condition(table, "Ready")
@@ -122,7 +122,7 @@ def _is_at_work(operation: Body) -> bool:
 def _running(operation: Body) -> Json:
     status = status_of(operation)
     progress = status.get("progress") or {}
-    return _told(
+    return _known(
         operation=id_of(operation),
         phase=status.get("phase"),
         reason=reason_of(operation),
@@ -139,7 +139,7 @@ def _waiting(operation: Body, lock: Mapping[str, Any]) -> Json:
     suspended = status_of(operation).get("phase") == Phase.SUSPENDED
     # How long is said beside it, and up to date.
     message = message_of(operation).rpartition(", ")[0] if lock else message_of(operation)
-    return _told(
+    return _known(
         operation=id_of(operation),
         reason="Suspended" if suspended else reason_of(operation) or "Unseen",
         message=message or None,
@@ -154,7 +154,7 @@ def _next(table: Body) -> Json | None:
     coming = status_of(table).get("nextCompaction")
     if not isinstance(coming, Mapping):
         return None
-    return _told(**{key: coming.get(key) or None for key in ("what", "nextTime", "why")})
+    return _known(**{key: coming.get(key) or None for key in ("what", "nextTime", "why")})
 
 
 def _problems(tables: Iterable[Body], operations: Sequence[Body], now_ms: int) -> list[Json]:
@@ -212,7 +212,7 @@ def _unseen(body: Body, now_ms: int) -> Json | None:
     born = milliseconds(created)
     if born is None or now_ms - born < _UNSEEN_S * 1000 or "deletionTimestamp" in body["metadata"]:
         return None
-    return _told(
+    return _known(
         namespace=namespace_of(body),
         table=table_of(body),
         resource=id_of(body),
@@ -225,7 +225,7 @@ def _unseen(body: Body, now_ms: int) -> Json | None:
 
 def _problem(body: Body, since: str) -> Json:
     reason = reason_of(body)
-    return _told(
+    return _known(
         namespace=namespace_of(body),
         table=table_of(body),
         resource=id_of(body),
@@ -283,6 +283,6 @@ def milliseconds(moment: object) -> int | None:
     return int(found.timestamp() * 1000)
 
 
-def _told(**facts: Any) -> Json:
+def _known(**facts: Any) -> Json:
     """Without what is not known."""
     return {key: value for key, value in facts.items() if value is not None}

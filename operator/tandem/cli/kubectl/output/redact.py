@@ -1,9 +1,9 @@
-"""Takes secrets out of what goes into a bug report. Pure.
+"""Removes secrets from bug reports. Pure.
 
 What people may have put a secret into is known by its place: variables of an environment,
 settings of Spark, options, annotations. There a value stays only if it can be none: a number, a
 size, a time, or a setting of ours. Everywhere else texts are searched for what looks like one.
-What was taken out in one place is taken out wherever else it stands, logs included.
+A value removed in one place is removed everywhere else, logs included.
 """
 
 from __future__ import annotations

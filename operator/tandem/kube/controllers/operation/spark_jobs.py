@@ -40,7 +40,7 @@ from tandem.kube.client.api import (
     ResourcePath,
     Unavailable,
 )
-from tandem.spark.application.manifest import LOG_ANNOTATION, ApplicationBuilder, Owner
+from tandem.spark.application.manifest import LOG_ANNOTATION, ApplicationBuilder, JobOwner
 from tandem.spark.application.status import FINISHED, state_of
 
 T = TypeVar("T")
@@ -163,7 +163,7 @@ class ApplicationRunner:
         api: Api,
         loop: asyncio.AbstractEventLoop,
         builder: ApplicationBuilder,
-        owner: Owner,
+        owner: JobOwner,
         namespace: str,
         applications: ApplicationCache,
         template: Mapping[str, Any] | None = None,

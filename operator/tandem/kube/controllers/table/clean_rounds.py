@@ -24,7 +24,7 @@ from tandem.kube.tables.context import TableContext
 from tandem.operations.clean.clean import Cleaned, Options, clean, rules_for
 from tandem.operations.clean.facts import Means
 from tandem.operations.report.status import rfc3339
-from tandem.planning.cleaning import Rules
+from tandem.planning.cleaning import CleaningRules
 from tandem.spec.status import TableCleaning
 
 _log = structlog.get_logger("tandem.kube.controllers.table.clean_rounds")
@@ -57,7 +57,7 @@ class Cleaning:
         self._body = body
         self._wake = wake
         self._task: asyncio.Task[None] | None = None
-        self._asked: Rules | None = None
+        self._asked: CleaningRules | None = None
         self._closed = False
         known = status_of(body()).get("lastCleaning")
         self.status: dict[str, Any] = {"lastCleaning": known} if known is not None else {}
@@ -93,7 +93,7 @@ class Cleaning:
         except TandemError:
             return False
 
-    def _rules_now(self) -> Rules:
+    def _rules_now(self) -> CleaningRules:
         """Raises: InvalidSpec."""
         resource, snapshot = self._table.resource, self._table.snapshot
         assert resource is not None
@@ -143,7 +143,7 @@ class Cleaning:
             _log.info("cleaned", files=files, bytes=size, abandoned=dead)
 
 
-def due(cleaned: Cleaned, rules: Rules, now_ms: int) -> int:
+def due(cleaned: Cleaned, rules: CleaningRules, now_ms: int) -> int:
     """When the next round is due, in Unix milliseconds. Pure."""
     if cleaned.more:
         return now_ms + _AGAIN_MS

@@ -17,7 +17,7 @@ import pyarrow as pa
 from tandem.errors import InvalidSpec, StatementFailed
 from tandem.spark.sources.text.csv import WHITE
 from tandem.spark.sources.text.json import JsonProblem, Leniency, compact, parse, parse_thoroughly
-from tandem.spark.sources.text.lines import split
+from tandem.spark.sources.text.lines import split_lines
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ class JsonRows:
         lines: list[int] = []
         sources: list[str] = []
         lenient, exact = self._lenient, self._exact
-        for number, line in enumerate(split(text), first):
+        for number, line in enumerate(split_lines(text), first):
             try:
                 value = parse(line, lenient)
             except JsonProblem as problem:
@@ -173,7 +173,7 @@ class JsonRows:
 def check_fields(text: str, first: int, lenient: Leniency, path: str) -> None:
     """That no object of a text of whole lines has a field twice, in other case too. `first`: the
     first line's number. Raises: StatementFailed."""
-    for number, line in enumerate(split(text), first):
+    for number, line in enumerate(split_lines(text), first):
         if not line.strip(WHITE):
             continue
         try:

@@ -1,6 +1,6 @@
 """The text of a source's files in whole lines, read through our store.
 
-Large files are cut at line ends into stripes that are read side by side; compressed ones cannot
+Large files are cut at line ends into splits that are read side by side; compressed ones cannot
 be cut. A Spark data source gives the lines as rows, for Spark to infer types from.
 """
 
@@ -16,7 +16,7 @@ from tandem.delta.datafiles.missing import missing
 from tandem.errors import ObjectNotFound, StatementFailed
 from tandem.jobs.formats import Format
 from tandem.spark.runtime.datasource import get_work
-from tandem.spark.runtime.stripes import Stripes, stripes
+from tandem.spark.runtime.input_splits import TaskSplits, task_splits
 from tandem.spark.sources.text.unpack import Unpacked, codec_of, require_text
 from tandem.storage import Store, open_store
 
@@ -31,7 +31,7 @@ BLOCK_BYTES = 4 << 20
 _BOM = b"\xef\xbb\xbf"
 
 
-class Begin(Format):
+class PartStart(Format):
     """Where a part of a file begins: at which of its lines, from 1, and whether inside a quoted
     value."""
 
@@ -46,7 +46,7 @@ class TextFile(Format):
     path: str
     size: int
     skip: int = 0
-    begins: tuple[Begin, ...] = ()
+    begins: tuple[PartStart, ...] = ()
 
 
 class LinesWork(Format):
@@ -81,19 +81,19 @@ class LinesReader(DataSourceReader):
         return plan(self._work.files)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, Stripes)
+        assert isinstance(partition, TaskSplits)
         store = open_store(self._work.location, self._work.storage_options)
-        for stripe in partition.stripes:
-            file = self._work.files[stripe.input]
-            span = stripe.of(file.size)
+        for split_lines in partition.splits:
+            file = self._work.files[split_lines.input]
+            span = split_lines.of(file.size)
             for lines in read_lines(store, file.path, self._work.encoding, span.start, span.stop):
                 yield pa.RecordBatch.from_arrays([pa.array(lines, pa.string())], names=[VALUE])
 
 
-def plan(files: Sequence[TextFile], size: int = STRIPE_BYTES) -> list[Stripes]:
+def plan(files: Sequence[TextFile], size: int = STRIPE_BYTES) -> list[TaskSplits]:
     """What each task reads; parts are of bytes, and compressed files are not cut."""
     whole = {index for index, file in enumerate(files) if codec_of(file.path)}
-    return stripes([file.size for file in files], size, whole)
+    return task_splits([file.size for file in files], size, whole)
 
 
 def read_lines(
@@ -101,10 +101,10 @@ def read_lines(
 ) -> Iterator[list[str]]:
     """Lines without their ends, in lists of some megabytes. Raises: as `read_text`."""
     for text in read_text(store, path, encoding, start, end):
-        yield split(text)
+        yield split_lines(text)
 
 
-def split(text: str) -> list[str]:
+def split_lines(text: str) -> list[str]:
     """The lines of a text, without their ends."""
     if "\r" in text:
         text = text.replace("\r\n", "\n").replace("\r", "\n")
@@ -119,7 +119,7 @@ def read_text(
     store: Store, path: str, encoding: str, start: int = 0, end: int | None = None
 ) -> Iterator[str]:
     """Whole lines, some megabytes at once. Every line (up to LF) of a file belongs to exactly one
-    of adjoining stripes: the one in which its first byte lies.
+    of adjoining splits: the one in which its first byte lies.
 
     Raises: DataFileMissing; SourceUnreadable; StatementFailed for bytes that are no text of that
         encoding.
@@ -131,7 +131,7 @@ def read_text(
     with source:
         codec = codec_of(path)
         if codec:
-            # The whole file is one stripe; its size says nothing of the text's.
+            # The whole file is one split; its size says nothing of the text's.
             unpacked = Unpacked(source, codec, path)
             blocks = _blocks(unpacked, start, None)
         else:

@@ -1,7 +1,8 @@
 """A Spark data source that gives the records of CSV and JSON files as texts, with their places.
 
 Every value comes as the text that stands in the file, in the shape of the wanted schema; Spark
-casts it (`typed.py`) and can say which file, line and column a value that does not fit is from.
+casts it (`text_casts.py`) and can say which file, line and column a value that does not fit is
+from.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ from tandem.delta.protocol import HIDDEN_PREFIX
 from tandem.errors import StatementFailed
 from tandem.jobs.formats import Format
 from tandem.spark.runtime.datasource import get_work
-from tandem.spark.runtime.stripes import Stripe, Stripes
+from tandem.spark.runtime.input_splits import InputSplit, TaskSplits
 from tandem.spark.sources.text.csv import CsvParser, CsvProblem, Dialect, lines_in, survey
 from tandem.spark.sources.text.json import Leniency
 from tandem.spark.sources.text.json_rows import JsonRows, shape_of
-from tandem.spark.sources.text.lines import Begin, TextFile, plan, read_text
+from tandem.spark.sources.text.lines import PartStart, TextFile, plan, read_text
 from tandem.storage import Store, open_store
 
 if TYPE_CHECKING:
@@ -71,14 +72,14 @@ class RecordsReader(DataSourceReader):
         return plan(self._work.files)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, Stripes)
+        assert isinstance(partition, TaskSplits)
         work = self._work
         store = open_store(work.location, work.storage_options)
-        for stripe in partition.stripes:
-            found = _csv(store, work, stripe) if work.text_format == "Csv" else None
-            for columns, lines in found if found is not None else _json(store, work, stripe):
+        for split in partition.splits:
+            found = _csv(store, work, split) if work.text_format == "Csv" else None
+            for columns, lines in found if found is not None else _json(store, work, split):
                 if lines:
-                    file = pa.repeat(pa.scalar(stripe.input, pa.int32()), len(lines))
+                    file = pa.repeat(pa.scalar(split.input, pa.int32()), len(lines))
                     arrays = [*columns, file, pa.array(lines, pa.int64())]
                     yield pa.RecordBatch.from_arrays(arrays, names=list(self._names))
 
@@ -87,13 +88,13 @@ Batch = tuple[list[Any], Sequence[int]]
 """Arrow arrays of the columns, and the line of each row."""
 
 
-def _csv(store: Store, work: RecordsWork, stripe: Stripe) -> Iterator[Batch]:
-    file = work.files[stripe.input]
+def _csv(store: Store, work: RecordsWork, split: InputSplit) -> Iterator[Batch]:
+    file = work.files[split.input]
     names = [name for name, _ in shape_of(work.wanted).fields]
-    span = stripe.of(file.size)
-    begin = file.begins[stripe.part] if file.begins else Begin(line=1)
+    span = split.of(file.size)
+    begin = file.begins[split.part] if file.begins else PartStart(line=1)
     parser = CsvParser(Dialect.of(work.options), names, begin.line, inside=begin.inside)
-    skip = file.skip if stripe.part == 0 else 0
+    skip = file.skip if split.part == 0 else 0
 
     def arrays(rows: list[list[str | None]]) -> list[Any]:
         columns = zip(*rows, strict=True) if rows else ([] for _ in names)
@@ -105,7 +106,7 @@ def _csv(store: Store, work: RecordsWork, stripe: Stripe) -> Iterator[Batch]:
                 text, skip = parser.past(text, skip)
             rows, lines = parser.rows(text)
             yield arrays(rows), lines
-        if parser.pending and stripe.part + 1 < stripe.parts:
+        if parser.pending and split.part + 1 < split.parts:
             # The last record ends in a part that others read, and leave it out there.
             for text in read_text(store, file.path, work.encoding, span.stop):
                 row = parser.complete(text)
@@ -124,10 +125,10 @@ def _csv(store: Store, work: RecordsWork, stripe: Stripe) -> Iterator[Batch]:
         ) from problem
 
 
-def _json(store: Store, work: RecordsWork, stripe: Stripe) -> Iterator[Batch]:
-    file = work.files[stripe.input]
-    span = stripe.of(file.size)
-    line = file.begins[stripe.part].line if file.begins else 1
+def _json(store: Store, work: RecordsWork, split: InputSplit) -> Iterator[Batch]:
+    file = work.files[split.input]
+    span = split.of(file.size)
+    line = file.begins[split.part].line if file.begins else 1
     rows = JsonRows(shape_of(work.wanted), Leniency.of(work.options), file.path)
     for text in read_text(store, file.path, work.encoding, span.start, span.stop):
         yield rows.batch(text, line)
@@ -149,32 +150,32 @@ def with_begins(
 ) -> tuple[TextFile, ...]:
     """The files with the begins of their parts, for which those that are cut are read once
     before: whether a line end is inside quotes depends on all that stands before it."""
-    cut: dict[int, list[Stripe]] = {}
+    cut: dict[int, list[InputSplit]] = {}
     for task in plan(files):
-        for stripe in task.stripes:
-            if stripe.parts > 1:
-                cut.setdefault(stripe.input, []).append(stripe)
+        for split in task.splits:
+            if split.parts > 1:
+                cut.setdefault(split.input, []).append(split)
     if not cut:
         return tuple(files)
     options = dict(storage_options)
 
-    def look(stripe: Stripe) -> tuple[int, int, tuple[int, bool, bool]]:
-        file = files[stripe.input]
-        span = stripe.of(file.size)
+    def look(split: InputSplit) -> tuple[int, int, tuple[int, bool, bool]]:
+        file = files[split.input]
+        span = split.of(file.size)
         store = open_store(location, options)
         texts = read_text(store, file.path, encoding, span.start, span.stop)
-        return stripe.input, stripe.part, survey(texts, dialect)
+        return split.input, split.part, survey(texts, dialect)
 
-    stripes = [stripe for parts in cut.values() for stripe in parts]
-    found = spark.sparkContext.parallelize(stripes, len(stripes)).map(look).collect()
+    splits = [split for parts in cut.values() for split in parts]
+    found = spark.sparkContext.parallelize(splits, len(splits)).map(look).collect()
     known = {(input_, part): seen for input_, part, seen in found}
     result = list(files)
     for index, parts in cut.items():
-        begin = Begin(line=1)
+        begin = PartStart(line=1)
         begins = []
-        for stripe in parts:
+        for split in parts:
             begins.append(begin)
-            lines, outside, inside = known[index, stripe.part]
-            begin = Begin(line=begin.line + lines, inside=inside if begin.inside else outside)
+            lines, outside, inside = known[index, split.part]
+            begin = PartStart(line=begin.line + lines, inside=inside if begin.inside else outside)
         result[index] = result[index].model_copy(update={"begins": tuple(begins)})
     return tuple(result)

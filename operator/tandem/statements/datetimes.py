@@ -1,4 +1,4 @@
-"""Dates and timestamps as typed constants and as strings: the forms of which we are sure.
+"""Dates and timestamps as typed constants and as strings, in the forms with one clear meaning.
 
 Spark reads more forms; what is not read here is refused in a constant, and not used to skip
 files in a comparison with a string.

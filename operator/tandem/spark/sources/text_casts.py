@@ -1,9 +1,9 @@
 """Texts of CSV and JSON as values of a column's type: exactly, or an error that names the place.
 
-Spark's casts decide what a text means, but some of them lose what is written without a word:
-`1.239` is 1.24 in DECIMAL(10,2), `2020-01-01 10:00` is a day, `2020` the first of January, `12:34`
-a moment of today, `1d` and `0x1p3` are numbers, `1e400` is infinite, and a zone is dropped where
-a column has none. Such texts are refused, as `update` refuses such values.
+Spark's casts decide what a text means, but some of them lose information silently: `1.239` is 1.24
+in DECIMAL(10,2), `2020-01-01 10:00` is a day, `2020` the first of January, `12:34` a moment of
+today, `1d` and `0x1p3` are numbers, `1e400` is infinite, and a zone is dropped where a column has
+none. Such texts are refused, as `update` refuses such values.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Where an administrator lets tables and sources lie, and whom their stores may talk to.
+"""Which locations and endpoints an administrator allows for tables and sources.
 
 A prefix is a location, or a bare scheme (`s3://`: every bucket). What lies below one is decided
 on canonical spellings, whole path segments at a time; on a local disk links count, too. No
@@ -54,7 +54,7 @@ def _leads_below(location: str, prefix: str) -> bool:
     return os.path.commonpath([root, os.path.realpath(path or "/")]) == root
 
 
-# What sends requests, and with them credentials, to somebody else.
+# Options that send requests, and with them credentials, to another host.
 _OPTIONS = frozenset(
     {"endpoint", "base_url", "proxy_url", "metadata_endpoint", "authority_host", "use_emulator"}
 )
@@ -79,7 +79,7 @@ OF_THE_POD = frozenset(
 )
 """Variables that name a file, a credential server or a role of the process that reads them. From
 a Secret they would have the operator read its own files, its account's token among them, and send
-them to whoever the Secret names."""
+them to any host that the Secret names."""
 
 
 def check_secret(environ: Mapping[str, str], *, resource: str, name: str) -> None:
@@ -106,7 +106,7 @@ def require_endpoints(
     *,
     resource: str,
 ) -> None:
-    """That options and a Secret send requests to nobody else than the allowed hosts.
+    """That options and a Secret send requests to the allowed hosts only.
 
     Args:
         allowed: `host` or `host:port`, shell patterns.

@@ -1,7 +1,7 @@
 """What became of the table itself between the version that was read and the latest.
 
 Finds the differences; what each means for a rewrite and for a statement is in
-`rules.TABLE_CHANGES`. Columns are told apart by physical name: under column mapping it stays
+`rules.TABLE_CHANGES`. Columns are identified by physical name: under column mapping it stays
 with a column for ever, without (and for columns older than the mapping) it is the name.
 """
 

@@ -1,9 +1,9 @@
 """What a `sparkTemplate` may set under the policy `restricted`: settings and fields by name. Pure.
 
-The lists hold what shapes a job's pods and how fast Spark works in them. What they do not name is
-refused: it may act in the pod of the Spark operator, which submits with rights of its own, and the
-next version of Spark or of the Spark operator may bring more of that. An administrator adds to
-them by `--template-allow`. `docs/template-policy.md` is generated from here.
+The lists hold settings that shape a job's pods and Spark's performance in them. Everything else is
+refused: it may act in the pod of the Spark operator, which submits with its own rights, and a later
+version of Spark or of the Spark operator may add such settings. An administrator adds to them by
+`--template-allow`. `docs/template-policy.md` is generated from here.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 from tandem.errors import InvalidSpec
-from tandem.spark.application.arguments import Wrong, arguments, shown
+from tandem.spark.application.arguments import InvalidText, arguments, shown
 
 SETTINGS: Final[dict[str, tuple[str, ...]]] = {
     "sizes of driver and executors": (
@@ -361,11 +361,11 @@ def check_patterns(patterns: Iterable[str]) -> None:
             )
 
 
-def unlisted(template: Mapping[str, Any], allowed: tuple[str, ...] = ()) -> Iterator[Wrong]:
+def unlisted(template: Mapping[str, Any], allowed: tuple[str, ...] = ()) -> Iterator[InvalidText]:
     """What a template sets that neither the lists here nor an administrator's patterns name, and
     texts that Spark would replace by something else.
 
-    Its shape is known to be right (`application_template.check`).
+    Its shape is known to be right (`template.check`).
     """
     fields = _compiled(allowed)
     for name in ("metadata", "spec"):
@@ -374,20 +374,22 @@ def unlisted(template: Mapping[str, Any], allowed: tuple[str, ...] = ()) -> Iter
     for part, prefix in (("sparkConf", ""), ("hadoopConf", "spark.hadoop.")):
         for key in _mapping(spec.get(part)):
             if not setting_allowed(f"{prefix}{key}", allowed):
-                yield Wrong(f"spec.{part}.{shown(key)}", why_refused(f"{prefix}{key}"), _SETTINGS)
+                yield InvalidText(
+                    f"spec.{part}.{shown(key)}", why_refused(f"{prefix}{key}"), _SETTINGS
+                )
     deps = _mapping(spec.get("deps"))
     for kind in ("jars", "files", "pyFiles", "archives"):
         if fields.fullmatch(f"spec.deps.{kind}"):
             continue
         for item in deps.get(kind) or ():
             if not (isinstance(item, str) and _LOCAL.fullmatch(item) and "/.." not in item):
-                yield Wrong(
+                yield InvalidText(
                     f"spec.deps.{kind}", _OF_SUBMITTER, "local:///PATH, a file of the image"
                 )
     for path, text in arguments(template):
         if "${" in text:
             # Spark replaces ${env:NAME} and ${system:NAME} where it reads a setting.
-            yield Wrong(
+            yield InvalidText(
                 path, "`${`, which Spark replaces in the Spark operator's pod", "plain text"
             )
 
@@ -417,7 +419,7 @@ _SETTINGS: Final = "a setting of docs/template-policy.md"
 _FIELDS: Final = "a field of docs/template-policy.md"
 
 
-def _walk(path: str, value: Any, place: str, allowed: re.Pattern[str]) -> Iterator[Wrong]:
+def _walk(path: str, value: Any, place: str, allowed: re.Pattern[str]) -> Iterator[InvalidText]:
     """Fields below `path`; `place` is the path in the words of `FIELDS`."""
     if not isinstance(value, Mapping):
         return
@@ -427,7 +429,7 @@ def _walk(path: str, value: Any, place: str, allowed: re.Pattern[str]) -> Iterat
         if listed == "all" or allowed.fullmatch(where):
             continue
         if listed is None:
-            yield Wrong(where, _reason(at), _FIELDS)
+            yield InvalidText(where, _reason(at), _FIELDS)
         elif key in _CONTAINERS:
             for index, item in enumerate(inner if isinstance(inner, list) else []):
                 name = _mapping(item).get("name", index)

@@ -18,7 +18,7 @@ def alive(pid: int) -> bool:
         return False
     except PermissionError:
         return True
-    # A zombie that nobody reaped still answers; it runs nothing.
+    # A zombie that was not reaped still answers; it runs nothing.
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8") as source:
             return source.read().rsplit(")", 1)[-1].split()[0] != "Z"
@@ -27,8 +27,8 @@ def alive(pid: int) -> bool:
 
 
 def watch_parent() -> None:
-    """End this process group when the engine that started it is gone. In a cluster nobody
-    sets the variable, and Kubernetes does this."""
+    """End this process group when the engine that started it is gone. In a cluster the
+    variable is not set, and Kubernetes does this."""
     text = os.environ.get(PARENT)
     if not text:
         return

@@ -1,4 +1,4 @@
-"""What one transaction on a table's locks shall do. Pure: decided on a mirror, sent elsewhere.
+"""What one transaction on a table's locks does. Pure: decided on a mirror, sent elsewhere.
 
 The transaction compares what the decisions rely on: the head for every grant; an operation's own
 entry; one entry that a waiter waits for, which proves that it has to; each that is revoked.
@@ -16,10 +16,10 @@ from tandem.locks import codec, rules
 from tandem.locks.codec import TableKeys
 from tandem.locks.etcd.client import KEEP_LEASE, delete, put, unchanged
 from tandem.locks.etcd.leases import Lease
-from tandem.locks.etcd.mirror import Mirror, Record
-from tandem.locks.model import Entry, EntryState, LockRequest, Resource
+from tandem.locks.etcd.mirror import EntryRecord, Mirror
+from tandem.locks.model import EntryState, LockEntry, LockRequest, LockResource
 
-# etcd takes 128 compares and 128 puts in a transaction, and 1.5 MB, unless told otherwise. Large
+# etcd takes 128 compares and 128 puts in a transaction, and 1.5 MB, by default. Large
 # plans are better written a few at a time: while etcd does so, the next ones get ready.
 MOST_COMPARES = 120
 MOST_REVOKED = 60
@@ -27,37 +27,37 @@ _MOST_BYTES = 100_000
 
 
 @dataclass(slots=True, eq=False)
-class Ask:
+class QueuedRequest:
     """A request in the queue. Without `request` it wants to know the table as it is now."""
 
     operation: str
     owner: str
     answer: asyncio.Future[Any]
     request: LockRequest | None = None
-    more: tuple[Resource, ...] = ()
+    more: tuple[LockResource, ...] = ()
     lease: Lease | None = None
     text: bytes | None = None
     """The request's resources as they are written."""
 
 
 @dataclass(slots=True)
-class Plan:
-    """What one transaction shall do, and the answers if it does."""
+class TransactionPlan:
+    """What one transaction does, and the answers if it succeeds."""
 
-    work: dict[str, Entry]
+    work: dict[str, LockEntry]
     head: int
     belief: int
     reads_all: bool
-    records: dict[str, Record | None] = field(default_factory=dict)
+    records: dict[str, EntryRecord | None] = field(default_factory=dict)
     """What is relied on, and compared."""
     puts: dict[str, int] = field(default_factory=dict)
     """operation → lease"""
     texts: dict[str, bytes | None] = field(default_factory=dict)
     deletes: set[str] = field(default_factory=set)
-    waits: dict[Ask, rules.Blockers] = field(default_factory=dict)
-    grants: list[Ask] = field(default_factory=list)
-    again: list[Ask] = field(default_factory=list)
-    reads: list[Ask] = field(default_factory=list)
+    waits: dict[QueuedRequest, rules.Blockers] = field(default_factory=dict)
+    grants: list[QueuedRequest] = field(default_factory=list)
+    again: list[QueuedRequest] = field(default_factory=list)
+    reads: list[QueuedRequest] = field(default_factory=list)
 
     def place(self, operation: str) -> int:
         entry, record = self.work[operation], self.records.get(operation)
@@ -65,7 +65,7 @@ class Plan:
             return entry.order - rules.LAST
         return record.place if record is not None else 0
 
-    def written(self, operation: str, revision: int) -> Record:
+    def written(self, operation: str, revision: int) -> EntryRecord:
         """What was put at `revision`."""
         entry, lease, place = self.work[operation], self.puts[operation], self.place(operation)
         record = self.records.get(operation)
@@ -76,7 +76,7 @@ class Plan:
             entry = replace(entry, token=revision)
         if lease == KEEP_LEASE:
             lease = record.lease if record is not None else 0
-        return Record(entry, created, revision, place, lease)
+        return EntryRecord(entry, created, revision, place, lease)
 
     def left_leases(self) -> list[int]:
         """Leases that a take-over left without an entry."""
@@ -104,9 +104,9 @@ class Plan:
         return compares, success
 
 
-def take(queue: deque[Ask], most: int) -> list[Ask]:
+def take(queue: deque[QueuedRequest], most: int) -> list[QueuedRequest]:
     """The next requests to be decided together, of different operations."""
-    batch: list[Ask] = []
+    batch: list[QueuedRequest] = []
     operations: set[str] = set()
     size = 0
     while queue and len(batch) < most:
@@ -120,11 +120,13 @@ def take(queue: deque[Ask], most: int) -> list[Ask]:
     return batch
 
 
-def decide_batch(batch: Sequence[Ask], mirror: Mirror) -> Plan:
+def decide_batch(batch: Sequence[QueuedRequest], mirror: Mirror) -> TransactionPlan:
     """Decide one after the other, as if each were alone. Raises: LocksUnavailable, if an entry
     cannot be read."""
     reads = [ask for ask in batch if ask.lease is None]
-    plan = Plan(dict(mirror.entries), mirror.head, mirror.belief, bool(reads), reads=reads)
+    plan = TransactionPlan(
+        dict(mirror.entries), mirror.head, mirror.belief, bool(reads), reads=reads
+    )
     for place, ask in enumerate(batch):
         if ask.lease is None:
             continue
@@ -132,12 +134,14 @@ def decide_batch(batch: Sequence[Ask], mirror: Mirror) -> Plan:
             plan.again.append(ask)
         else:
             _decide_one(plan, mirror, ask, ask.lease, place)
-    # Others wait here, but what they do was not told yet: read it with what we do.
+    # Others wait here, but the watch has not reported their changes yet: read it with what we do.
     plan.reads_all |= bool(plan.puts) and mirror.watched and not mirror.current
     return plan
 
 
-def _decide_one(plan: Plan, mirror: Mirror, ask: Ask, lease: Lease, place: int) -> None:
+def _decide_one(
+    plan: TransactionPlan, mirror: Mirror, ask: QueuedRequest, lease: Lease, place: int
+) -> None:
     mine = plan.work.get(ask.operation)
     plan.records[ask.operation] = record = mirror.record(ask.operation)
     if ask.request is None:
@@ -177,6 +181,6 @@ def _decide_one(plan: Plan, mirror: Mirror, ask: Ask, lease: Lease, place: int) 
         plan.records[blocker] = mirror.record(blocker)
 
 
-def _size(ask: Ask) -> int:
+def _size(ask: QueuedRequest) -> int:
     """About so many bytes are written; what an extension extends is not counted."""
     return len(ask.text or b"")

@@ -9,7 +9,7 @@ from pyspark.sql.datasource import InputPartition
 
 
 @dataclass(frozen=True)
-class Stripe:
+class InputSplit:
     """Part `part` of `parts` of an input."""
 
     input: int
@@ -21,35 +21,35 @@ class Stripe:
         return range(count * self.part // self.parts, count * (self.part + 1) // self.parts)
 
 
-class Stripes(InputPartition):
+class TaskSplits(InputPartition):
     """What one task reads, in this order; `number` counts the tasks."""
 
-    def __init__(self, number: int, stripes: tuple[Stripe, ...]) -> None:
+    def __init__(self, number: int, splits: tuple[InputSplit, ...]) -> None:
         super().__init__(number)
         self.number = number
-        self.stripes = stripes
+        self.splits = splits
 
 
-def stripes(sizes: Sequence[int], target: int, whole: Collection[int] = ()) -> list[Stripes]:
+def task_splits(sizes: Sequence[int], target: int, whole: Collection[int] = ()) -> list[TaskSplits]:
     """Tasks of about `target` bytes each, in the inputs' order.
 
     Args:
         sizes: of the inputs, in bytes.
         whole: indexes of those that cannot be cut.
     """
-    found: list[tuple[Stripe, ...]] = []
-    together: list[Stripe] = []
+    found: list[tuple[InputSplit, ...]] = []
+    together: list[InputSplit] = []
     filled = 0
     for index, size in enumerate(sizes):
         parts = 1 if index in whole else max(1, round(size / target))
         if parts > 1:
-            found += [(Stripe(index, part, parts),) for part in range(parts)]
+            found += [(InputSplit(index, part, parts),) for part in range(parts)]
             continue
-        together.append(Stripe(index))
+        together.append(InputSplit(index))
         filled += size
         if filled >= target:
             found.append(tuple(together))
             together, filled = [], 0
     if together:
         found.append(tuple(together))
-    return [Stripes(number, shares) for number, shares in enumerate(found)]
+    return [TaskSplits(number, shares) for number, shares in enumerate(found)]
