@@ -21,6 +21,7 @@ from support.hostile_templates import (
     HARMLESS,
     HOSTILE,
     OURS,
+    SAFE,
     SPLIT,
     Json,
     conf,
@@ -181,6 +182,33 @@ def test_the_administrators_template_is_not_held_against_a_resource() -> None:
     ):
         with pytest.raises(InvalidSpec):
             build(stolen, jobs)
+
+
+HOST_MOUNT = {"name": "host", "mountPath": "/host"}
+COMPLIANT = sidecar(name="mine", securityContext=SAFE, volumeMounts=[HOST_MOUNT])
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        driver(volumeMounts=[HOST_MOUNT]),
+        {"spec": {"executor": {"volumeMounts": [HOST_MOUNT]}}},
+        driver(initContainers=[COMPLIANT]),
+        driver(sidecars=[COMPLIANT]),
+        driver(sidecars=[{"name": "logs", "image": "evil"}]),
+        driver(template={"spec": {"containers": [COMPLIANT]}}),
+        driver(template={"spec": {"initContainers": [COMPLIANT]}}),
+    ],
+    ids=json.dumps,
+)
+def test_an_administrators_host_volume_is_mounted_by_no_other_container(template: Json) -> None:
+    logs = sidecar(name="logs", securityContext=SAFE, volumeMounts=[HOST_MOUNT])
+    host = {"name": "host", "hostPath": {"path": "/var/log"}}
+    admin = {"spec": {"volumes": [host], "driver": {"sidecars": [logs]}}}
+    jobs = KubeflowApplications(replace(JOBS.settings, template=admin))
+    build(driver(memory="8g"), jobs)
+    with pytest.raises(InvalidSpec, match=r"volumeMounts\.host"):
+        build(template, jobs)
 
 
 @pytest.mark.parametrize("executors", [0, 4])

@@ -98,7 +98,7 @@ def violations(spec: Json, *, accounts: Iterable[str]) -> Iterator[Violation]:
             yield _wrong(f"spec.sparkConf.{key}", "it changes a pod's confinement", value)
     yield from _volumes("spec", spec.get("volumes"))
     for part in ("driver", "executor"):
-        yield from _part(f"spec.{part}", _mapping(spec.get(part)), allowed)
+        yield from _part(f"spec.{part}", _mapping(spec.get(part)), allowed, spec.get("volumes"))
 
 
 # Pods
@@ -135,11 +135,13 @@ _SPARKS: Final = ("spark-kubernetes-driver", "spark-kubernetes-executor")
 _HANDLERS: Final = ("livenessProbe", "readinessProbe", "startupProbe")
 
 
-def _part(where: str, pod: Json, accounts: frozenset[str]) -> Iterator[Violation]:
-    """Driver or executor: the Spark operator's own fields, and the pod template."""
+def _part(where: str, pod: Json, accounts: frozenset[str], volumes: Any) -> Iterator[Violation]:
+    """Driver or executor: the Spark operator's own fields, and the pod template. `volumes` are
+    those of the application, which both can mount."""
     template = _mapping(pod.get("template"))
     inner = _mapping(template.get("spec"))
     at = f"{where}.template.spec"
+    unrestricted = _unrestricted(volumes) | _unrestricted(inner.get("volumes"))
     for path, holder in ((where, pod), (at, inner)):
         for key in ("serviceAccount", "serviceAccountName"):
             if holder.get(key) not in (None, *accounts):
@@ -153,6 +155,7 @@ def _part(where: str, pod: Json, accounts: frozenset[str]) -> Iterator[Violation
             if "apparmor" in key.lower() and value not in ("runtime/default",):
                 yield _wrong(f"{path}.annotations.{key}", "it changes a pod's confinement", value)
     yield from _volumes(at, inner.get("volumes"))
+    yield from _mounts(where, pod, inner, unrestricted)
     # The webhook's field wins over the template's where both are given; either alone must do.
     contexts = [(f"{where}.podSecurityContext", _mapping(pod.get("podSecurityContext")))]
     contexts.append((f"{at}.securityContext", _mapping(inner.get("securityContext"))))
@@ -249,6 +252,32 @@ def _volumes(where: str, found: Any) -> Iterator[Violation]:
         for kind in volume.keys() - {"name"} - _VOLUMES:
             name = volume.get("name", "")
             yield _wrong(f"{where}.volumes.{name}.{kind}", "it is no restricted volume", volume)
+
+
+def _unrestricted(volumes: Any) -> frozenset[str]:
+    """Names of volumes that only an administrator may declare."""
+    found = [_mapping(each) for each in _items(volumes)]
+    return frozenset(str(v.get("name", "")) for v in found if v.keys() - {"name"} - _VOLUMES)
+
+
+def _mounts(
+    where: str, pod: Json, inner: Json, unrestricted: frozenset[str]
+) -> Iterator[Violation]:
+    """Mounts of unrestricted volumes: that a container of the administrator has such a mount
+    gives it to no other, nor to this one with another image."""
+    holders: list[tuple[str, Json]] = [(where, {**pod, "name": _SPARKS[0]})]
+    for at, owner in ((where, pod), (f"{where}.template.spec", inner)):
+        for key in ("initContainers", "sidecars", "containers", "ephemeralContainers"):
+            for each in _items(owner.get(key)):
+                container = _mapping(each)
+                holders.append((f"{at}.{key}.{container.get('name', '')}", container))
+    for path, holder in holders:
+        for key in ("volumeMounts", "volumeDevices"):
+            for each in _items(holder.get(key)):
+                name = str(_mapping(each).get("name", ""))
+                if name in unrestricted:
+                    what = each if holder.get("name") in _SPARKS else holder
+                    yield _wrong(f"{path}.{key}.{name}", "it mounts no restricted volume", what)
 
 
 def _mapping(value: Any) -> Json:
