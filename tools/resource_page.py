@@ -31,10 +31,11 @@ _BOUND_WORDS = ("must be greater than", "must be less than")
 _FIXED = "cannot be changed"
 
 _RESOURCES = """`apiVersion: tandem.dev/v1alpha1`. The same files work with `tandem run -f` and,
-with the operator, with `kubectl apply -f`. Both refuse the same mistakes with the same messages.
-Unknown fields are refused; a field that is null counts as absent. Sizes are Kubernetes quantities
-(`128Mi`, `1G`, bytes as a number), more than 0 and less than 8Ei. Durations are Go durations
-(`10m`, `1h30m`; no days), at most 100 years. Fields in **bold** are required.
+with the operator, with `kubectl apply -f`. Both refuse the same mistakes. Tandem's rules have the
+same messages in both; the API server words unknown fields and values of a wrong type itself. A
+field that is null counts as absent. Sizes are Kubernetes quantities (`128Mi`, `1G`, bytes as a
+number), more than 0 and less than 8Ei. Durations are Go durations (`10m`, `1h30m`; no days), at
+most 100 years. Fields in **bold** are required.
 
 **Bounds** are the limits that the API server enforces. `entries` and `characters` are the maximum
 sizes of a list, a mapping or a text. Combinations of fields that are refused are listed with their

@@ -207,10 +207,9 @@ class DeltaLog:
             raise TableNotFound(
                 "there is no Delta table",
                 resource=self._store.location,
-                field=names.LOG,
-                found="no commit and no checkpoint",
+                found=f"no commit and no checkpoint in {names.LOG}",
                 expected="a Delta log",
-                remedy="Check the location, or give the LakeTable a `create` section",
+                remedy="Check the location",
             )
         return listing
 
