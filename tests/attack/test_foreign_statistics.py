@@ -11,10 +11,10 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
+from tandem.operations.kinds.selection import files_of
 
 from support import quick_lake
 from support.quick_lake import QuickLake
-from tandem.operations.kinds.selection import files_of
 from tandem.statements.statement import parse_statement
 from tandem.timeline.segments import segment_file
 

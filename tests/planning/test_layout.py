@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from support.segments import MIB, add_file, loads
+from support.segments import MIB, add_file, loads, segments
 from tandem.delta.schema import parse
 from tandem.errors import InvalidSpec
 from tandem.planning.bins import together
@@ -16,7 +16,7 @@ from tandem.planning.model import CompactionRequest
 from tandem.spec.compaction import CompactionType, LayoutStrategy
 from tandem.spec.table import Granularity
 from tandem.timeline.chunks import TimeColumn
-from tandem.timeline.segments import Segment, output_tags, segments
+from tandem.timeline.segments import Segment, output_tags
 
 SORTED = CompactionRequest(
     CompactionType.SEMI_MAJOR,

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from support.segments import MIB, add_file, loads
+from support.segments import MIB, add_file, loads, segments
 from tandem.errors import InvalidSpec
 from tandem.planning.bins import is_useful, pack
 from tandem.planning.compaction import plan_compaction
@@ -17,7 +17,6 @@ from tandem.planning.model import GIB, CompactionRequest
 from tandem.spec.compaction import CompactionType
 from tandem.spec.table import Granularity
 from tandem.timeline.chunks import TimeColumn
-from tandem.timeline.segments import segments
 
 MAJOR = CompactionRequest(CompactionType.MAJOR)
 SEMI = CompactionRequest(CompactionType.SEMI_MAJOR)

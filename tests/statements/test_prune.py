@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
+from tandem.statements.prune import Keys
 
 from support.statement_rows import SCHEMA, nasty, rows, runtime_errors
 from support.statement_texts import texts
@@ -22,7 +23,6 @@ from tandem.statements import (
     selects,
     to_spark_sql,
 )
-from tandem.statements.prune import Keys
 from tandem.statements.types import STRING
 
 if TYPE_CHECKING:

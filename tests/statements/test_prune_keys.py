@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
 from tandem.statements.prune import ColumnRange, FileRange, Keys
+
 from tandem.statements.types import DataType
 
 LONG, STRING = DataType("long"), DataType("string")

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from tandem.planning.model import Bin
 from tandem.timeline.chunks import Interval, components
-from tandem.timeline.segments import TAG_LAYOUT, SegmentFile, segment_name
+from tandem.timeline.segments import SegmentFile
 
 Partition = tuple[tuple[str, str | None], ...]
 
@@ -73,11 +73,9 @@ def _countable(members: Sequence[SegmentFile]) -> list[list[SegmentFile]]:
 def is_in_order(each: Bin, label: str) -> bool:
     """Whether a bin's rows lie as a layout wants them: written so together, by one operation,
     and hardly any of them deleted since."""
-    names = {segment_name(file.add) for file in each.files}
-    return len(names) == 1 and all(
-        file.add.tags.get(TAG_LAYOUT) == label and file.deleted_share <= DELETED_SHARE
-        for file in each.files
-    )
+    if any(file.layout != label or file.deleted_share > DELETED_SHARE for file in each.files):
+        return False
+    return len({file.segment for file in each.files}) == 1
 
 
 def _chosen(members: Sequence[SegmentFile], target: int) -> list[list[SegmentFile]]:
@@ -115,7 +113,7 @@ def is_full(file: SegmentFile, target_file_size: int) -> bool:
 
 
 def partition_of(file: SegmentFile) -> Partition:
-    return tuple(sorted(file.add.partition_values.items()))
+    return tuple(sorted(file.partition_values.items()))
 
 
 def _groups(files: Iterable[SegmentFile]) -> list[tuple[Partition, list[SegmentFile]]]:
@@ -147,6 +145,6 @@ def by_chunk(files: Sequence[SegmentFile]) -> dict[Interval | None, list[Segment
 
 def _bin(files: Sequence[SegmentFile], partition: Partition, live_bytes: int, target: int) -> Bin:
     # A bin whose rows are all deleted leaves no file at all.
-    gone = all(file.rows and file.deleted >= file.rows for file in files)
+    gone = all(file.deleted and file.rows and file.deleted >= file.rows for file in files)
     expected = 0 if gone else max(1, round(live_bytes / target))
     return Bin(tuple(files), partition, live_bytes, expected)

@@ -20,7 +20,7 @@ def check_selection(request: CompactionRequest) -> None:
     this one. Needs no table."""
     custom = request.type is CompactionType.CUSTOM
     kind = request.type.value.upper()
-    if not custom and (request.segments or request.selects is not None):
+    if not custom and (request.segments or request.selected is not None):
         raise InvalidSpec(
             f"Custom segments not supported when doing {kind} compaction",
             resource=request.resource,
@@ -29,7 +29,7 @@ def check_selection(request: CompactionRequest) -> None:
             expected="no `custom`",
             remedy="Use `type: Custom` to choose segments.",
         )
-    if custom and not request.segments and request.selects is None:
+    if custom and not request.segments and request.selected is None:
         raise InvalidSpec(
             f"Segment ids should not be empty when doing {kind} compaction",
             resource=request.resource,
@@ -38,7 +38,7 @@ def check_selection(request: CompactionRequest) -> None:
             expected="names of segments, or a `where`",
             remedy="`tandem table segments` lists them.",
         )
-    if custom and request.segments and request.selects is not None:
+    if custom and request.segments and request.selected is not None:
         raise InvalidSpec(
             "Segments can be chosen by name or by `where`, not both",
             resource=request.resource,
@@ -69,15 +69,15 @@ def custom_runs(
         UnknownSegment: a name that is no live segment's.
     """
     check_selection(request)
-    if request.selects is None:
+    if request.selected is None:
         return _by_name(segments, request, past)
-    selects = request.selects
+    selected = request.selected
     files = [
         file
         for segment in segments
         if segment.name not in request.excluded
         for file in segment.files
-        if file.path not in young and selects(file.add)
+        if file.path not in young and file.path in selected
     ]
     bins = tuple(filter(usefulness(request), bins_of(files, request)))
     taken = {file.path for each in bins for file in each.files}

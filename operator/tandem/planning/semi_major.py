@@ -101,7 +101,7 @@ def _wanted_partitions(
 
 def partition_label(file: SegmentFile) -> str:
     """`a=1/b=x` in the order that the log gives; "" for a table without partitions."""
-    values: Mapping[str, str | None] = file.add.partition_values
+    values: Mapping[str, str | None] = file.partition_values
     return "/".join(f"{column}={value}" for column, value in values.items())
 
 

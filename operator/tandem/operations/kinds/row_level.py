@@ -17,6 +17,7 @@ from pyroaring import BitMap64
 
 from tandem.delta import protocol
 from tandem.delta.actions import Metadata
+from tandem.delta.log import files as files_
 from tandem.delta.log.snapshot import Snapshot
 from tandem.errors import DeletionVectorsDisabled, ManifestInvalid, Reason
 from tandem.jobs.formats import InputFile, MergeJob, OutputFile, RoundRequest, StatementJob
@@ -24,14 +25,14 @@ from tandem.locks.model import WHOLE_TABLE, Mode, Resource, segment
 from tandem.operations.attempt import paths
 from tandem.operations.attempt.sidecars import read_sidecar
 from tandem.operations.kinds.commit_history import History
-from tandem.operations.kinds.job_files import input_file, output_add
+from tandem.operations.kinds.job_files import input_file, output_add, require_inside
 from tandem.operations.kinds.segment_numbers import new_segment, numbers_at
-from tandem.operations.kinds.selection import Selects, require_inside
 from tandem.operations.kinds.snapshot_view import SnapshotView, VectorCache
 from tandem.operations.kinds.table_changes import verdict_of_table
 from tandem.operations.machine.events import Verdict
 from tandem.operations.model import ChangeSet, Decision, OutputFileChange, Planned, Work
 from tandem.operations.rounds.port import SmallAnswer
+from tandem.pruning.selection import Selection
 from tandem.reconcile import statement as rule
 from tandem.reconcile.matches import InsertFile, RoundResult, round_result
 from tandem.reconcile.merge_sources import matched_sources
@@ -121,7 +122,7 @@ class ByRow(ABC, Generic[S]):
         """The statement, against the table as it is. Raises: InvalidStatement."""
 
     @abstractmethod
-    def selects(self, statement: S, snapshot: Snapshot) -> Selects:
+    def selects(self, statement: S, snapshot: Snapshot) -> Selection:
         """Which files may hold rows that the statement concerns."""
 
     @abstractmethod
@@ -164,10 +165,8 @@ class ByRow(ABC, Generic[S]):
             )
         course = self._begin(work)
         view = course.history.remember(snapshot)
-        selects = self.selects(course.statement, snapshot)
-        chosen = sorted(
-            (add for add in snapshot.adds() if selects(add)), key=lambda add: add.logged_path
-        )
+        selected = self.selects(course.statement, snapshot).of(snapshot.files)
+        chosen = sorted(files_.to_adds(selected), key=lambda add: add.logged_path)
         require_inside(work.table, chosen)
         view.prefetch(add.logged_path for add in chosen)
         inputs = tuple(input_file(view, add.logged_path, None) for add in chosen)
@@ -386,13 +385,9 @@ class ByRow(ABC, Generic[S]):
         """Without the rows of files in which, as their statistics say, nothing matches."""
         view = course.history.view(at)
         assert view is not None
-        selects = self.selects(course.statement, view.snapshot)
-        view.prefetch(rows)
-        return {
-            path: positions
-            for path, positions in rows.items()
-            if (add := view.add(path)) is not None and selects(add)
-        }
+        files = files_.with_paths(view.snapshot.files, rows)
+        selected = self.selects(course.statement, view.snapshot).paths(files)
+        return {path: positions for path, positions in rows.items() if path in selected}
 
     def _questions(self, course: _Course[S], asked: Asked) -> Mapping[str, BitMap64 | None]:
         """The rows to evaluate by file (None: all live ones), without files that cannot match."""
@@ -401,7 +396,7 @@ class ByRow(ABC, Generic[S]):
         view = course.history.view(asked.at)
         assert view is not None
         selects = self.selects(course.statement, view.snapshot)
-        return {a.logged_path: None for a in view.snapshot.adds() if selects(a)}
+        return dict.fromkeys(sorted(selects.paths(view.snapshot.files)))
 
     def _request(self, course: _Course[S], work: Work, asked: Asked, round_: int) -> RoundRequest:
         plan, _ = work.frozen

@@ -227,7 +227,7 @@ def status_of_table(
     """The table status: what the seeds call it, from one snapshot."""
     resource, snapshot = table.spec, adopted.snapshot
     assert resource is not None
-    live = segments(snapshot.adds()) if snapshot is not None else ()
+    live = segments(snapshot.files) if snapshot is not None else ()
     rows = [segment.rows for segment in live]
     known = [count for count in rows if count is not None]
     deleted = sum(segment.deleted_rows for segment in live)
