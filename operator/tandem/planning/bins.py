@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import numpy.typing as npt
 
 from tandem.planning.model import Bin
-from tandem.timeline.chunks import Interval, components
-from tandem.timeline.segments import SegmentFile
+from tandem.timeline.chunks import components
+from tandem.timeline.segment_files import SegmentFile, SegmentFiles
 
 Partition = tuple[tuple[str, str | None], ...]
 
@@ -25,7 +28,7 @@ DELETED_SHARE = 0.05
 line for its own OPTIMIZE)."""
 
 
-def pack(files: Iterable[SegmentFile], target_file_size: int) -> tuple[Bin, ...]:
+def pack(files: SegmentFiles, target_file_size: int) -> tuple[Bin, ...]:
     """Bins of about `target_file_size` estimated live bytes.
 
     Files of different partitions never meet, nor do files of different time chunks unless a
@@ -40,34 +43,32 @@ def pack(files: Iterable[SegmentFile], target_file_size: int) -> tuple[Bin, ...]
     """
     bins: list[Bin] = []
     for partition, members in _groups(files):
-        for chosen in _chosen(members, target_file_size):
-            size = sum(file.live_bytes for file in chosen)
-            bins.append(_bin(chosen, partition, size, target_file_size))
+        sizes = members.live_bytes.tolist()
+        for start, stop in _cuts(sizes, target_file_size):
+            chosen = members[start:stop]
+            bins.append(_bin(chosen, partition, sum(sizes[start:stop]), target_file_size))
     return tuple(bins)
 
 
-def together(files: Iterable[SegmentFile], target_file_size: int) -> tuple[Bin, ...]:
+def together(files: SegmentFiles, target_file_size: int) -> tuple[Bin, ...]:
     """One bin of all files of a partition and chunk, however large: what is to be sorted is
     sorted as one, and then cut into files."""
-    bins: list[Bin] = []
-    for partition, members in _groups(files):
-        for chosen in _countable(members):
-            size = sum(file.live_bytes for file in chosen)
-            bins.append(_bin(chosen, partition, size, target_file_size))
-    return tuple(bins)
+    return tuple(
+        _bin(chosen, partition, int(chosen.live_bytes.sum()), target_file_size)
+        for partition, members in _groups(files)
+        for chosen in _countable(members)
+    )
 
 
-def _countable(members: Sequence[SegmentFile]) -> list[list[SegmentFile]]:
+def _countable(members: SegmentFiles) -> Iterator[SegmentFiles]:
     """All of them, unless they have more rows than one row map can say the order of."""
-    groups: list[list[SegmentFile]] = [[]]
-    rows = 0
-    for file in members:
+    start = rows = 0
+    for at, file in enumerate(members):
         rows += file.rows or 0
-        if rows > MOST_SORTED_ROWS and groups[-1]:
-            groups.append([])
-            rows = file.rows or 0
-        groups[-1].append(file)
-    return groups
+        if rows > MOST_SORTED_ROWS and at > start:
+            yield members[start:at]
+            start, rows = at, file.rows or 0
+    yield members[start:]
 
 
 def is_in_order(each: Bin, label: str) -> bool:
@@ -78,20 +79,23 @@ def is_in_order(each: Bin, label: str) -> bool:
     return len({file.segment for file in each.files}) == 1
 
 
-def _chosen(members: Sequence[SegmentFile], target: int) -> list[list[SegmentFile]]:
-    """The files of one group, cut into consecutive bins."""
-    bins: list[list[SegmentFile]] = [[]]
-    sizes = [0]
-    for file in members:
-        if bins[-1] and not _fits(sizes[-1], file.live_bytes, target):
-            bins.append([])
-            sizes.append(0)
-        bins[-1].append(file)
-        sizes[-1] += file.live_bytes
-    if len(bins) > 1 and sizes[-1] < FULL_SHARE * target and sum(sizes[-2:]) <= OVERRUN * target:
+def _cuts(sizes: Sequence[int], target: int) -> list[tuple[int, int]]:
+    """Where the files of one group, of these live bytes, are cut into consecutive bins."""
+    starts = [0]
+    totals = [0]
+    for at, size in enumerate(sizes):
+        if at > starts[-1] and not _fits(totals[-1], size, target):
+            starts.append(at)
+            totals.append(0)
+        totals[-1] += size
+    if (
+        len(starts) > 1
+        and totals[-1] < FULL_SHARE * target
+        and sum(totals[-2:]) <= OVERRUN * target
+    ):
         # A remainder would be one more task, and a small file to compact again.
-        bins[-2:] = [bins[-2] + bins[-1]]
-    return bins
+        starts.pop()
+    return list(zip(starts, [*starts[1:], len(sizes)], strict=True))
 
 
 def _fits(size: int, more: int, target: int) -> bool:
@@ -102,49 +106,66 @@ def _fits(size: int, more: int, target: int) -> bool:
 
 def is_useful(each: Bin) -> bool:
     """Whether rewriting a bin leaves fewer files, or gets rid of many deleted rows."""
-    return len(each.files) > each.expected_files or any(
-        file.deleted_share > DELETED_SHARE for file in each.files
-    )
+    if len(each.files) > each.expected_files:
+        return True
+    return any(file.deleted_share > DELETED_SHARE for file in each.files)
 
 
-def is_full(file: SegmentFile, target_file_size: int) -> bool:
-    """Whether a file is as it should be: big enough and with few deleted rows."""
-    return file.live_bytes >= FULL_SHARE * target_file_size and file.deleted_share <= DELETED_SHARE
+def full(files: SegmentFiles, target_file_size: int) -> npt.NDArray[np.bool_]:
+    """Which files are as they should be: big enough and with few deleted rows."""
+    big: npt.NDArray[np.bool_] = files.live_bytes >= FULL_SHARE * target_file_size
+    return big & (files.deleted_shares <= DELETED_SHARE)
 
 
 def partition_of(file: SegmentFile) -> Partition:
     return tuple(sorted(file.partition_values.items()))
 
 
-def _groups(files: Iterable[SegmentFile]) -> list[tuple[Partition, list[SegmentFile]]]:
-    by_partition: dict[Partition, list[SegmentFile]] = {}
-    for file in files:
-        by_partition.setdefault(partition_of(file), []).append(file)
-    groups: list[tuple[Partition, list[SegmentFile]]] = []
-    for partition, members in by_partition.items():
-        groups += [(partition, group) for group in by_chunk(members).values()]
-    return groups
+def by_partition(files: SegmentFiles) -> list[tuple[Partition, SegmentFiles]]:
+    """Files by partition, in the order of the first file of each."""
+    # Values that differ only in the order of columns are the same.
+    numbers: dict[Partition, int] = {}
+    for values in files.columns.partitions:
+        numbers.setdefault(tuple(sorted(values.items())), len(numbers))
+    same = [numbers[tuple(sorted(values.items()))] for values in files.columns.partitions]
+    found = files.grouped(np.array(same, np.int64)[files.partition_codes])
+    partitions = list(numbers)
+    return [(partitions[number], members) for number, members in found]
 
 
-def by_chunk(files: Sequence[SegmentFile]) -> dict[Interval | None, list[SegmentFile]]:
+def by_chunk(files: SegmentFiles) -> list[SegmentFiles]:
     """Files by time chunk, or by the hull of chunks that a file among them links; in order of
-    time, those of unknown time last (key None: all of them where no time column is set)."""
-    hulls = components(file.interval for file in files if file.interval is not None)
-    groups: dict[Interval | None, list[SegmentFile]] = {
-        hull: [] for hull in sorted(set(hulls.values()))
-    }
-    for file in files:
-        hull = hulls[file.interval] if file.interval is not None else None
-        groups.setdefault(hull, []).append(file)
-    for group in groups.values():
-        if any(file.spans and file.interval is not None for file in group):
+    time, those of unknown time last (all of them where no time column is set)."""
+    intervals = files.columns.intervals
+    codes = files.interval_codes
+    present = [time for code in np.unique(codes).tolist() if (time := intervals[code]) is not None]
+    hulls = components(present)
+    ranks = {hull: rank for rank, hull in enumerate(sorted(set(hulls.values())))}
+    unknown = len(ranks)
+    numbers = [ranks[hulls[time]] if time in hulls else unknown for time in intervals]
+    starts = np.array([time.start_ms if time is not None else 0 for time in intervals], np.int64)
+    groups: list[SegmentFiles] = []
+    for _, group in sorted(
+        files.grouped(np.array(numbers, np.int64)[codes]), key=lambda each: each[0]
+    ):
+        if (group.spans & (group.interval_codes >= 0)).any():
             # A stable sort: files of one interval stay in segment order.
-            group.sort(key=lambda file: file.interval.start_ms if file.interval else 0)
+            order = np.argsort(starts[group.interval_codes], kind="stable")
+            group = SegmentFiles(group.columns, group.places[order])
+        groups.append(group)
     return groups
 
 
-def _bin(files: Sequence[SegmentFile], partition: Partition, live_bytes: int, target: int) -> Bin:
+def _groups(files: SegmentFiles) -> Iterator[tuple[Partition, SegmentFiles]]:
+    for partition, members in by_partition(files):
+        for group in by_chunk(members):
+            yield partition, group
+
+
+def _bin(files: SegmentFiles, partition: Partition, live_bytes: int, target: int) -> Bin:
     # A bin whose rows are all deleted leaves no file at all.
-    gone = all(file.deleted and file.rows and file.deleted >= file.rows for file in files)
+    gone = not live_bytes and all(
+        file.deleted and file.rows and file.deleted >= file.rows for file in files
+    )
     expected = 0 if gone else max(1, round(live_bytes / target))
-    return Bin(tuple(files), partition, live_bytes, expected)
+    return Bin(files, partition, live_bytes, expected)

@@ -10,8 +10,9 @@ from collections.abc import Iterable, Sequence
 from tandem.errors import InvalidSpec, UnknownSegment
 from tandem.planning.layout import bins_of, usefulness
 from tandem.planning.model import CompactionRequest, Run
-from tandem.planning.runs import Part, build_run
+from tandem.planning.runs import Part, build_run, files_of
 from tandem.spec.compaction import CompactionType
+from tandem.timeline.segment_files import SegmentFiles
 from tandem.timeline.segments import Segment
 
 
@@ -71,20 +72,17 @@ def custom_runs(
     check_selection(request)
     if request.selected is None:
         return _by_name(segments, request, past)
-    selected = request.selected
-    files = [
-        file
-        for segment in segments
-        if segment.name not in request.excluded
-        for file in segment.files
-        if file.path not in young and file.path in selected
-    ]
+    free = [segment for segment in segments if segment.name not in request.excluded]
+    files = SegmentFiles.of(segment.files for segment in free)
+    if files is None:
+        return []
+    chosen = files.among(request.selected)
+    files = files.where(chosen & ~files.among(young) if young else chosen)
     bins = tuple(filter(usefulness(request), bins_of(files, request)))
-    taken = {file.path for each in bins for file in each.files}
+    taken = frozenset(file.path for each in bins for file in each.files)
+    by_name = {segment.name: segment for segment in segments}
     parts = [
-        Part(segment, chosen)
-        for segment in segments
-        if (chosen := tuple(file for file in segment.files if file.path in taken))
+        Part(by_name[name], mine) for name, mine in files.where(files.among(taken)).by_segment()
     ]
     return [build_run(parts, request.target_file_size, bins=bins)] if parts else []
 
@@ -101,7 +99,9 @@ def _by_name(
     )
     wanted = set(request.segments) - request.excluded
     parts = [Part.whole(segment) for segment in segments if segment.name in wanted]
-    bins = bins_of((file for part in parts for file in part.files), request)
+    if not parts:
+        return []
+    bins = bins_of(files_of(parts), request)
     if request.layout_label:
         useful = any(map(usefulness(request), bins))
     else:

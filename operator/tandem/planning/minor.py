@@ -23,8 +23,9 @@ from dataclasses import dataclass
 
 from tandem.planning.layout import bins_of, usefulness
 from tandem.planning.model import CompactionRequest, Run, Step
-from tandem.planning.runs import Part, build_run, step_name
-from tandem.timeline.chunks import Interval
+from tandem.planning.runs import Part, build_run, files_of, step_name
+from tandem.planning.skip_offset import has_any
+from tandem.timeline.segment_files import SegmentFiles
 from tandem.timeline.segments import Segment
 
 
@@ -48,7 +49,7 @@ def minor_runs(
                 request.target_file_size,
                 level=node.level,
                 steps=tuple(node.steps),
-                bins=bins_of((file for part in node.parts for file in part.files), request),
+                bins=bins_of(files_of(node.parts), request),
             )
             if any(map(useful, run.bins)):
                 runs.append(run)
@@ -56,7 +57,9 @@ def minor_runs(
 
 
 def _is_usable(segment: Segment, request: CompactionRequest) -> bool:
-    if segment.name in request.excluded:
+    if segment.name in request.excluded or segment.major:
+        return False
+    if segment.level >= len(request.thresholds):
         return False
     return request.among is None or segment.name in request.among
 
@@ -96,9 +99,8 @@ def _loop(parts: Sequence[Part], request: CompactionRequest) -> list[_Node]:
 
     for part in parts:
         segment = part.segment
-        node: _Node | None = _Node(segment.name, segment.level, [part], part.size_bytes, [])
-        if segment.major:
-            continue
+        size = part.size_bytes if limit is not None else 0
+        node: _Node | None = _Node(segment.name, segment.level, [part], size, [])
         while node is not None:
             if node.level >= len(thresholds) or (limit is not None and node.size >= limit):
                 done.append(node)
@@ -138,23 +140,16 @@ def _merge(nodes: Sequence[_Node]) -> _Node:
 
 
 def _whole(segments: Sequence[Segment], young: frozenset[str]) -> list[Part]:
-    return [
-        Part.whole(segment)
-        for segment in segments
-        if not young or not any(file.path in young for file in segment.files)
-    ]
+    return [Part.whole(segment) for segment in segments if not young or not has_any(segment, young)]
 
 
 def _chunks(segments: Sequence[Segment], young: frozenset[str]) -> Iterator[list[Part]]:
     """What each segment has in each time chunk, in order of time."""
-    chunks: dict[Interval, list[Part]] = {}
-    for segment in segments:
-        mine: dict[Interval, list[int]] = {}
-        for at, file in enumerate(segment.files):
-            if file.interval is not None and not file.spans and file.path not in young:
-                mine.setdefault(file.interval, []).append(at)
-        for interval, indexes in mine.items():
-            files = tuple(segment.files[at] for at in indexes)
-            chunks.setdefault(interval, []).append(Part(segment, files))
-    for interval in sorted(chunks):
-        yield chunks[interval]
+    files = SegmentFiles.of(segment.files for segment in segments)
+    if files is None:
+        return
+    usable = (files.interval_codes >= 0) & ~files.spans
+    files = files.where(usable & ~files.among(young) if young else usable)
+    by_name = {segment.name: segment for segment in segments}
+    for _, chunk in files.by_interval():
+        yield [Part(by_name[name], mine) for name, mine in chunk.by_segment()]

@@ -6,13 +6,15 @@ proposed here (`Run.output`): they are given out in the commit loop (`tandem.tim
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tandem.spec.compaction import CompactionTemplate, CompactionType, LayoutStrategy
 from tandem.timeline import lineage
 from tandem.timeline.chunks import Interval
 from tandem.timeline.lineage import Lineage
-from tandem.timeline.segments import SegmentFile, layout_label
+from tandem.timeline.segment_files import SegmentFile
+from tandem.timeline.segments import layout_label
 
 MIB = 1 << 20
 GIB = 1 << 30
@@ -112,7 +114,7 @@ class Bin:
     """Files of one partition (and one chunk, with a time column) that are rewritten together;
     in segment order. `live_bytes` is an estimate."""
 
-    files: tuple[SegmentFile, ...]
+    files: Sequence[SegmentFile]
     partition: tuple[tuple[str, str | None], ...]
     live_bytes: int
     expected_files: int

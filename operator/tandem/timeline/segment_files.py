@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from tandem.delta import stats as stats_
 from tandem.delta.actions import AddFile
 from tandem.delta.log import files as files_
-from tandem.timeline.chunks import Interval, TimeColumn
+from tandem.timeline.chunks import ALWAYS, Interval, TimeColumn
 from tandem.timeline.file_intervals import FileIntervals, file_intervals
 
 TAG_CHUNK = "tandem.chunk"
@@ -45,6 +45,7 @@ class FileColumns:
         self._table, self._order, self._time = table, order, time
         self.segments, self.names = segments, names
         self._adds: dict[int, AddFile] = {}
+        self._among: tuple[frozenset[str], Mask] | None = None
 
     def _ordered(self, name: str) -> Numbers:
         found: Numbers = self._table[name].to_numpy()[self._order]
@@ -115,8 +116,14 @@ class FileColumns:
         return pc.map_lookup(self._table["tags"], key, "first").combine_chunks()
 
     @cached_property
-    def partition_codes(self) -> list[int]:
-        return list(self._partitions[0][self._order].tolist())
+    def partition_codes(self) -> Numbers:
+        """Of each file's values among `partitions`."""
+        codes: Numbers = self._partitions[0][self._order]
+        return codes
+
+    @cached_property
+    def partition_numbers(self) -> list[int]:
+        return list(self.partition_codes.tolist())
 
     @cached_property
     def partitions(self) -> list[PartitionValues]:
@@ -144,6 +151,13 @@ class FileColumns:
         _, at, codes = np.unique(table, axis=0, return_index=True, return_inverse=True)
         found = maps.take(pa.array(at)).to_pylist(maps_as_pydicts="lossy")
         return codes.reshape(-1), [each or {} for each in found]
+
+    def among(self, paths: frozenset[str]) -> Mask:
+        """Which of the files have one of the logged paths."""
+        if self._among is None or self._among[0] is not paths:
+            found = files_.have_paths(self._table, paths)
+            self._among = (paths, np.asarray(found)[self._order])
+        return self._among[1]
 
     def add(self, at: int) -> AddFile:
         found = self._adds.get(at)
@@ -212,7 +226,7 @@ class SegmentFile:
 
     @property
     def partition_values(self) -> PartitionValues:
-        return self._columns.partitions[self._columns.partition_codes[self._at]]
+        return self._columns.partitions[self._columns.partition_numbers[self._at]]
 
     @property
     def deleted_share(self) -> float:
@@ -242,28 +256,101 @@ class SegmentFile:
 
 
 class SegmentFiles(Sequence[SegmentFile]):
-    """The files of one segment: neighbours in the columns."""
+    """Files of one working set, as places in its columns, in order."""
 
-    __slots__ = ("columns", "start", "stop")
+    __slots__ = ("columns", "places")
 
-    def __init__(self, columns: FileColumns, start: int, stop: int) -> None:
-        self.columns, self.start, self.stop = columns, start, stop
+    def __init__(self, columns: FileColumns, places: Numbers) -> None:
+        self.columns, self.places = columns, places
+
+    @classmethod
+    def of(cls, parts: Iterable[Sequence[SegmentFile]]) -> SegmentFiles | None:
+        """The files of several segments of one working set; None where there are none."""
+        some = [part for part in parts if isinstance(part, SegmentFiles)]
+        if not some:
+            return None
+        assert all(part.columns is some[0].columns for part in some), "files of one version"
+        return cls(some[0].columns, np.concatenate([part.places for part in some]))
+
+    @property
+    def live_bytes(self) -> Numbers:
+        """Of each file, the estimated bytes of the rows that are not deleted."""
+        sizes = self.columns.size[self.places]
+        for at in np.flatnonzero(self.columns.deleted[self.places]).tolist():
+            sizes[at] = self[at].live_bytes
+        return sizes
+
+    @property
+    def deleted_shares(self) -> npt.NDArray[np.float64]:
+        """Of each file, the share of deleted rows, 0 to 1."""
+        shares = np.zeros(len(self), np.float64)
+        for at in np.flatnonzero(self.columns.deleted[self.places]).tolist():
+            shares[at] = self[at].deleted_share
+        return shares
+
+    def where(self, mask: Mask) -> SegmentFiles:
+        """Those of which the mask, one entry a file, is true."""
+        return SegmentFiles(self.columns, self.places[mask])
+
+    @property
+    def size_bytes(self) -> int:
+        return int(self.columns.size[self.places].sum())
+
+    @property
+    def interval_codes(self) -> Numbers:
+        return self.columns.interval_codes[self.places]
+
+    @property
+    def partition_codes(self) -> Numbers:
+        return self.columns.partition_codes[self.places]
+
+    @property
+    def spans(self) -> Mask:
+        return self.columns.spans[self.places]
+
+    def among(self, paths: frozenset[str]) -> Mask:
+        """Which of them have one of the logged paths."""
+        return self.columns.among(paths)[self.places]
+
+    def grouped(self, codes: Numbers) -> list[tuple[int, SegmentFiles]]:
+        """The files of each code (one entry a file), in order of the code's first file."""
+        if not len(codes):
+            return []
+        order = np.argsort(codes, kind="stable")
+        starts = np.flatnonzero(np.diff(codes[order], prepend=codes[order[0]] - 1))
+        groups = np.split(self.places[order], starts[1:])
+        first = order[starts]
+        return [
+            (int(codes[first[at]]), SegmentFiles(self.columns, groups[at]))
+            for at in np.argsort(first).tolist()
+        ]
+
+    def by_segment(self) -> list[tuple[str, SegmentFiles]]:
+        """The files of each segment, by its name; in order of the segment's first file."""
+        names = self.columns.names
+        found = self.grouped(self.columns.segments[self.places])
+        return [(names[code], files) for code, files in found]
+
+    def by_interval(self) -> list[tuple[Interval | None, SegmentFiles]]:
+        """The files of each interval, in order of time; those of unknown time last."""
+        intervals = self.columns.intervals
+        found = [(intervals[code], files) for code, files in self.grouped(self.interval_codes)]
+        return sorted(found, key=lambda each: (each[0] is None, each[0] or ALWAYS))
 
     def __len__(self) -> int:
-        return self.stop - self.start
+        return len(self.places)
 
     def __iter__(self) -> Iterator[SegmentFile]:
-        return (SegmentFile(self.columns, at) for at in range(self.start, self.stop))
+        return (SegmentFile(self.columns, at) for at in self.places.tolist())
 
     @overload
     def __getitem__(self, index: int) -> SegmentFile: ...
     @overload
-    def __getitem__(self, index: slice) -> tuple[SegmentFile, ...]: ...
-    def __getitem__(self, index: int | slice) -> SegmentFile | tuple[SegmentFile, ...]:
-        places = range(self.start, self.stop)[index]
-        if isinstance(places, range):
-            return tuple(SegmentFile(self.columns, at) for at in places)
-        return SegmentFile(self.columns, places)
+    def __getitem__(self, index: slice) -> SegmentFiles: ...
+    def __getitem__(self, index: int | slice) -> SegmentFile | SegmentFiles:
+        if isinstance(index, slice):
+            return SegmentFiles(self.columns, self.places[index])
+        return SegmentFile(self.columns, int(self.places[index]))
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Sequence) and tuple(self) == tuple(other)

@@ -107,6 +107,7 @@ def segments(files: pa.Table, time: TimeColumn | None = None) -> tuple[Segment, 
     starts = np.flatnonzero(np.diff(codes, prepend=-1))
     stops = np.append(starts[1:], len(codes))
     columns = FileColumns(files, order, codes, names, time)
+    every = np.arange(len(order))
     first = files.select(["path", "tags"]).take(pa.array(order[starts]))
     modified = files["modified_ms"].to_numpy()[order]
     major = pc.fill_null(pc.equal(_tag(files, TAG_TYPE), TYPE_MAJOR), False)
@@ -128,7 +129,7 @@ def segments(files: pa.Table, time: TimeColumn | None = None) -> tuple[Segment, 
             name=name,
             level=parsed.level if (parsed := parse_name(name)) else 0,
             sequence=sequence,
-            files=SegmentFiles(columns, start, stop),
+            files=SegmentFiles(columns, every[start:stop]),
             status=SegmentStatus.MARKED_FOR_UPDATE if deleted else SegmentStatus.SUCCESS,
             parents=parents,
             major=is_major,
