@@ -17,6 +17,7 @@ from tandem.planning.model import GIB, CompactionRequest
 from tandem.spec.compaction import CompactionType
 from tandem.spec.table import Granularity
 from tandem.timeline.chunks import TimeColumn
+from tandem.timeline.segment_files import SegmentFiles
 
 MAJOR = CompactionRequest(CompactionType.MAJOR)
 SEMI = CompactionRequest(CompactionType.SEMI_MAJOR)
@@ -175,7 +176,9 @@ def test_plan_sums_up_what_it_costs() -> None:
 
 @given(
     st.lists(
-        st.tuples(st.integers(1, 300), st.sampled_from("ab"), st.integers(0, 1000)), max_size=40
+        st.tuples(st.integers(1, 300), st.sampled_from("ab"), st.integers(0, 1000)),
+        min_size=1,
+        max_size=40,
     ),
     st.integers(1, 256),
 )
@@ -184,7 +187,8 @@ def test_bins_hold_every_file_once_in_order(rows: list[tuple[int, str, int]], ta
         add_file(f"{n:03}", segment=str(n), sequence=n, size=size, deleted=dead, partition={"p": p})
         for n, (size, p, dead) in enumerate(rows)
     )
-    files = [file for segment in table for file in segment.files]
+    files = SegmentFiles.of(segment.files for segment in table)
+    assert files is not None
 
     bins = pack(files, target)
 
@@ -205,8 +209,9 @@ def test_bins_hold_every_file_once_in_order(rows: list[tuple[int, str, int]], ta
 
 def test_files_of_little_over_half_the_target_are_paired() -> None:
     sizes = {str(n): 70 * MIB for n in range(5)}
-    files = [file for segment in loads(range(5), sizes=sizes) for file in segment.files]
+    files = SegmentFiles.of(segment.files for segment in loads(range(5), sizes=sizes))
 
+    assert files is not None
     assert [len(each.files) for each in pack(files, 128 * MIB)] == [2, 2, 1]
 
 
@@ -216,7 +221,8 @@ def test_files_of_little_over_half_the_target_are_paired() -> None:
 )
 def test_a_small_remainder_joins_the_bin_before_it(count: int, bins: list[int]) -> None:
     sizes = {str(n): 7 * MIB for n in range(count)}
-    files = [segment.files[0] for segment in loads(range(count), sizes=sizes)]
+    files = SegmentFiles.of(segment.files for segment in loads(range(count), sizes=sizes))
+    assert files is not None
     assert [len(each.files) for each in pack(files, 128 * MIB)] == bins
 
 

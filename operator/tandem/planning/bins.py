@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
 from tandem.planning.model import Bin
-from tandem.timeline.chunks import components
-from tandem.timeline.segment_files import SegmentFile, SegmentFiles
-
-Partition = tuple[tuple[str, str | None], ...]
+from tandem.timeline.chunks import ALWAYS, Interval, components
+from tandem.timeline.segment_files import Partition, SegmentFile, SegmentFiles
 
 FULL_SHARE = 0.75
 """A file of at least this share of the target size is full: packing it again gains nothing.
@@ -108,6 +106,8 @@ def is_useful(each: Bin) -> bool:
     """Whether rewriting a bin leaves fewer files, or gets rid of many deleted rows."""
     if len(each.files) > each.expected_files:
         return True
+    if isinstance(each.files, SegmentFiles):
+        return bool((each.files.deleted_shares > DELETED_SHARE).any())
     return any(file.deleted_share > DELETED_SHARE for file in each.files)
 
 
@@ -123,13 +123,8 @@ def partition_of(file: SegmentFile) -> Partition:
 
 def by_partition(files: SegmentFiles) -> list[tuple[Partition, SegmentFiles]]:
     """Files by partition, in the order of the first file of each."""
-    # Values that differ only in the order of columns are the same.
-    numbers: dict[Partition, int] = {}
-    for values in files.columns.partitions:
-        numbers.setdefault(tuple(sorted(values.items())), len(numbers))
-    same = [numbers[tuple(sorted(values.items()))] for values in files.columns.partitions]
-    found = files.grouped(np.array(same, np.int64)[files.partition_codes])
-    partitions = list(numbers)
+    numbers, partitions = files.columns.by_partition
+    found = files.grouped(numbers[files.places])
     return [(partitions[number], members) for number, members in found]
 
 
@@ -137,23 +132,31 @@ def by_chunk(files: SegmentFiles) -> list[SegmentFiles]:
     """Files by time chunk, or by the hull of chunks that a file among them links; in order of
     time, those of unknown time last (all of them where no time column is set)."""
     intervals = files.columns.intervals
-    codes = files.interval_codes
-    present = [time for code in np.unique(codes).tolist() if (time := intervals[code]) is not None]
-    hulls = components(present)
-    ranks = {hull: rank for rank, hull in enumerate(sorted(set(hulls.values())))}
-    unknown = len(ranks)
-    numbers = [ranks[hulls[time]] if time in hulls else unknown for time in intervals]
-    starts = np.array([time.start_ms if time is not None else 0 for time in intervals], np.int64)
-    groups: list[SegmentFiles] = []
-    for _, group in sorted(
-        files.grouped(np.array(numbers, np.int64)[codes]), key=lambda each: each[0]
-    ):
-        if (group.spans & (group.interval_codes >= 0)).any():
-            # A stable sort: files of one interval stay in segment order.
-            order = np.argsort(starts[group.interval_codes], kind="stable")
-            group = SegmentFiles(group.columns, group.places[order])
-        groups.append(group)
-    return groups
+    chunks = files.grouped(files.interval_codes)
+    if len(chunks) < 2:
+        return [group for _, group in chunks]
+    hulls = components(time for code, _ in chunks if (time := intervals[code]) is not None)
+    linked: dict[Interval | None, dict[int, SegmentFiles]] = {}
+    for code, group in chunks:
+        time = intervals[code]
+        linked.setdefault(hulls[time] if time is not None else None, {})[code] = group
+    by_time = sorted(linked.items(), key=lambda each: (each[0] is None, each[0] or ALWAYS))
+    return [_together(files, groups) for _, groups in by_time]
+
+
+def _together(files: SegmentFiles, groups: Mapping[int, SegmentFiles]) -> SegmentFiles:
+    """Those of the files that are in these groups, by code of their interval. Several are there
+    because a file spans chunks: then files are in order of time, those of one start in theirs."""
+    if len(groups) == 1:
+        return next(iter(groups.values()))
+    found = files.where(np.isin(files.interval_codes, list(groups)))
+    starts = {
+        code: time.start_ms
+        for code in groups
+        if (time := files.columns.intervals[code]) is not None
+    }
+    order = sorted(range(len(found)), key=[starts[c] for c in found.interval_codes].__getitem__)
+    return SegmentFiles(found.columns, found.places[order])
 
 
 def _groups(files: SegmentFiles) -> Iterator[tuple[Partition, SegmentFiles]]:

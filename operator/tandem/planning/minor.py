@@ -80,8 +80,13 @@ class _Node:
     name: str
     level: int
     parts: list[Part]
-    size: int
     steps: list[Step]
+
+    @property
+    def size(self) -> int:
+        if not self.steps:
+            return self.parts[0].size_bytes
+        return sum(part.live_bytes for part in self.parts)
 
 
 def _loop(parts: Sequence[Part], request: CompactionRequest) -> list[_Node]:
@@ -99,8 +104,7 @@ def _loop(parts: Sequence[Part], request: CompactionRequest) -> list[_Node]:
 
     for part in parts:
         segment = part.segment
-        size = part.size_bytes if limit is not None else 0
-        node: _Node | None = _Node(segment.name, segment.level, [part], size, [])
+        node: _Node | None = _Node(segment.name, segment.level, [part], [])
         while node is not None:
             if node.level >= len(thresholds) or (limit is not None and node.size >= limit):
                 done.append(node)
@@ -134,7 +138,6 @@ def _merge(nodes: Sequence[_Node]) -> _Node:
         name=name,
         level=level,
         parts=[part for node in nodes for part in node.parts],
-        size=sum(part.live_bytes for node in nodes for part in node.parts),
         steps=[*(step for node in nodes for step in node.steps), step],
     )
 

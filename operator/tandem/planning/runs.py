@@ -100,7 +100,7 @@ def files_of(parts: Iterable[Part]) -> SegmentFiles:
 
 
 def _hull(files: SegmentFiles) -> Interval | None:
-    intervals = [time for time, _ in files.by_interval()]
+    intervals = [files.columns.intervals[code] for code in set(files.interval_codes.tolist())]
     known = [time for time in intervals if time is not None]
     if not known or len(known) < len(intervals):
         return None

@@ -26,6 +26,7 @@ TAG_LAYOUT = "tandem.layout"
 """In which order a compaction wrote its segment: `segments.layout_label`."""
 
 PartitionValues = Mapping[str, str | None]
+Partition = tuple[tuple[str, str | None], ...]
 Numbers = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
@@ -71,6 +72,20 @@ class FileColumns:
         """Physical rows, None where the log does not say."""
         known = stats_.num_records(self._table["stats"]).combine_chunks()
         return list(known.take(pa.array(self._order)).to_pylist())
+
+    @cached_property
+    def live_bytes(self) -> Numbers:
+        found = self.size.copy()
+        for at in np.flatnonzero(self.deleted).tolist():
+            found[at] = SegmentFile(self, at).live_bytes
+        return found
+
+    @cached_property
+    def deleted_shares(self) -> npt.NDArray[np.float64]:
+        found = np.zeros(len(self.deleted), np.float64)
+        for at in np.flatnonzero(self.deleted).tolist():
+            found[at] = SegmentFile(self, at).deleted_share
+        return found
 
     @cached_property
     def sizes(self) -> list[int]:
@@ -129,6 +144,17 @@ class FileColumns:
     def partitions(self) -> list[PartitionValues]:
         """The distinct partition values, as logged."""
         return self._partitions[1]
+
+    @cached_property
+    def by_partition(self) -> tuple[Numbers, list[Partition]]:
+        """Of each file the number of its partition, and the partitions: values that differ only
+        in the order of columns are the same."""
+        numbers: dict[Partition, int] = {}
+        same = [
+            numbers.setdefault(tuple(sorted(values.items())), len(numbers))
+            for values in self.partitions
+        ]
+        return np.array(same, np.int64)[self.partition_codes], list(numbers)
 
     @cached_property
     def _partitions(self) -> tuple[Numbers, list[PartitionValues]]:
@@ -217,7 +243,7 @@ class SegmentFile:
     @property
     def segment(self) -> str:
         """The name of its segment."""
-        return self._columns.names[self._columns.segments[self._at]]
+        return self._columns.names[int(self._columns.segments[self._at])]
 
     @property
     def layout(self) -> str | None:
@@ -275,18 +301,12 @@ class SegmentFiles(Sequence[SegmentFile]):
     @property
     def live_bytes(self) -> Numbers:
         """Of each file, the estimated bytes of the rows that are not deleted."""
-        sizes = self.columns.size[self.places]
-        for at in np.flatnonzero(self.columns.deleted[self.places]).tolist():
-            sizes[at] = self[at].live_bytes
-        return sizes
+        return self.columns.live_bytes[self.places]
 
     @property
     def deleted_shares(self) -> npt.NDArray[np.float64]:
         """Of each file, the share of deleted rows, 0 to 1."""
-        shares = np.zeros(len(self), np.float64)
-        for at in np.flatnonzero(self.columns.deleted[self.places]).tolist():
-            shares[at] = self[at].deleted_share
-        return shares
+        return self.columns.deleted_shares[self.places]
 
     def where(self, mask: Mask) -> SegmentFiles:
         """Those of which the mask, one entry a file, is true."""
@@ -316,6 +336,8 @@ class SegmentFiles(Sequence[SegmentFile]):
         """The files of each code (one entry a file), in order of the code's first file."""
         if not len(codes):
             return []
+        if len(codes) == 1 or (codes == codes[0]).all():
+            return [(int(codes[0]), self)]
         order = np.argsort(codes, kind="stable")
         starts = np.flatnonzero(np.diff(codes[order], prepend=codes[order[0]] - 1))
         groups = np.split(self.places[order], starts[1:])

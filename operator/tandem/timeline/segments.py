@@ -100,7 +100,7 @@ def segments(files: pa.Table, time: TimeColumn | None = None) -> tuple[Segment, 
     """
     if not files.num_rows:
         return ()
-    codes, names = _names(files)
+    codes, names, levels = _names(files)
     by_path = pc.sort_indices(files["path"]).to_numpy().astype(np.int64)
     order = by_path[np.argsort(codes[by_path], kind="stable")]
     codes = codes[order]
@@ -112,7 +112,7 @@ def segments(files: pa.Table, time: TimeColumn | None = None) -> tuple[Segment, 
     modified = files["modified_ms"].to_numpy()[order]
     major = pc.fill_null(pc.equal(_tag(files, TAG_TYPE), TYPE_MAJOR), False)
     facts = zip(
-        (names[code] for code in codes[starts].tolist()),
+        codes[starts].tolist(),
         starts.tolist(),
         stops.tolist(),
         np.minimum.reduceat(_sequences(files)[order], starts).tolist(),
@@ -126,8 +126,8 @@ def segments(files: pa.Table, time: TimeColumn | None = None) -> tuple[Segment, 
     )
     found = [
         Segment(
-            name=name,
-            level=parsed.level if (parsed := parse_name(name)) else 0,
+            name=names[code],
+            level=levels[code] if code < len(levels) else 0,
             sequence=sequence,
             files=SegmentFiles(columns, every[start:stop]),
             status=SegmentStatus.MARKED_FOR_UPDATE if deleted else SegmentStatus.SUCCESS,
@@ -137,24 +137,26 @@ def segments(files: pa.Table, time: TimeColumn | None = None) -> tuple[Segment, 
             load_ms=load_ms,
             size_bytes=size,
         )
-        for name, start, stop, sequence, deleted, is_major, load_ms, size, parents, hull in facts
+        for code, start, stop, sequence, deleted, is_major, load_ms, size, parents, hull in facts
     ]
     paths = first["path"].to_pylist()
     places = sorted(range(len(found)), key=lambda at: (found[at].sequence, paths[at]))
     return tuple(found[at] for at in places)
 
 
-def _names(files: pa.Table) -> tuple[Numbers, list[str]]:
-    """The segment of each file as a code, and the names by code."""
+def _names(files: pa.Table) -> tuple[Numbers, list[str], list[int]]:
+    """The segment of each file as a code, the names by code, and the levels of the first ones;
+    those of the others are 0."""
     tags = _tag(files, TAG_SEGMENT).dictionary_encode("encode")
     texts = tags.dictionary.to_pylist()
-    ours = np.array([text is not None and parse_name(text) is not None for text in texts], bool)
+    parsed = [parse_name(text) if text is not None else None for text in texts]
+    ours = np.array([name is not None for name in parsed], bool)
     codes = tags.indices.to_numpy().astype(np.int64)
     foreign = np.flatnonzero(~ours[codes])
     names = {text: code for code, text in enumerate(texts)}
     paths = files["path"].take(pa.array(foreign)).to_pylist()
     codes[foreign] = [names.setdefault(foreign_name(path), len(names)) for path in paths]
-    return codes, list(names)
+    return codes, list(names), [name.level if name is not None else 0 for name in parsed]
 
 
 def _sequences(files: pa.Table) -> Numbers:

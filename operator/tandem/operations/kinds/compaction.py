@@ -31,8 +31,8 @@ from tandem.statements.statement import parse_where
 from tandem.timeline import lineage
 from tandem.timeline.live_tags import live_names, mentioned_names
 from tandem.timeline.names import NameRequest, SegmentNumbers, output_names
-from tandem.timeline.segment_files import decode_adds
-from tandem.timeline.segments import TAG_CHUNK, layout_label, output_tags, segments
+from tandem.timeline.segment_files import TAG_CHUNK, decode_adds
+from tandem.timeline.segments import layout_label, output_tags, segments
 
 
 class Compaction(Rewriting):
