@@ -96,8 +96,12 @@ class StatisticsBounds(ColumnBounds):
 
     def place(self, value: Any) -> Place:
         if self.type.name in INTEGRAL and not _INT64[0] <= value <= _INT64[1]:
-            every, none = np.ones(len(self.low), bool), np.zeros(len(self.low), bool)
-            return Place(every, none, none) if value > 0 else Place(none, none, every)
+            every = np.ones(len(self.low), bool)
+            if value > 0:
+                unknown = np.asarray(self.high.is_null())
+                return Place(every, unknown, unknown)
+            unknown = np.asarray(self.low.is_null())
+            return Place(unknown, unknown, every)
         floor, ceiling = _neighbours(value, self.type)
         return Place(
             below=_known(pc.less, self.low, ceiling),
