@@ -72,15 +72,15 @@ def test_written_bounds_hold_for_every_value(column: tuple[str, list[list[Any]]]
     assert body["numRecords"] == len(values)
     # What a row group without rows says nothing of is left out, which is always allowed.
     assert body["nullCount"].get("c0", values.count(None)) == values.count(None)
-    column = _bounds(text, name)
+    found = _bounds(text, name)
     for value in values:
         if value is None or value != value:  # NaN is above every bound
             continue
         if name == "timestamp":
             value = value.replace(tzinfo=dt.UTC)
-        assert column.place(value.encode() if name == "string" else value).touches.all()
+        assert found.place(value.encode() if name == "string" else value).touches.all()
     if values and not any(v is None for v in values):
-        assert column.some_value.all()
+        assert found.some_value.all()
 
 
 def _bounds(text: str, type_: str) -> ColumnBounds:

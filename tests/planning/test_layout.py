@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from support.segments import MIB, add_file, loads, segments
+from support.segments import MIB, add_file, files_of, loads, segments
 from tandem.delta.schema import parse
 from tandem.errors import InvalidSpec
 from tandem.planning.bins import together
@@ -142,7 +142,7 @@ def test_minor_and_major_sort_what_they_merge(kind: CompactionType) -> None:
 
 def test_more_rows_than_a_row_map_counts_are_cut() -> None:
     adds = [add_file(str(n), segment="0", sequence=0, rows=3 * 2**30) for n in range(3)]
-    files = segments(adds)[0].files
+    files = files_of(segments(adds))
     assert [len(each.files) for each in together(files, MIB)] == [1, 1, 1]
 
 

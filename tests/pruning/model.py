@@ -64,13 +64,6 @@ class FileRange:
     columns: Mapping[tuple[str, ...], ColumnRange] = field(default_factory=dict)
     num_records: int | None = None
 
-    def named(self, relation: str) -> FileRange:
-        """The same for a condition that says `relation` before its columns, "" for one that does
-        not. Of other relations nothing is known, so whatever they decide is possible."""
-        if not relation:
-            return self
-        return FileRange({(relation, *p): r for p, r in self.columns.items()}, self.num_records)
-
 
 def may_occur(key: Keys, file: FileRange) -> bool:
     """False only if no row of the file has one of the values."""

@@ -15,8 +15,8 @@ from tandem.timeline import lineage
 from tandem.timeline.chunks import TimeColumn
 from tandem.timeline.history import retired
 from tandem.timeline.names import foreign_name
+from tandem.timeline.segment_files import TAG_CHUNK
 from tandem.timeline.segments import (
-    TAG_CHUNK,
     TAG_PARENTS,
     TAG_SEGMENT,
     TAG_SEQUENCE,

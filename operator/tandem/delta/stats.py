@@ -97,7 +97,7 @@ def _parsed(texts: pa.Array, wanted: pa.Schema) -> pa.Table:
     longest = int(pc.max(pc.binary_length(lines)).as_py())
     found = paj.read_json(
         pa.BufferReader(data),
-        read_options=paj.ReadOptions(use_threads=True, block_size=max(1 << 20, longest + 1)),
+        read_options=paj.ReadOptions(use_threads=False, block_size=max(1 << 20, longest + 1)),
         parse_options=paj.ParseOptions(
             explicit_schema=pa.schema([("s", pa.struct(list(wanted)))]),
             unexpected_field_behavior="ignore",
