@@ -61,11 +61,13 @@ def chosen_files(
     """The files of the chosen chunks (all by default) whose segments nobody else holds."""
     free = (segment.files for segment in segments if segment.name not in request.excluded)
     files = SegmentFiles.of(free)
-    if files is None or not request.chunks:
+    if not request.chunks:
         return files
     if granularity is None:
         return _of_partitions(files, request)
     wanted = [parse_chunk(text, granularity) for text in request.chunks]
+    if files is None:
+        return None
     chosen = [
         time is not None and any(time.overlaps(interval) for interval in wanted)
         for time in files.columns.intervals
@@ -73,11 +75,13 @@ def chosen_files(
     return files.where(np.array(chosen, np.bool_)[files.interval_codes])
 
 
-def _of_partitions(files: SegmentFiles, request: CompactionRequest) -> SegmentFiles:
+def _of_partitions(files: SegmentFiles | None, request: CompactionRequest) -> SegmentFiles | None:
     """Without a time column a chunk is a partition: `a=1/b=x`, or the first of these parts."""
-    codes = files.partition_codes
-    labels = [partition_label(values) for values in files.columns.partitions]
-    known = {labels[code] for code in np.unique(codes).tolist()}
+    labels: list[str] = []
+    known: set[str] = set()
+    if files is not None:
+        labels = [partition_label(values) for values in files.columns.partitions]
+        known = {labels[code] for code in np.unique(files.partition_codes).tolist()}
     for text in request.chunks:
         if not any(label == text or label.startswith(text + "/") for label in known):
             raise InvalidSpec(
@@ -88,11 +92,13 @@ def _of_partitions(files: SegmentFiles, request: CompactionRequest) -> SegmentFi
                 expected="a partition of the table, written `column=value/column=value`",
                 remedy="Set `time` in the LakeTable to name chunks by time.",
             )
+    if files is None:
+        return None
     chosen = [
         any(label == text or label.startswith(text + "/") for text in request.chunks)
         for label in labels
     ]
-    return files.where(np.array(chosen, np.bool_)[codes])
+    return files.where(np.array(chosen, np.bool_)[files.partition_codes])
 
 
 def partition_label(values: Mapping[str, str | None]) -> str:
