@@ -20,6 +20,7 @@ ORDER = (
     "replay",
     "critical",
     "snapshot",
+    "planning",
     "locks",
     "resources",
 )

@@ -26,6 +26,7 @@ from benchmarks.harness import ROOT, ChildFailed, Report, WrongResult
 
 NAMES = (
     "snapshot",
+    "planning",
     "replay",
     "critical",
     "compaction",

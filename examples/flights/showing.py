@@ -82,7 +82,7 @@ def show_replayed(folder: Path) -> None:
     """Which deletes were replayed onto which segment. The compaction wrote its segments without
     deleted rows, so all deleted rows in them are replayed ones."""
     snapshot = DeltaLog(open_store(folder.as_uri())).snapshot()
-    found = [s for s in segments(snapshot.adds()) if s.level > 0 and s.deleted_rows]
+    found = [s for s in segments(snapshot.files) if s.level > 0 and s.deleted_rows]
     total = sum(segment.deleted_rows for segment in found)
     each = ", ".join(f"{segment.name}: {segment.deleted_rows:,}" for segment in found)
     console.print(
@@ -96,7 +96,7 @@ def show_sizes(before: Path, after: Path) -> None:
     rows = []
     for title, folder in (("before", before), ("after", after)):
         snapshot = DeltaLog(open_store(folder.as_uri())).snapshot()
-        found = segments(snapshot.adds())
+        found = segments(snapshot.files)
         deleted = sum(segment.deleted_rows for segment in found)
         rows.append(
             [

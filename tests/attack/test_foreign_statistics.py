@@ -14,9 +14,9 @@ from deltalake import write_deltalake
 
 from support import quick_lake
 from support.quick_lake import QuickLake
-from tandem.operations.kinds.selection import files_of
+from tandem.pruning.selection import Selection
 from tandem.statements.statement import parse_statement
-from tandem.timeline.segments import segment_file
+from tandem.timeline.segments import segments
 
 CASES = {
     "a wei": (38, 18, "1.234567890123456789"),
@@ -58,7 +58,7 @@ def test_files_far_from_a_decimal_are_still_skipped(tmp_path: Path, number: str)
 def _selected(lake: QuickLake, where: str) -> bool:
     snapshot = lake.log.snapshot()
     statement = parse_statement(where, None, snapshot.metadata.schema_string)
-    return files_of(statement.where, snapshot)(lake.first_add)
+    return bool(Selection(statement.where, snapshot).mask(snapshot.files).any())
 
 
 @pytest.mark.parametrize("rows", ["9" * 5000, "1" + "0" * 30, "-" + "9" * 30])
@@ -67,5 +67,5 @@ def test_a_number_of_rows_that_no_integer_holds_says_nothing(tmp_path: Path, row
     for text in ('{"numRecords":%s}', '{"x":1,"numRecords":%s}'):
         lake.log_again(stats=text % rows)
         snapshot = lake.log.snapshot()
-        assert [segment_file(add).rows for add in snapshot.adds()] == [None, None]
+        assert [file.rows for s in segments(snapshot.files) for file in s.files] == [None, None]
         assert snapshot.num_records.to_pylist() == [None, None]

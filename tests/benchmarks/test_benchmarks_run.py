@@ -15,13 +15,18 @@ import pytest
 # The benchmarks are no part of the product, so they are not on the path of other tests.
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from benchmarks import compaction, critical, harness, replay, report, snapshot
+from benchmarks import compaction, critical, harness, planning, replay, report, snapshot
 
 
 def test_snapshot_counts_as_duckdb_does(tmp_path: Path) -> None:
     found = snapshot.run("toy", tmp_path)
     engines = {row[1] for row in found.tables[0].rows}
     assert engines == {"tandem", "deltalake"}
+
+
+def test_planning_selects_the_files_that_are_found_file_by_file(tmp_path: Path) -> None:
+    found = planning.run("toy", tmp_path)
+    assert {row[0] for row in found.tables[0].rows} == set(found.raw)
 
 
 def test_replay_agrees_with_rerun_in_two_engines(tmp_path: Path) -> None:

@@ -23,7 +23,6 @@ from tandem.delta.log.delta_log import DeltaLog
 from tandem.delta.partition_text import to_scalar
 from tandem.delta.scan import scan
 from tandem.delta.schema import PrimitiveType, parse
-from tandem.delta.stats import bounds
 from tandem.errors import CorruptLog, StorageError, UnsupportedFeature
 from tandem.storage import open_store
 
@@ -90,12 +89,6 @@ def test_names_that_differ_in_case_are_not_read_as_nulls(root: Path) -> None:
     write(root, column("id"), rows=pa.table({"ID": ones, "Id": ones}))
     with pytest.raises(StorageError, match="may be any of ID, Id"):
         read(root)
-
-
-def test_bounds_of_a_column_whose_name_begins_with_a_dot() -> None:
-    stats = '{"numRecords":1,"minValues":{".a":3,"a":1},"maxValues":{".a":4,"a":2}}'
-    found = bounds(pa.chunked_array([[stats]]), (".a",), LONG)
-    assert (found.low.to_pylist(), found.high.to_pylist()) == ([3], [4])
 
 
 # Times

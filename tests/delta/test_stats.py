@@ -13,10 +13,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tandem.delta.actions import AddFile
 from tandem.delta.datafiles.float_bounds import FloatBounds
 from tandem.delta.datafiles.stats import from_footer
-from tandem.delta.schema import Field, PrimitiveType, StructType, to_arrow
-from tandem.delta.stats import bounds, loosen, may_contain, num_records
+from tandem.delta.log import files
+from tandem.delta.schema import Field, PrimitiveType, StructType, parse, to_arrow
+from tandem.delta.stats import loosen, num_records
+from tandem.pruning.bounds import ColumnBounds
+from tandem.pruning.files import bounds_of
+from tandem.statements.types import Schema
 
 VALUES: dict[str, st.SearchStrategy[Any]] = {
     "long": st.integers(-(2**63), 2**63 - 1),
@@ -67,22 +72,23 @@ def test_written_bounds_hold_for_every_value(column: tuple[str, list[list[Any]]]
     assert body["numRecords"] == len(values)
     # What a row group without rows says nothing of is left out, which is always allowed.
     assert body["nullCount"].get("c0", values.count(None)) == values.count(None)
-    read = bounds(pa.chunked_array([[text]]), ("c0",), schema["c0"].type)
-    low, high = read.low[0].as_py(), read.high[0].as_py()
+    found = _bounds(text, name)
     for value in values:
-        if value is None:
-            continue
-        if name in ("double", "float"):
-            assert high is None
-            assert value != value or low is None or low <= value
+        if value is None or value != value:  # NaN is above every bound
             continue
         if name == "timestamp":
             value = value.replace(tzinfo=dt.UTC)
-        assert low is None or low <= value
-        assert high is None or value <= high
+        assert found.place(value.encode() if name == "string" else value).touches.all()
     if values and not any(v is None for v in values):
-        keep = may_contain(read, pa.scalar(None, read.low.type), None)
-        assert keep.to_pylist() == [True]
+        assert found.some_value.all()
+
+
+def _bounds(text: str, type_: str) -> ColumnBounds:
+    field = {"name": "c0", "type": type_, "nullable": True, "metadata": {}}
+    schema = json.dumps({"type": "struct", "fields": [field]})
+    wanted = {c.name: c.type for c in Schema.from_json(schema).columns}
+    add = AddFile("a", {}, 1, 0, True, text)
+    return bounds_of(files.from_adds([add]), parse(schema), (), wanted).columns["c0"]
 
 
 def test_loosened_statistics_keep_every_digit() -> None:
@@ -112,30 +118,3 @@ def test_num_records(text: str | None, expected: int | None) -> None:
     assert alone.to_pylist() == [expected]
     among = num_records(pa.chunked_array([['{"numRecords":1}', text, None]], pa.string()))
     assert among.to_pylist() == [1, expected, None]
-
-
-def test_bounds_of_other_writers() -> None:
-    """Zones, missing zones, integers as floats, and nonsense, which counts as absent."""
-    texts = [
-        '{"minValues":{"c":"2021-06-17T12:00:00.123-07:00"},"maxValues":{"c":"2021-06-17T19:00:00Z"}}',
-        '{"minValues":{"c":"2021-06-17 19:00:00"},"maxValues":{"c":"never"}}',
-    ]
-    read = bounds(pa.chunked_array([texts]), ("c",), PrimitiveType("timestamp"))
-    low = [v.astimezone(dt.UTC).isoformat() for v in read.low.to_pylist()]
-    assert low == ["2021-06-17T19:00:00.123000+00:00", "2021-06-17T19:00:00+00:00"]
-    # A logged maximum may have been cut down to milliseconds.
-    assert read.high[0].as_py().isoformat() == "2021-06-17T19:00:00.001000+00:00"
-    assert not read.high[1].is_valid
-    numbers = ['{"minValues":{"c":1.5},"maxValues":{"c":3}}', '{"minValues":{"c":"x"}}']
-    assert bounds(pa.chunked_array([numbers]), ("c",), PrimitiveType("long")).high.to_pylist() == [
-        3,
-        None,
-    ]
-
-
-def test_files_without_statistics_are_always_kept() -> None:
-    texts = ['{"numRecords":2,"nullCount":{"c":2}}', None, '{"minValues":{"c":5}}']
-    read = bounds(pa.chunked_array([texts]), ("c",), PrimitiveType("long"))
-    one = pa.scalar(1, pa.int64())
-    assert may_contain(read, one, one).to_pylist() == [False, True, False]
-    assert may_contain(read, one, None).to_pylist() == [False, True, True]

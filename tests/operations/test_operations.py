@@ -326,7 +326,7 @@ def test_C10_the_second_compaction_waits_and_plans_anew() -> None:
 
 
 def _segments(single: Single) -> list[str]:
-    return [s.name for s in segments(single.world.log.snapshot().adds())]
+    return [s.name for s in segments(single.world.log.snapshot().files)]
 
 
 def test_pins_name_what_an_unfinished_attempt_reads() -> None:

@@ -26,14 +26,14 @@ from support.automatic import (
     since,
     table,
 )
-from support.segments import add_file, loads
+from support.segments import add_file, loads, segments
 from tandem.planning.auto.child_compactions import MINOR_LINE, TableId
 from tandem.planning.auto.decide import backoff_ms, decide
 from tandem.planning.auto.model import ChildFact, TableFacts
 from tandem.spec.compaction import TableCompaction
 from tandem.spec.table import Granularity
 from tandem.timeline.chunks import TimeColumn
-from tandem.timeline.segments import Segment, segments
+from tandem.timeline.segments import Segment
 
 # A1
 

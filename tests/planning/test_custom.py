@@ -6,14 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from support.segments import MIB, add_file, loads
+from support.segments import MIB, add_file, loads, segments
 from tandem.errors import InvalidSpec, UnknownSegment
 from tandem.planning.compaction import plan_compaction
 from tandem.planning.custom import check_selection
 from tandem.planning.model import CompactionRequest
 from tandem.spec.compaction import CompactionTemplate, CompactionType, LayoutStrategy
 from tandem.timeline.names import NameRequest, SegmentNumbers, output_names
-from tandem.timeline.segments import Segment, SegmentStatus, segments
+from tandem.timeline.segments import Segment, SegmentStatus
 
 CUSTOM = CompactionRequest(CompactionType.CUSTOM, resource="TableCompaction/pick")
 
@@ -79,9 +79,13 @@ def test_C13_no_ids() -> None:
         plan_compaction(loads(range(5)), CUSTOM)
 
 
+def all_of(table: tuple[Segment, ...]) -> frozenset[str]:
+    return frozenset(file.path for segment in table for file in segment.files)
+
+
 def test_ids_and_filter_together_are_refused() -> None:
     with pytest.raises(InvalidSpec, match="not both"):
-        check_selection(replace(CUSTOM, segments=("1",), selects=lambda _: True))
+        check_selection(replace(CUSTOM, segments=("1",), selected=frozenset()))
 
 
 def test_filter_selects_whole_files_and_names_the_parts_apart() -> None:
@@ -92,7 +96,7 @@ def test_filter_selects_whole_files_and_names_the_parts_apart() -> None:
     )
 
     def choose(partition: str) -> CompactionRequest:
-        return replace(CUSTOM, selects=lambda add: add.partition_values["p"] == partition)
+        return replace(CUSTOM, selected=frozenset({f"{n}-{partition}.parquet" for n in range(3)}))
 
     (run,) = plan_compaction(table, choose("a")).runs
     assert (run.output, run.segments, run.partial) == ("0.1", ("0", "1", "2"), frozenset("012"))
@@ -116,10 +120,10 @@ def test_filter_selects_whole_files_and_names_the_parts_apart() -> None:
 def test_filter_leaves_out_files_that_gain_nothing() -> None:
     table = loads(range(4), sizes={"1": 200 * MIB})
 
-    plan = plan_compaction(table, replace(CUSTOM, selects=lambda _: True))
+    plan = plan_compaction(table, replace(CUSTOM, selected=all_of(table)))
 
     assert [run.segments for run in plan.runs] == [("2", "3")]
-    assert not plan_compaction(table, replace(CUSTOM, selects=lambda _: False)).runs
+    assert not plan_compaction(table, replace(CUSTOM, selected=frozenset())).runs
 
 
 def test_request_of_a_resource() -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from support.segments import MIB, add_file, loads
+from support.segments import MIB, add_file, files_of, loads, segments
 from tandem.delta.schema import parse
 from tandem.errors import InvalidSpec
 from tandem.planning.bins import together
@@ -16,7 +16,7 @@ from tandem.planning.model import CompactionRequest
 from tandem.spec.compaction import CompactionType, LayoutStrategy
 from tandem.spec.table import Granularity
 from tandem.timeline.chunks import TimeColumn
-from tandem.timeline.segments import Segment, output_tags, segments
+from tandem.timeline.segments import Segment, output_tags
 
 SORTED = CompactionRequest(
     CompactionType.SEMI_MAJOR,
@@ -61,12 +61,18 @@ def after(plan_of: tuple[Segment, ...], request: CompactionRequest = SORTED) -> 
     return segments(adds)
 
 
+def all_of(table: tuple[Segment, ...]) -> frozenset[str]:
+    return frozenset(file.path for segment in table for file in segment.files)
+
+
 @pytest.mark.parametrize("kind", [CompactionType.SEMI_MAJOR, CompactionType.CUSTOM])
 def test_what_lies_in_order_is_left_alone_until_something_is_new(kind: CompactionType) -> None:
     request = replace(SORTED, type=kind)
-    if kind is CompactionType.CUSTOM:
-        request = replace(request, selects=lambda _add: True)
-    table = after(loads(range(4), sizes={"1": 40 * MIB}), request)
+    custom = kind is CompactionType.CUSTOM
+    live = loads(range(4), sizes={"1": 40 * MIB})
+    request = replace(request, selected=all_of(live) if custom else None)
+    table = after(live, request)
+    request = replace(request, selected=all_of(table) if custom else None)
     assert len(table) == 1
     assert len(table[0].files) == 11
 
@@ -77,6 +83,7 @@ def test_what_lies_in_order_is_left_alone_until_something_is_new(kind: Compactio
     other = replace(request, layout_columns=("b",))
     assert plan_compaction(table, other).runs, "another order is something to do"
     new = segments([*(f.add for f in table[0].files), add_file("new", segment="9", sequence=9999)])
+    request = replace(request, selected=all_of(new) if custom else None)
     (run,) = plan_compaction(new, request).runs
     assert len(run.files) == 12, "what is new is sorted into all of its chunk"
 
@@ -135,7 +142,7 @@ def test_minor_and_major_sort_what_they_merge(kind: CompactionType) -> None:
 
 def test_more_rows_than_a_row_map_counts_are_cut() -> None:
     adds = [add_file(str(n), segment="0", sequence=0, rows=3 * 2**30) for n in range(3)]
-    files = segments(adds)[0].files
+    files = files_of(segments(adds))
     assert [len(each.files) for each in together(files, MIB)] == [1, 1, 1]
 
 

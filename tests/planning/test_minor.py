@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from support.segments import MIB, add_file, loads
+from support.segments import MIB, add_file, loads, segments
 from tandem.planning.compaction import plan_compaction
 from tandem.planning.model import CompactionPlan, CompactionRequest
 from tandem.spec.compaction import CompactionType
 from tandem.spec.table import Granularity
 from tandem.timeline.chunks import TimeColumn
 from tandem.timeline.names import NameRequest, SegmentNumbers, output_names
-from tandem.timeline.segments import Segment, SegmentStatus, segments
+from tandem.timeline.segments import Segment, SegmentStatus
 
 MINOR = CompactionRequest(CompactionType.MINOR)
 MONTHS = TimeColumn(("t",), Granularity.MONTH)

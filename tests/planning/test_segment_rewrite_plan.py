@@ -6,19 +6,17 @@ from dataclasses import replace
 
 import pytest
 
-from support.segments import add_file, loads
+from support.segments import add_file, loads, segments
 from tandem.errors import UnknownSegment
 from tandem.planning.segment_rewrite import SegmentRewriteRequest, plan_segment_rewrite
 from tandem.spec.segment_rewrite import Codec, Recompress, Rewrite, SegmentRewriteSpec
+from tandem.timeline.segment_files import TAG_CHUNK, TAG_LAYOUT
 from tandem.timeline.segments import (
-    TAG_CHUNK,
-    TAG_LAYOUT,
     TAG_PARENTS,
     TAG_ROW_MAP,
     Segment,
     SegmentStatus,
     output_tags,
-    segments,
     successor_tags,
 )
 

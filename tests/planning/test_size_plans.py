@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from support.segments import MIB, add_file, loads
+from support.segments import MIB, add_file, files_of, loads, segments
 from tandem.errors import InvalidSpec
 from tandem.planning.bins import is_useful, pack
 from tandem.planning.compaction import plan_compaction
@@ -17,7 +17,6 @@ from tandem.planning.model import GIB, CompactionRequest
 from tandem.spec.compaction import CompactionType
 from tandem.spec.table import Granularity
 from tandem.timeline.chunks import TimeColumn
-from tandem.timeline.segments import segments
 
 MAJOR = CompactionRequest(CompactionType.MAJOR)
 SEMI = CompactionRequest(CompactionType.SEMI_MAJOR)
@@ -176,7 +175,9 @@ def test_plan_sums_up_what_it_costs() -> None:
 
 @given(
     st.lists(
-        st.tuples(st.integers(1, 300), st.sampled_from("ab"), st.integers(0, 1000)), max_size=40
+        st.tuples(st.integers(1, 300), st.sampled_from("ab"), st.integers(0, 1000)),
+        min_size=1,
+        max_size=40,
     ),
     st.integers(1, 256),
 )
@@ -185,7 +186,7 @@ def test_bins_hold_every_file_once_in_order(rows: list[tuple[int, str, int]], ta
         add_file(f"{n:03}", segment=str(n), sequence=n, size=size, deleted=dead, partition={"p": p})
         for n, (size, p, dead) in enumerate(rows)
     )
-    files = [file for segment in table for file in segment.files]
+    files = files_of(table)
 
     bins = pack(files, target)
 
@@ -206,8 +207,7 @@ def test_bins_hold_every_file_once_in_order(rows: list[tuple[int, str, int]], ta
 
 def test_files_of_little_over_half_the_target_are_paired() -> None:
     sizes = {str(n): 70 * MIB for n in range(5)}
-    files = [file for segment in loads(range(5), sizes=sizes) for file in segment.files]
-
+    files = files_of(loads(range(5), sizes=sizes))
     assert [len(each.files) for each in pack(files, 128 * MIB)] == [2, 2, 1]
 
 
@@ -217,12 +217,12 @@ def test_files_of_little_over_half_the_target_are_paired() -> None:
 )
 def test_a_small_remainder_joins_the_bin_before_it(count: int, bins: list[int]) -> None:
     sizes = {str(n): 7 * MIB for n in range(count)}
-    files = [segment.files[0] for segment in loads(range(count), sizes=sizes)]
+    files = files_of(loads(range(count), sizes=sizes))
     assert [len(each.files) for each in pack(files, 128 * MIB)] == bins
 
 
 def test_bin_of_dead_rows_is_worth_it_though_it_leaves_nothing() -> None:
-    (each,) = pack(loads(["0"], deleted={"0": 1000})[0].files, MIB)
+    (each,) = pack(files_of(loads(["0"], deleted={"0": 1000})), MIB)
     assert each.expected_files == 0
     assert is_useful(each)
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
-from support.segments import add_file, loads
+from support.segments import add_file, loads, segments
 from tandem.delta.actions import AddFile
 from tandem.planning.compaction import plan_compaction
 from tandem.planning.model import CompactionPlan, CompactionRequest
@@ -19,7 +19,7 @@ from tandem.spec.compaction import CompactionTemplate, CompactionType, TableComp
 from tandem.spec.identity import spec_hash
 from tandem.spec.table import Granularity
 from tandem.timeline.chunks import TimeColumn
-from tandem.timeline.segments import Segment, segments
+from tandem.timeline.segments import Segment
 
 DAY_MS = 24 * 3600 * 1000
 DAYS = TimeColumn(("t",), Granularity.DAY)
@@ -92,10 +92,9 @@ def test_A4_without_chunks_the_time_of_the_load_decides(
 
 
 def test_A4_a_where_touches_nothing_young_either() -> None:
-    request = CompactionRequest(
-        CompactionType.CUSTOM, selects=lambda _: True, skip_offset_ms=DAY_MS
-    )
     table = segments([daily(day, n) for day in range(2) for n in range(2)], DAYS)
+    every = frozenset(file.path for segment in table for file in segment.files)
+    request = CompactionRequest(CompactionType.CUSTOM, selected=every, skip_offset_ms=DAY_MS)
 
     plan = plan_compaction(table, request, granularity=Granularity.DAY)
 

@@ -6,11 +6,26 @@ import json
 from collections.abc import Iterable, Mapping
 
 from tandem.delta.actions import AddFile, DeletionVector
+from tandem.delta.log import files
 from tandem.timeline.chunks import TimeColumn
-from tandem.timeline.segments import Segment, output_tags, segments
+from tandem.timeline.segment_files import SegmentFiles
+from tandem.timeline.segments import Segment, output_tags
+from tandem.timeline.segments import segments as segments_of
 
 KIB = 1 << 10
 MIB = 1 << 20
+
+
+def segments(adds: Iterable[AddFile], time: TimeColumn | None = None) -> tuple[Segment, ...]:
+    """The segments of these files."""
+    return segments_of(files.from_adds(list(adds)), time)
+
+
+def files_of(table: Iterable[Segment]) -> SegmentFiles:
+    """The files of all segments, of which there is one at least."""
+    found = SegmentFiles.of(segment.files for segment in table)
+    assert found is not None
+    return found
 
 
 def add_file(

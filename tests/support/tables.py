@@ -275,7 +275,7 @@ class Lake:
     @property
     def live(self) -> tuple[Segment, ...]:
         snapshot = self.log.snapshot()
-        return segments(snapshot.adds(), time_column(self.table().spec, snapshot))
+        return segments(snapshot.files, time_column(self.table().spec, snapshot))
 
     @property
     def names(self) -> list[str]:

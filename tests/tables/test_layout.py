@@ -16,7 +16,7 @@ from support.rows import Rows, id_in, join, k_is, plus, without
 from support.tables import Lake, Lakes, batch, loads, reason, reconciled, result
 from tandem.operations.machine.effects import Point
 from tandem.spec.resources import Operation
-from tandem.timeline.segments import TAG_LAYOUT
+from tandem.timeline.segment_files import TAG_LAYOUT
 
 FOUR = loads(range(4))
 SMALL = 1200

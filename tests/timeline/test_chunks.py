@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from support.segments import add_file
+from support.segments import add_file, segments
+from tandem.delta.actions import AddFile
 from tandem.errors import InvalidSpec
 from tandem.spec.table import Granularity
 from tandem.timeline.chunks import (
@@ -18,7 +19,6 @@ from tandem.timeline.chunks import (
     TimeInterval,
     chunk_of,
     components,
-    file_interval,
     is_one_chunk,
     label,
     parse_chunk,
@@ -27,6 +27,13 @@ from tandem.timeline.chunks import (
 
 moments = st.datetimes(datetime(1, 2, 1), datetime(9998, 1, 1), timezones=st.just(UTC))  # noqa: DTZ001
 granularities = st.sampled_from(Granularity)
+
+
+def file_interval(add: AddFile, time: TimeColumn) -> TimeInterval | None:
+    (segment,) = segments([add], time)
+    return segment.files[0].interval
+
+
 MONTHS = TimeColumn(("t",), Granularity.MONTH)
 
 

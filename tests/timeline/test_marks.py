@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from support.segments import add_file
+from support.segments import add_file, segments
 from tandem.delta.actions import AddFile
 from tandem.delta.log.files import from_adds
 from tandem.timeline import lineage
@@ -17,7 +17,6 @@ from tandem.timeline.segments import (
     TAG_SEGMENT,
     TAG_SEQUENCE,
     output_tags,
-    segments,
     sequence_of,
 )
 

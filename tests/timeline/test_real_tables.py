@@ -59,7 +59,7 @@ def test_foreign_table_is_one_segment_a_file_in_the_order_of_its_writing(tmp_pat
     for first in range(0, 50, 10):
         append(tmp_path, first)
 
-    live = segments(DeltaLog(LocalStore(str(tmp_path))).snapshot().adds())
+    live = segments(DeltaLog(LocalStore(str(tmp_path))).snapshot().files)
 
     assert len(live) == 5
     assert {segment.name[:2] for segment in live} == {"f-"}
@@ -67,5 +67,5 @@ def test_foreign_table_is_one_segment_a_file_in_the_order_of_its_writing(tmp_pat
     assert sum(segment.size_bytes for segment in live) == sum(
         file.stat().st_size for file in tmp_path.glob("*.parquet")
     )
-    again = segments(DeltaLog(LocalStore(str(tmp_path))).snapshot().adds())
+    again = segments(DeltaLog(LocalStore(str(tmp_path))).snapshot().files)
     assert again == live

@@ -8,22 +8,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from support.segments import MIB, add_file
+from support.segments import MIB, add_file, segments
 from tandem.delta.actions import AddFile, Commit, RemoveFile
 from tandem.spec.table import Granularity
 from tandem.timeline import lineage
 from tandem.timeline.chunks import TimeColumn
 from tandem.timeline.history import retired
 from tandem.timeline.names import foreign_name
+from tandem.timeline.segment_files import TAG_CHUNK
 from tandem.timeline.segments import (
-    TAG_CHUNK,
     TAG_PARENTS,
     TAG_SEGMENT,
     TAG_SEQUENCE,
     TAG_TYPE,
     SegmentStatus,
     output_tags,
-    segments,
     successor_tags,
 )
 

@@ -1,14 +1,18 @@
-"""Per-file statistics (protocol, "Per-file Statistics"): read in columns, loosened for vectors.
+"""Per-file statistics (protocol, "Per-file Statistics"): read by column, loosened for vectors.
 
-The JSON text of a million files is parsed by Arrow, not row by row. Those of files that we write
-are made in `tandem.delta.datafiles.stats`. No I/O.
+Those of files that we write are made in `tandem.delta.datafiles.stats`. No I/O.
+
+Arrow parses the texts; no Python object is made for a file. Only texts near one that Arrow
+refuses (truncated, or with a value of another type) are parsed one by one, so that a broken text
+costs its neighbours time and nothing else.
+
+One rule holds for every reader: what is not of the expected type is unknown, as if it were
+absent. A number of rows or NULLs is an integer from 0 to `MOST_ROWS`; `true` is none.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
@@ -16,235 +20,137 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as paj
 
-from tandem.delta.schema import DataType, to_arrow_type
+MOST_ROWS = 10**18 - 1
+"""More rows than this are a broken number: sums of them would not fit 64 bits."""
 
 _CHUNK_ROWS = 65_536
+_FEW_ROWS = 256
+"""So many texts are parsed one by one where Arrow refuses one of them."""
+
+_OPEN = pa.scalar('{"s":', pa.large_string())
+_CLOSE = pa.scalar("}", pa.large_string())
 _NOTHING = pa.scalar("", pa.large_string())
 _LINE_BREAK = pa.scalar("\n", pa.large_string())
+_ROWS = pa.schema([("numRecords", pa.int64())])
 
 
-def parse(stats: pa.ChunkedArray, schema: pa.Schema) -> pa.Table:
-    """Chosen fields of the statistics of many files, one row each; absent ones are null.
+def read(stats: pa.ChunkedArray, wanted: pa.Schema) -> pa.Table:
+    """Chosen fields of the statistics, one row a file; unknown ones are null.
 
     Args:
         stats: JSON texts, null where a file has none.
-        schema: the fields wanted, e.g. `numRecords: int64` or `minValues: struct<a: int64>`.
-    Raises: ValueError if a text is no JSON object or a value has another type.
+        wanted: fields of type int64, double, string, bool, or structs of these, for example
+            `minValues: struct<a: int64>`.
     """
-    tables = [_parse(chunk, schema) for chunk in _pieces(stats)]
-    return pa.concat_tables(tables) if tables else schema.empty_table()
+    tables = [wanted.empty_table()]
+    for chunk in stats.chunks:
+        for start in range(0, len(chunk), _CHUNK_ROWS):
+            tables += _piece(chunk.slice(start, _CHUNK_ROWS), wanted)
+    return pa.concat_tables(tables)
 
 
-def _pieces(stats: pa.ChunkedArray) -> list[pa.Array]:
-    chunks = stats.chunks if isinstance(stats, pa.ChunkedArray) else [stats]
-    return [
-        chunk.slice(start, _CHUNK_ROWS)
-        for chunk in chunks
-        for start in range(0, len(chunk), _CHUNK_ROWS)
-    ]
+def num_records(stats: pa.ChunkedArray) -> pa.ChunkedArray:
+    """int64, one a file: its physical rows, null where unknown."""
+    return counts(read(stats, _ROWS)["numRecords"])
 
 
-def _parse(chunk: pa.Array, schema: pa.Schema) -> pa.Table:
-    if chunk.null_count == len(chunk):
-        return pa.table([pa.nulls(len(chunk), f.type) for f in schema], schema=schema)
-    text = pc.fill_null(chunk, "{}").cast(pa.large_string())
-    # A line break can only stand between tokens, where a blank does as well.
-    text = pc.replace_substring(text, "\n", " ")
-    lines = pc.binary_join_element_wise(text, _NOTHING, _LINE_BREAK)
+def num_records_of(text: str | None) -> int | None:
+    """As `num_records`, of one file."""
+    found = _fitting(text, _ROWS).get("numRecords")
+    return found if found is not None and 0 <= found <= MOST_ROWS else None
+
+
+def counts(numbers: pa.ChunkedArray) -> pa.ChunkedArray:
+    """The numbers of rows or NULLs among these, null for what is none."""
+    valid = pc.and_(
+        pc.greater_equal(numbers, pa.scalar(0, pa.int64())),
+        pc.less_equal(numbers, pa.scalar(MOST_ROWS, pa.int64())),
+    )
+    return pc.if_else(valid, numbers, pa.scalar(None, pa.int64()))
+
+
+def _piece(texts: pa.Array, wanted: pa.Schema) -> list[pa.Table]:
+    """The texts in as few pieces as their broken ones allow."""
+    if texts.null_count == len(texts):
+        return [pa.table([pa.nulls(len(texts), f.type) for f in wanted], schema=wanted)]
+    try:
+        return [_parsed(texts, wanted)]
+    except pa.ArrowInvalid:
+        if len(texts) <= _FEW_ROWS:
+            rows = [_fitting(text, wanted) for text in texts.to_pylist()]
+            return [pa.Table.from_pylist(rows, schema=wanted)]
+    half = len(texts) // 2
+    return _piece(texts.slice(0, half), wanted) + _piece(texts.slice(half), wanted)
+
+
+def _parsed(texts: pa.Array, wanted: pa.Schema) -> pa.Table:
+    """Raises: ArrowInvalid if one of the texts is no JSON object of the wanted types."""
+    # A line break in JSON can only stand between tokens, where a blank does as well. Each line
+    # begins with a brace and a name, which no text before it can be continued by: so a text is
+    # one object of its own, or there are more objects than lines.
+    inner = pc.replace_substring(texts.cast(pa.large_string()), "\n", " ")
+    inner = pc.fill_null(inner, "null")
+    lines = pc.binary_join_element_wise(_OPEN, inner, _CLOSE, _LINE_BREAK, _NOTHING)
     offsets = memoryview(lines.buffers()[1]).cast("q")
     start, end = offsets[lines.offset], offsets[lines.offset + len(lines)]
     data = lines.buffers()[2].slice(start, end - start)
     longest = int(pc.max(pc.binary_length(lines)).as_py())
-    try:
-        table = paj.read_json(
-            pa.BufferReader(data),
-            read_options=paj.ReadOptions(use_threads=False, block_size=max(1 << 20, longest + 1)),
-            parse_options=paj.ParseOptions(
-                explicit_schema=schema, unexpected_field_behavior="ignore"
-            ),
-        )
-    except pa.ArrowInvalid as error:
-        raise ValueError(f"statistics that are no JSON of the expected types: {error}") from error
-    if table.num_rows != len(chunk):
-        raise ValueError(f"{len(chunk)} statistics texts gave {table.num_rows} objects")
-    return table.select(schema.names).cast(schema)
-
-
-_NUM_RECORDS = pa.schema([("numRecords", pa.int64())])
-
-
-def num_records(stats: pa.ChunkedArray) -> pa.ChunkedArray:
-    """int64, one a file: its physical rows, null without statistics (or with broken ones)."""
-    chunks: list[pa.Array] = []
-    for chunk in _pieces(stats):
-        try:
-            column = _parse(chunk, _NUM_RECORDS)["numRecords"]
-            chunks += column.chunks
-        except ValueError:
-            chunks.append(pa.array([_one(text) for text in chunk.to_pylist()], pa.int64()))
-    return pa.chunked_array(chunks, pa.int64())
-
-
-def _one(text: str | None) -> int | None:
-    """`numRecords` of one text, None where the text is broken: statistics are optional."""
-    value: Any = None
-    if text:
-        try:
-            body = json.loads(text)
-        except (ValueError, RecursionError):
-            return None
-        value = body.get("numRecords") if isinstance(body, dict) else None
-    return _count(value)
-
-
-def _count(value: Any) -> int | None:
-    """A number of rows, unless it is none: whoever wrote it may have written anything."""
-    return value if isinstance(value, int) and abs(value) < 2**63 else None
-
-
-@dataclass(frozen=True, slots=True)
-class Bounds:
-    """What statistics say of one column, one entry a file, null where they say nothing.
-
-    `low` and `high` are of the column's Arrow type and include every live value; `nulls` is
-    certain only where it is 0 or equals `rows`.
-    """
-
-    low: pa.ChunkedArray
-    high: pa.ChunkedArray
-    nulls: pa.ChunkedArray
-    rows: pa.ChunkedArray
-
-
-def bounds(stats: pa.ChunkedArray, path: Sequence[str], type_: DataType) -> Bounds:
-    """The bounds of the column at a physical path, for files with these statistics.
-
-    Values that cannot be understood count as absent.
-    """
-    arrow = to_arrow_type(type_)
-    text_like = pa.types.is_string(arrow) or pa.types.is_date(arrow) or pa.types.is_timestamp(arrow)
-    raw = pa.string() if text_like else arrow
-    wanted = pa.schema(
-        [
-            _nested("minValues", path, raw),
-            _nested("maxValues", path, raw),
-            _nested("nullCount", path, pa.int64()),
-            ("numRecords", pa.int64()),
-        ]
+    found = paj.read_json(
+        pa.BufferReader(data),
+        read_options=paj.ReadOptions(use_threads=False, block_size=max(1 << 20, longest + 1)),
+        parse_options=paj.ParseOptions(
+            explicit_schema=pa.schema([("s", pa.struct(list(wanted)))]),
+            unexpected_field_behavior="ignore",
+        ),
     )
+    if found.num_rows != len(texts):
+        raise pa.ArrowInvalid(f"{len(texts)} texts gave {found.num_rows} objects")
+    found.validate(full=True)  # texts that are no UTF-8
+    return pa.Table.from_batches(
+        [pa.RecordBatch.from_arrays(batch.column(0).flatten(), schema=wanted)
+         for batch in found.to_batches()],
+        wanted,
+    )  # fmt: skip
+
+
+def _fitting(text: str | None, wanted: pa.Schema) -> dict[str, Any]:
+    """What one text says, without what is of another type."""
     try:
-        if pa.types.is_decimal(arrow):
-            raise ValueError("Arrow reads no decimals from JSON numbers")
-        table = parse(stats, wanted)
-    except ValueError:
-        return _bounds_one_by_one(stats, path, arrow)
-    low, high = _leaf(table["minValues"], path), _leaf(table["maxValues"], path)
-    if raw != arrow:
-        low, high = _from_text(low, arrow), _from_text(high, arrow)
-    return Bounds(low, _widen(high, arrow), _leaf(table["nullCount"], path), table["numRecords"])
+        body = json.loads(text) if text else None
+    except (ValueError, RecursionError):
+        return {}
+    found = _fit(body, pa.struct(list(wanted))) or {}
+    if isinstance(body, dict) and not isinstance(body.get("tightBounds"), bool | None):
+        found["tightBounds"] = False  # the bounds may be wide, and the NULLs may be deleted
+    return found
 
 
-def may_contain(
-    bounds_: Bounds, low: pa.Scalar | None = None, high: pa.Scalar | None = None
-) -> pa.ChunkedArray:
-    """Which files may hold a row whose value lies in [low, high]; None is unbounded. Never null,
-    and true where the statistics say nothing. Scalars are of the column's type."""
-    all_null = pc.fill_null(pc.equal(bounds_.nulls, bounds_.rows), False)
-    keep = pc.invert(all_null)
-    if low is not None:
-        keep = pc.and_(keep, pc.fill_null(pc.greater_equal(bounds_.high, low), True))
-    if high is not None:
-        keep = pc.and_(keep, pc.fill_null(pc.less_equal(bounds_.low, high), True))
-    return keep
-
-
-def _nested(name: str, path: Sequence[str], type_: pa.DataType) -> pa.Field:
-    for part in reversed(path):
-        type_ = pa.struct([(part, type_)])
-    return pa.field(name, type_)
-
-
-def _leaf(column: Any, path: Sequence[str]) -> Any:
-    for part in path:
-        # By index: Arrow takes a name that begins with a dot for a path.
-        column = pc.struct_field(column, [column.type.get_field_index(part)])
-    return column
-
-
-def _from_text(values: pa.ChunkedArray, type_: pa.DataType) -> pa.ChunkedArray:
-    try:
-        return values.cast(type_)
-    except pa.ArrowInvalid:
-        return pa.chunked_array([pa.array([_one_from_text(v, type_) for v in values], type_)])
-
-
-def _one_from_text(value: pa.Scalar, type_: pa.DataType) -> Any:
-    """One text as a value, None if it is none: some writers log timestamps without a zone."""
-    text = value.as_py()
-    if text is None:
-        return None
-    zoned = pa.types.is_timestamp(type_) and type_.tz is not None
-    for attempt in (text, text + "Z") if zoned else (text, text.removesuffix("Z")):
+def _fit(value: Any, type_: pa.DataType) -> Any:
+    if pa.types.is_struct(type_):
+        if not isinstance(value, dict):
+            return None
+        return {field.name: _fit(value.get(field.name), field.type) for field in type_}
+    if isinstance(value, bool):
+        return value if pa.types.is_boolean(type_) else None
+    if pa.types.is_int64(type_):
+        return value if isinstance(value, int) and -(2**63) <= value < 2**63 else None
+    if pa.types.is_float64(type_) and isinstance(value, int | float):
         try:
-            return pc.cast(pa.scalar(attempt), type_).as_py()
-        except pa.ArrowInvalid:
-            continue
+            return float(value)
+        except OverflowError:
+            return None
+    if pa.types.is_string(type_) and isinstance(value, str):
+        # Half of a surrogate pair can be read as JSON, but is no text.
+        return value if value.isascii() or _is_utf8(value) else None
     return None
 
 
-def _widen(high: pa.ChunkedArray, type_: pa.DataType) -> pa.ChunkedArray:
-    """Upper bounds that hold for every writer and reader: logged maxima of timestamps are cut
-    down to milliseconds, those of floats ignore NaN, which Spark sorts above every number."""
-    if pa.types.is_floating(type_):
-        return pa.chunked_array([pa.nulls(len(high), type_)])
-    if not pa.types.is_timestamp(type_):
-        return high
-    return pc.add(high, pa.scalar(1_000, pa.duration("us")))
-
-
-def _bounds_one_by_one(stats: pa.ChunkedArray, path: Sequence[str], arrow: pa.DataType) -> Bounds:
-    """The slow way: decimals, and statistics in which some value has another type."""
-    rows = [_load(text) for text in stats.to_pylist()]
-
-    def column(name: str) -> pa.ChunkedArray:
-        return pa.chunked_array(
-            [pa.array([_convert(_dig(row, (name, *path)), arrow) for row in rows], arrow)]
-        )
-
-    def counts(keys: tuple[str, ...]) -> pa.ChunkedArray:
-        found = [_dig(row, keys) for row in rows]
-        return pa.chunked_array([pa.array([_count(n) for n in found], pa.int64())])
-
-    high = _widen(column("maxValues"), arrow)
-    return Bounds(column("minValues"), high, counts(("nullCount", *path)), counts(("numRecords",)))
-
-
-def _load(text: str | None) -> Any:
+def _is_utf8(text: str) -> bool:
     try:
-        return json.loads(text, parse_float=Decimal) if text else None
-    except (ValueError, RecursionError):
-        return None
-
-
-def _dig(value: Any, path: Sequence[str]) -> Any:
-    for part in path:
-        value = value.get(part) if isinstance(value, dict) else None
-    return value
-
-
-def _convert(value: Any, type_: pa.DataType) -> Any:
-    if value is None or isinstance(value, dict | list):
-        return None
-    if isinstance(value, str) and not pa.types.is_string(type_):
-        return _one_from_text(pa.scalar(value), type_)
-    try:
-        if pa.types.is_floating(type_):
-            return float(value)
-        if pa.types.is_decimal(type_):
-            value = Decimal(value)
-        return pa.scalar(value, type_).as_py()
-    except (pa.ArrowException, TypeError, ValueError, ArithmeticError):
-        return None
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def loosen(stats: str | None, num_records: int) -> str:
@@ -258,7 +164,7 @@ def loosen(stats: str | None, num_records: int) -> str:
             text.encode()  # half of a surrogate pair can be read as JSON, but not be written
             return text
     except (ValueError, RecursionError):
-        pass  # what nobody can read bounds nothing
+        pass  # what cannot be parsed bounds nothing
     return dumps(certain)
 
 

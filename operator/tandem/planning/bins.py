@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
 
 from tandem.planning.model import Bin
-from tandem.timeline.chunks import TimeInterval, components
-from tandem.timeline.segments import TAG_LAYOUT, SegmentFile, segment_name
-
-Partition = tuple[tuple[str, str | None], ...]
+from tandem.timeline.chunks import ALWAYS, TimeInterval, components
+from tandem.timeline.segment_files import Partition, SegmentFile, SegmentFiles
 
 FULL_SHARE = 0.75
 """A file of at least this share of the target size is full: packing it again gains nothing.
@@ -25,7 +26,7 @@ DELETED_SHARE = 0.05
 the same limit)."""
 
 
-def pack(files: Iterable[SegmentFile], target_file_size: int) -> tuple[Bin, ...]:
+def pack(files: SegmentFiles, target_file_size: int) -> tuple[Bin, ...]:
     """Bins of about `target_file_size` estimated live bytes.
 
     Files of different partitions never meet, nor do files of different time chunks unless a
@@ -40,60 +41,59 @@ def pack(files: Iterable[SegmentFile], target_file_size: int) -> tuple[Bin, ...]
     """
     bins: list[Bin] = []
     for partition, members in _groups(files):
-        for chosen in _chosen(members, target_file_size):
-            size = sum(file.live_bytes for file in chosen)
-            bins.append(_bin(chosen, partition, size, target_file_size))
+        sizes = members.live_bytes.tolist()
+        for start, stop in _cuts(sizes, target_file_size):
+            chosen = members[start:stop]
+            bins.append(_bin(chosen, partition, sum(sizes[start:stop]), target_file_size))
     return tuple(bins)
 
 
-def together(files: Iterable[SegmentFile], target_file_size: int) -> tuple[Bin, ...]:
+def together(files: SegmentFiles, target_file_size: int) -> tuple[Bin, ...]:
     """One bin of all files of a partition and chunk, however large: what is to be sorted is
     sorted as one, and then cut into files."""
-    bins: list[Bin] = []
-    for partition, members in _groups(files):
-        for chosen in _countable(members):
-            size = sum(file.live_bytes for file in chosen)
-            bins.append(_bin(chosen, partition, size, target_file_size))
-    return tuple(bins)
+    return tuple(
+        _bin(chosen, partition, int(chosen.live_bytes.sum()), target_file_size)
+        for partition, members in _groups(files)
+        for chosen in _countable(members)
+    )
 
 
-def _countable(members: Sequence[SegmentFile]) -> list[list[SegmentFile]]:
+def _countable(members: SegmentFiles) -> Iterator[SegmentFiles]:
     """All of them, unless they have more rows than one row map can say the order of."""
-    groups: list[list[SegmentFile]] = [[]]
-    rows = 0
-    for file in members:
+    start = rows = 0
+    for at, file in enumerate(members):
         rows += file.rows or 0
-        if rows > MOST_SORTED_ROWS and groups[-1]:
-            groups.append([])
-            rows = file.rows or 0
-        groups[-1].append(file)
-    return groups
+        if rows > MOST_SORTED_ROWS and at > start:
+            yield members[start:at]
+            start, rows = at, file.rows or 0
+    yield members[start:]
 
 
 def is_in_order(each: Bin, label: str) -> bool:
     """Whether a bin's rows lie as a layout wants them: written so together, by one operation,
     and hardly any of them deleted since."""
-    names = {segment_name(file.add) for file in each.files}
-    return len(names) == 1 and all(
-        file.add.tags.get(TAG_LAYOUT) == label and file.deleted_share <= DELETED_SHARE
-        for file in each.files
-    )
+    if any(file.layout != label or file.deleted_share > DELETED_SHARE for file in each.files):
+        return False
+    return len({file.segment for file in each.files}) == 1
 
 
-def _chosen(members: Sequence[SegmentFile], target: int) -> list[list[SegmentFile]]:
-    """The files of one group, cut into consecutive bins."""
-    bins: list[list[SegmentFile]] = [[]]
-    sizes = [0]
-    for file in members:
-        if bins[-1] and not _fits(sizes[-1], file.live_bytes, target):
-            bins.append([])
-            sizes.append(0)
-        bins[-1].append(file)
-        sizes[-1] += file.live_bytes
-    if len(bins) > 1 and sizes[-1] < FULL_SHARE * target and sum(sizes[-2:]) <= OVERRUN * target:
+def _cuts(sizes: Sequence[int], target: int) -> list[tuple[int, int]]:
+    """Where the files of one group, of these live bytes, are cut into consecutive bins."""
+    starts = [0]
+    totals = [0]
+    for at, size in enumerate(sizes):
+        if at > starts[-1] and not _fits(totals[-1], size, target):
+            starts.append(at)
+            totals.append(0)
+        totals[-1] += size
+    if (
+        len(starts) > 1
+        and totals[-1] < FULL_SHARE * target
+        and sum(totals[-2:]) <= OVERRUN * target
+    ):
         # A remainder would be one more task, and a small file to compact again.
-        bins[-2:] = [bins[-2] + bins[-1]]
-    return bins
+        starts.pop()
+    return list(zip(starts, [*starts[1:], len(sizes)], strict=True))
 
 
 def _fits(size: int, more: int, target: int) -> bool:
@@ -104,49 +104,71 @@ def _fits(size: int, more: int, target: int) -> bool:
 
 def is_useful(each: Bin) -> bool:
     """Whether rewriting a bin leaves fewer files, or gets rid of many deleted rows."""
-    return len(each.files) > each.expected_files or any(
-        file.deleted_share > DELETED_SHARE for file in each.files
-    )
+    if len(each.files) > each.expected_files:
+        return True
+    if isinstance(each.files, SegmentFiles):
+        return bool((each.files.deleted_shares > DELETED_SHARE).any())
+    return any(file.deleted_share > DELETED_SHARE for file in each.files)
 
 
-def is_full(file: SegmentFile, target_file_size: int) -> bool:
-    """Whether a file is as it should be: big enough and with few deleted rows."""
-    return file.live_bytes >= FULL_SHARE * target_file_size and file.deleted_share <= DELETED_SHARE
+def full(files: SegmentFiles, target_file_size: int) -> npt.NDArray[np.bool_]:
+    """Which files are as they should be: big enough and with few deleted rows."""
+    big: npt.NDArray[np.bool_] = files.live_bytes >= FULL_SHARE * target_file_size
+    return big & (files.deleted_shares <= DELETED_SHARE)
 
 
 def partition_of(file: SegmentFile) -> Partition:
-    return tuple(sorted(file.add.partition_values.items()))
+    return tuple(sorted(file.partition_values.items()))
 
 
-def _groups(files: Iterable[SegmentFile]) -> list[tuple[Partition, list[SegmentFile]]]:
-    by_partition: dict[Partition, list[SegmentFile]] = {}
-    for file in files:
-        by_partition.setdefault(partition_of(file), []).append(file)
-    groups: list[tuple[Partition, list[SegmentFile]]] = []
-    for partition, members in by_partition.items():
-        groups += [(partition, group) for group in by_chunk(members).values()]
-    return groups
+def by_partition(files: SegmentFiles) -> list[tuple[Partition, SegmentFiles]]:
+    """Files by partition, in the order of the first file of each."""
+    numbers, partitions = files.columns.by_partition
+    found = files.grouped(numbers[files.places])
+    return [(partitions[number], members) for number, members in found]
 
 
-def by_chunk(files: Sequence[SegmentFile]) -> dict[TimeInterval | None, list[SegmentFile]]:
+def by_chunk(files: SegmentFiles) -> list[SegmentFiles]:
     """Files by time chunk, or by the hull of chunks that a file among them links; in order of
-    time, those of unknown time last (key None: all of them where no time column is set)."""
-    hulls = components(file.interval for file in files if file.interval is not None)
-    groups: dict[TimeInterval | None, list[SegmentFile]] = {
-        hull: [] for hull in sorted(set(hulls.values()))
+    time, those of unknown time last (all of them where no time column is set)."""
+    intervals = files.columns.intervals
+    chunks = files.grouped(files.interval_codes)
+    if len(chunks) < 2:
+        return [group for _, group in chunks]
+    hulls = components(time for code, _ in chunks if (time := intervals[code]) is not None)
+    linked: dict[TimeInterval | None, dict[int, SegmentFiles]] = {}
+    for code, group in chunks:
+        time = intervals[code]
+        linked.setdefault(hulls[time] if time is not None else None, {})[code] = group
+    by_time = sorted(linked.items(), key=lambda each: (each[0] is None, each[0] or ALWAYS))
+    return [_together(files, groups) for _, groups in by_time]
+
+
+def _together(files: SegmentFiles, groups: Mapping[int, SegmentFiles]) -> SegmentFiles:
+    """Those of the files that are in these groups, by code of their interval. Several are there
+    because a file spans chunks: then files are in order of time, those of one start in theirs."""
+    if len(groups) == 1:
+        return next(iter(groups.values()))
+    found = files.where(np.isin(files.interval_codes, list(groups)))
+    starts = {
+        code: time.start_ms
+        for code in groups
+        if (time := files.columns.intervals[code]) is not None
     }
-    for file in files:
-        hull = hulls[file.interval] if file.interval is not None else None
-        groups.setdefault(hull, []).append(file)
-    for group in groups.values():
-        if any(file.spans and file.interval is not None for file in group):
-            # A stable sort: files of one interval stay in segment order.
-            group.sort(key=lambda file: file.interval.start_ms if file.interval else 0)
-    return groups
+    order = sorted(range(len(found)), key=[starts[c] for c in found.interval_codes].__getitem__)
+    return SegmentFiles(found.columns, found.places[order])
 
 
-def _bin(files: Sequence[SegmentFile], partition: Partition, live_bytes: int, target: int) -> Bin:
+def _groups(files: SegmentFiles) -> Iterator[tuple[Partition, SegmentFiles]]:
+    for partition, members in by_partition(files):
+        for group in by_chunk(members):
+            yield partition, group
+
+
+def _bin(files: SegmentFiles, partition: Partition, live_bytes: int, target: int) -> Bin:
     # A bin whose rows are all deleted leaves no file at all.
-    gone = all(file.rows and file.deleted >= file.rows for file in files)
+    gone = not live_bytes and all(
+        file.deleted and file.rows and file.deleted >= file.rows for file in files
+    )
     expected = 0 if gone else max(1, round(live_bytes / target))
-    return Bin(tuple(files), partition, live_bytes, expected)
+    return Bin(files, partition, live_bytes, expected)

@@ -93,6 +93,6 @@ def _why_nothing(
         return f"The files of the {'chosen ' if request.chunks else ''}chunks are as asked.{tail}"
     if label:
         return f"What was chosen lies in the order {label} already.{tail}"
-    if request.selects is not None:
+    if request.selected is not None:
         return f"The filter selects no files that would become fewer.{tail}"
     return f"One segment alone has nothing to be merged with: choose two or more.{tail}"

@@ -10,8 +10,9 @@ from collections.abc import Iterable, Sequence
 from tandem.errors import InvalidSpec, UnknownSegment
 from tandem.planning.layout import bins_of, usefulness
 from tandem.planning.model import CompactionRequest, SegmentRun
-from tandem.planning.runs import SegmentPart, build_run
+from tandem.planning.runs import SegmentPart, build_run, files_of
 from tandem.spec.compaction import CompactionType
+from tandem.timeline.segment_files import SegmentFiles
 from tandem.timeline.segments import Segment
 
 
@@ -20,7 +21,7 @@ def check_selection(request: CompactionRequest) -> None:
     this one. Needs no table."""
     custom = request.type is CompactionType.CUSTOM
     kind = request.type.value.upper()
-    if not custom and (request.segments or request.selects is not None):
+    if not custom and (request.segments or request.selected is not None):
         raise InvalidSpec(
             f"Custom segments not supported when doing {kind} compaction",
             resource=request.resource,
@@ -29,7 +30,7 @@ def check_selection(request: CompactionRequest) -> None:
             expected="no `custom`",
             remedy="Use `type: Custom` to choose segments.",
         )
-    if custom and not request.segments and request.selects is None:
+    if custom and not request.segments and request.selected is None:
         raise InvalidSpec(
             f"Segment ids should not be empty when doing {kind} compaction",
             resource=request.resource,
@@ -38,7 +39,7 @@ def check_selection(request: CompactionRequest) -> None:
             expected="names of segments, or a `where`",
             remedy="`tandem table segments` lists them.",
         )
-    if custom and request.segments and request.selects is not None:
+    if custom and request.segments and request.selected is not None:
         raise InvalidSpec(
             "Segments can be chosen by name or by `where`, not both",
             resource=request.resource,
@@ -69,22 +70,20 @@ def custom_runs(
         UnknownSegment: a name that is no live segment's.
     """
     check_selection(request)
-    if request.selects is None:
+    if request.selected is None:
         return _by_name(segments, request, past)
-    selects = request.selects
-    files = [
-        file
-        for segment in segments
-        if segment.name not in request.excluded
-        for file in segment.files
-        if file.path not in young and selects(file.add)
-    ]
+    free = [segment for segment in segments if segment.name not in request.excluded]
+    files = SegmentFiles.of(segment.files for segment in free)
+    if files is None:
+        return []
+    chosen = files.among(request.selected)
+    files = files.where(chosen & ~files.among(young) if young else chosen)
     bins = tuple(filter(usefulness(request), bins_of(files, request)))
-    taken = {file.path for each in bins for file in each.files}
+    taken = frozenset(file.path for each in bins for file in each.files)
+    by_name = {segment.name: segment for segment in segments}
     parts = [
-        SegmentPart(segment, chosen)
-        for segment in segments
-        if (chosen := tuple(file for file in segment.files if file.path in taken))
+        SegmentPart(by_name[name], mine)
+        for name, mine in files.where(files.among(taken)).by_segment()
     ]
     return [build_run(parts, request.target_file_size, bins=bins)] if parts else []
 
@@ -101,7 +100,9 @@ def _by_name(
     )
     wanted = set(request.segments) - request.excluded
     parts = [SegmentPart.whole(segment) for segment in segments if segment.name in wanted]
-    bins = bins_of((file for part in parts for file in part.files), request)
+    if not parts:
+        return []
+    bins = bins_of(files_of(parts), request)
     if request.layout_label:
         useful = any(map(usefulness(request), bins))
     else:

@@ -8,19 +8,19 @@ here reads a table; columns are checked against a schema that is given.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from tandem.delta.schema import PrimitiveType, StructType
 from tandem.errors import InvalidSpec, nearest
 from tandem.planning.bins import is_in_order, is_useful, pack, together
 from tandem.planning.model import Bin, CompactionRequest
-from tandem.timeline.segments import SegmentFile
+from tandem.timeline.segment_files import SegmentFiles
 
 FIELD = "spec.layout.columns"
 _NO_ORDER = ("void", "variant")
 
 
-def bins_of(files: Iterable[SegmentFile], request: CompactionRequest) -> tuple[Bin, ...]:
+def bins_of(files: SegmentFiles, request: CompactionRequest) -> tuple[Bin, ...]:
     """The bins of a run's files, useful or not."""
     if request.layout_label:
         return together(files, request.target_file_size)

@@ -13,7 +13,8 @@ from collections.abc import Iterator, Sequence
 
 from tandem.planning.layout import bins_of, usefulness
 from tandem.planning.model import CompactionRequest, SegmentRun
-from tandem.planning.runs import SegmentPart, build_run
+from tandem.planning.runs import SegmentPart, build_run, files_of
+from tandem.planning.skip_offset import has_any
 from tandem.timeline.segments import Segment
 
 
@@ -28,10 +29,10 @@ def major_runs(
     kept = segments[: max(len(segments) - request.preserve, 0)]
     excluded = request.excluded
     if young:
-        excluded |= {s.name for s in kept if any(file.path in young for file in s.files)}
+        excluded |= {s.name for s in kept if has_any(s, young)}
     for chosen in size_runs(kept, request.target_segment_size, excluded):
         parts = [SegmentPart.whole(segment) for segment in chosen]
-        bins = bins_of((file for part in parts for file in part.files), request)
+        bins = bins_of(files_of(parts), request)
         run = build_run(parts, request.target_file_size, bins=bins, major=True)
         if any(map(usefulness(request), run.bins)):
             return [run]

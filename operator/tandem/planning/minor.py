@@ -23,8 +23,9 @@ from dataclasses import dataclass
 
 from tandem.planning.layout import bins_of, usefulness
 from tandem.planning.model import CompactionRequest, MergeStep, SegmentRun
-from tandem.planning.runs import SegmentPart, build_run, step_name
-from tandem.timeline.chunks import TimeInterval
+from tandem.planning.runs import SegmentPart, build_run, files_of, step_name
+from tandem.planning.skip_offset import has_any
+from tandem.timeline.segment_files import SegmentFiles
 from tandem.timeline.segments import Segment
 
 
@@ -48,7 +49,7 @@ def minor_runs(
                 request.target_file_size,
                 level=node.level,
                 steps=tuple(node.steps),
-                bins=bins_of((file for part in node.parts for file in part.files), request),
+                bins=bins_of(files_of(node.parts), request),
             )
             if any(map(useful, run.bins)):
                 runs.append(run)
@@ -56,7 +57,9 @@ def minor_runs(
 
 
 def _is_usable(segment: Segment, request: CompactionRequest) -> bool:
-    if segment.name in request.excluded:
+    if segment.name in request.excluded or segment.major:
+        return False
+    if segment.level >= len(request.thresholds):
         return False
     return request.among is None or segment.name in request.among
 
@@ -77,8 +80,13 @@ class _Node:
     name: str
     level: int
     parts: list[SegmentPart]
-    size: int
     steps: list[MergeStep]
+
+    @property
+    def size(self) -> int:
+        if not self.steps:
+            return self.parts[0].size_bytes
+        return sum(part.live_bytes for part in self.parts)
 
 
 def _loop(parts: Sequence[SegmentPart], request: CompactionRequest) -> list[_Node]:
@@ -96,9 +104,7 @@ def _loop(parts: Sequence[SegmentPart], request: CompactionRequest) -> list[_Nod
 
     for part in parts:
         segment = part.segment
-        node: _Node | None = _Node(segment.name, segment.level, [part], part.size_bytes, [])
-        if segment.major:
-            continue
+        node: _Node | None = _Node(segment.name, segment.level, [part], [])
         while node is not None:
             if node.level >= len(thresholds) or (limit is not None and node.size >= limit):
                 done.append(node)
@@ -132,7 +138,6 @@ def _merge(nodes: Sequence[_Node]) -> _Node:
         name=name,
         level=level,
         parts=[part for node in nodes for part in node.parts],
-        size=sum(part.live_bytes for node in nodes for part in node.parts),
         steps=[*(step for node in nodes for step in node.steps), step],
     )
 
@@ -141,20 +146,17 @@ def _whole(segments: Sequence[Segment], young: frozenset[str]) -> list[SegmentPa
     return [
         SegmentPart.whole(segment)
         for segment in segments
-        if not young or not any(file.path in young for file in segment.files)
+        if not young or not has_any(segment, young)
     ]
 
 
 def _chunks(segments: Sequence[Segment], young: frozenset[str]) -> Iterator[list[SegmentPart]]:
     """What each segment has in each time chunk, in order of time."""
-    chunks: dict[TimeInterval, list[SegmentPart]] = {}
-    for segment in segments:
-        mine: dict[TimeInterval, list[int]] = {}
-        for at, file in enumerate(segment.files):
-            if file.interval is not None and not file.spans and file.path not in young:
-                mine.setdefault(file.interval, []).append(at)
-        for interval, indexes in mine.items():
-            files = tuple(segment.files[at] for at in indexes)
-            chunks.setdefault(interval, []).append(SegmentPart(segment, files))
-    for interval in sorted(chunks):
-        yield chunks[interval]
+    files = SegmentFiles.of(segment.files for segment in segments)
+    if files is None:
+        return
+    usable = (files.interval_codes >= 0) & ~files.spans
+    files = files.where(usable & ~files.among(young) if young else usable)
+    by_name = {segment.name: segment for segment in segments}
+    for _, chunk in files.by_interval():
+        yield [SegmentPart(by_name[name], mine) for name, mine in chunk.by_segment()]

@@ -6,15 +6,15 @@ outputs (`SegmentRun.output`); the commit loop assigns them (`tandem.timeline.na
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tandem.delta.actions import AddFile
 from tandem.spec.compaction import CompactionTemplate, CompactionType, LayoutStrategy
 from tandem.timeline import lineage
 from tandem.timeline.chunks import TimeInterval
 from tandem.timeline.lineage import Lineage
-from tandem.timeline.segments import SegmentFile, layout_label
+from tandem.timeline.segment_files import SegmentFile
+from tandem.timeline.segments import layout_label
 
 MIB = 1 << 20
 GIB = 1 << 30
@@ -31,7 +31,7 @@ class CompactionRequest:
         target_segment_size: `Major` collects segments to less than this in all.
         chunks: `SemiMajor`: names of chunks; () for all.
         segments: `Custom`: names of segments.
-        selects: `Custom`: which files a `where` selects; exclusive with `segments`.
+        selected: `Custom`: paths of the files that a `where` selects; exclusive with `segments`.
         layout, layout_columns: in which order the rows are written (`layout`).
         among: `Minor` looks at these segments only; None for all.
         skip_offset_ms: files that close to the newest data are left alone (`skip_offset`).
@@ -47,7 +47,7 @@ class CompactionRequest:
     target_segment_size: int = GIB
     chunks: tuple[str, ...] = ()
     segments: tuple[str, ...] = ()
-    selects: Callable[[AddFile], bool] | None = None
+    selected: frozenset[str] | None = None
     target_file_size: int = 128 * MIB
     layout: LayoutStrategy = LayoutStrategy.BIN_PACK
     layout_columns: tuple[str, ...] = ()
@@ -61,12 +61,12 @@ class CompactionRequest:
         cls,
         spec: CompactionTemplate,
         *,
-        selects: Callable[[AddFile], bool] | None = None,
+        selected: frozenset[str] | None = None,
         excluded: frozenset[str] = frozenset(),
         resource: str = "",
     ) -> CompactionRequest:
-        """The request that a resource makes. `selects` is what its `custom.where` means; the
-        caller builds it, since it needs the table's schema."""
+        """The request that a resource makes. `selected` are the files that its `custom.where`
+        selects; the caller finds them, since that needs the table's schema."""
         minor, custom = spec.minor_options, spec.custom
         return cls(
             type=spec.type,
@@ -76,7 +76,7 @@ class CompactionRequest:
             target_segment_size=spec.major_options.target_segment_size,
             chunks=spec.semi_major_options.chunks or (),
             segments=(custom.segments or ()) if custom else (),
-            selects=selects,
+            selected=selected,
             target_file_size=spec.target_file_size,
             layout=spec.layout.strategy,
             layout_columns=spec.layout.columns,
@@ -113,7 +113,7 @@ class Bin:
     """Files of one partition (and one chunk, with a time column) that are rewritten together;
     in segment order. `live_bytes` is an estimate."""
 
-    files: tuple[SegmentFile, ...]
+    files: Sequence[SegmentFile]
     partition: tuple[tuple[str, str | None], ...]
     live_bytes: int
     expected_files: int

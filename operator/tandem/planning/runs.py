@@ -9,7 +9,8 @@ from tandem.planning.bins import pack
 from tandem.planning.model import Bin, MergeStep, SegmentRun
 from tandem.timeline.chunks import TimeInterval
 from tandem.timeline.names import derived_name
-from tandem.timeline.segments import Segment, SegmentFile
+from tandem.timeline.segment_files import SegmentFile, SegmentFiles
+from tandem.timeline.segments import Segment
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +18,7 @@ class SegmentPart:
     """Some or all files of one segment: what a plan takes of it."""
 
     segment: Segment
-    files: tuple[SegmentFile, ...]
+    files: Sequence[SegmentFile]
 
     @classmethod
     def whole(cls, segment: Segment) -> SegmentPart:
@@ -33,10 +34,14 @@ class SegmentPart:
 
     @property
     def size_bytes(self) -> int:
+        if isinstance(self.files, SegmentFiles):
+            return self.files.size_bytes
         return sum(file.size for file in self.files)
 
     @property
     def live_bytes(self) -> int:
+        if isinstance(self.files, SegmentFiles):
+            return int(self.files.live_bytes.sum())
         return sum(file.live_bytes for file in self.files)
 
 
@@ -57,7 +62,7 @@ def build_run(
     first = parts[0].segment
     level = first.level + 1 if level is None else level
     names = tuple(part.name for part in parts)
-    files = [file for part in parts for file in part.files]
+    files = files_of(parts)
     return SegmentRun(
         segments=names,
         partial=frozenset(part.name for part in parts if part.partial),
@@ -87,8 +92,16 @@ def proposed_names(runs: Iterable[SegmentRun], live: Iterable[Segment]) -> Itera
             yield run
 
 
-def _hull(files: Sequence[SegmentFile]) -> TimeInterval | None:
-    known = [file.interval for file in files if file.interval is not None]
-    if not known or len(known) < len(files):
+def files_of(parts: Iterable[SegmentPart]) -> SegmentFiles:
+    """The files of all parts, of which there is one at least."""
+    found = SegmentFiles.of(part.files for part in parts)
+    assert found is not None
+    return found
+
+
+def _hull(files: SegmentFiles) -> TimeInterval | None:
+    intervals = [files.columns.intervals[code] for code in set(files.interval_codes.tolist())]
+    known = [time for time in intervals if time is not None]
+    if not known or len(known) < len(intervals):
         return None
     return TimeInterval(min(i.start_ms for i in known), max(i.end_ms for i in known))

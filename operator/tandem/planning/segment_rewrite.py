@@ -14,7 +14,8 @@ from tandem.planning.custom import require_live
 from tandem.planning.model import Bin
 from tandem.planning.runs import SegmentPart
 from tandem.spec.segment_rewrite import SegmentRewriteSpec
-from tandem.timeline.segments import Segment, SegmentFile
+from tandem.timeline.segment_files import SegmentFile
+from tandem.timeline.segments import Segment
 
 _SHOWN = 5
 """Names in a sentence."""

@@ -9,16 +9,19 @@ they are sorted with the others, unless all lie in that order already.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
 
 from tandem.errors import InvalidSpec
-from tandem.planning.bins import by_chunk, is_full, partition_of
+from tandem.planning.bins import by_chunk, by_partition, full
 from tandem.planning.layout import bins_of, usefulness
-from tandem.planning.model import CompactionRequest, SegmentRun
+from tandem.planning.model import Bin, CompactionRequest, SegmentRun
 from tandem.planning.runs import SegmentPart, build_run
 from tandem.spec.table import Granularity
-from tandem.timeline.chunks import TimeInterval, parse_chunk
-from tandem.timeline.segments import Segment, SegmentFile
+from tandem.timeline.chunks import parse_chunk
+from tandem.timeline.segment_files import SegmentFiles
+from tandem.timeline.segments import Segment
 
 
 def semi_major_runs(
@@ -34,51 +37,51 @@ def semi_major_runs(
     Raises InvalidSpec for a chunk that is none. With chunks given, a file that spans one of
     them and others is taken along; the others' own files are not.
     """
-    owners = {file.path: segment for segment in segments for file in segment.files}
+    owners = {segment.name: segment for segment in segments}
     runs: list[SegmentRun] = []
     chosen = chosen_files(segments, request, granularity)
-    for group in _groups([file for file in chosen if file.path not in young], granularity):
-        loose = [
-            file
-            for file in group
-            if request.layout_label or not is_full(file, request.target_file_size)
-        ]
+    if chosen is None:
+        return []
+    if young:
+        chosen = chosen.where(~chosen.among(young))
+    for group in _groups(chosen, granularity):
+        loose = group
+        if not request.layout_label:
+            loose = group.where(~full(group, request.target_file_size))
         useful = tuple(filter(usefulness(request), bins_of(loose, request)))
         if useful:
-            parts = _parts([file for each in useful for file in each.files], owners)
+            parts = _parts(useful, owners)
             runs.append(build_run(parts, request.target_file_size, bins=useful))
     return runs
 
 
 def chosen_files(
     segments: Sequence[Segment], request: CompactionRequest, granularity: Granularity | None
-) -> list[SegmentFile]:
+) -> SegmentFiles | None:
     """The files of the chosen chunks (all by default) whose segments no other operation holds."""
-    free = [segment for segment in segments if segment.name not in request.excluded]
-    return _wanted([file for segment in free for file in segment.files], request, granularity)
-
-
-def _wanted(
-    files: Sequence[SegmentFile], request: CompactionRequest, granularity: Granularity | None
-) -> list[SegmentFile]:
+    free = (segment.files for segment in segments if segment.name not in request.excluded)
+    files = SegmentFiles.of(free)
     if not request.chunks:
-        return list(files)
+        return files
     if granularity is None:
-        return _wanted_partitions(files, request)
-    intervals = [parse_chunk(text, granularity) for text in request.chunks]
-    return [
-        file
-        for file in files
-        if file.interval is not None
-        and any(file.interval.overlaps(interval) for interval in intervals)
+        return _of_partitions(files, request)
+    wanted = [parse_chunk(text, granularity) for text in request.chunks]
+    if files is None:
+        return None
+    chosen = [
+        time is not None and any(time.overlaps(interval) for interval in wanted)
+        for time in files.columns.intervals
     ]
+    return files.where(np.array(chosen, np.bool_)[files.interval_codes])
 
 
-def _wanted_partitions(
-    files: Sequence[SegmentFile], request: CompactionRequest
-) -> list[SegmentFile]:
+def _of_partitions(files: SegmentFiles | None, request: CompactionRequest) -> SegmentFiles | None:
     """Without a time column a chunk is a partition: `a=1/b=x`, or the first of these parts."""
-    known = {partition_label(file): file for file in files}
+    labels: list[str] = []
+    known: set[str] = set()
+    if files is not None:
+        labels = [partition_label(values) for values in files.columns.partitions]
+        known = {labels[code] for code in np.unique(files.partition_codes).tolist()}
     for text in request.chunks:
         if not any(label == text or label.startswith(text + "/") for label in known):
             raise InvalidSpec(
@@ -89,38 +92,28 @@ def _wanted_partitions(
                 expected="a partition of the table, written `column=value/column=value`",
                 remedy="Set `time` in the LakeTable to name chunks by time.",
             )
-    return [
-        file
-        for file in files
-        if any(
-            partition_label(file) == text or partition_label(file).startswith(text + "/")
-            for text in request.chunks
-        )
+    if files is None:
+        return None
+    chosen = [
+        any(label == text or label.startswith(text + "/") for text in request.chunks)
+        for label in labels
     ]
+    return files.where(np.array(chosen, np.bool_)[files.partition_codes])
 
 
-def partition_label(file: SegmentFile) -> str:
+def partition_label(values: Mapping[str, str | None]) -> str:
     """`a=1/b=x` in the order that the log gives; "" for a table without partitions."""
-    values: Mapping[str, str | None] = file.add.partition_values
     return "/".join(f"{column}={value}" for column, value in values.items())
 
 
-def _groups(
-    files: Sequence[SegmentFile], granularity: Granularity | None
-) -> list[list[SegmentFile]]:
+def _groups(files: SegmentFiles, granularity: Granularity | None) -> list[SegmentFiles]:
     if granularity is not None:
-        by_time: dict[TimeInterval | None, list[SegmentFile]] = by_chunk(files)
-        return list(by_time.values())
-    partitions: dict[tuple[tuple[str, str | None], ...], list[SegmentFile]] = {}
-    for file in files:
-        partitions.setdefault(partition_of(file), []).append(file)
-    return list(partitions.values())
+        return by_chunk(files)
+    return [members for _, members in by_partition(files)]
 
 
-def _parts(files: Sequence[SegmentFile], owners: Mapping[str, Segment]) -> list[SegmentPart]:
-    chosen: dict[str, tuple[Segment, list[SegmentFile]]] = {}
-    for file in files:
-        owner = owners[file.path]
-        chosen.setdefault(owner.name, (owner, []))[1].append(file)
-    parts = [SegmentPart(segment, tuple(mine)) for segment, mine in chosen.values()]
+def _parts(bins: Iterable[Bin], owners: Mapping[str, Segment]) -> list[SegmentPart]:
+    files = SegmentFiles.of(each.files for each in bins)
+    assert files is not None
+    parts = [SegmentPart(owners[name], mine) for name, mine in files.by_segment()]
     return sorted(parts, key=lambda part: part.segment.order)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tandem.spec.table import Granularity
+from tandem.timeline.segment_files import SegmentFiles
 from tandem.timeline.segments import Segment
 
 
@@ -33,8 +34,20 @@ def too_young(
             if newest - segment.sequence < offset_ms
             for file in segment.files
         )
-    files = [file for segment in segments for file in segment.files]
-    limit = max((f.interval.end_ms for f in files if f.interval is not None), default=0) - offset_ms
+    files = SegmentFiles.of(segment.files for segment in segments)
+    if files is None:
+        return frozenset()
+    chunks = files.by_interval()
+    limit = max((time.end_ms for time, _ in chunks if time is not None), default=0) - offset_ms
     return frozenset(
-        file.path for file in files if file.interval is None or file.interval.end_ms > limit
+        file.path
+        for time, members in chunks
+        if time is None or time.end_ms > limit
+        for file in members
     )
+
+
+def has_any(segment: Segment, paths: frozenset[str]) -> bool:
+    """Whether one of the segment's files has one of these logged paths."""
+    files = SegmentFiles.of([segment.files])
+    return files is not None and bool(files.among(paths).any())

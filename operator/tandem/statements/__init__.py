@@ -14,12 +14,10 @@ language is in docs/statements.md.
     generate   tree to canonical Spark SQL
     statement  update and delete
     merge      merge
-    prune      files that a condition cannot affect
 """
 
 from tandem.statements.dialect import SPARK_SESSION_CONF
 from tandem.statements.generate import to_spark_sql
-from tandem.statements.prune import ColumnRange, FileRange, may_match, selects
 from tandem.statements.statement import (
     Assignment,
     Statement,
@@ -32,14 +30,10 @@ from tandem.statements.types import Schema
 __all__ = [
     "SPARK_SESSION_CONF",
     "Assignment",
-    "ColumnRange",
-    "FileRange",
     "Schema",
     "Statement",
-    "may_match",
     "parse_expression",
     "parse_statement",
     "parse_where",
-    "selects",
     "to_spark_sql",
 ]

@@ -2,22 +2,16 @@
 
 Weeks are ISO weeks and begin on Monday; all other chunks are those of the calendar.
 
-A file covers the chunks from its smallest to its largest time, as its statistics (or its
-partition value) say. Bounds that are wide (after deletes, `tightBounds: false`) can only make
-a file look as if it spanned more, never less, so a plan that keeps to chunks stays right.
-Statistics cut times to milliseconds; chunk borders are whole hours, so a cut maximum lies in
-the same chunk as the real one.
+Which of them a file covers is found by column, in `tandem.timeline.file_intervals`.
 """
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 
-from tandem.delta.actions import AddFile
 from tandem.errors import InvalidSpec
 from tandem.spec.table import Granularity
 
@@ -49,11 +43,13 @@ ALWAYS = TimeInterval(-(1 << 62), 1 << 62)
 @dataclass(frozen=True, slots=True)
 class TimeColumn:
     """A table's time column: `path` is its physical name (one part per level of nesting), as
-    statistics and partition values are keyed; `partition` says that it is a partition column."""
+    statistics and partition values are keyed; `partition` says that it is a partition column,
+    `type` whether it is a date, timestamp or timestamp_ntz."""
 
     path: tuple[str, ...]
     granularity: Granularity
     partition: bool = False
+    type: str = "timestamp"
 
 
 def chunk_of(moment: datetime, granularity: Granularity) -> TimeInterval:
@@ -64,31 +60,13 @@ def chunk_of(moment: datetime, granularity: Granularity) -> TimeInterval:
     return TimeInterval(_ms(start), _ms(end))
 
 
-def file_interval(add: AddFile, time: TimeColumn) -> TimeInterval | None:
-    """The chunks that a file covers, or None if unknown (no statistics, only nulls).
-
-    The file spans chunks if and only if `is_one_chunk` says no.
-    """
-    if time.granularity is Granularity.ALL:
-        return ALWAYS
-    if time.partition:
-        value = add.partition_values.get(time.path[0])
-        low = high = _moment(value)
-    else:
-        low, high = _bounds(add.stats, time.path)
-    if low is None or high is None or high < low:
-        return None
-    try:
-        first, last = chunk_of(low, time.granularity), chunk_of(high, time.granularity)
-    except (OverflowError, ValueError):  # beyond the years that the calendar knows
-        return None
-    return TimeInterval(first.start_ms, last.end_ms)
-
-
 def is_one_chunk(interval: TimeInterval, granularity: Granularity) -> bool:
     if granularity is Granularity.ALL:
         return True
-    return chunk_of(_EPOCH + interval.start_ms * _MILLISECOND, granularity) == interval
+    try:
+        return chunk_of(_EPOCH + interval.start_ms * _MILLISECOND, granularity) == interval
+    except (OverflowError, ValueError):  # beyond the years that the calendar knows
+        return False
 
 
 def label(interval: TimeInterval, granularity: Granularity) -> str:
@@ -219,30 +197,8 @@ def _borders(moment: datetime, granularity: Granularity) -> tuple[datetime, date
     return start, start.replace(month=first + months)
 
 
-def _bounds(stats: str | None, path: tuple[str, ...]) -> tuple[datetime | None, datetime | None]:
-    if not stats:
-        return None, None
-    try:
-        parsed = json.loads(stats)
-    except (ValueError, RecursionError):
-        return None, None
-    if not isinstance(parsed, dict):
-        return None, None
-    return _moment(_at(parsed.get("minValues"), path)), _moment(_at(parsed.get("maxValues"), path))
-
-
-def _at(values: object, path: tuple[str, ...]) -> object:
-    for part in path:
-        if not isinstance(values, Mapping):
-            return None
-        values = values.get(part)
-    return values
-
-
-def _moment(value: object) -> datetime | None:
-    """A date or time as statistics and partition values write it; without a zone: UTC."""
-    if not isinstance(value, str):
-        return None
+def _moment(value: str) -> datetime | None:
+    """A date or time in ISO 8601; without a zone: UTC."""
     try:
         moment = datetime.fromisoformat(value)
         if moment.tzinfo is None:

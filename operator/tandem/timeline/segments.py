@@ -8,37 +8,36 @@ table unreadable.
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from tandem.delta.actions import AddFile
-from tandem.timeline.chunks import (
-    TimeColumn,
-    TimeInterval,
-    file_interval,
-    is_one_chunk,
-    parse_interval,
-)
+from tandem.timeline.chunks import TimeColumn, TimeInterval
 from tandem.timeline.lineage import Lineage, format_lineage, parse_lineage
 from tandem.timeline.names import foreign_name, parse_name
+from tandem.timeline.segment_files import (
+    TAG_CHUNK,
+    TAG_LAYOUT,
+    FileColumns,
+    Numbers,
+    SegmentFile,
+    SegmentFiles,
+)
 
 _OURS = "tandem."
 TAG_SEGMENT = "tandem.segment"
 TAG_SEQUENCE = "tandem.sequence"
 TAG_PARENTS = "tandem.parents"
 TAG_ROW_MAP = "tandem.rowMap"
-TAG_CHUNK = "tandem.chunk"
 TAG_TYPE = "tandem.type"
-TAG_LAYOUT = "tandem.layout"
-"""In which order a compaction wrote its segment: `layout_label`."""
 TYPE_MAJOR = "Major"
 
-_NUM_RECORDS = re.compile(r'\{\s*"numRecords"\s*:\s*(\d+)\s*[,}]')
-_MOST_DIGITS = 18
-"""Of a number of rows: what is longer fits no column of ours, and says nothing."""
 SEQUENCE_PATTERN = "-?[0-9]{1,15}"  # up to the year 33658; a next one stays below 18 digits
 _SEQUENCE = re.compile(SEQUENCE_PATTERN)
 
@@ -58,53 +57,13 @@ class SegmentStatus(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class SegmentFile:
-    """A live file as planning needs it. `rows` are physical ones, None where the log does not
-    say; `deleted` those in its deletion vector. `interval` is None where unknown or without a
-    time column; `spans` says that it covers several chunks (or unknown ones)."""
-
-    add: AddFile
-    rows: int | None
-    interval: TimeInterval | None = None
-    spans: bool = False
-
-    @property
-    def path(self) -> str:
-        """The logged path: the file's identity."""
-        return self.add.logged_path
-
-    @property
-    def size(self) -> int:
-        return self.add.size
-
-    @property
-    def deleted(self) -> int:
-        vector = self.add.deletion_vector
-        return 0 if vector is None else vector.cardinality
-
-    @property
-    def deleted_share(self) -> float:
-        """Deleted rows of all rows, 0 to 1; 1 where rows are deleted of an unknown number."""
-        if not self.deleted:
-            return 0.0
-        return min(1.0, self.deleted / self.rows) if self.rows else 1.0
-
-    @property
-    def live_bytes(self) -> int:
-        """Estimated bytes of the rows that are not deleted."""
-        if not self.deleted or not self.rows:
-            return self.size
-        return self.size * max(self.rows - self.deleted, 0) // self.rows
-
-
-@dataclass(frozen=True, slots=True)
 class Segment:
     """A live segment (or one of the past: see `history`). Files are in order of their path."""
 
     name: str
     level: int
     sequence: int
-    files: tuple[SegmentFile, ...]
+    files: Sequence[SegmentFile]
     status: SegmentStatus = SegmentStatus.SUCCESS
     parents: Lineage = field(default_factory=Lineage)
     major: bool = False
@@ -132,18 +91,103 @@ class Segment:
         return (self.sequence, self.files[0].path if self.files else self.name)
 
 
-def segments(adds: Iterable[AddFile], time: TimeColumn | None = None) -> tuple[Segment, ...]:
+def segments(files: pa.Table, time: TimeColumn | None = None) -> tuple[Segment, ...]:
     """The live segments of a version in their order.
 
     Args:
-        adds: the working set of the version, in any order.
+        files: the working set of the version (`Snapshot.files`), in any order.
         time: the table's time column, if its LakeTable names one.
     """
-    groups: dict[str, list[AddFile]] = {}
-    for add in adds:
-        groups.setdefault(segment_name(add), []).append(add)
-    found = [_segment(name, members, time) for name, members in groups.items()]
-    return tuple(sorted(found, key=lambda segment: segment.order))
+    if not files.num_rows:
+        return ()
+    codes, names, levels = _names(files)
+    by_path = pc.sort_indices(files["path"]).to_numpy().astype(np.int64)
+    order = by_path[np.argsort(codes[by_path], kind="stable")]
+    codes = codes[order]
+    starts = np.flatnonzero(np.diff(codes, prepend=-1))
+    stops = np.append(starts[1:], len(codes))
+    columns = FileColumns(files, order, codes, names, time)
+    every = np.arange(len(order))
+    first = files.select(["path", "tags"]).take(pa.array(order[starts]))
+    modified = files["modified_ms"].to_numpy()[order]
+    major = pc.fill_null(pc.equal(_tag(files, TAG_TYPE), TYPE_MAJOR), False)
+    facts = zip(
+        codes[starts].tolist(),
+        starts.tolist(),
+        stops.tolist(),
+        np.minimum.reduceat(_sequences(files)[order], starts).tolist(),
+        np.maximum.reduceat(columns.deleted, starts).tolist(),
+        np.logical_or.reduceat(np.asarray(major)[order], starts).tolist(),
+        np.minimum.reduceat(modified, starts).tolist(),
+        np.add.reduceat(columns.size, starts).tolist(),
+        _parents(_tag(first, TAG_PARENTS)),
+        _hulls(columns, starts),
+        strict=True,
+    )
+    found = [
+        Segment(
+            name=names[code],
+            level=levels[code] if code < len(levels) else 0,
+            sequence=sequence,
+            files=SegmentFiles(columns, every[start:stop]),
+            status=SegmentStatus.MARKED_FOR_UPDATE if deleted else SegmentStatus.SUCCESS,
+            parents=parents,
+            major=is_major,
+            interval=hull,
+            load_ms=load_ms,
+            size_bytes=size,
+        )
+        for code, start, stop, sequence, deleted, is_major, load_ms, size, parents, hull in facts
+    ]
+    paths = first["path"].to_pylist()
+    places = sorted(range(len(found)), key=lambda at: (found[at].sequence, paths[at]))
+    return tuple(found[at] for at in places)
+
+
+def _names(files: pa.Table) -> tuple[Numbers, list[str], list[int]]:
+    """The segment of each file as a code, the names by code, and the levels of the first ones;
+    those of the others are 0."""
+    tags = _tag(files, TAG_SEGMENT).dictionary_encode("encode")
+    texts = tags.dictionary.to_pylist()
+    parsed = [parse_name(text) if text is not None else None for text in texts]
+    ours = np.array([name is not None for name in parsed], bool)
+    codes = tags.indices.to_numpy().astype(np.int64)
+    foreign = np.flatnonzero(~ours[codes])
+    names = {text: code for code, text in enumerate(texts)}
+    paths = files["path"].take(pa.array(foreign)).to_pylist()
+    codes[foreign] = [names.setdefault(foreign_name(path), len(names)) for path in paths]
+    return codes, list(names), [name.level if name is not None else 0 for name in parsed]
+
+
+def _sequences(files: pa.Table) -> Numbers:
+    """The order key of each file, in milliseconds."""
+    text = _tag(files, TAG_SEQUENCE)
+    said = pc.fill_null(pc.match_substring_regex(text, f"^(?:{SEQUENCE_PATTERN})$"), False)
+    number = pc.cast(pc.if_else(said, text, None), pa.int64())
+    found: Numbers = pc.coalesce(number, files["modified_ms"].combine_chunks()).to_numpy()
+    return found
+
+
+def _hulls(columns: FileColumns, starts: Numbers) -> Iterator[TimeInterval | None]:
+    """The interval that all files of each segment cover; None as soon as one is unknown."""
+    codes = columns.interval_codes
+    known = np.minimum.reduceat(codes, starts) >= 0
+    ends = [(i.start_ms, i.end_ms) if i is not None else (0, 0) for i in columns.intervals]
+    start_ms, end_ms = np.array(ends, np.int64)[codes].T
+    starts_ms = np.minimum.reduceat(start_ms, starts)
+    ends_ms = np.maximum.reduceat(end_ms, starts)
+    for each, low, high in zip(known.tolist(), starts_ms.tolist(), ends_ms.tolist(), strict=True):
+        yield TimeInterval(low, high) if each else None
+
+
+def _parents(tags: pa.Array) -> list[Lineage]:
+    texts = tags.dictionary_encode("encode")
+    found = [parse_lineage(text or "") for text in texts.dictionary.to_pylist()]
+    return [found[code] for code in texts.indices.to_pylist()]
+
+
+def _tag(files: pa.Table, key: str) -> pa.Array:
+    return pc.map_lookup(files["tags"], key, "first").combine_chunks()
 
 
 def segment_name(add: AddFile) -> str:
@@ -212,62 +256,3 @@ def successor_tags(add: AddFile, *, row_map: str, layout: str = "") -> dict[str,
         TAG_SEQUENCE: str(sequence_of(add)),
         TAG_ROW_MAP: row_map,
     }
-
-
-def segment_file(add: AddFile, time: TimeColumn | None = None) -> SegmentFile:
-    """A file with what its statistics, partition values and tags say about it."""
-    rows = _rows(add.stats)
-    if time is None:
-        return SegmentFile(add, rows)
-    interval = file_interval(add, time)
-    if interval is None:
-        interval = parse_interval(add.tags.get(TAG_CHUNK, ""))
-    spans = interval is None or not is_one_chunk(interval, time.granularity)
-    return SegmentFile(add, rows, interval, spans)
-
-
-def _rows(stats: str | None) -> int | None:
-    if not stats:
-        return None
-    # Every writer that we met puts it first; anywhere else it could be a column of that name.
-    if match := _NUM_RECORDS.match(stats):
-        digits = match[1]
-        return int(digits) if len(digits) <= _MOST_DIGITS else None
-    try:
-        parsed = json.loads(stats)
-    except (ValueError, RecursionError):
-        return None
-    rows = parsed.get("numRecords") if isinstance(parsed, dict) else None
-    return rows if isinstance(rows, int) and 0 <= rows < 10**_MOST_DIGITS else None
-
-
-def _segment(name: str, members: Sequence[AddFile], time: TimeColumn | None) -> Segment:
-    members = sorted(members, key=lambda add: add.logged_path)
-    files = tuple(segment_file(add, time) for add in members)
-    parsed = parse_name(name)
-    updated = any(file.deleted for file in files)
-    return Segment(
-        name=name,
-        level=parsed.level if parsed else 0,
-        sequence=min(sequence_of(add) for add in members),
-        files=files,
-        status=SegmentStatus.MARKED_FOR_UPDATE if updated else SegmentStatus.SUCCESS,
-        parents=_parents(members[0].tags),
-        major=any(add.tags.get(TAG_TYPE) == TYPE_MAJOR for add in members),
-        interval=_hull(files),
-        load_ms=min(add.modified_ms for add in members),
-        size_bytes=sum(add.size for add in members),
-    )
-
-
-def _parents(tags: Mapping[str, str]) -> Lineage:
-    return parse_lineage(tags.get(TAG_PARENTS, ""))
-
-
-def _hull(files: Sequence[SegmentFile]) -> TimeInterval | None:
-    """The interval that all files cover; None as soon as one of them is unknown."""
-    intervals = [file.interval for file in files]
-    known = [interval for interval in intervals if interval is not None]
-    if not known or len(known) < len(intervals):
-        return None
-    return TimeInterval(min(i.start_ms for i in known), max(i.end_ms for i in known))

@@ -132,7 +132,7 @@ def segments(table: Target, *, output: Output, version: int | None, every: bool)
     log = table.log()
     snapshot = log.snapshot(version)
     time = table.time_column(snapshot)
-    live = segments_of(snapshot.adds(), time)
+    live = segments_of(snapshot.files, time)
     found = list(live)
     if every:
         first, _ = log.versions()
@@ -209,7 +209,7 @@ def show(table: Target, *, output: Output, version: int | None) -> Exit:
         "bytes": snapshot.size_bytes,
         "rows": None if rows is None and snapshot.num_files else (rows or 0) - deleted,
         "deletedRows": deleted,
-        "segments": len(segments_of(snapshot.adds(), table.time_column(snapshot))),
+        "segments": len(segments_of(snapshot.files, table.time_column(snapshot))),
         "partitionColumns": list(snapshot.partition_columns),
         "columns": _columns(snapshot),
         "readerVersion": snapshot.protocol.min_reader,

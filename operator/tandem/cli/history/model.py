@@ -15,11 +15,12 @@ from pydantic import ValidationError
 
 from tandem.delta.actions import AddFile, Commit, RemoveFile
 from tandem.delta.log.commit import ENGINE
+from tandem.delta.stats import num_records_of
 from tandem.reconcile.classify import author_of
 from tandem.reconcile.text import clean
 from tandem.spec.status import OperationResult
 from tandem.timeline.lineage import parse_lineage
-from tandem.timeline.segments import TAG_PARENTS, TAG_SEGMENT, segment_file, segment_name
+from tandem.timeline.segments import TAG_PARENTS, TAG_SEGMENT, segment_name
 
 _OURS = ENGINE.partition("/")[0] + "/"
 _MOST = 2**53
@@ -151,7 +152,7 @@ def _entry(commit: Commit, changes: Mapping[int, _Change]) -> HistoryEntry:
     known = isinstance(read, int) and not isinstance(read, bool) and 0 <= read < commit.version
     read_version = read if known else None
     result = _result(body)
-    rows = [segment_file(add).rows for add in mine.added.values()]
+    rows = [num_records_of(add.stats) for add in mine.added.values()]
     lost = [_rows_of(gone) for gone in mine.gone.values()]
     live = sum(row for row in rows if row is not None) - sum(map(_dead, mine.added.values()))
     return HistoryEntry(
@@ -191,7 +192,7 @@ def _rows_of(gone: RemoveFile) -> int | None:
     """Live rows of a removed file, where the remove repeats its statistics."""
     stats = gone.extra.get("stats")
     add = AddFile(gone.logged_path, {}, 0, 0, True, stats=stats if isinstance(stats, str) else None)
-    rows = segment_file(add).rows
+    rows = num_records_of(add.stats)
     return None if rows is None else max(0, rows - _dead(gone))
 
 
@@ -266,7 +267,7 @@ def segment_lives(commits: Iterable[Commit]) -> list[SegmentLife]:
             it.ended = None
             it.files.add(path)
             name_of[path] = name
-            rows = segment_file(add).rows
+            rows = num_records_of(add.stats)
             it.rows = None if rows is None else (it.rows or 0) + rows
             if _dead(add):
                 it.deletes[commit.version] = it.deletes.get(commit.version, 0) + _dead(add)

@@ -109,10 +109,15 @@ def _to_add(row: dict[str, Any]) -> AddFile:
 
 def with_paths(table: pa.Table, paths: Iterable[str]) -> pa.Table:
     """The rows whose logged path is among `paths`."""
-    wanted = pa.array(list(paths), pa.string())
-    if not len(wanted) or not table.num_rows:
+    wanted = list(paths)
+    if not wanted or not table.num_rows:
         return table.slice(0, 0)
-    return table.filter(pc.is_in(table["path"], value_set=wanted))
+    return table.filter(have_paths(table, wanted))
+
+
+def have_paths(table: pa.Table, paths: Iterable[str]) -> pa.ChunkedArray:
+    """Of each row whether its logged path is among `paths`."""
+    return pc.is_in(table["path"], value_set=pa.array(list(paths), pa.string()))
 
 
 def hide(table: pa.Table, keys: Iterable[FileKey]) -> pa.Table:

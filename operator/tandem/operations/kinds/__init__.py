@@ -9,7 +9,6 @@ Plans, jobs and change sets; never performs an effect and never commits.
     ingest           `TableIngest`
     rewrite          what rewrites share
     row_level        what updates, deletes and merges share
-    selection        which files a condition may affect
     job_files        from live files to job inputs, from job outputs to `add` actions
     snapshot_view    the working set as reconciliation sees it
     commit_history   what was committed since a version

@@ -15,20 +15,23 @@ from tandem.delta.actions import AddFile
 from tandem.jobs.formats import InputFile, JobBin, JobLayout, OutputFile, RewriteJob
 from tandem.operations.attempt import paths
 from tandem.operations.attempt.records import RunRecord
+from tandem.operations.kinds.job_files import require_inside
 from tandem.operations.kinds.rewrite import Rewriting, locks_on, past_segments, published
-from tandem.operations.kinds.selection import files_where, require_inside
 from tandem.operations.kinds.time_column import time_column
 from tandem.operations.model import ChangeSet, Planned, Work
 from tandem.planning.compaction import plan_compaction
 from tandem.planning.layout import checked_columns
 from tandem.planning.model import CompactionPlan, CompactionRequest, SegmentRun
+from tandem.pruning.selection import Selection
 from tandem.reconcile.rewrite import RewriteDecision
 from tandem.spec.compaction import LayoutStrategy, TableCompaction
 from tandem.spec.status import Plan
+from tandem.statements.statement import parse_where
 from tandem.timeline import lineage
 from tandem.timeline.live_tags import live_names, mentioned_names
 from tandem.timeline.names import NameRequest, SegmentNumbers, output_names
-from tandem.timeline.segments import TAG_CHUNK, layout_label, output_tags, segments
+from tandem.timeline.segment_files import TAG_CHUNK, decode_adds
+from tandem.timeline.segments import layout_label, output_tags, segments
 
 
 class Compaction(Rewriting):
@@ -44,7 +47,7 @@ class Compaction(Rewriting):
         snapshot = work.snapshot
         self.begin()
         time = time_column(work.table.spec, snapshot)
-        live = segments(snapshot.adds(), time)
+        live = segments(snapshot.files, time)
         request = self._request(work)
         plan = plan_compaction(
             live,
@@ -56,6 +59,7 @@ class Compaction(Rewriting):
         locks = locks_on(plan.segments)
         if not plan.runs:
             return Planned(summary, None, locks, nothing_to_do=plan.nothing)
+        decode_adds(plan.files)
         require_inside(work.table, (file.add for file in plan.files))
         self.vectors(work).load(f.add.deletion_vector for f in plan.files if f.add.deletion_vector)
         inputs: list[InputFile] = []
@@ -88,21 +92,20 @@ class Compaction(Rewriting):
     def _request(self, work: Work) -> CompactionRequest:
         spec = self._resource.spec
         custom = spec.custom
-        selects = None
+        selected = None
         if custom is not None and custom.where is not None:
-            selects = files_where(
-                custom.where,
-                work.snapshot,
-                resource=self._resource.id,
-                field="spec.custom.where",
+            text = work.snapshot.metadata.schema_string
+            where = parse_where(
+                custom.where, text, resource=self._resource.id, field="spec.custom.where"
             )
+            selected = Selection(where, work.snapshot).paths(work.snapshot.files)
         columns = checked_columns(
             spec.layout.columns,
             work.snapshot.schema,
             work.snapshot.partition_columns,
             resource=self._resource.id,
         )
-        request = CompactionRequest.of(spec, selects=selects, resource=self._resource.id)
+        request = CompactionRequest.of(spec, selected=selected, resource=self._resource.id)
         return replace(request, layout_columns=columns)
 
     # Committing

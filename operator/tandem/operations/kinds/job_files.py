@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from pyroaring import BitMap64
 
@@ -10,7 +10,22 @@ from tandem.delta import dv
 from tandem.delta.actions import AddFile
 from tandem.jobs.formats import InputFile, OutputFile
 from tandem.operations.kinds.snapshot_view import SnapshotView
+from tandem.operations.model import Table
 from tandem.rowmap.positions import span
+from tandem.storage import paths
+
+
+def require_inside(table: Table, adds: Iterable[AddFile]) -> None:
+    """That the log's paths of these files stay in the table or below an allowed prefix, so that
+    no job is started that would be refused them one by one.
+
+    Raises: LocationNotAllowed.
+    """
+    allowed = tuple(
+        paths.canonical_prefix(prefix, field="allowedPrefixes") for prefix in table.allowed_prefixes
+    )
+    for add in adds:
+        paths.resolve(add.path, table.location, allowed)
 
 
 def input_file(view: SnapshotView, path: str, wanted: BitMap64 | None) -> InputFile:

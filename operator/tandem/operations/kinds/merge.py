@@ -12,15 +12,15 @@ from tandem.delta.actions import Metadata
 from tandem.delta.log.snapshot import Snapshot
 from tandem.jobs.formats import InputFile, MergeClause, MergeJob
 from tandem.operations.kinds.row_level import ByRow, CommitDescription
-from tandem.operations.kinds.selection import Selects, files_of
 from tandem.operations.model import Work
 from tandem.operations.rounds.source_copy import SourceCopy, copied
+from tandem.pruning.keys import Keys
+from tandem.pruning.selection import Selection
 from tandem.reconcile import statement as rule
 from tandem.spark.sources.options import checked
 from tandem.spec import update as spec
 from tandem.spec.status import RowsAffected
 from tandem.statements import merge as statements
-from tandem.statements.prune import Keys
 from tandem.statements.types import Schema
 from tandem.storage import allowed_locations
 
@@ -64,12 +64,12 @@ class Merge(ByRow[statements.MergeStatement]):
             field=_FIELD,
         )
 
-    def selects(self, statement: statements.MergeStatement, snapshot: Snapshot) -> Selects:
+    def selects(self, statement: statements.MergeStatement, snapshot: Snapshot) -> Selection:
         if statement.when("NotMatchedBySource"):
-            return lambda _add: True
+            return Selection(None, snapshot)
         # A file in which nothing can match decides nothing: neither that a source row has a
         # match, nor what becomes of one of its own.
-        return files_of(statement.on, snapshot, relation=statements.TABLE, keys=self._keys)
+        return Selection(statement.on, snapshot, relation=statements.TABLE, keys=self._keys)
 
     def load(self, work: Work, round_: int) -> None:
         # What this round was asked was selected by the keys that were known then.

@@ -17,6 +17,7 @@ from pyroaring import BitMap64
 
 from tandem.delta import protocol
 from tandem.delta.actions import Metadata
+from tandem.delta.log import files as files_
 from tandem.delta.log.snapshot import Snapshot
 from tandem.errors import DeletionVectorsDisabled, ManifestInvalid, Reason
 from tandem.jobs.formats import InputFile, MergeJob, OutputFile, RoundRequest, StatementJob
@@ -24,14 +25,14 @@ from tandem.locks.model import WHOLE_TABLE, LockResource, segment
 from tandem.operations.attempt import paths
 from tandem.operations.attempt.sidecars import read_sidecar
 from tandem.operations.kinds.commit_history import History
-from tandem.operations.kinds.job_files import input_file, output_add
+from tandem.operations.kinds.job_files import input_file, output_add, require_inside
 from tandem.operations.kinds.segment_numbers import new_segment, numbers_at
-from tandem.operations.kinds.selection import Selects, require_inside
 from tandem.operations.kinds.snapshot_view import SnapshotView, VectorCache
 from tandem.operations.kinds.table_changes import verdict_of_table
 from tandem.operations.machine.events import Verdict
 from tandem.operations.model import ChangeSet, Decision, OutputFileChange, Planned, Work
 from tandem.operations.rounds.port import SmallAnswer
+from tandem.pruning.selection import Selection
 from tandem.reconcile import statement as rule
 from tandem.reconcile.matches import InsertFile, RoundResult, round_result
 from tandem.reconcile.merge_sources import matched_sources
@@ -120,7 +121,7 @@ class ByRow(ABC, Generic[S]):
         """The statement, against the table as it is. Raises: InvalidStatement."""
 
     @abstractmethod
-    def selects(self, statement: S, snapshot: Snapshot) -> Selects:
+    def selects(self, statement: S, snapshot: Snapshot) -> Selection:
         """Which files may hold rows that the statement concerns."""
 
     @abstractmethod
@@ -165,10 +166,8 @@ class ByRow(ABC, Generic[S]):
             )
         run = self._begin(work)
         view = run.history.remember(snapshot)
-        selects = self.selects(run.statement, snapshot)
-        chosen = sorted(
-            (add for add in snapshot.adds() if selects(add)), key=lambda add: add.logged_path
-        )
+        selected = self.selects(run.statement, snapshot).of(snapshot.files)
+        chosen = sorted(files_.to_adds(selected), key=lambda add: add.logged_path)
         require_inside(work.table, chosen)
         view.prefetch(add.logged_path for add in chosen)
         inputs = tuple(input_file(view, add.logged_path, None) for add in chosen)
@@ -389,13 +388,9 @@ class ByRow(ABC, Generic[S]):
         """Without the rows of files in which, as their statistics say, nothing matches."""
         view = run.history.view(at)
         assert view is not None
-        selects = self.selects(run.statement, view.snapshot)
-        view.prefetch(rows)
-        return {
-            path: positions
-            for path, positions in rows.items()
-            if (add := view.add(path)) is not None and selects(add)
-        }
+        files = files_.with_paths(view.snapshot.files, rows)
+        selected = self.selects(run.statement, view.snapshot).paths(files)
+        return {path: positions for path, positions in rows.items() if path in selected}
 
     def _questions(self, run: StatementRun[S], asked: Evaluation) -> Mapping[str, BitMap64 | None]:
         """The rows to evaluate by file (None: all live ones), without files that cannot match."""
@@ -404,7 +399,7 @@ class ByRow(ABC, Generic[S]):
         view = run.history.view(asked.at)
         assert view is not None
         selects = self.selects(run.statement, view.snapshot)
-        return {a.logged_path: None for a in view.snapshot.adds() if selects(a)}
+        return dict.fromkeys(sorted(selects.paths(view.snapshot.files)))
 
     def _request(
         self, run: StatementRun[S], work: Work, asked: Evaluation, round_: int

@@ -13,8 +13,8 @@ from tandem.delta.actions import AddFile
 from tandem.delta.log.snapshot import Snapshot
 from tandem.jobs.formats import JobBin, JobLayout, OutputFile, RewriteJob
 from tandem.operations.attempt import paths
+from tandem.operations.kinds.job_files import require_inside
 from tandem.operations.kinds.rewrite import Rewriting, locks_on, past_segments
-from tandem.operations.kinds.selection import require_inside
 from tandem.operations.model import ChangeSet, Planned, Work
 from tandem.planning.layout import checked_columns
 from tandem.planning.segment_rewrite import (
@@ -25,6 +25,7 @@ from tandem.planning.segment_rewrite import (
 from tandem.reconcile.rewrite import RewriteDecision
 from tandem.spec.segment_rewrite import SegmentRewrite
 from tandem.spec.status import Plan
+from tandem.timeline.segment_files import decode_adds
 from tandem.timeline.segments import Segment, layout_label, segments, successor_tags
 
 ONE_FILE = 0
@@ -43,7 +44,7 @@ class SegmentRewriting(Rewriting):
         snapshot = work.snapshot
         self.begin()
         order = self._order(snapshot)
-        live = segments(snapshot.adds())
+        live = segments(snapshot.files)
         named = self._resource.spec.segments
         request = SegmentRewriteRequest.of(
             self._resource.spec,
@@ -58,6 +59,7 @@ class SegmentRewriting(Rewriting):
             return Planned(
                 summary, None, locks, nothing_to_do=plan.nothing, superseded=plan.superseded
             )
+        decode_adds(plan.files)
         require_inside(work.table, (file.add for file in plan.files))
         self.vectors(work).load(f.add.deletion_vector for f in plan.files if f.add.deletion_vector)
         recompress = self._resource.spec.rewrite.recompress

@@ -6,7 +6,6 @@ lives: every round of the commit loop pays only for what is new.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -16,6 +15,7 @@ from pyroaring import BitMap64
 from tandem.delta import dv
 from tandem.delta.actions import AddFile, DeletionVector
 from tandem.delta.log.snapshot import Snapshot
+from tandem.delta.stats import num_records_of
 from tandem.reconcile.model import FileState
 from tandem.storage.store import Store
 
@@ -49,7 +49,7 @@ class VectorCache:
         """Physical rows: by its statistics, else by its footer. Raises: DataFileMissing…"""
         known = self.rows.get(add.logged_path)
         if known is None:
-            known = _rows_by_stats(add.stats)
+            known = num_records_of(add.stats)
             if known is None:
                 with self.store.open_input(add.path) as source:
                     known = pq.ParquetFile(source).metadata.num_rows
@@ -94,13 +94,3 @@ class SnapshotView:
     def paths(self) -> list[str]:
         """All live files, in a fixed order."""
         return sorted(self.snapshot.files["path"].to_pylist())
-
-
-def _rows_by_stats(stats: str | None) -> int | None:
-    if not stats:
-        return None
-    try:
-        value = json.loads(stats).get("numRecords")
-    except (ValueError, AttributeError, RecursionError):
-        return None
-    return value if isinstance(value, int) else None

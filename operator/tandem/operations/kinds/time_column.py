@@ -35,4 +35,5 @@ def time_column(table: LakeTable | None, snapshot: Snapshot) -> TimeColumn | Non
         path=(field.physical_name,),
         granularity=time.granularity,
         partition=field.name in snapshot.partition_columns,
+        type=field.type.name,
     )

@@ -7,7 +7,7 @@ from tandem.delta.actions import Metadata
 from tandem.delta.log.snapshot import Snapshot
 from tandem.jobs.formats import InputFile, StatementJob
 from tandem.operations.kinds.row_level import ByRow, CommitDescription
-from tandem.operations.kinds.selection import Selects, files_of
+from tandem.pruning.selection import Selection
 from tandem.reconcile import statement as rule
 from tandem.spec.status import RowsAffected
 from tandem.statements.statement import Statement, parse_statement
@@ -35,8 +35,8 @@ class Update(ByRow[Statement]):
             field="spec.update" if spec.update is not None else "spec.delete",
         )
 
-    def selects(self, statement: Statement, snapshot: Snapshot) -> Selects:
-        return files_of(statement.where, snapshot)
+    def selects(self, statement: Statement, snapshot: Snapshot) -> Selection:
+        return Selection(statement.where, snapshot)
 
     def job(self, statement: Statement, inputs: tuple[InputFile, ...]) -> StatementJob:
         return StatementJob(

@@ -19,10 +19,10 @@ import pyarrow.compute as pc
 from tandem.errors import ManifestInvalid
 from tandem.jobs.formats import SOURCE_IDS, SOURCE_IS_WHOLE, SOURCE_SCHEMA, MergeJob, SidecarRef
 from tandem.operations.attempt.sidecars import read_sidecar
+from tandem.pruning.keys import Keys
 from tandem.reconcile.merge_sources import Sources
 from tandem.statements import tree
 from tandem.statements.merge import SOURCE, TABLE, MergeStatement, parse_merge
-from tandem.statements.prune import Keys
 from tandem.statements.types import Schema
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class SourceCopy:
         for ours, theirs in equal_columns(self.statement.on):
             values = _values(self.rows[theirs.parts[1]], theirs.type.name)
             if values is not None:
-                found.append(Keys(ours.parts, ours.type, values, complete=self.whole))
+                found.append(Keys(ours.parts[1], ours.type, values, complete=self.whole))
         return tuple(found)
 
 

@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from uuid import UUID
 
+import pyarrow.compute as pc
+
 from tandem.delta import protocol
 from tandem.delta.actions import Action, Metadata
 from tandem.delta.log.commit import commit_info
@@ -227,10 +229,13 @@ def status_of_table(
     """The table status: what the seeds call it, from one snapshot."""
     resource, snapshot = table.spec, adopted.snapshot
     assert resource is not None
-    live = segments(snapshot.adds()) if snapshot is not None else ()
-    rows = [segment.rows for segment in live]
-    known = [count for count in rows if count is not None]
-    deleted = sum(segment.deleted_rows for segment in live)
+    rows: int | None = 0
+    deleted = small = 0
+    if snapshot is not None:
+        known = snapshot.num_records
+        deleted = pc.sum(snapshot.num_deleted).as_py() or 0
+        rows = (pc.sum(known).as_py() or 0) - deleted if not known.null_count else None
+        small = pc.sum(pc.less(snapshot.files["size"], SMALL_FILE_BYTES)).as_py() or 0
     generation = resource.metadata.generation
     when = rfc3339(now_ms)
     return TableStatus(
@@ -247,11 +252,11 @@ def status_of_table(
             ),
         ),
         version=snapshot.version if snapshot else None,
-        segments=len(live),
+        segments=len(segments(snapshot.files)) if snapshot else 0,
         files=snapshot.num_files if snapshot else 0,
         bytes=snapshot.size_bytes if snapshot else 0,
-        rows=sum(known) - deleted if len(known) == len(rows) else None,
+        rows=rows,
         deleted_rows=deleted,
-        small_files=sum(1 for s in live for f in s.files if f.size < SMALL_FILE_BYTES),
+        small_files=small,
         running_operations=running,
     )

@@ -17,7 +17,7 @@ from tandem.timeline.segments import segments
 def table_facts(resource: LakeTable, uid: str, snapshot: Snapshot) -> TableFacts:
     """A LakeTable at a version. Raises: InvalidSpec if its time column is none."""
     time = time_column(resource, snapshot)
-    live = segments(snapshot.adds(), time)
+    live = segments(snapshot.files, time)
     granularity = time.granularity if time is not None else None
     return TableFacts(TableId(resource.name, uid), live, granularity)
 

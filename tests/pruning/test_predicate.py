@@ -11,18 +11,12 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from support.statement_rows import SCHEMA, nasty, rows, runtime_errors
+from support.file_ranges import ColumnRange, FileRange, known, matching
+from support.statement_rows import SCHEMA, SCHEMA_JSON, nasty, rows, runtime_errors
 from support.statement_texts import texts
 from tandem.errors import InvalidStatement
-from tandem.statements import (
-    ColumnRange,
-    FileRange,
-    may_match,
-    parse_where,
-    selects,
-    to_spark_sql,
-)
-from tandem.statements.prune import Keys
+from tandem.pruning.keys import Keys
+from tandem.statements import parse_where, to_spark_sql
 from tandem.statements.types import STRING
 
 if TYPE_CHECKING:
@@ -35,11 +29,11 @@ POSITIONS = {name: n for n, name in enumerate(COLUMNS)}
 
 
 def match(text: str, file: FileRange) -> bool:
-    return may_match(parse_where(text, SCHEMA), file)
+    return bool(matching(parse_where(text, SCHEMA), [file], SCHEMA_JSON)[0])
 
 
 def one(name: str, low: Any, high: Any, nulls: int | None = 0, rows: int = 10) -> FileRange:
-    return FileRange({(name,): ColumnRange(low, high, nulls)}, rows)
+    return FileRange({name: ColumnRange(low, high, nulls)}, rows)
 
 
 UTC = dt.UTC
@@ -112,8 +106,8 @@ MARCH = dt.datetime(2013, 3, 1, tzinfo=UTC)
         ("i32 = 9", one("i32", True, 4.0), True),
         ("i32 = 9", FileRange(), True),
         ("i32 = 9", FileRange({}, 0), False),
-        ("st.x = 9", FileRange({("st", "x"): ColumnRange(1, 4)}, 10), False),
-        ("st.x IS NULL", FileRange({("st", "x"): ColumnRange(1, 4, 0)}, 10), True),
+        ("st.x = 9", FileRange({"st": ColumnRange({"x": 1}, {"x": 4})}, 10), True),  # a field
+        ("st.x IS NULL", FileRange({"x": ColumnRange(1, 4, 0)}, 10), True),
         ("rand() < 0.5", FileRange(), True),
     ],
 )  # fmt: skip
@@ -124,33 +118,27 @@ def test_what_statistics_rule_out(text: str, file: FileRange, expected: bool) ->
 @pytest.mark.parametrize("bounds", [("\ud83d", "b"), ("a", "\ud83d")])
 def test_half_a_surrogate_pair_bounds_nothing(bounds: tuple[str, str]) -> None:
     """Of a writer that cut a text by UTF-16; JSON allows it."""
-    file = FileRange({("s",): ColumnRange(*bounds, 0)}, 10)
+    file = FileRange({"s": ColumnRange(*bounds, 0)}, 10)
     assert match("s = 'a'", file)
-    assert Keys(("s",), STRING, (b"a",), complete=True).may_occur(file)
+    keys = Keys("s", STRING, (b"a",), complete=True)
+    assert keys.may_occur(known([file], SCHEMA_JSON, {"s": STRING})).all()
 
 
 def test_partition_values_are_exact() -> None:
-    file = FileRange.of({("s",): ColumnRange("a", "b", 0)}, {"i32": 3, "u": None}, 10)
+    file = FileRange({"s": ColumnRange("a", "b", 0)}, 10, {"i32": "3", "u": None})
     assert match("i32 = 3", file)
     assert not match("i32 != 3", file)
     assert not match("u IS NOT NULL", file)
     assert not match("u = 'x'", file)
     assert not match("s = 'x'", file)
-    long = FileRange.of({}, {"s": "z" * 40}, 10)
+    long = FileRange({}, 10, {"s": "z" * 40})
     assert not match("s > 'zzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzz'", long)
-
-
-def test_a_custom_compaction_selects_whole_files() -> None:
-    where = parse_where("i32 = 3", SCHEMA)
-    assert selects(where, one("i32", 1, 4))
-    assert not selects(where, one("i32", 4, 9))
-    assert selects(None, one("i32", 4, 9))
 
 
 def file_of(chosen: list[int]) -> FileRange:
     """Statistics as a hostile but valid writer makes them, of some of the rows."""
     data = rows()
-    columns: dict[tuple[str, ...], ColumnRange] = {}
+    columns: dict[str, ColumnRange] = {}
     for name in SIMPLE:
         values = [data[n][POSITIONS[name]] for n in chosen]
         present = [v for v in values if v is not None and v == v]
@@ -160,7 +148,7 @@ def file_of(chosen: list[int]) -> FileRange:
             low, high = (v.replace(microsecond=v.microsecond // 1000 * 1000) for v in (low, high))
         if name == "f32" and low is not None:
             low, high = float(f"{low:.7g}"), float(f"{high:.7g}")
-        columns[(name,)] = ColumnRange(low, high, values.count(None))
+        columns[name] = ColumnRange(low, high, values.count(None))
     return FileRange(columns, len(chosen))
 
 
@@ -213,8 +201,8 @@ def skipped_wrongly(frame: DataFrame, texts_: list[str], seed: int) -> list[str]
     return [
         f"{text}: rows {sorted(set(found) & set(chosen))} of {sorted(chosen)}"
         for text, found in hits.items()
-        for chosen, known in zip(files, ranges, strict=True)
-        if set(found) & set(chosen) and not may_match(trees[text], known)
+        for chosen, kept in zip(files, matching(trees[text], ranges, SCHEMA_JSON), strict=True)
+        if set(found) & set(chosen) and not kept
     ]
 
 

@@ -1,36 +1,29 @@
-"""Which files a condition cannot concern, from their statistics and partition values.
+"""The model of `tandem.pruning`: one file at a time, in plain Python.
 
-`may_match` never says no for a file that holds a row on which the condition is true: pruning
-may keep too much, never too little. It computes, bottom up, a superset of what each condition
-can be on the rows of a file (true, false, NULL), and says yes where it knows nothing. A file
-that is skipped is not evaluated either, so an error that only its rows raise does not occur,
-as with any engine that skips files.
-
-What statistics can be trusted for (Delta protocol, "Per-file Statistics"):
-
-- they bound the values, and need not be values: strings are cut, deletion vectors hide rows;
-- floats: NaN may be left out of them, and is the greatest value in Spark; so there is no upper
-  bound, and a NaN as bound says nothing;
-- decimals of more than 15 digits: delta-rs writes them as doubles, rounded to either side, and
-  whole ones as 64-bit integers, cut at the largest; hence widened, or unknown where so large;
-- timestamps are cut to milliseconds, hence widened by one on both sides;
-- the number of NULLs counts where it is 0 or all rows.
+Reads the JSON text of a file's statistics, and decides by Python values. Shares only the
+reading of constants with the code that it checks.
 """
 
 from __future__ import annotations
 
 import datetime as dt
+import json
 import math
 from bisect import bisect_left
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any, Final
 
+from tandem.delta.actions import AddFile
+from tandem.delta.partition_text import to_scalar
+from tandem.delta.schema import PrimitiveType, StructType
+from tandem.errors import CorruptLog
+from tandem.pruning.constants import comparable
+from tandem.pruning.keys import Keys
 from tandem.statements import tree
-from tandem.statements.datetimes import parse_date, parse_timestamp
 from tandem.statements.tree import Expr
-from tandem.statements.types import BOOLEAN, MAX_PRECISION, DataType, as_decimal
+from tandem.statements.types import BOOLEAN, DataType, as_decimal
 
 CUT_STRING: Final = 32
 """Delta cuts strings to this length. Writers should raise a maximum that they cut, but not all
@@ -57,6 +50,11 @@ class ColumnRange:
     null_count: int | None = None
     exact: bool = False
 
+    def only_null(self, rows: int | None) -> bool:
+        if self.exact:
+            return self.min is None
+        return self.null_count is not None and self.null_count == rows
+
 
 @dataclass(frozen=True, slots=True)
 class FileRange:
@@ -66,64 +64,21 @@ class FileRange:
     columns: Mapping[tuple[str, ...], ColumnRange] = field(default_factory=dict)
     num_records: int | None = None
 
-    @classmethod
-    def of(
-        cls,
-        stats: Mapping[tuple[str, ...], ColumnRange],
-        partition_values: Mapping[str, Any],
-        num_records: int | None,
-    ) -> FileRange:
-        """Statistics and typed partition values together; the latter are exact."""
-        exact: dict[tuple[str, ...], ColumnRange] = {
-            (name,): ColumnRange(value, value, num_records if value is None else 0, exact=True)
-            for name, value in partition_values.items()
-        }
-        return cls({**stats, **exact}, num_records)
 
-    def named(self, relation: str) -> FileRange:
-        """The same for a condition that says `relation` before its columns, "" for one that does
-        not. Of other relations nothing is known, so whatever they decide is possible."""
-        if not relation:
-            return self
-        return FileRange({(relation, *p): r for p, r in self.columns.items()}, self.num_records)
-
-
-def selects(where: Expr | None, file: FileRange) -> bool:
-    """Whether a custom compaction with this `where` takes the file: whole files, never rows.
-
-    The condition describes files, so a file is taken if its statistics and partition values
-    do not rule out that it holds a matching row. On a partition column this is exact.
-    """
-    return may_match(where, file)
-
-
-@dataclass(frozen=True, slots=True)
-class Keys:
-    """The values of a column for which rows can match at all: it must equal one of them.
-
-    `values` are ascending, in the form of bounds (text as bytes of UTF-8); all that there are if
-    `complete`, else the least and the greatest. `column` is a path as in `FileRange`.
-    """
-
-    column: tuple[str, ...]
-    type: DataType
-    values: tuple[Any, ...]
-    complete: bool
-
-    def may_occur(self, file: FileRange) -> bool:
-        """False only if no row of the file has one of the values."""
-        if not self.values:
-            return False
-        known = file.columns.get(self.column)
-        if known is None:
-            return True
-        if known.null_count is not None and known.null_count == file.num_records:
-            return False
-        low, high = _bounds(known, self.type)
-        first = 0 if low is None else bisect_left(self.values, low)
-        if first == len(self.values):
-            return False
-        return high is None or (self.values[first] if self.complete else self.values[0]) <= high
+def may_occur(key: Keys, file: FileRange) -> bool:
+    """False only if no row of the file has one of the values."""
+    if not key.values:
+        return False
+    known = file.columns.get((key.column,))
+    if known is None:
+        return True
+    if known.only_null(file.num_records):
+        return False
+    low, high = _bounds(known, key.type)
+    first = 0 if low is None else bisect_left(key.values, low)
+    if first == len(key.values):
+        return False
+    return high is None or (key.values[first] if key.complete else key.values[0]) <= high
 
 
 # What a condition can be on the rows of a file: a set of these, as bits.
@@ -234,12 +189,12 @@ def _comparison(op: str, column: tree.ColumnRef, literal: tree.Literal, file: Fi
 def _nulls(column: tree.ColumnRef, file: FileRange) -> int:
     """Whether `column IS NULL` can be true and can be false."""
     known = file.columns.get(column.parts)
-    if known is None or known.null_count is None or len(column.parts) > 1:
-        # Of a field, the NULLs of its struct may or may not be counted.
+    if known is None:
         return _TRUE | _FALSE
-    if known.null_count == 0:
-        return _FALSE
-    return _TRUE if known.null_count == file.num_records else _TRUE | _FALSE
+    if known.only_null(file.num_records):
+        # A file without rows has no NULL either, but is left out for that.
+        return _TRUE
+    return _FALSE if known.null_count == 0 else _TRUE | _FALSE
 
 
 def _ordered(op: str, column: tree.ColumnRef, literal: tree.Literal, file: FileRange) -> int:
@@ -247,7 +202,7 @@ def _ordered(op: str, column: tree.ColumnRef, literal: tree.Literal, file: FileR
     if op == "!=":
         return _negated(_ordered("=", column, literal, file))
     known = file.columns.get(column.parts)
-    value = _comparable(literal, column.type)
+    value = comparable(literal, column.type)
     if known is None or value is None:
         return _TRUE | _FALSE
     low, high = _bounds(known, column.type)
@@ -302,7 +257,8 @@ def _usable(value: Any, data_type: DataType) -> Any:
     """A bound if it is of the right kind, else None: odd statistics say nothing."""
     match data_type.name:
         case "byte" | "short" | "integer" | "long":
-            return value if isinstance(value, int) and not isinstance(value, bool) else None
+            whole = isinstance(value, int) and not isinstance(value, bool)
+            return value if whole and -(2**63) <= value < 2**63 else None
         case "decimal":
             if isinstance(value, int | Decimal) and not isinstance(value, bool):
                 return Decimal(value)
@@ -333,64 +289,6 @@ def _bytes(text: str) -> bytes | None:
         return text.encode()
     except UnicodeEncodeError:
         return None
-
-
-def _comparable(literal: tree.Literal, target: DataType) -> Any:
-    """The constant as a value of the column's kind, if Spark compares them as Python does.
-
-    None where it does not, or where the order of the two is not clear.
-    """
-    value = literal.value
-    match target.name:
-        case "byte" | "short" | "integer" | "long" | "decimal":
-            return _exact_number(literal, target)
-        case "float" | "double":
-            if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
-                return None
-            if literal.type.name == "float":
-                return None
-            number = float(value)
-            # Decimals and long integers are rounded to a double, by rules of Spark's own.
-            return number if math.isfinite(number) and number == value else None
-        case "boolean":
-            return value if isinstance(value, bool) else None
-        case "string":
-            # Bytes of UTF-8, unsigned, as Spark compares them.
-            return value.encode() if isinstance(value, str) else None
-        case "date":
-            if isinstance(value, str):
-                return parse_date(value)
-            return value if literal.type == target else None
-        case "timestamp" | "timestamp_ntz":
-            return _moment(literal, zoned=target.name == "timestamp")
-        case _:
-            return None
-
-
-def _exact_number(literal: tree.Literal, target: DataType) -> Any:
-    value = literal.value
-    if isinstance(value, bool) or not isinstance(value, int | Decimal):
-        return None
-    if literal.type.name not in ("byte", "short", "integer", "long", "decimal"):
-        return None
-    if target.is_integral and literal.type.is_integral:
-        return value
-    a, b = as_decimal(literal.type), as_decimal(target)
-    # Wider than a decimal can be, Spark gives up digits.
-    scale = max(a.scale, b.scale)
-    if max(a.precision - a.scale, b.precision - b.scale) + scale > MAX_PRECISION:
-        return None
-    return Decimal(value)
-
-
-def _moment(literal: tree.Literal, *, zoned: bool) -> dt.datetime | None:
-    value = literal.value
-    if isinstance(value, dt.datetime):
-        return value if (value.tzinfo is not None) == zoned else None
-    if isinstance(value, dt.date):
-        zone = dt.UTC if zoned else None
-        return dt.datetime.combine(value, dt.time(), tzinfo=zone)
-    return parse_timestamp(value, zoned=zoned) if isinstance(value, str) else None
 
 
 def _is_test(node: tree.IsTest, file: FileRange) -> int:
@@ -432,3 +330,69 @@ def _prefix(pattern: str, escape: str) -> str:
             break
         out.append(next(chars, "") if char == escape else char)
     return "".join(out)
+
+
+def range_of(add: AddFile, schema: StructType, partition_columns: Collection[str]) -> FileRange:
+    """What the log says of one file."""
+    stats = _object(add.stats)
+    rows = _count(stats.get("numRecords"))
+    tight = stats.get("tightBounds") is None or stats.get("tightBounds") is True
+    low, high, nulls = (
+        found if isinstance(found := stats.get(name), dict) else {}
+        for name in ("minValues", "maxValues", "nullCount")
+    )
+    columns: dict[tuple[str, ...], ColumnRange] = {}
+    for column in schema:
+        name = column.physical_name
+        if not isinstance(column.type, PrimitiveType):
+            continue
+        if column.name not in partition_columns:
+            columns[column.name,] = ColumnRange(
+                _value(low.get(name), column.type),
+                _value(high.get(name), column.type),
+                _count(nulls.get(name)) if tight else None,
+            )
+        elif name in add.partition_values:
+            try:
+                value = to_scalar(add.partition_values[name], column.type).as_py()
+            except (CorruptLog, ValueError, OverflowError):
+                continue
+            columns[column.name,] = ColumnRange(value, value, 0, exact=True)
+    return FileRange(columns, rows)
+
+
+def _object(text: str | None) -> dict[str, Any]:
+    try:
+        found = json.loads(text, parse_float=Decimal) if text else {}
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _count(value: Any) -> int | None:
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    return value if whole and 0 <= value < 10**18 else None
+
+
+def _value(value: Any, type_: PrimitiveType) -> Any:
+    """A bound as the Python value of the column's type, None where it is none."""
+    name = type_.name
+    try:
+        if value is None or isinstance(value, bool) != (name == "boolean"):
+            return None
+        if name in ("double", "float") or type_.decimal is not None:
+            if not isinstance(value, int | float | Decimal) or not math.isfinite(float(value)):
+                return None
+            return float(value) if type_.decimal is None else Decimal(value)
+        if name == "date":
+            return dt.date.fromisoformat(value) if isinstance(value, str) else None
+        if name in ("timestamp", "timestamp_ntz"):
+            if not isinstance(value, str):
+                return None
+            moment = dt.datetime.fromisoformat(value)
+            if name == "timestamp_ntz":
+                return None if moment.utcoffset() else moment.replace(tzinfo=None)
+            return moment.astimezone(dt.UTC) if moment.tzinfo else moment.replace(tzinfo=dt.UTC)
+    except (ValueError, OverflowError, ArithmeticError):
+        return None
+    return value

@@ -1,0 +1,196 @@
+"""How long planning and selection take over the log of a large table that was read already.
+
+The table's files are in segments that leave nothing to compact, as on most days: so what is
+measured is the looking, and not the making of a plan. Beside it, the least that any reader does
+which looks at files one by one: decode each `add` action and parse its statistics.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import date, timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from benchmarks.harness import Figure, Report, Samples, Table, WrongResult, progress, timed
+
+FILES = {"toy": 400, "small": 20_000, "full": 200_000}
+TIMES = {"toy": 1, "small": 3, "full": 7}
+PER_SEGMENT, PER_DAY = 100, 1_000
+AIM_S = 0.5
+
+COLUMNS = {
+    "id": "long",
+    "amount": "double",
+    "name": "string",
+    "at": "timestamp",
+    "region": "string",
+}
+REGIONS = ("north", "south", "east", "west")
+ONE_BY_ONE = "file by file: decode each add, parse its statistics"
+MINOR, MINOR_TIMED = "plan a minor compaction", "plan a minor compaction, by time column"
+SEMI_MAJOR = "plan a semi-major compaction, by time column"
+UPDATE, PARTITION = "select files for `id = …`", "select files for `region = … AND id < …`"
+
+
+def snapshot_of(files: int) -> Any:
+    """A version of a table of so many files, partitioned, with statistics of four columns."""
+    from tandem.delta.actions import AddFile, Metadata, Protocol
+    from tandem.delta.log import files as files_
+    from tandem.delta.log.snapshot import Snapshot
+    from tandem.timeline.segments import output_tags
+
+    fields = [
+        {"name": name, "type": type_, "nullable": True, "metadata": {}}
+        for name, type_ in COLUMNS.items()
+    ]
+    schema = json.dumps({"type": "struct", "fields": fields})
+
+    def add(number: int) -> AddFile:
+        day = date(2020, 1, 1) + timedelta(days=number // PER_DAY)
+        low, high = number * 10_000, number * 10_000 + 9_999
+        stats = {
+            "numRecords": 10_000,
+            "minValues": {
+                "id": low,
+                "amount": 0.5,
+                "name": f"{low:x}",
+                "at": f"{day}T00:00:00.000Z",
+            },
+            "maxValues": {"id": high, "amount": 9.5, "name": "z", "at": f"{day}T23:59:59.999Z"},
+            "nullCount": {"id": 0, "amount": number % 7, "name": 0, "at": 0},
+        }
+        return AddFile(
+            logged_path=f"region={REGIONS[number % 4]}/part-{number:07}.parquet",
+            partition_values={"region": REGIONS[number % 4]},
+            size=120 << 20,
+            modified_ms=number,
+            data_change=False,
+            stats=json.dumps(stats, separators=(",", ":")),
+            tags=output_tags(f"{number // PER_SEGMENT}.2", number // PER_SEGMENT),
+        )
+
+    step = 10_000
+    batches = [
+        files_.from_adds([add(n) for n in range(start, min(start + step, files))])
+        for start in range(0, files, step)
+    ]
+    return Snapshot(
+        location="memory:///planning",
+        version=1,
+        timestamp_ms=0,
+        metadata=Metadata("m", schema, ("region",), {}),
+        protocol=Protocol(1, 2),
+        txns={},
+        domains={},
+        files=pa.concat_tables(batches),
+    )
+
+
+def one_by_one(snapshot: Any) -> list[tuple[str, str, int, int]]:
+    """Path, region, least and greatest `id` of each file."""
+    found = []
+    for add in snapshot.adds():
+        stats = json.loads(add.stats)
+        bounds = stats["minValues"]["id"], stats["maxValues"]["id"]
+        found.append((add.logged_path, add.partition_values["region"], *bounds))
+    return found
+
+
+def plan(snapshot: Any, kind: str, timed_: bool) -> int:
+    """How many segments a compaction that finds nothing to do has looked at."""
+    from tandem.planning.compaction import plan_compaction
+    from tandem.planning.model import CompactionRequest
+    from tandem.spec.compaction import CompactionType
+    from tandem.spec.table import Granularity
+    from tandem.timeline.chunks import TimeColumn
+    from tandem.timeline.segments import segments
+
+    time = TimeColumn(("at",), Granularity.DAY) if timed_ else None
+    live = segments(snapshot.files, time)
+    request = CompactionRequest(CompactionType(kind))
+    found = plan_compaction(live, request, granularity=time.granularity if time else None)
+    if found.runs:
+        raise WrongResult(f"{kind}: {len(found.runs)} runs of files that are as they should be")
+    return len(live)
+
+
+def select(snapshot: Any, where: str) -> frozenset[str]:
+    from tandem.pruning.selection import Selection
+    from tandem.statements.statement import parse_where
+
+    condition = parse_where(where, snapshot.metadata.schema_string)
+    return Selection(condition, snapshot).paths(snapshot.files)
+
+
+def run(size: str, work: Path) -> Report:  # noqa: ARG001 - nothing is written
+    """Raises: WrongResult if other files are selected than file by file."""
+    files = FILES[size]
+    progress("make the log")
+    snapshot = snapshot_of(files)
+    middle = files // 2 * 10_000
+    ways: dict[str, Callable[[], Any]] = {
+        ONE_BY_ONE: partial(one_by_one, snapshot),
+        MINOR: partial(plan, snapshot, "Minor", False),
+        MINOR_TIMED: partial(plan, snapshot, "Minor", True),
+        SEMI_MAJOR: partial(plan, snapshot, "SemiMajor", True),
+        UPDATE: partial(select, snapshot, f"id = {middle}"),
+        PARTITION: partial(select, snapshot, f"region = 'east' AND id < {middle}"),
+    }
+    found: dict[str, list[float]] = {way: [] for way in ways}
+    answers: dict[str, Any] = {}
+    progress("measure")
+    for _ in range(TIMES[size]):
+        # Turn by turn, so that a busy moment of the machine meets all.
+        for way, ask in ways.items():
+            seconds, answers[way] = timed(ask)
+            found[way].append(seconds)
+    _check(answers, files, middle)
+    samples = {way: Samples.of(seconds) for way, seconds in found.items()}
+    before = samples[ONE_BY_ONE].median
+    return Report(
+        name="planning",
+        title=f"Planning and selection over {files:,} files",
+        setting=(
+            f"A log of {files:,} files that is in memory, in segments of {PER_SEGMENT} full files, "
+            f"four partitions, {PER_DAY:,} files a day, statistics of four columns; {TIMES[size]} "
+            "runs, turn by turn. Nothing is left to compact."
+        ),
+        tables=(
+            Table(
+                "",
+                ("question", "seconds", "times as fast as file by file"),
+                tuple(
+                    (way, each.text(3), f"{before / each.median:.1f}")
+                    for way, each in samples.items()
+                ),
+            ),
+        ),
+        checks=("The files that conditions select are those found file by file.",),
+        figures=tuple(
+            Figure(
+                f"{files:,} files: {way}", f"{each.text()} s", f"≤ {AIM_S} s", each.median <= AIM_S
+            )
+            for way, each in samples.items()
+            if way != ONE_BY_ONE
+        ),
+        raw=found,
+    )
+
+
+def _check(answers: dict[str, Any], files: int, middle: int) -> None:
+    known = answers[ONE_BY_ONE]
+    expected = {
+        UPDATE: {path for path, _, low, high in known if low <= middle <= high},
+        PARTITION: {path for path, region, low, _ in known if region == "east" and low < middle},
+    }
+    for way, paths in expected.items():
+        if answers[way] != paths:
+            raise WrongResult(f"{way}: {len(answers[way])} files, file by file {len(paths)}")
+    for way in (MINOR, MINOR_TIMED, SEMI_MAJOR):
+        if answers[way] != -(-files // PER_SEGMENT):
+            raise WrongResult(f"{way}: {answers[way]} segments")

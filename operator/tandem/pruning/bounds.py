@@ -1,0 +1,253 @@
+"""What is known of the columns of many files at once: bounds and NULLs, one entry a file.
+
+What statistics can be trusted for (Delta protocol, "Per-file Statistics"):
+
+- they bound the values, and need not be values: strings are cut, deletion vectors hide rows;
+- floats: NaN may be left out of them, and is the greatest value in Spark; so there is no upper
+  bound, and a NaN as bound says nothing;
+- decimals of more than 15 digits: delta-rs writes them as doubles, rounded to either side, and
+  whole ones as 64-bit integers, cut at the largest; hence widened, or unknown where so large;
+- timestamps are cut to milliseconds, hence widened by one on both sides;
+- the number of NULLs counts where it is 0 or all rows, and no deletion vector hides rows.
+
+Partition values are exact. Unknown is never an error, and never excludes a file.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tandem.pruning import times
+from tandem.pruning.constants import FLOATING, INTEGRAL, MOMENTS
+from tandem.statements.types import DataType, as_decimal
+
+Mask = npt.NDArray[np.bool_]
+
+CUT_STRING: Final = 32
+"""Delta cuts strings to this length. Writers should raise a maximum that they cut, but not all
+do: one of this length or more bounds nothing."""
+
+EXACT_DIGITS: Final = 15
+"""Decimals of so many digits are the same after they were written as a double."""
+
+_DECIMAL_ERROR: Final = 1.1e-14
+"""Relative error of a decimal that was written as a double: 1e-14, and what comparing two
+doubles of ours adds."""
+
+_LONG_MAX: Final = float(2**63 - 1)
+_INT64: Final = (-(2**63), 2**63 - 1)
+_MILLISECOND: Final = 1_000
+_WIDE: Final = Context(prec=120)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a file's values can lie as seen from a constant; several may be true."""
+
+    below: Mask
+    touches: Mask
+    above: Mask
+
+
+class ColumnBounds(ABC):
+    """One column of all files."""
+
+    type: DataType
+
+    def __init__(self, some_null: Mask, some_value: Mask) -> None:
+        self.some_null = some_null
+        """Whether the column can be NULL in a row of the file."""
+        self.some_value = some_value
+
+    @abstractmethod
+    def place(self, value: Any) -> Place:
+        """Against a constant in the form of `constants.comparable`."""
+
+    @abstractmethod
+    def may_begin(self, prefix: bytes) -> Mask:
+        """Whether a text in the file can begin so."""
+
+    @abstractmethod
+    def may_equal(self, values: Sequence[Any], *, complete: bool) -> Mask:
+        """Whether one of the ascending values lies within the bounds; if not `complete`, one
+        between the first and the last of them."""
+
+
+class StatisticsBounds(ColumnBounds):
+    """By statistics: `low` and `high` are int64, double or binary, null where unknown."""
+
+    def __init__(
+        self, type_: DataType, low: pa.Array, high: pa.Array, some_null: Mask, some_value: Mask
+    ) -> None:
+        super().__init__(some_null, some_value)
+        self.type = type_
+        self.low, self.high = low, high
+
+    def place(self, value: Any) -> Place:
+        if self.type.name in INTEGRAL and not _INT64[0] <= value <= _INT64[1]:
+            every = np.ones(len(self.low), bool)
+            if value > 0:
+                unknown = np.asarray(self.high.is_null())
+                return Place(every, unknown, unknown)
+            unknown = np.asarray(self.low.is_null())
+            return Place(unknown, unknown, every)
+        floor, ceiling = _neighbours(value, self.type)
+        return Place(
+            below=_known(pc.less, self.low, ceiling),
+            touches=_known(pc.less_equal, self.low, floor)
+            & _known(pc.greater_equal, self.high, ceiling),
+            above=_known(pc.greater, self.high, floor),
+        )
+
+    def may_begin(self, prefix: bytes) -> Mask:
+        # Cut to the prefix, a bound compares as the values that begin with it do.
+        size = len(prefix)
+        return _known(pc.less_equal, pc.binary_slice(self.low, 0, size), prefix) & _known(
+            pc.greater_equal, pc.binary_slice(self.high, 0, size), prefix
+        )
+
+    def may_equal(self, values: Sequence[Any], *, complete: bool) -> Mask:
+        keys = pa.array([_neighbours(value, self.type)[0] for value in values], self.low.type)
+        if not len(keys):
+            return np.zeros(len(self.low), bool)
+        first = _bisect_left(keys, self.low)
+        left = first < len(keys)
+        least = keys.take(pa.array(np.minimum(first, len(keys) - 1))) if complete else keys[0]
+        return left & _known(pc.less_equal, least, self.high)
+
+
+class PartitionBounds(ColumnBounds):
+    """By partition values: `codes` count the distinct `values` (which are exact, None where not
+    known), and are -1 where nothing is known."""
+
+    def __init__(
+        self, type_: DataType, codes: npt.NDArray[np.int64], values: Sequence[Any], null: int | None
+    ) -> None:
+        some_null = codes == -1 if null is None else (codes == -1) | (codes == null)
+        some_value = np.ones(len(codes), bool) if null is None else codes != null
+        super().__init__(some_null, some_value)
+        self.type = type_
+        self._codes, self._values = codes, values
+
+    def place(self, value: Any) -> Place:
+        return Place(
+            below=self._each(lambda low, _: low < value),
+            touches=self._each(lambda low, high: low <= value <= high),
+            above=self._each(lambda _, high: high > value),
+        )
+
+    def may_begin(self, prefix: bytes) -> Mask:
+        return self._each(lambda low, _: low.startswith(prefix))
+
+    def may_equal(self, values: Sequence[Any], *, complete: bool) -> Mask:
+        def equals(low: Any, high: Any) -> bool:
+            first = bisect_left(values, low)
+            return first < len(values) and values[first if complete else 0] <= high
+
+        return self._each(equals) if values else np.zeros(len(self._codes), bool)
+
+    def _each(self, test: Callable[[Any, Any], bool]) -> Mask:
+        """`test` of the bounds of each distinct value, by file; true where unknown."""
+        found = np.ones(len(self._values) + 1, bool)  # the last one is for code -1
+        for number, value in enumerate(self._values):
+            if value is not None:
+                found[number] = test(*_exact(value, self.type))
+        return found[self._codes]
+
+
+def statistics_type(type_: DataType) -> pa.DataType | None:
+    """The type as which a column's bounds are read; None where they say nothing to us."""
+    if type_.name in INTEGRAL:
+        return pa.int64()
+    if type_.name in FLOATING or type_.name == "decimal":
+        return pa.float64()
+    if type_.name in ("string", "date") or type_.name in MOMENTS:
+        return pa.string()
+    return pa.bool_() if type_.name == "boolean" else None
+
+
+def held(low: pa.Array, high: pa.Array, type_: DataType) -> tuple[pa.Array, pa.Array]:
+    """Bounds that surely hold, from those that were read, in the form of `StatisticsBounds`."""
+    if type_.name == "boolean":
+        return low.cast(pa.int64()), high.cast(pa.int64())
+    if type_.name in FLOATING or type_.name == "decimal":
+        return _held_numbers(low, -1, type_), _held_numbers(high, 1, type_)
+    if type_.name == "string":
+        high = pc.if_else(pc.less(pc.binary_length(high), CUT_STRING), high, None)
+        return low.cast(pa.binary()), high.cast(pa.binary())
+    if type_.name == "date" or type_.name in MOMENTS:
+        wider = _MILLISECOND if type_.name in MOMENTS else 0
+        low, high = times.moments(low, type_.name), times.moments(high, type_.name)
+        return pc.subtract(low, wider), pc.add(high, wider)
+    return low, high
+
+
+def _held_numbers(bound: pa.Array, towards: int, type_: DataType) -> pa.Array:
+    usable = pc.is_finite(bound)
+    if type_.name == "float":
+        # 1.1 of 32 bits may have been written as 1.1, which is less than it.
+        bound = _moved(bound, towards, 1e-6, 1e-44)
+    if type_.name == "decimal" and as_decimal(type_).precision > EXACT_DIGITS:
+        # Whole ones are cut at the largest long.
+        usable = pc.and_(usable, pc.less(pc.abs(bound), _LONG_MAX))
+        bound = _moved(bound, towards, _DECIMAL_ERROR, 0.0)
+    return pc.if_else(usable, bound, None)
+
+
+def _moved(bound: pa.Array, towards: int, share: float, least: float) -> pa.Array:
+    by = pc.add(pc.multiply(pc.abs(bound), share), least)
+    return pc.add(bound, by) if towards > 0 else pc.subtract(bound, by)
+
+
+def _exact(value: Any, type_: DataType) -> tuple[Any, Any]:
+    """The bounds of a partition value, in the form of `constants.usable`."""
+    if type_.name == "float":
+        by = abs(value) * 1e-6 + 1e-44
+        return value - by, value + by
+    return value, value
+
+
+def _neighbours(value: Any, type_: DataType) -> tuple[Any, Any]:
+    """The greatest value up to a constant and the least from it on that the bounds can be
+    compared with; the same where it is one itself."""
+    if type_.name in INTEGRAL:
+        return math.floor(value), math.ceil(value)
+    if type_.name == "boolean":
+        return int(value), int(value)
+    if type_.name == "decimal":
+        one = Decimal(1).scaleb(-as_decimal(type_).scale)
+        floor, ceiling = (
+            Decimal(value).quantize(one, rounding, _WIDE)
+            for rounding in (ROUND_FLOOR, ROUND_CEILING)
+        )
+        return float(floor), float(ceiling)
+    if type_.name == "date" or type_.name in MOMENTS:
+        return times.micros(value), times.micros(value)
+    return value, value
+
+
+def _known(test: Callable[..., Any], left: Any, right: Any) -> Mask:
+    """The test of each file; true where a bound is not known."""
+    found: Mask = pc.fill_null(test(left, right), True).to_numpy(zero_copy_only=False)
+    return found
+
+
+def _bisect_left(keys: pa.Array, bounds: pa.Array) -> npt.NDArray[np.int64]:
+    """How many of the ascending keys are less than each bound; 0 where it is null."""
+    both = pa.concat_arrays([bounds, keys])
+    # Stable: a bound comes before a key that equals it. Nulls come last.
+    order = pc.array_sort_indices(both).to_numpy()
+    place = np.empty(len(both), np.int64)
+    place[order] = np.cumsum(order >= len(bounds))
+    return np.where(np.asarray(bounds.is_null()), 0, place[: len(bounds)])

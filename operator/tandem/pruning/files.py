@@ -1,0 +1,135 @@
+"""The bounds of a working set: the columns that a condition names, read from all files at once.
+
+Columns are top-level ones, by their name in the schema; statistics and partition values know
+them by their physical name (column mapping). Of fields of structs nothing is known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tandem.delta import stats as stats_
+from tandem.delta.partition_text import to_scalar
+from tandem.delta.schema import PrimitiveType, StructType
+from tandem.errors import CorruptLog
+from tandem.pruning.bounds import (
+    ColumnBounds,
+    Mask,
+    PartitionBounds,
+    StatisticsBounds,
+    held,
+    statistics_type,
+)
+from tandem.pruning.constants import usable
+from tandem.pruning.partitions import MISSING, partition_texts
+from tandem.statements.types import DataType
+
+_NO_ROWS = 0
+
+
+@dataclass(frozen=True)
+class FileBounds:
+    """What is known of `count` files; of columns that are not in `columns`: nothing.
+
+    `empty` are the files that hold no rows.
+    """
+
+    count: int
+    columns: Mapping[str, ColumnBounds]
+    empty: Mask
+
+
+def bounds_of(
+    files: pa.Table,
+    schema: StructType,
+    partition_columns: Iterable[str],
+    wanted: Mapping[str, DataType],
+) -> FileBounds:
+    """The bounds of the wanted columns.
+
+    Args:
+        files: `path`, `stats` and `partition_values` as in `Snapshot.files`.
+        wanted: names as in the schema, with their types.
+    """
+    partitions = set(partition_columns)
+    columns: dict[str, ColumnBounds] = {}
+    stated: dict[str, DataType] = {}
+    for name, type_ in wanted.items():
+        field = schema.get(name)
+        if field is None or not isinstance(field.type, PrimitiveType):
+            continue
+        if name in partitions:
+            column = partition_texts(files["partition_values"], field.physical_name)
+            columns[name] = _partition(*column, field.type, type_)
+        elif statistics_type(type_) is not None:
+            stated[name] = type_
+    physical = {name: schema[name].physical_name for name in stated}
+    stats = stats_.read(files["stats"], _fields(stated, physical)).combine_chunks()
+    rows = _numbers(stats["numRecords"])
+    if stated:
+        tight = pc.fill_null(stats["tightBounds"], True).to_numpy().astype(bool)
+    for at, (name, type_) in enumerate(stated.items()):
+        low, high, nulls = (
+            # By index: Arrow takes a name that begins with a dot for a path.
+            _one(pc.struct_field(stats[field], [at]))
+            for field in ("minValues", "maxValues", "nullCount")
+        )
+        known = np.where(tight, _numbers(nulls), MISSING)
+        columns[name] = StatisticsBounds(
+            type_,
+            *held(low, high, type_),
+            some_null=known != _NO_ROWS,
+            some_value=(known != rows) | (known == MISSING),
+        )
+    return FileBounds(files.num_rows, columns, rows == _NO_ROWS)
+
+
+def _partition(
+    codes: npt.NDArray[np.int64], texts: Sequence[str | None], type_: PrimitiveType, as_: DataType
+) -> PartitionBounds:
+    values: list[Any] = []
+    unknown: list[int] = []
+    nulls: list[int] = []
+    for code, text in enumerate(texts):
+        known, value = _value(text, type_)
+        values.append(usable(value, as_))
+        if not known:
+            unknown.append(code)
+        elif value is None:
+            nulls.append(code)
+    codes = np.where(np.isin(codes, unknown), MISSING, codes)
+    codes = np.where(np.isin(codes, nulls[1:]), nulls[0] if nulls else MISSING, codes)
+    return PartitionBounds(as_, codes, values, nulls[0] if nulls else None)
+
+
+def _value(text: str | None, type_: PrimitiveType) -> tuple[bool, Any]:
+    try:
+        return True, to_scalar(text, type_).as_py()
+    except (CorruptLog, ValueError, OverflowError):  # also what Python's calendar lacks
+        return False, None
+
+
+def _fields(types: Mapping[str, DataType], physical: Mapping[str, str]) -> pa.Schema:
+    fields = [("numRecords", pa.int64())]
+    if types:
+        bounds = pa.struct([(physical[name], statistics_type(t)) for name, t in types.items()])
+        nulls = pa.struct([(physical[name], pa.int64()) for name in types])
+        fields += [("minValues", bounds), ("maxValues", bounds), ("nullCount", nulls)]
+        fields += [("tightBounds", pa.bool_())]
+    return pa.schema(fields)
+
+
+def _one(column: pa.ChunkedArray) -> pa.Array:
+    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+
+
+def _numbers(column: pa.ChunkedArray | pa.Array) -> npt.NDArray[np.int64]:
+    """Numbers of rows or NULLs; -1 where unknown."""
+    return np.asarray(pc.fill_null(stats_.counts(column), MISSING)).astype(np.int64)

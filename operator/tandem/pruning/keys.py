@@ -1,0 +1,35 @@
+"""The values of columns for which rows can match at all: the keys of a merge's source."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tandem.pruning.bounds import Mask
+from tandem.pruning.files import FileBounds
+from tandem.statements.types import DataType
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """A column of the table must equal one of `values` for a row to match.
+
+    `values` are ascending, in the form of bounds (text as bytes of UTF-8); all that there are if
+    `complete`, else the least and the greatest. `column` is a name as in the schema.
+    """
+
+    column: str
+    type: DataType
+    values: tuple[Any, ...]
+    complete: bool
+
+    def may_occur(self, files: FileBounds) -> Mask:
+        """False only for files no row of which has one of the values."""
+        if not self.values:
+            return np.zeros(files.count, bool)
+        known = files.columns.get(self.column)
+        if known is None:
+            return np.ones(files.count, bool)
+        return known.some_value & known.may_equal(self.values, complete=self.complete)

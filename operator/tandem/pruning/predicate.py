@@ -1,0 +1,216 @@
+"""Which files a condition can be true in, decided for all files at once.
+
+It computes, bottom up, a superset of what each condition can be on the rows of each file (true,
+false, NULL), and keeps a file where it knows nothing. A file that is excluded is not evaluated
+either, so an error that only its rows raise does not occur, as with any engine that skips files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from tandem.pruning.bounds import ColumnBounds, Mask
+from tandem.pruning.constants import FLOATING, comparable
+from tandem.pruning.files import FileBounds
+from tandem.statements import tree
+from tandem.statements.tree import Expr
+from tandem.statements.types import BOOLEAN, DataType
+
+
+def columns_of(where: Expr, relation: str = "") -> Iterator[tuple[str, DataType]]:
+    """The top-level columns that a condition names. `relation` stands before those of the table
+    in a condition over several; other relations' are left out."""
+    if isinstance(where, tree.ColumnRef):
+        name = _column_name(where, relation)
+        if name is not None:
+            yield name, where.type
+    for child in where.children():
+        yield from columns_of(child, relation)
+
+
+def may_match(where: Expr, files: FileBounds, relation: str = "") -> Mask:
+    """False only for files on whose rows the condition is never true."""
+    return _Evaluation(files, relation).possible(where).true & ~files.empty
+
+
+@dataclass(frozen=True, slots=True)
+class _Possible:
+    """What a condition can be on the rows of each file; several may be true."""
+
+    true: Mask
+    false: Mask
+    null: Mask
+
+    def negated(self) -> _Possible:
+        return _Possible(self.false, self.true, self.null)
+
+    def negated_if(self, negated: bool) -> _Possible:
+        return self.negated() if negated else self
+
+    def and_(self, other: _Possible) -> _Possible:
+        """All values of x AND y, in three-valued logic."""
+        return _Possible(
+            self.true & other.true,
+            self.false | other.false,
+            (self.null & (other.true | other.null)) | (other.null & self.true),
+        )
+
+    def or_(self, other: _Possible) -> _Possible:
+        return self.negated().and_(other.negated()).negated()
+
+
+_MIRRORED: Final = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "=": "=", "!=": "!=", "<=>": "<=>"}
+
+
+class _Evaluation:
+    def __init__(self, files: FileBounds, relation: str) -> None:
+        self._files, self._relation = files, relation
+        self._all = np.ones(files.count, bool)
+        self._none = np.zeros(files.count, bool)
+        self._any = _Possible(self._all, self._all, self._all)
+
+    def possible(self, node: Expr) -> _Possible:
+        match node:
+            case tree.Literal():
+                return self._constant(node.value)
+            case tree.Cast(operand=tree.Literal(value=None)):
+                return self._constant(None)
+            case tree.ColumnRef():
+                return self._compared("=", node, tree.Literal(value=True, type=BOOLEAN))
+            case tree.Unary(op="NOT"):
+                return self.possible(node.operand).negated()
+            case tree.Logical():
+                return self._logical(node)
+            case tree.Binary():
+                return self._binary(node.op, node.left, node.right)
+            case tree.Between():
+                low = self._binary(">=", node.value, node.low)
+                high = self._binary("<=", node.value, node.high)
+                return low.and_(high).negated_if(node.negated)
+            case tree.InList():
+                found = self._constant(False)
+                for item in node.items:
+                    found = found.or_(self._binary("=", node.value, item))
+                return found.negated_if(node.negated)
+            case tree.IsTest():
+                return self._is(node).negated_if(node.negated)
+            case tree.Match(op="LIKE"):
+                return self._like(node).negated_if(node.negated)
+            case _:
+                return self._any
+
+    def _constant(self, value: object) -> _Possible:
+        chosen = [value is not None and bool(value), value is not None and not value, value is None]
+        return _Possible(*(self._all if each else self._none for each in chosen))
+
+    def _logical(self, node: tree.Logical) -> _Possible:
+        result = self.possible(node.operands[0])
+        for operand in node.operands[1:]:
+            other = self.possible(operand)
+            result = result.and_(other) if node.op == "AND" else result.or_(other)
+        return result
+
+    def _binary(self, op: str, left: Expr, right: Expr) -> _Possible:
+        if isinstance(left, tree.Literal) and isinstance(right, tree.ColumnRef) and op in _MIRRORED:
+            left, right, op = right, left, _MIRRORED[op]
+        if not (isinstance(left, tree.ColumnRef) and isinstance(right, tree.Literal)):
+            return self._any
+        if op not in _MIRRORED:
+            return self._any
+        return self._compared(op, left, right)
+
+    def _compared(self, op: str, column: tree.ColumnRef, literal: tree.Literal) -> _Possible:
+        known = self._known(column)
+        some_null, some_value = self._nulls(known)
+        if literal.value is None:
+            if op == "<=>":
+                return _Possible(some_null, some_value, self._none)
+            return self._constant(None)
+        if op == "<=>":
+            equal = self._compared("=", column, literal)
+            return _Possible(equal.true, equal.false | some_null, self._none)
+        true, false = self._ordered(op, known, literal)
+        return _Possible(true & some_value, false & some_value, some_null)
+
+    def _ordered(
+        self, op: str, known: ColumnBounds | None, literal: tree.Literal
+    ) -> tuple[Mask, Mask]:
+        """Where a comparison can be true, and where false, on values that are not NULL."""
+        if op == "!=":
+            return self._ordered("=", known, literal)[::-1]
+        value = comparable(literal, known.type) if known is not None else None
+        if known is None or value is None:
+            return self._all, self._all
+        place = known.place(value)
+        below, touches = place.below, place.touches
+        # A NaN, which is not counted in the statistics, is above everything and equal to nothing.
+        above = self._all if known.type.name in FLOATING else place.above
+        match op:
+            case "=":
+                return touches, below | above
+            case "<":
+                return below, touches | above
+            case "<=":
+                return below | touches, above
+            case ">":
+                return above, touches | below
+            case _:
+                return above | touches, below
+
+    def _is(self, node: tree.IsTest) -> _Possible:
+        if node.what == "NULL":
+            match node.value:
+                case tree.ColumnRef():
+                    return _Possible(*self._nulls(self._known(node.value)), self._none)
+                case tree.Literal():
+                    return self._constant(node.value.value is None)
+                case _:
+                    return _Possible(self._all, self._all, self._none)
+        possible = self.possible(node.value)
+        wanted = {"TRUE": possible.true, "FALSE": possible.false, "UNKNOWN": possible.null}
+        others = [mask for what, mask in wanted.items() if what != node.what]
+        return _Possible(wanted[node.what], others[0] | others[1], self._none)
+
+    def _like(self, node: tree.Match) -> _Possible:
+        """LIKE 'abc%': the value lies between 'abc' and the first text after all that begin so."""
+        if not isinstance(node.value, tree.ColumnRef):
+            return self._any
+        known = self._known(node.value)
+        some_null, some_value = self._nulls(known)
+        begins = self._all
+        if known is not None and known.type.name == "string":
+            begins = known.may_begin(_prefix(node.pattern, node.escape).encode())
+        return _Possible(begins & some_value, some_value, some_null)
+
+    def _known(self, column: tree.ColumnRef) -> ColumnBounds | None:
+        name = _column_name(column, self._relation)
+        return self._files.columns.get(name) if name is not None else None
+
+    def _nulls(self, known: ColumnBounds | None) -> tuple[Mask, Mask]:
+        """Where the column can be NULL, and where it can be something else."""
+        if known is None:
+            return self._all, self._all
+        return known.some_null, known.some_value
+
+
+def _column_name(column: tree.ColumnRef, relation: str) -> str | None:
+    parts = column.parts
+    if relation:
+        if parts[0] != relation:
+            return None
+        parts = parts[1:]
+    return parts[0] if len(parts) == 1 else None
+
+
+def _prefix(pattern: str, escape: str) -> str:
+    out: list[str] = []
+    chars = iter(pattern)
+    for char in chars:
+        if char in "%_" and char != escape:
+            break
+        out.append(next(chars, "") if char == escape else char)
+    return "".join(out)

@@ -1,0 +1,115 @@
+"""Times of many files, by column: texts of statistics and partition values to microseconds since
+1970 in UTC. What is no date or timestamp is null."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tandem.delta import stats as stats_
+from tandem.delta.partition_text import to_scalar
+from tandem.delta.schema import PrimitiveType
+from tandem.errors import CorruptLog
+from tandem.pruning.partitions import partition_texts
+
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+_MICROSECOND = dt.timedelta(microseconds=1)
+_DAY = 86_400_000_000
+
+
+def micros(moment: dt.datetime | dt.date) -> int:
+    """A moment, or the begin of a day, in microseconds since 1970; without a zone as in UTC."""
+    if not isinstance(moment, dt.datetime):
+        moment = dt.datetime.combine(moment, dt.time())
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=dt.UTC)
+    return (moment - _EPOCH) // _MICROSECOND
+
+
+FIRST = micros(dt.datetime.min.replace(tzinfo=dt.UTC))
+LAST = micros(dt.datetime.max.replace(tzinfo=dt.UTC))
+"""Python's calendar: times beyond it are unknown."""
+
+
+def moments(texts: pa.Array, type_: str) -> pa.Array:
+    """int64 of the texts in statistics of a column of `type_`: date, timestamp or timestamp_ntz.
+
+    A timestamp without a zone is in UTC. One that names another zone than UTC is no
+    timestamp_ntz.
+    """
+    found = _read(texts, type_)
+    within = pc.and_(pc.greater_equal(found, FIRST), pc.less_equal(found, LAST))
+    return pc.if_else(within, found, pa.scalar(None, pa.int64()))
+
+
+def _read(texts: pa.Array, type_: str) -> pa.Array:
+    for form in _FORMS[type_]:
+        try:
+            return texts.cast(form).cast(pa.timestamp("us")).cast(pa.int64())
+        except pa.ArrowInvalid:
+            continue
+    distinct = texts.dictionary_encode()
+    values = [_moment(text, type_) for text in distinct.dictionary.to_pylist()]
+    return pa.array(values, pa.int64()).take(distinct.indices)
+
+
+_FORMS = {
+    "date": (pa.date32(),),
+    "timestamp": (pa.timestamp("us", tz="UTC"), pa.timestamp("us")),
+    "timestamp_ntz": (pa.timestamp("us"),),
+}
+
+
+def time_bounds(
+    files: pa.Table, path: Sequence[str], type_: str, *, partition: bool
+) -> tuple[pa.Array, pa.Array]:
+    """The least and the greatest time in each file as logged, which may be cut to milliseconds.
+
+    Args:
+        path: the column's physical name, one part a level of nesting.
+        type_: its type: date, timestamp or timestamp_ntz.
+        partition: whether it is a partition column.
+    """
+    if partition:
+        codes, texts = partition_texts(files["partition_values"], path[0])
+        values = [_partition_moment(text, PrimitiveType(type_)) for text in texts]
+        # Code -1, of files without the value, is the null at the end.
+        times = pa.array([*values, None], pa.int64()).take(pa.array(codes % (len(values) + 1)))
+        return times, times
+    field = pa.field(path[-1], pa.string())
+    for part in reversed(path[:-1]):
+        field = pa.field(part, pa.struct([field]))
+    bounds = pa.struct([field])
+    found = stats_.read(files["stats"], pa.schema([("minValues", bounds), ("maxValues", bounds)]))
+    # By index: Arrow takes a name that begins with a dot for a path.
+    low, high = (
+        pc.struct_field(found[name].combine_chunks(), [0] * len(path))
+        for name in ("minValues", "maxValues")
+    )
+    return moments(low, type_), moments(high, type_)
+
+
+def _partition_moment(text: str | None, type_: PrimitiveType) -> int | None:
+    try:
+        value = to_scalar(text, type_)
+    except (CorruptLog, ValueError, OverflowError):
+        return None
+    if not value.is_valid:
+        return None
+    return int(value.value) * (_DAY if type_.name == "date" else 1)
+
+
+def _moment(text: str | None, type_: str) -> int | None:
+    """One text, by Python's reading of ISO 8601, which knows more forms than Arrow's."""
+    if text is None:
+        return None
+    try:
+        if type_ == "date":
+            return micros(dt.date.fromisoformat(text))
+        moment = dt.datetime.fromisoformat(text)
+        return None if type_ == "timestamp_ntz" and moment.utcoffset() else micros(moment)
+    except (ValueError, OverflowError):
+        return None

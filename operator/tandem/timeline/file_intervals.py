@@ -1,0 +1,116 @@
+"""Which time chunks each file of a working set covers, found for all files at once.
+
+A file covers the chunks from its smallest to its largest time, as its statistics (or its
+partition value) say. Bounds that are wide (after deletes, `tightBounds: false`) can only make
+a file look as if it spanned more, never less, so a plan that keeps to chunks stays right.
+Statistics cut times to milliseconds; chunk borders are whole hours, so a cut maximum lies in
+the same chunk as the real one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tandem.pruning.times import FIRST, LAST, time_bounds
+from tandem.spec.table import Granularity
+from tandem.timeline.chunks import ALWAYS, TimeColumn, TimeInterval, is_one_chunk, parse_interval
+
+Numbers = npt.NDArray[np.int64]
+
+_HOUR = 3_600_000_000
+_DAY = 24 * _HOUR
+_MONTHS = {Granularity.MONTH: 1, Granularity.QUARTER: 3, Granularity.YEAR: 12}
+_UNKNOWN = -1
+
+
+@dataclass(frozen=True, slots=True)
+class FileIntervals:
+    """`codes` count `distinct` intervals, -1 where unknown; `spans` says of each file
+    whether it covers several chunks, or unknown ones."""
+
+    codes: Numbers
+    distinct: tuple[TimeInterval, ...]
+    spans: npt.NDArray[np.bool_]
+
+
+def file_intervals(files: pa.Table, time: TimeColumn, chunk_tag: str) -> FileIntervals:
+    """The chunks that each file covers, by its times; where these are unknown, by the interval
+    in its tag of this name."""
+    count = files.num_rows
+    if time.granularity is Granularity.ALL:
+        return FileIntervals(np.zeros(count, np.int64), (ALWAYS,), np.zeros(count, np.bool_))
+    low, high = time_bounds(files, time.path, time.type, partition=time.partition)
+    known = np.asarray(pc.fill_null(pc.less_equal(low, high), False))
+    first, first_end = _chunks(np.asarray(pc.fill_null(low, 0)), time.granularity)
+    _, end = _chunks(np.asarray(pc.fill_null(high, 0)), time.granularity)
+    # Beyond the years that the calendar knows.
+    known &= (first >= FIRST) & (end <= LAST)
+    spans = ~known | (first_end != end)
+    codes, distinct = _encoded(first // 1_000, end // 1_000)
+    codes = np.where(known, codes, _UNKNOWN)
+    if not known.all():
+        _by_tag(files, time.granularity, chunk_tag, codes, spans, distinct)
+    return FileIntervals(codes, tuple(distinct), spans)
+
+
+def _by_tag(
+    files: pa.Table,
+    granularity: Granularity,
+    chunk_tag: str,
+    codes: Numbers,
+    spans: npt.NDArray[np.bool_],
+    distinct: list[TimeInterval],
+) -> None:
+    """Fill in the unknown ones that have a tag."""
+    rows = np.flatnonzero(codes == _UNKNOWN)
+    tags = pc.map_lookup(files["tags"].take(pa.array(rows)), chunk_tag, "first").combine_chunks()
+    texts = tags.dictionary_encode("encode")
+    numbers = {interval: code for code, interval in enumerate(distinct)}
+    for code, text in enumerate(texts.dictionary.to_pylist()):
+        interval = parse_interval(text) if text is not None else None
+        if interval is None:
+            continue
+        chosen = rows[texts.indices.to_numpy() == code]
+        if interval not in numbers:
+            numbers[interval] = len(distinct)
+            distinct.append(interval)
+        codes[chosen] = numbers[interval]
+        spans[chosen] = not is_one_chunk(interval, granularity)
+
+
+def _encoded(starts: Numbers, ends: Numbers) -> tuple[Numbers, list[TimeInterval]]:
+    """Intervals in milliseconds as codes and distinct ones."""
+    _, start_codes = np.unique(starts, return_inverse=True)
+    some_ends, end_codes = np.unique(ends, return_inverse=True)
+    _, at, codes = np.unique(
+        start_codes * (len(some_ends) or 1) + end_codes, return_index=True, return_inverse=True
+    )
+    distinct = zip(starts[at].tolist(), ends[at].tolist(), strict=True)
+    return codes.astype(np.int64), [TimeInterval(start, end) for start, end in distinct]
+
+
+def _chunks(micros: Numbers, granularity: Granularity) -> tuple[Numbers, Numbers]:
+    """Start and end of the chunk that each moment lies in, in microseconds since 1970."""
+    if granularity is Granularity.HOUR:
+        start = micros // _HOUR * _HOUR
+        return start, start + _HOUR
+    if granularity is Granularity.DAY:
+        start = micros // _DAY * _DAY
+        return start, start + _DAY
+    if granularity is Granularity.WEEK:
+        days = micros // _DAY
+        start = (days - (days + 3) % 7) * _DAY  # 1970 began on a Thursday
+        return start, start + 7 * _DAY
+    size = _MONTHS[granularity]
+    months = micros.astype("datetime64[us]").astype("datetime64[M]").astype(np.int64)
+    first = months // size * size
+    return _month_start(first), _month_start(first + size)
+
+
+def _month_start(months: Numbers) -> Numbers:
+    return months.astype("datetime64[M]").astype("datetime64[us]").astype(np.int64)
