@@ -356,7 +356,7 @@ def test_work_grows_with_the_insert_files_not_with_their_square() -> None:
         matches = {f"a{n}": FileMatches(one, one + n, one) for n in range(files)}
         inserts = tuple(InsertFile(f"i{n}", 1) for n in range(files))
         progress = start(3, RoundResult(matches, inserts))
-        view = views(v3=View(**{path: set() for path in matches}))
+        view = views(v3=View(4, **{path: set() for path in matches}))
         return count_calls(lambda: decide(progress, [], view=view, row_maps={}, policy=Policy()))
 
     assert calls(400) < 2.5 * calls(200)
