@@ -5,7 +5,8 @@ fixed rate: small commits (ten rows appended, then one of them deleted), or an u
 a file of 10,000 rows. Alongside it an update, a delete and a merge with inserts run, one after the
 other, each on a separate table, with the default `maxAttempts`. Half of the rows that the writer
 appends match the statement's condition, and their keys are between those of the merge's source, so
-that statistics rule out no file.
+that statistics rule out no file. For the merge also with matching keys: the rows that the writer
+appends have keys of the source's new rows, so that what the merge inserts is determined again.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from benchmarks.engine import Engine
@@ -38,9 +40,11 @@ from benchmarks.harness import (
 
 FILES, PARTITIONS = 12, 4
 NEW, NEW_FROM = 1_000, 1_000_000
-"""Rows that the merge inserts: even ids. The writer appends odd ids from the same range."""
+"""Rows that the merge inserts: even ids. The writer appends odd ids from the same range, unless the
+keys are to match."""
 STATEMENTS = ("update", "delete", "merge")
-SHAPES = ("small commits", "copy-on-write")
+MATCHING = "matching keys"
+SHAPES = ("small commits", "copy-on-write", MATCHING)
 FACTOR, EXTRA_S = 2.0, 5.0
 
 
@@ -58,6 +62,10 @@ SETTINGS = {
     "small": Setting(10_000, (10,), 1),
     "full": Setting(10_000, (1, 10, 50), 3),
 }
+
+
+def shapes_of(statement: str) -> tuple[str, ...]:
+    return tuple(shape for shape in SHAPES if shape != MATCHING or statement == "merge")
 
 
 def rows(ids: Any) -> pa.Table:
@@ -93,6 +101,14 @@ def write_table(root: Path, setting: Setting) -> None:
         )
 
 
+def matching(number: int) -> pa.Table:
+    """Nine rows with keys of the source's new rows, in turn, and one with a key of its own that the
+    writer deletes. `w` says which append, from 1, they come from."""
+    keys = [NEW_FROM + 2 * ((9 * (number - 1) + n) % NEW) for n in range(9)]
+    ten = rows([*keys, NEW_FROM + 2 * number - 1])
+    return ten.set_column(3, "w", pa.array(np.full(10, number)))
+
+
 def write_beside(folder: str, rows_per_file: int, shape: str, rate: int) -> dict[str, Any]:
     """In a separate process, until `stop`: times of its commits, and commits lost to us."""
     from deltalake import DeltaTable, write_deltalake
@@ -101,7 +117,7 @@ def write_beside(folder: str, rows_per_file: int, shape: str, rate: int) -> dict
     arena = Arena(Path(folder), rows_per_file)
     made: list[float] = []
     lost = 0
-    appended = count(NEW_FROM + 1, 20)
+    appended = count(1) if shape == MATCHING else count(NEW_FROM + 1, 20)
     fresh: list[int] = []
     table = DeltaTable(arena.table.as_uri())
     begun = time.monotonic()
@@ -120,9 +136,9 @@ def write_beside(folder: str, rows_per_file: int, shape: str, rate: int) -> dict
                 table.delete(f"part = {victim // 10 % PARTITIONS} and id = {victim}")
             else:
                 first = next(appended)
-                fresh.append(first)
-                ten = rows(range(first, first + 20, 2))
-                part = pa.array(np.full(10, first // 10 % PARTITIONS))
+                ten = matching(first) if shape == MATCHING else rows(range(first, first + 20, 2))
+                fresh.append(ten["id"][-1].as_py() if shape == MATCHING else first)
+                part = pa.array(np.full(10, fresh[-1] // 10 % PARTITIONS))
                 write_deltalake(table, ten.set_column(4, "part", part), mode="append")
         except DeltaError:
             lost += 1
@@ -142,12 +158,17 @@ def statement_of(engine: Engine, name: str, table: Path, source_: Path) -> Calla
     return lambda: engine.merge(source_, table)
 
 
-def wrong(name: str, root: Path, setting: Setting, ended: bool) -> int:
+def wrong(name: str, root: Path, setting: Setting, shape: str, ended: bool) -> int:
     """Rows that differ from the statement's result, or from the table before if it failed: read by
     deltalake. Rows that were appended at the same time may or may not count as earlier."""
     from deltalake import DeltaTable
 
     found = pa.table(DeltaTable(root.as_uri()).scan())
+    faults = 0
+    if shape == MATCHING:
+        new = pc.greater_equal(found["id"], NEW_FROM)
+        faults = wrong_of_matching(found.filter(new), ended)
+        found = found.filter(pc.invert(new))
     ids, k, v = (found[c].to_numpy() for c in ("id", "k", "v"))
     old = FILES * setting.rows_per_file
     seen = np.bincount(ids[ids < old], minlength=old)
@@ -161,8 +182,29 @@ def wrong(name: str, root: Path, setting: Setting, ended: bool) -> int:
     touched = (ids % 10 == 0) if name == "merge" else (k == 1)
     added = touched & ended & (ids < old)
     bad = ((v != added) & (ids < old)).sum() + ((v > 1) & (ids >= old)).sum()
-    news = NEW if name == "merge" and ended else 0
-    return int(doubled + (seen != 1).sum() + bad + abs(int(inserted.sum()) - news))
+    news = NEW if name == "merge" and ended and shape != MATCHING else 0
+    return int(faults + doubled + (seen != 1).sum() + bad + abs(int(inserted.sum()) - news))
+
+
+def wrong_of_matching(found: pa.Table, ended: bool) -> int:
+    """Of rows with new ids: the merge changes all that were appended before some point, none that
+    came later, and inserts each source row without one before that point once."""
+    even = found.filter(pc.equal(pc.bit_wise_and(found["id"], 1), 0))
+    ids, v, w = (even[c].to_numpy() for c in ("id", "v", "w"))
+    keys = (ids - NEW_FROM) // 2
+    theirs = w > 0
+    changed, later = theirs & (v == 1), theirs & (v == 0)
+    # The writer's rows are all there, once: of each of its appends nine or, if it failed, none.
+    of_append = np.bincount(w[theirs])
+    faults = int(((of_append != 9) & (of_append != 0)).sum() + (v > 1).sum())
+    faults += int(theirs.sum()) - len(np.unique(np.stack([ids, w])[:, theirs], axis=1).T)
+    if not ended:
+        return faults + int(changed.sum() + (~theirs).sum())
+    inserts = np.bincount(keys[~theirs], minlength=NEW)
+    matched = np.bincount(keys[changed], minlength=NEW) > 0
+    faults += int((inserts + matched != 1).sum() + v[~theirs].sum())
+    late = changed & (w >= w[later].min(initial=np.iinfo(np.int64).max))
+    return faults + int(late.sum())
 
 
 def measure(folder: str, size: str) -> list[dict[str, Any]]:
@@ -175,7 +217,7 @@ def measure(folder: str, size: str) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     for turn in range(-1, setting.times):  # the first one warms up
         for name in STATEMENTS:
-            cases = [("", 0), *((s, r) for s in SHAPES for r in setting.rates)]
+            cases = [("", 0), *((s, r) for s in shapes_of(name) for r in setting.rates)]
             for shape, rate in cases if turn >= 0 else cases[:1]:
                 progress(f"{name} beside {rate} {shape} a second")
                 result = contest(engine, base / "arena", base, setting, name, shape, rate)
@@ -215,7 +257,7 @@ def contest(
         finally:
             arena.stop()
         met = await_child(process, answer, 60)
-    faults = wrong(name, arena.table, setting, outcome == "ok")
+    faults = wrong(name, arena.table, setting, shape, outcome == "ok")
     shutil.rmtree(folder)
     return {
         "statement": name,
@@ -239,7 +281,7 @@ def run(size: str, work: Path) -> Report:
     for name in STATEMENTS:
         alone = _seconds(found, name, "", 0)
         lines.append((name, "alone", "", alone.text(), "1.00", "", ""))
-        for shape in SHAPES:
+        for shape in shapes_of(name):
             for rate in setting.rates:
                 of = _runs(found, name, shape, rate)
                 took = _seconds(found, name, shape, rate)

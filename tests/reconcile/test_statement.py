@@ -20,6 +20,7 @@ from tandem.reconcile.classify import classify
 from tandem.reconcile.matches import FileMatches, InsertFile, RoundResult, round_result
 from tandem.reconcile.model import Author, ChangeKind, CommitSummary, FileState, FileView
 from tandem.reconcile.round_history import ConflictRound, RoundHistory, with_round
+from tandem.reconcile.row_tracing import carry
 from tandem.reconcile.statement import (
     Evaluate,
     Outcome,
@@ -345,3 +346,25 @@ def test_work_is_for_what_changed_not_for_the_table() -> None:
     untouched = View(rows, **old)
     decide(progress, [], view=views(v3=untouched), row_maps={}, policy=Policy())
     assert untouched.asked == set(matches)
+
+
+def test_work_grows_with_the_insert_files_not_with_their_square() -> None:
+    """Small rounds write a file each, and each round decides about all of them."""
+
+    def calls(files: int) -> int:
+        one = np.zeros(1, np.int64)
+        matches = {f"a{n}": FileMatches(one, one + n, one) for n in range(files)}
+        inserts = tuple(InsertFile(f"i{n}", 1) for n in range(files))
+        progress = start(3, RoundResult(matches, inserts))
+        view = views(v3=View(4, **{path: set() for path in matches}))
+        return count_calls(lambda: decide(progress, [], view=view, row_maps={}, policy=Policy()))
+
+    assert calls(400) < 2.5 * calls(200)
+
+
+def test_the_result_of_a_file_that_nothing_changed_is_not_copied() -> None:
+    matches = deletes(a=[0], b=[1, 2])
+    carried = carry(matches, {"b"}, View(a=set(), b=set()), View(a=set(), b={1}), {})
+    assert carried.matches["a"] is matches["a"]
+    assert carried.matches["b"].positions.tolist() == [2]
+    assert carried.lost == 1

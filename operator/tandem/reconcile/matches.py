@@ -203,7 +203,9 @@ def used_inserts(matches: Matches, inserts: Sequence[InsertFile]) -> list[Positi
 
 def count(matches: Matches) -> int:
     """How many rows are deleted or updated: not those that only matched."""
-    return sum(int((found.outputs != KEPT).sum()) for found in matches.values())
+    if not matches:
+        return 0
+    return int((np.concatenate([found.outputs for found in matches.values()]) != KEPT).sum())
 
 
 def select(found: FileMatches, wanted: BitMap64) -> Positions:

@@ -100,7 +100,11 @@ def carry(
                 kept.setdefault(path, []).append(part)
                 if trail.steps:
                     moved[path] = moved.get(path, 0) + len(part)
-    result = {path: joined(parts, path) for path, parts in kept.items()}
+    # The result of a file that nothing changed is in order already, and so is not copied.
+    result = {
+        path: parts[0] if len(parts) == 1 and parts[0] is matches.get(path) else joined(parts, path)
+        for path, parts in kept.items()
+    }
     lost = count(matches) - count(result)
     return Carried(result, unknown, lost, sum(moved.values()), moved)
 

@@ -292,6 +292,7 @@ def _commit(
         if 0 < len(rows) < file.rows
     }
     inserts = [f for f, rows in zip(progress.inserts, used, strict=True) if len(rows)]
+    dropped = [f for f, rows in zip(progress.inserts, used, strict=True) if not len(rows)]
     matched = sum(file.deleted for file in deletes.values())
     inserted = sum(file.rows - len(masks.get(file.path, ())) for file in inserts)
     if progress.merged:
@@ -309,7 +310,7 @@ def _commit(
         deletes=deletes,
         inserts=tuple(file.path for file in inserts),
         masks=masks,
-        dropped_inserts=tuple(file.path for file in progress.inserts if file not in inserts),
+        dropped_inserts=tuple(file.path for file in dropped),
         rows_matched=matched,
         moved=carried.moved,
         progress=progress,

@@ -16,7 +16,7 @@ from tandem.delta.log.delta_log import DeltaLog
 from tandem.delta.log.snapshot import Snapshot
 from tandem.errors import CorruptLog, LogGap, ObjectNotFound, RowMapInvalid, VersionNotFound
 from tandem.operations.attempt import paths
-from tandem.operations.kinds.snapshot_view import SnapshotView, VectorCache
+from tandem.operations.kinds.snapshot_view import SnapshotView, VectorCache, vector_places
 from tandem.reconcile.classify import classify, gap
 from tandem.reconcile.model import CommitSummary, RowMapLike
 from tandem.rowmap import binary_format
@@ -81,6 +81,7 @@ class History:
         self._cache = cache
         self._views: dict[int, SnapshotView] = {}
         self._summaries: dict[int, CommitSummary] = {}
+        self._inherited: set[int] = set()
         self.row_maps = PublishedRowMaps(log.store, table_id, self._most_rows)
 
     def remember(self, snapshot: Snapshot) -> SnapshotView:
@@ -122,7 +123,19 @@ class History:
                     self._summaries[commit.version] = classify(commit, self.row_maps)
             except LogGap as hole:
                 return self._around(version, hole.first_available, latest)
+        self._inherit(version, latest)
         return [self._summaries[v] for v in range(version + 1, latest.version + 1)]
+
+    def _inherit(self, version: int, latest: Snapshot) -> None:
+        """Let the latest version know what the newest one since `version` knew of files that no
+        commit has named since. A file never changes, so a round looks up only what is new."""
+        older = max((v for v in self._views if version <= v < latest.version), default=None)
+        if older is None or latest.version in self._inherited:
+            return
+        self._inherited.add(latest.version)
+        between = range(older + 1, latest.version + 1)
+        changed = frozenset().union(*(self._summaries[v].files for v in between))
+        self.remember(latest).inherit(self._views[older], changed)
 
     def _around(self, version: int, available: int, latest: Snapshot) -> list[CommitSummary]:
         after = self.view(available) if available <= latest.version else None
@@ -147,7 +160,5 @@ def _rows(snapshot: Snapshot) -> int:
 
 
 def _keys(snapshot: Snapshot) -> set[tuple[str, object]]:
-    vector = snapshot.files["deletion_vector"]
-    parts = [pc.struct_field(vector, name).to_pylist() for name in ("pathOrInlineDv", "offset")]
-    paths = snapshot.files["path"].to_pylist()
-    return set(zip(paths, zip(*parts, strict=True), strict=True))
+    files = snapshot.files
+    return set(zip(files["path"].to_pylist(), vector_places(files), strict=True))

@@ -6,14 +6,17 @@ lives: every round of the commit loop pays only for what is new.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
+import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyroaring import BitMap64
 
 from tandem.delta import dv
 from tandem.delta.actions import AddFile, DeletionVector
+from tandem.delta.log import files as files_
 from tandem.delta.log.snapshot import Snapshot
 from tandem.delta.stats import num_records_of
 from tandem.reconcile.model import FileState
@@ -68,10 +71,31 @@ class SnapshotView:
     def prefetch(self, paths: Iterable[str]) -> None:
         """Look these up in one pass over the snapshot, and load their vectors together."""
         wanted = [path for path in paths if path not in self._adds]
+        if not wanted:
+            return
         found = self.snapshot.files_by_path(wanted)
         for path in wanted:
             self._adds[path] = found.get(path)
         self._cache.load(a.deletion_vector for a in found.values() if a.deletion_vector)
+
+    def inherit(self, older: SnapshotView, changed: Collection[str]) -> None:
+        """Take over what an earlier version knows of files, except the `changed` ones: those that
+        a commit in between names. What this version shows otherwise is not believed, but looked
+        up when it is asked for."""
+        known = {
+            path: add
+            for path, add in older._adds.items()
+            if add is not None and path not in changed and path not in self._adds
+        }
+        live = files_.with_paths(self.snapshot.files.select(["path", "deletion_vector"]), known)
+        paths, vectors = live["path"].to_pylist(), vector_places(live)
+        if len(set(paths)) != len(paths):
+            return
+        for path, vector in zip(paths, vectors, strict=True):
+            ours = known[path].deletion_vector
+            place = (None, None) if ours is None else (ours.path_or_inline, ours.offset)
+            if vector == place:
+                self._adds[path] = known[path]
 
     def add(self, path: str) -> AddFile | None:
         if path not in self._adds:
@@ -94,3 +118,11 @@ class SnapshotView:
     def paths(self) -> list[str]:
         """All live files, in a fixed order."""
         return sorted(self.snapshot.files["path"].to_pylist())
+
+
+def vector_places(files: pa.Table) -> list[tuple[object, object]]:
+    """Where the deletion vector of each file is, (None, None) for none: what tells those of one
+    file apart."""
+    vector = files["deletion_vector"]
+    parts = [pc.struct_field(vector, name).to_pylist() for name in ("pathOrInlineDv", "offset")]
+    return list(zip(*parts, strict=True))

@@ -1,0 +1,64 @@
+"""Rounds pay for what is new: files that no commit has named since are not looked up again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from support import quick_lake
+from support.faults import Call
+from support.quick_jobs import QuickJobs
+from tandem.delta.actions import AddFile
+from tandem.delta.log.snapshot import Snapshot
+from tandem.operations.kinds.snapshot_view import SnapshotView, VectorCache
+from tandem.operations.machine.effects import Effect, Point
+from tandem.operations.machine.events import Event
+from tandem.spec.status import Phase
+
+ROUNDS = 12
+
+
+def test_a_round_looks_up_only_new_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A writer appends keys of the source, then deletes a row, before each round of a merge."""
+    lake = quick_lake.make(tmp_path, 12)
+    merge = lake.merge(tuple((key, 1, 7) for key in (*range(0, 120, 10), *range(1000, 1100))))
+    looked_up: list[int] = []
+    real = Snapshot.files_by_path
+
+    def files_by_path(self: Snapshot, paths: Iterable[str]) -> dict[str, AddFile]:
+        wanted = list(paths)
+        if looked_up:
+            looked_up[-1] += len(wanted)
+        return real(self, wanted)
+
+    def beside(effect: Effect, call: Call) -> Event:
+        if effect.point is Point.RECONCILE and len(looked_up) < ROUNDS:
+            number = len(looked_up)
+            lake.append(((1000 + number, 2, 5), (5000 + number, 0, 0)))
+            lake.foreign().delete(f"id = {5000 + number}")
+            looked_up.append(0)
+        return call()
+
+    monkeypatch.setattr(Snapshot, "files_by_path", files_by_path)
+    status = lake.run(merge, interceptor=beside, ports=lake.ports(jobs=QuickJobs(copies=True)))
+    assert status.phase is Phase.SUCCEEDED
+    assert looked_up[3] == looked_up[-2] > 0, looked_up
+
+
+def test_what_a_version_shows_otherwise_is_not_taken_over(tmp_path: Path) -> None:
+    lake = quick_lake.make(tmp_path, 2)
+    cache = VectorCache(lake.store)
+    before = SnapshotView(lake.log.snapshot(), cache)
+    paths = before.paths()
+    before.prefetch(paths)
+    assert lake.do(lake.delete("id = 3")).phase is Phase.SUCCEEDED
+    now, expected = (SnapshotView(lake.log.snapshot(), cache) for _ in range(2))
+    now.inherit(before, frozenset())
+    assert [now.add(path) for path in paths] == [expected.add(path) for path in paths]
+    assert [now.vector_id(path) for path in paths] != [before.vector_id(path) for path in paths]
+    assert [now.add(path) is before.add(path) for path in paths].count(True) == 1
+    named = SnapshotView(lake.log.snapshot(), cache)
+    named.inherit(before, frozenset(paths))
+    assert not any(named.add(path) is before.add(path) for path in paths)
