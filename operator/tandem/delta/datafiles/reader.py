@@ -18,6 +18,7 @@ import pyarrow as pa
 from pyroaring import BitMap64
 
 from tandem.delta.datafiles.conform import Candidates, conform, nulls
+from tandem.delta.datafiles.misfit import Misfit, require_fit
 from tandem.delta.datafiles.missing import missing
 from tandem.delta.datafiles.times import ExactParquetFile
 from tandem.delta.partition_text import to_scalar
@@ -108,6 +109,10 @@ class DataFileReader:
                 for f in self.fields
                 if f.name not in self._constants
             }
+            for f in self.fields:
+                index = self._found.get(f.name)
+                if index is not None:
+                    require_fit(self._file.schema.field(index).type, f, by_id=self._by_id)
         except pa.ArrowInvalid as error:
             self.close()
             raise _unreadable(path, error) from error
@@ -288,6 +293,15 @@ def dictionary_columns(metadata: Any, schema: pa.Schema) -> list[str]:
 
 
 def _unreadable(path: str, error: Exception) -> StorageError:
+    if isinstance(error, Misfit):
+        return StorageError(
+            "a column of a data file does not fit the table's",
+            resource=path,
+            field=error.column,
+            found=error.found,
+            expected=error.expected,
+            remedy="Write the file again, or restore the table to a version without it",
+        )
     return StorageError(
         "a data file cannot be read",
         resource=path,

@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tandem.delta.datafiles import int96
+from tandem.delta.datafiles.conform import is_array, plain_list
 from tandem.errors import UnsupportedFeature
 
 GREGORIAN_DAY = -141_427
@@ -164,6 +165,8 @@ class ExactParquetFile:
         if array.offset:
             # `from_arrays` refuses an offset into shared buffers.
             array = pc.take(array, pa.array(range(len(array)), pa.int64()))
+        if is_array(array.type) and not pa.types.is_large_list(array.type):
+            array = plain_list(array)
         mask = array.is_null() if array.null_count else None
         found = array.type
 
