@@ -8,15 +8,19 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
 from support.foreign_tables import column, struct, write
 from tandem.cli.main import app
 from tandem.delta.datafiles.misfit import Misfit, require_whole_micros
+from tandem.delta.datafiles.reader import DataFileReader, TableFormat
 from tandem.delta.log.delta_log import DeltaLog
 from tandem.delta.scan import scan
-from tandem.errors import StorageError
+from tandem.delta.schema import parse
+from tandem.errors import SourceUnreadable, StorageError
+from tandem.spark.runtime.listing import broken
 from tandem.storage import open_store
 
 UTC = pa.timestamp("us", tz="UTC")
@@ -124,6 +128,7 @@ def test_a_text_that_is_not_utf8_is_shown_with_its_bytes(nested: bool, tmp_path:
 
 
 NANOS = pa.timestamp("ns")
+LIST = pa.list_(NANOS)
 
 
 @pytest.mark.parametrize(
@@ -149,3 +154,30 @@ def test_whole_microseconds_pass() -> None:
     )
     require_whole_micros(hidden, "x")
     require_whole_micros(pa.array([{"a": [1]}, None]), "x")
+
+
+@pytest.mark.parametrize("old", [True, False])
+@pytest.mark.parametrize("nested", [True, False])
+def test_a_source_is_read_exactly_or_refused(old: bool, nested: bool, tmp_path: Path) -> None:
+    """Files of the table are rounded down, sources are not."""
+    values = [None, 1_001_000, 1_234_567_891]
+    type_: Any = array("timestamp_ntz") if nested else "timestamp_ntz"
+    found = pa.array([[v] for v in values] if nested else values, LIST if nested else NANOS)
+    table = TableFormat(parse(json.dumps(struct(column("x", type_)))))
+    store = open_store(tmp_path.as_uri())
+
+    def rows(name: str, held: pa.Array, exact: bool) -> int:
+        at = tmp_path / name
+        pq.write_table(pa.table({"x": held}), at, use_deprecated_int96_timestamps=old)
+        with DataFileReader(store, name, table, exact=exact) as reader:
+            return sum(batch.num_rows for batch in reader.batches())
+
+    assert rows("table", found, exact=False) == 3
+    assert rows("whole", found.slice(0, 2), exact=True) == 2
+    with pytest.raises(StorageError) as caught:
+        rows("cut", found, exact=True)
+    error = broken(caught.value)
+    assert isinstance(error, SourceUnreadable)
+    assert error.resource == "cut"
+    assert error.field == ("x.element" if nested else "x")
+    assert "567891" in error.found

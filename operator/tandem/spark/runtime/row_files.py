@@ -67,7 +67,12 @@ class RowsWork(Format):
 
 
 def open_input(
-    store: Store, table: TableFormat, input_: InputFile, columns: Sequence[str]
+    store: Store,
+    table: TableFormat,
+    input_: InputFile,
+    columns: Sequence[str],
+    *,
+    exact: bool = False,
 ) -> DataFileReader:
     """An input's reader, to be closed by the caller. Raises: CountMismatch if the file has another
     number of rows than the log says; as `DataFileReader`."""
@@ -77,6 +82,7 @@ def open_input(
         table,
         partition_values=input_.partition_values,
         columns=columns,
+        exact=exact,
     )
     if reader.num_rows != input_.rows:
         found = reader.num_rows
