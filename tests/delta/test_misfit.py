@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from support.foreign_tables import column, struct, write
 from tandem.cli.main import app
-from tandem.delta.datafiles.misfit import Misfit, require_whole_micros
+from tandem.delta.datafiles.misfit import Misfit, require_utf8, require_whole_micros
 from tandem.delta.datafiles.reader import DataFileReader, TableFormat
 from tandem.delta.log.delta_log import DeltaLog
 from tandem.delta.scan import scan
@@ -181,3 +181,26 @@ def test_a_source_is_read_exactly_or_refused(old: bool, nested: bool, tmp_path: 
     assert error.resource == "cut"
     assert error.field == ("x.element" if nested else "x")
     assert "567891" in error.found
+
+
+@pytest.mark.parametrize(
+    ("found", "where"),
+    [
+        (BAD, "x"),
+        (BAD.cast(pa.binary()).cast(pa.large_binary()).view(pa.large_string()), "x"),
+        (pa.StructArray.from_arrays([BAD], names=["s"]), "x.s"),
+        (pa.ListArray.from_arrays([0, 1, 2], BAD), "x.element"),
+        (pa.MapArray.from_arrays([0, 2], pa.array([1, 2]), BAD), "x.value"),
+        (pa.MapArray.from_arrays([0, 2], BAD, pa.array([1, 2])), "x.key"),
+    ],
+)
+def test_texts_that_are_not_utf8(found: pa.Array, where: str) -> None:
+    with pytest.raises(Misfit) as caught:
+        require_utf8(found, "x")
+    assert (caught.value.column, caught.value.found) == (where, "X'fffe'")
+
+
+def test_texts_that_are_not_shown_do_not_count() -> None:
+    hidden = pa.StructArray.from_arrays([BAD], names=["s"], mask=pa.array([True, False]))
+    for array_ in (BAD.slice(1), hidden, BAD.cast(pa.binary()), pa.array([1]), pa.nulls(1)):
+        require_utf8(array_, "x")

@@ -6,6 +6,7 @@ nulls, a moment read as a date has lost its time. Spark refuses to read such fil
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -20,6 +21,9 @@ from tandem.delta.schema import (
     StructType,
     to_arrow_type,
 )
+
+SHOWN = 30
+"""Bytes of a value that an error shows."""
 
 
 class Misfit(pa.ArrowInvalid):  # type: ignore[misc]
@@ -111,24 +115,60 @@ def _name(type_: DataType) -> str:
 def require_whole_micros(array: Any, column: str) -> None:
     """Raises: Misfit if a timestamp of `array`, at any depth, is no whole number of microseconds:
     a source is read exactly, or refused."""
-    type_ = array.type
-    if pa.types.is_timestamp(type_):
-        if type_.unit != "ns":
-            return
-        nanos = array.view(pa.int64())
+    for path, values in leaves(array, column, _is_nanos):
+        nanos = values.view(pa.int64())
         whole = pc.multiply(pc.divide(nanos, 1_000), 1_000)
-        cut = array.filter(pc.not_equal(nanos, whole))
+        cut = values.filter(pc.not_equal(nanos, whole))
         if len(cut):
             shown = str(cut.slice(0, 1).cast(pa.string())[0].as_py())
-            raise Misfit(column, shown, "whole number of microseconds")
-    elif pa.types.is_struct(type_):
-        parts = zip(type_, array.flatten(), strict=True)
-        for field, part in parts:
-            require_whole_micros(part, f"{column}.{field.name}")
+            raise Misfit(path, shown, "whole number of microseconds")
+
+
+def _is_nanos(type_: Any) -> bool:
+    return bool(pa.types.is_timestamp(type_) and type_.unit == "ns")
+
+
+def require_utf8(array: Any, column: str) -> None:
+    """Raises: Misfit if a text of `array`, at any depth, is not UTF-8."""
+    if not any_leaf(array.type, _is_text):
+        return
+    try:
+        array.validate(full=True)
+    except pa.ArrowInvalid:
+        # What lies below a null does not count.
+        for path, values in leaves(array, column, _is_text):
+            for value in values.drop_null().cast(pa.large_binary()):
+                data = value.as_py()
+                try:
+                    data.decode()
+                except UnicodeDecodeError as error:
+                    cut = "" if len(data) <= SHOWN else "…"
+                    shown = f"X'{data[:SHOWN].hex()}'{cut}"
+                    raise Misfit(path, shown, "text of UTF-8") from error
+
+
+def any_leaf(type_: Any, test: Callable[[Any], bool]) -> bool:
+    """Whether `test` holds for a type, or for one inside it."""
+    if pa.types.is_nested(type_):
+        return any(any_leaf(type_.field(i).type, test) for i in range(type_.num_fields))
+    return test(type_)
+
+
+def leaves(array: Any, path: str, test: Callable[[Any], bool]) -> Iterator[tuple[str, Any]]:
+    """The values of the types that `test` holds for, with their paths; without those below a null
+    or outside of what `array` shows."""
+    type_ = array.type
+    if not any_leaf(type_, test):
+        return
+    if pa.types.is_struct(type_):
+        for field, part in zip(type_, array.flatten(), strict=True):
+            yield from leaves(part, f"{path}.{field.name}", test)
     elif is_array(type_):
-        require_whole_micros(array.flatten(), f"{column}.element")
+        yield from leaves(array.flatten(), f"{path}.element", test)
     elif pa.types.is_map(type_):
         entries = array.drop_null() if array.null_count else array
         first, last = (entries.offsets[i].as_py() for i in (0, -1))
         for name, part in (("key", entries.keys), ("value", entries.items)):
-            require_whole_micros(part.slice(first, last - first), f"{column}.{name}")
+            yield from leaves(part.slice(first, last - first), f"{path}.{name}", test)
+    else:
+        yield path, array
