@@ -162,6 +162,14 @@ def test_nobody_is_told_to_change_a_setting_that_jobs_pin() -> None:
             DataFileMissing,
             "x.parquet",
         ),
+        (
+            "[DUPLICATED_MAP_KEY] Duplicate map key 1 was found, please check the input data.\nIf "
+            "you want to remove the duplicated keys, you can set "
+            '"spark.sql.mapKeyDedupPolicy" to "LAST_WIN" so that the key inserted at last takes '
+            "precedence. SQLSTATE: 23505",
+            StatementFailed,
+            "Duplicate map key 1 was found, please check the input data (found: [DUPLICATED",
+        ),
         ("[UNABLE_TO_ACQUIRE_MEMORY] no memory SQLSTATE: 53200", JobFailed, "no memory"),
         ("java.io.IOException: No space left on device", JobFailed, "No space"),
     ],

@@ -21,6 +21,7 @@ from pyroaring import BitMap64
 from pyspark.sql import SparkSession
 
 from support import jobfiles as jobs
+from support.foreign_tables import broken_texts, column, write
 from tandem.delta import dv
 from tandem.errors import Reason
 from tandem.jobs.formats import MergeClause, MergeJob, RoundRequest
@@ -468,3 +469,21 @@ def test_columns_of_bounded_length_are_not_set_by_a_merge(
     for clause in (missing(id="s.id", v="s.v"), missing(id="s.id", s="s.s"), missing()):
         job = job_for(tmp_path / "t", tmp_path / "s.json", (clause,), format_="Json")
         assert "columns with a maximal length cannot be set" in refused(job, spark)
+
+
+def test_texts_that_a_merge_sets_must_be_utf8(tmp_path: Path, spark: SparkSession) -> None:
+    """In the rows of the clause that sets them: another one carries over what is there."""
+    rows = pa.table({"id": [1, 2], "s": broken_texts(2)})
+    write(tmp_path / "t", column("id"), column("s", "string"), rows=rows)
+    source = tmp_path / "s.parquet"
+    pq.write_table(pa.table({"id": [1, 2, 3], "b": [b"x", b"\xff", b"\xfe"]}), source)
+    value = "CAST(s.b AS STRING)"
+    clauses = (matched("Update", "s.id = 1", s=value), matched("Update", id="t.id + 10"))
+    job = job_for(tmp_path / "t", source, clauses)
+    assert run(job, spark) == 0, jobs.failure(job).message
+    [output] = jobs.result(job).outputs
+    found = jobs.read_output(job, output.path, output.partition_values).sort_by("id")
+    assert found["s"].cast(pa.binary()).to_pylist() == [b"x", b"\xff"]
+    for broken in ((matched("Update", s=value),), (missing(id="s.id", s=value),)):
+        said = refused(job_for(tmp_path / "t", source, broken), spark)
+        assert "StatementFailed: s: a new text is not UTF-8" in said

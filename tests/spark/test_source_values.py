@@ -18,6 +18,7 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 from pyspark.sql import types as T  # noqa: N812 - Spark's own convention
 
 from support import jobfiles as jobs
+from support.foreign_tables import broken_texts
 from tandem.errors import InvalidSpec, Reason, StatementFailed
 from tandem.jobs.formats import IngestJob
 from tandem.spark.jobs import ingest
@@ -253,3 +254,44 @@ def test_a_broken_source_is_no_passing_trouble(
     failure = outcome(job_for(tmp_path / "t", form, source), spark)
     assert (failure.reason, failure.transient) == (Reason.SOURCE_UNREADABLE, False)
     assert name in failure.message
+
+
+def test_values_that_no_table_holds_are_refused(tmp_path: Path, spark: SparkSession) -> None:
+    spark.sql(
+        f"CREATE TABLE delta.`{tmp_path / 't'}` (id BIGINT, s STRING, t TIMESTAMP, "
+        "m MAP<BIGINT, STRING>) USING delta"
+    )
+    twice = pa.array([[(1, "a"), (1, "b")]], pa.map_(pa.int64(), pa.string()))
+    nanos = pa.array([1_234_567_891], pa.timestamp("ns", tz="UTC"))
+    cases: list[tuple[Any, Reason, str]] = [
+        ({"t": nanos}, Reason.SOURCE_UNREADABLE, "s.parquet.t: "),
+        ({"s": broken_texts(1)}, Reason.STATEMENT_FAILED, "s: a new text is not UTF-8"),
+        (
+            {"m": twice},
+            Reason.STATEMENT_FAILED,
+            "s.parquet, row 1, column m: a map has a key",
+        ),
+        ('{"m":{"1":"a","01":"b"}}', Reason.STATEMENT_FAILED, "s.json, line 1, column m: a map"),
+    ]
+    for attempt, (content, reason, told) in enumerate(cases, start=1):
+        text = isinstance(content, str)
+        source = tmp_path / ("s.json" if text else "s.parquet")
+        if text:
+            source.write_text(content)
+        else:
+            pq.write_table(pa.table(content), source)
+        job = job_for(tmp_path / "t", "Json" if text else "Parquet", source, attempt)
+        failure = outcome(job, spark)
+        assert (failure.reason, failure.transient) == (reason, False), failure.message
+        assert told in failure.message
+    good = pa.table(
+        {
+            "s": ["ä"],
+            "t": pa.array([1_234_567_000], pa.timestamp("ns", tz="UTC")),
+            "m": pa.array([[(2, "a"), (1, None)]], pa.map_(pa.int64(), pa.string())),
+        }
+    )
+    pq.write_table(good, source.with_suffix(".parquet"))
+    job = job_for(tmp_path / "t", "Parquet", tmp_path / "s.parquet", 9)
+    [row] = outcome(job, spark)
+    assert (row["s"], row["m"]) == ("ä", [(2, "a"), (1, None)])

@@ -13,6 +13,7 @@ from pyroaring import BitMap64
 from pyspark.sql import SparkSession
 
 from support import jobfiles as jobs
+from support.foreign_tables import broken_texts, column, write
 from tandem.delta import dv
 from tandem.errors import Reason
 from tandem.jobs.formats import RoundRequest, StatementJob
@@ -211,3 +212,22 @@ def test_a_missing_input_is_named(table: Path, spark: SparkSession) -> None:
     failure = jobs.failure(job)
     assert failure.reason == Reason.DATA_FILE_MISSING
     assert gone in failure.message
+
+
+def test_new_texts_must_be_utf8_and_old_ones_are_kept(tmp_path: Path, spark: SparkSession) -> None:
+    """Most readers refuse a file with other bytes; what another writer left is not lost."""
+    rows = pa.table({"id": [1, 2], "old": broken_texts(2), "s": ["a", "b"], "b": [b"\xff", b"x"]})
+    columns = [column("id"), *(column(n, "string") for n in ("old", "s")), column("b", "binary")]
+    write(tmp_path / "t", *columns, rows=rows)
+    refused = job_for(tmp_path / "t", "`id` > 0", {"s": "CAST(`b` AS STRING)"})
+    assert run(refused, spark) == 1
+    failure = jobs.failure(refused)
+    assert (failure.reason, failure.transient) == (Reason.STATEMENT_FAILED, False)
+    assert "s: a new text is not UTF-8" in failure.message
+    assert "X'ff'" in failure.message
+    fine = job_for(tmp_path / "t", "`id` = 2", {"s": "CAST(`b` AS STRING)"}, attempt=2)
+    assert run(fine, spark) == 0, jobs.failure(fine).message
+    [output] = jobs.result(fine).outputs
+    found = jobs.read_output(fine, output.path, output.partition_values)
+    assert found["s"].to_pylist() == ["x"]
+    assert found["old"].cast(pa.binary()).to_pylist() == [b"\xff"]

@@ -45,6 +45,12 @@ def struct(*fields: Json) -> Json:
     return {"type": "struct", "fields": list(fields)}
 
 
+def broken_texts(rows: int) -> pa.Array:
+    """Texts that are not UTF-8: the byte FF."""
+    offsets = pa.array(range(rows + 1), pa.int32()).buffers()[1]
+    return pa.Array.from_buffers(pa.string(), rows, [None, offsets, pa.py_buffer(b"\xff" * rows)])
+
+
 def write(
     root: Path,
     *columns: Json,

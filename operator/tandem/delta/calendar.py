@@ -55,10 +55,10 @@ def moment_text(micros: int, *, aware: bool) -> str:
 
 def python_values(array: Any) -> list[Any]:
     """`to_pylist` of an Arrow array or record batch of the table's types; dates and times that
-    Python has no value for are texts."""
+    Python has no value for are texts; bytes of a text that are not UTF-8 are escaped (`\\xff`)."""
     try:
         found: list[Any] = array.to_pylist()
-    except OverflowError:
+    except (OverflowError, UnicodeDecodeError):
         if isinstance(array, pa.RecordBatch):
             columns = [python_values(column) for column in array.columns]
             return [
@@ -79,8 +79,12 @@ def _python(scalar: Any) -> Any:
         return [(_python(e["key"]), _python(e["value"])) for e in scalar.values]
     if pa.types.is_list(type_) or pa.types.is_large_list(type_):
         return [_python(value) for value in scalar.values]
+    if pa.types.is_dictionary(type_):
+        return _python(scalar.value)
     try:
         return scalar.as_py()
+    except UnicodeDecodeError:
+        return scalar.as_buffer().to_pybytes().decode(errors="backslashreplace")
     except OverflowError:
         if pa.types.is_date32(type_):
             return date_text(scalar.value)

@@ -5,6 +5,7 @@ Knows a file and a schema, but neither the log nor which rows are deleted.
     reader        record batches of the table's schema
     writer        files cut at a target size, with statistics
     conform       arrays of a file to the table's types
+    misfit        types and values of a file that a column cannot hold
     times         dates and times as Spark reads them, or an error
     int96         INT96 timestamps, exactly
     footer        mends the Parquet footer while it is written

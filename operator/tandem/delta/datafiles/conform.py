@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -69,10 +70,14 @@ def conform(array: Any, type_: DataType, *, by_id: bool = False, dictionaries: b
     Args:
         dictionaries: leave dictionary-encoded strings as they are.
     Raises: pa.ArrowInvalid, pa.ArrowNotImplementedError if the values do not fit the type.
+
+    The kinds must fit (`misfit.require_fit`).
     """
     target = to_arrow_type(type_)
     if array.type.equals(target):
         return array
+    if pa.types.is_null(array.type):
+        return nulls(len(array), type_)
     if pa.types.is_dictionary(array.type):
         if dictionaries and array.type.value_type.equals(target):
             return array
@@ -85,7 +90,11 @@ def conform(array: Any, type_: DataType, *, by_id: bool = False, dictionaries: b
         case MapType():
             return _map(array, type_, target, by_id)
         case _:
-            if pa.types.is_timestamp(array.type) and array.type.unit == "ns":
+            if (
+                pa.types.is_timestamp(target)
+                and pa.types.is_timestamp(array.type)
+                and array.type.unit == "ns"
+            ):
                 array = _micros(array)
             return array.cast(target)
 
@@ -101,6 +110,32 @@ def _micros(array: Any) -> Any:
 
 def nulls(rows: int, type_: DataType) -> Any:
     return pa.nulls(rows, to_arrow_type(type_))
+
+
+def is_array(type_: Any) -> bool:
+    """Whether an Arrow type is a list of any layout."""
+    is_ = pa.types
+    tests = (
+        is_.is_list,
+        is_.is_large_list,
+        is_.is_fixed_size_list,
+        is_.is_list_view,
+        is_.is_large_list_view,
+    )
+    return any(test(type_) for test in tests)
+
+
+def plain_list(array: Any) -> Any:
+    """The same lists in the layout that has offsets."""
+    if pa.types.is_list(array.type):
+        return array
+    type_ = pa.list_(array.type.value_field)
+    if pa.types.is_large_list(array.type):
+        return array.cast(type_)
+    # Not Arrow's cast: it takes the offsets of a view for those of a list.
+    lengths = np.asarray(pc.fill_null(pc.list_value_length(array), 0), dtype=np.int64)
+    offsets = pa.array(np.concatenate([[0], lengths.cumsum()])).cast(pa.int32())
+    return pa.ListArray.from_arrays(offsets, array.flatten(), type=type_, mask=_mask(array))
 
 
 def _whole(array: Any) -> Any:
@@ -126,14 +161,12 @@ def _struct(array: Any, type_: StructType, target: Any, by_id: bool) -> Any:
             else conform(array.field(index), field.type, by_id=by_id)
         )
     if not children:
-        return pa.array([None if v is None else {} for v in array.is_valid().to_pylist()], target)
+        return pa.array([{} if valid else None for valid in array.is_valid().to_pylist()], target)
     return pa.StructArray.from_arrays(children, fields=list(target), mask=_mask(array))
 
 
 def _list(array: Any, type_: ArrayType, target: Any, by_id: bool) -> Any:
-    if pa.types.is_large_list(array.type):
-        array = array.cast(pa.list_(array.type.value_field))
-    array = _whole(array)
+    array = _whole(plain_list(array))
     values = conform(array.values, type_.element, by_id=by_id)
     return pa.ListArray.from_arrays(array.offsets, values, type=target, mask=_mask(array))
 

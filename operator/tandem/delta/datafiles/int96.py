@@ -20,6 +20,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tandem.delta.datafiles.misfit import Misfit
 from tandem.errors import UnsupportedFeature
 
 RAW = pa.binary(12)
@@ -62,6 +63,18 @@ def micros(array: Any, zone: str | None, *, resource: str, column: str) -> Any:
     if days.min() < -LAST_DAY or days.max() > LAST_DAY or np.abs(part).max() >= DAY_US:
         _refuse_untold(days, nanos, found, valid, resource, column)
     return pa.array(found, mask=None if valid is None else ~valid).cast(target)
+
+
+def require_whole_micros(array: Any, *, column: str) -> None:
+    """Raises: Misfit if an INT96 value is no whole number of microseconds."""
+    valid = array.drop_null()
+    data = valid.buffers()[1]
+    if data is None:
+        return
+    raw = np.frombuffer(data, dtype=_RECORD, count=valid.offset + len(valid))[valid.offset :]
+    cut = raw["nanos"][raw["nanos"] % 1000 != 0]
+    if len(cut):
+        raise Misfit(column, f"nanosecond {cut[0]} of a day", "whole number of microseconds")
 
 
 def _refuse_untold(

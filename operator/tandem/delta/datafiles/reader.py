@@ -18,6 +18,7 @@ import pyarrow as pa
 from pyroaring import BitMap64
 
 from tandem.delta.datafiles.conform import Candidates, conform, nulls
+from tandem.delta.datafiles.misfit import Misfit, require_fit, require_whole_micros
 from tandem.delta.datafiles.missing import missing
 from tandem.delta.datafiles.times import ExactParquetFile
 from tandem.delta.partition_text import to_scalar
@@ -63,7 +64,8 @@ class DataFileReader:
         columns: logical names to read, in this order; None for all.
         partition_values: as logged; keys are physical names under column mapping.
         dictionaries: give dictionary-encoded strings as dictionaries where that is faster.
-    Raises: DataFileMissing; StorageError if it is no Parquet file.
+        exact: refuse timestamps with digits beyond microseconds, which are else rounded down.
+    Raises: DataFileMissing; StorageError if it is no Parquet file, or a column's type does not fit.
     """
 
     def __init__(
@@ -75,8 +77,10 @@ class DataFileReader:
         partition_values: Mapping[str, str | None] | None = None,
         columns: Sequence[str] | None = None,
         dictionaries: bool = False,
+        exact: bool = False,
     ) -> None:
         self.path = path
+        self._exact = exact
         self._dictionaries = dictionaries
         self._by_id = table.mapping == "id"
         wanted = table.schema.names if columns is None else columns
@@ -108,6 +112,10 @@ class DataFileReader:
                 for f in self.fields
                 if f.name not in self._constants
             }
+            for f in self.fields:
+                index = self._found.get(f.name)
+                if index is not None:
+                    require_fit(self._file.schema.field(index).type, f, by_id=self._by_id)
         except pa.ArrowInvalid as error:
             self.close()
             raise _unreadable(path, error) from error
@@ -117,7 +125,13 @@ class DataFileReader:
         self._places = {index: place for place, index in enumerate(self._wanted)}
 
     def _open(self) -> ExactParquetFile:
-        parquet = ExactParquetFile(self._source, resource=self.path, pre_buffer=True, buffer_size=0)
+        parquet = ExactParquetFile(
+            self._source,
+            resource=self.path,
+            whole_micros=self._exact,
+            pre_buffer=True,
+            buffer_size=0,
+        )
         if self._dictionaries:
             compact = dictionary_columns(parquet.metadata, parquet.schema)
             if compact:
@@ -207,6 +221,8 @@ class DataFileReader:
                 array = pa.repeat(constant, rows)
             else:
                 index = self._found[wanted.name]
+                if self._exact and index is not None:
+                    require_whole_micros(batch.column(self._places[index]), wanted.name)
                 array = (
                     nulls(rows, wanted.type)
                     if index is None
@@ -288,6 +304,15 @@ def dictionary_columns(metadata: Any, schema: pa.Schema) -> list[str]:
 
 
 def _unreadable(path: str, error: Exception) -> StorageError:
+    if isinstance(error, Misfit):
+        return StorageError(
+            "a column of a data file does not fit the table's",
+            resource=path,
+            field=error.column,
+            found=error.found,
+            expected=error.expected,
+            remedy="Write the file again, or restore the table to a version without it",
+        )
     return StorageError(
         "a data file cannot be read",
         resource=path,

@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tandem.delta.datafiles import int96
+from tandem.delta.datafiles.conform import is_array, plain_list
 from tandem.errors import UnsupportedFeature
 
 GREGORIAN_DAY = -141_427
@@ -67,9 +68,12 @@ class ExactParquetFile:
     `schema` is the file's Arrow schema with INT96 as microseconds, `metadata` its footer.
     """
 
-    def __init__(self, source: Any, *, resource: str, **options: Any) -> None:
-        """`resource` is the file's path, for messages; `options` are those of `pq.ParquetFile`,
-        as are the errors."""
+    def __init__(
+        self, source: Any, *, resource: str, whole_micros: bool = False, **options: Any
+    ) -> None:
+        """`resource` is the file's path, for messages; `whole_micros`: refuse INT96 timestamps
+        with more digits (Misfit); `options` are those of `pq.ParquetFile`, as are the errors."""
+        self._whole_micros = whole_micros
         self._source = source
         self._resource = resource
         self._options = options
@@ -137,6 +141,8 @@ class ExactParquetFile:
         if not is_date and not pa.types.is_timestamp(plain):
             return array
         if array.type.equals(int96.RAW):
+            if self._whole_micros:
+                int96.require_whole_micros(array, column=column)
             array = int96.micros(array, plain.tz, resource=self._resource, column=column)
             first = self._calendar.int96_from
         if first is not None and len(array) > array.null_count:
@@ -164,6 +170,8 @@ class ExactParquetFile:
         if array.offset:
             # `from_arrays` refuses an offset into shared buffers.
             array = pc.take(array, pa.array(range(len(array)), pa.int64()))
+        if is_array(array.type) and not pa.types.is_large_list(array.type):
+            array = plain_list(array)
         mask = array.is_null() if array.null_count else None
         found = array.type
 

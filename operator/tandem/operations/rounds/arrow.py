@@ -33,12 +33,15 @@ from tandem.spark.runtime.row_files import (
     POSITION,
     RowFiles,
     open_input,
+    require_texts,
     spellings,
 )
 from tandem.spark.runtime.row_files import RowsWork as WriteWork
 from tandem.statements import tree
 from tandem.statements.local import (
+    LocalClause,
     LocalMerge,
+    LocalRows,
     LocalStatement,
     NeedsSpark,
     compile_merge,
@@ -211,6 +214,7 @@ class _Files:
             return [], MATCHES.empty_table()
         job = self.spec.job
         assert isinstance(job, StatementJob | MergeJob)
+        new = {name.lower() for name in job.set} if isinstance(job, StatementJob) else set()
         to = WriteWork(
             table=self.spec.table,
             data_prefix=self.spec.data_prefix,
@@ -218,8 +222,9 @@ class _Files:
             spellings=spellings(
                 self.spec.table,
                 inputs,
-                [name.lower() for name in job.set] if isinstance(job, StatementJob) else (),
+                [name.lower() for name in new],
             ),
+            new_columns=tuple(n for n in rows.column_names if n.lower() in new),
         )
         writer = RowFiles(self.work.table.store, to, tuple(rows.column_names))
         written = writer.write_all(rows.combine_chunks().to_batches())
@@ -298,7 +303,7 @@ class _Merge:
                 rows, places = self.local.pairs(target, self.copy.rows, chosen), chosen.target
             else:
                 rows = self.local.alone(target, places, clause.when)
-            written = clause.written(rows, target, places)
+            written = _written(clause, rows, target, places)
             for name in HIDDEN:
                 written = written.append_column(name, table[name].take(pa.array(places)))
             updated.append(written)
@@ -342,9 +347,18 @@ class _Merge:
             chosen = missing[clauses == clause.number]
             if len(chosen):
                 alone = self.local.alone(self.copy.rows, chosen, "NotMatched")
-                written.append(clause.written(alone, empty, chosen))
+                written.append(_written(clause, alone, empty, chosen))
         outputs = self.files.write(pa.concat_tables(written), fresh=True)[0] if written else []
         return SmallAnswer(MATCHES.empty_table(), tuple(outputs))
+
+
+def _written(clause: LocalClause, rows: LocalRows, table: pa.Table, places: Any) -> pa.Table:
+    """Raises: StatementFailed for a new text that is not UTF-8; NeedsSpark."""
+    found = clause.written(rows, table, places)
+    for name in clause.assignments:
+        for chunk in found[name].chunks:
+            require_texts(chunk, name)
+    return found
 
 
 def _roots(where: tree.Expr) -> set[str]:

@@ -58,7 +58,7 @@ def _ingest(control: Control, spark: SparkSession, job: IngestJob) -> None:
         for rows in readers.read(control, spark, schema, source=source, places=True)
     ]
     rows = reduce(lambda a, b: a.unionAll(b), found) if found else spark.createDataFrame([], schema)
-    answer = write_rows(control, _few(rows), job.target_file_size, 0)
+    answer = write_rows(control, _few(rows), job.target_file_size, 0, new_columns=schema.names)
     if source is not None:
         source_pin.unchanged(control, source)
     control.publish(

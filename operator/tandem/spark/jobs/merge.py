@@ -48,7 +48,6 @@ if TYPE_CHECKING:
 
 _HERE = "__tandem_here"
 """True on every row of the source: an outer join has null where there is none."""
-_CLAUSE = "__tandem_clause"
 _NONE = -1
 """The clause of rows that matched, and to which none applies."""
 MEASURED_BYTES = 16 << 20
@@ -271,6 +270,10 @@ def _write(
         one_match_only=sides.statement.one_match_only,
         record=record,
         record_of_task=min(record, UNEVEN * record // tasks),
+        set_by_clause=tuple(
+            tuple(n for n in clause.set_sql if n not in control.spec.table.partition_columns)
+            for clause in sides.statement.clauses
+        ),
     )
     options = put_work(control, work, round_)
     _decided(sides).write.format(NAME).options(**options).mode("append").save()
@@ -285,28 +288,28 @@ def _decided(sides: _Sides) -> DataFrame:
     was, and its fate."""
     from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
-    from tandem.spark.jobs.merge_writer import FATE, Fate
+    from tandem.spark.jobs.merge_writer import CLAUSE, FATE, Fate
     from tandem.spark.runtime.row_files import INPUT, POSITION
 
     clauses = sides.statement.clauses
-    joined = _joined(sides).withColumn(_CLAUSE, _clause(sides.statement, sides.record))
-    joined = joined.filter(F.col(_CLAUSE).isNotNull())
+    joined = _joined(sides).withColumn(CLAUSE, _clause(sides.statement, sides.record))
+    joined = joined.filter(F.col(CLAUSE).isNotNull())
     written = [(n, c) for n, c in enumerate(clauses) if c.action != "Delete"]
     columns = []
     for field in sides.schema.fields if written else ():
         value = F.lit(None).cast(field.dataType)
         for number, clause in written:
             becomes = _value(clause, field.name, sides).cast(field.dataType)
-            value = F.when(F.col(_CLAUSE) == number, becomes).otherwise(value)
+            value = F.when(F.col(CLAUSE) == number, becomes).otherwise(value)
         columns.append(value.alias(field.name))
     fate = F.lit(int(Fate.KEPT))
     for number, clause in enumerate(clauses):
         fates = {"Delete": Fate.DELETED, "Update": Fate.UPDATED, "Insert": Fate.INSERTED}
-        fate = F.when(F.col(_CLAUSE) == number, int(fates[clause.action])).otherwise(fate)
+        fate = F.when(F.col(CLAUSE) == number, int(fates[clause.action])).otherwise(fate)
     hidden = [F.col(f"{TABLE}.{name}").alias(name) for name in (INPUT, POSITION)]
     if sides.record:
         hidden += [F.col(f"{SOURCE}.{name}").alias(name) for name in SOURCE_IDS]
-    return joined.select(*columns, *hidden, fate.alias(FATE))
+    return joined.select(*columns, *hidden, F.col(CLAUSE), fate.alias(FATE))
 
 
 def _value(clause: Clause, name: str, sides: _Sides) -> Column:

@@ -25,7 +25,15 @@ from tandem.reconcile.matches import KEPT
 from tandem.spark.runtime.control import output_file
 from tandem.spark.runtime.datasource import RowsWriter, TaskOutput, as_message, get_work
 from tandem.spark.runtime.ipc import to_file, to_stream
-from tandem.spark.runtime.row_files import INPUT, MATCHES, POSITION, Partitions, RowsWork, discard
+from tandem.spark.runtime.row_files import (
+    INPUT,
+    MATCHES,
+    POSITION,
+    Partitions,
+    RowsWork,
+    discard,
+    require_texts,
+)
 from tandem.storage import Store
 
 if TYPE_CHECKING:
@@ -33,6 +41,8 @@ if TYPE_CHECKING:
 
 NAME = "tandem-merge"
 FATE = "__tandem_fate"
+CLAUSE = "__tandem_clause"
+"""The number of the clause that applies to a row."""
 SHOWN = 3
 """How many rows that matched more than once are reported."""
 
@@ -53,11 +63,13 @@ class Fate(IntEnum):
 class MergeWork(RowsWork):
     """`one_match_only`: rows of the table that come twice are reported, and nothing is written;
     else they count once. `record`: record which source row each row matched, in the columns of
-    `SOURCE_IDS`, if no more rows than this matched, and in no task more than `record_of_task`."""
+    `SOURCE_IDS`, if no more rows than this matched, and in no task more than `record_of_task`.
+    `set_by_clause`: the columns whose texts are new in rows of each clause."""
 
     one_match_only: bool = True
     record: int = 0
     record_of_task: int = 0
+    set_by_clause: tuple[tuple[str, ...], ...] = ()
 
 
 class MergeWriteResult(Format):
@@ -72,7 +84,7 @@ class MergeWriteResult(Format):
     doubled: tuple[tuple[int, int], ...] = ()
 
 
-_HIDDEN = (INPUT, POSITION, FATE, *SOURCE_IDS)
+_HIDDEN = (INPUT, POSITION, CLAUSE, FATE, *SOURCE_IDS)
 
 
 class MergeSink(DataSource):
@@ -115,6 +127,7 @@ class MergeWriter(DataSourceArrowWriter):
         record = _Record(self._work.record_of_task) if self._work.record else None
         try:
             for batch in iterator:
+                self._require_texts(batch)
                 for fate in Fate:
                     rows = batch.filter(pc.equal(batch.column(FATE), pa.scalar(int(fate))))
                     if not rows.num_rows:
@@ -138,6 +151,16 @@ class MergeWriter(DataSourceArrowWriter):
             discard(updated, error)
             discard(inserted, error)
             raise
+
+    def _require_texts(self, batch: pa.RecordBatch) -> None:
+        """Raises: StatementFailed. A column is new in rows of a clause that sets it alone."""
+        for number, names in enumerate(self._work.set_by_clause):
+            if not names:
+                continue
+            rows = batch.select([*names, CLAUSE])
+            rows = rows.filter(pc.equal(rows.column(CLAUSE), pa.scalar(number)))
+            for name in names:
+                require_texts(rows.column(name), name)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Of all attempts at each task only the one that Spark accepted is in `messages`."""

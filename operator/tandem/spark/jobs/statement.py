@@ -105,13 +105,15 @@ def evaluate(
         columns = _columns_read(job, schema)
         rows = read_rows(control, spark, inputs, columns, round_, hidden=True)
         found = _statement(rows, job, schema)
+        chosen = [name.lower() for name in job.set]
         with reported_shares(control, "Evaluating", inputs, round_):
             answer = write_rows(
                 control,
                 found,
                 job.target_file_size,
                 round_,
-                spellings(spec.table, inputs, [name.lower() for name in job.set]),
+                spellings(spec.table, inputs, chosen),
+                new_columns=[name for name in schema.names if name.lower() in chosen],
             )
         outputs, matched = answer.outputs, answer.rows
         data = control.store.get(answer.matches)

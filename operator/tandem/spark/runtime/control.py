@@ -254,16 +254,19 @@ OUT_OF_MEMORY = re.compile(
 Java, by Python, by Arrow, and by Spark's Kubernetes backend of an executor that is gone."""
 
 
-_ADVICE = re.compile(r'If necessary set "[^"]+" to "[^"]+" to bypass this error\.?')
+_ADVICE = re.compile(
+    r'If necessary set "[^"]+" to "[^"]+" to bypass this error\.?'
+    r'|If you want to remove the duplicated keys, you can set "[^"]+" to "[^"]+" so that [^.]*\.?'
+)
 """Spark's advice to change a setting that jobs pin, so that statements mean one thing."""
 
 
 def translate(error: BaseException) -> TandemError:
     """What Spark raised → ours.
 
-    An error of our own code in a worker; a row on which the statement fails (SQLSTATE class 22,
-    42 for what does not fit, P0 for what says so itself, or an error of Java's arithmetic and
-    times); else `JobFailed`. Spark's errors come as `PySparkException`, or bare as
+    An error of our own code in a worker; a row on which the statement fails (SQLSTATE class 22
+    or 23, 42 for what does not fit, P0 for what says so itself, or an error of Java's arithmetic
+    and times); else `JobFailed`. Spark's errors come as `PySparkException`, or bare as
     `Py4JJavaError`; the text of both holds the whole chain of causes.
     """
     if isinstance(error, TandemError):
@@ -275,14 +278,14 @@ def translate(error: BaseException) -> TandemError:
         if isinstance(kind, type) and issubclass(kind, TandemError):
             return kind(ours[2].strip())
     for condition, message, state in _CONDITION.findall(text):
-        if state[:2] in ("22", "42", "P0"):
+        if state[:2] in ("22", "23", "42", "P0"):
             plain = re.sub(r"\s+", " ", message.split("== SQL")[0])
             plain = _ADVICE.sub("", plain).strip().rstrip(".")
             if condition == "USER_RAISED_EXCEPTION":  # by an expression of ours, in whole
                 return errors.StatementFailed(
                     plain, remedy="Correct the statement or the source, or leave such rows out"
                 )
-            on_a_row = state[:2] == "22"
+            on_a_row = state[:2] in ("22", "23")
             return errors.StatementFailed(
                 plain,
                 found=f"[{condition}]",

@@ -153,7 +153,8 @@ class RowsReader(DataSourceReader):
         input_ = self._work.inputs[split.input]
         hidden = INPUT in self._names
         columns = [n for n in self._names if n not in HIDDEN]
-        with open_input(store, self._table, input_, columns) as reader:
+        exact = self._work.source
+        with open_input(store, self._table, input_, columns, exact=exact) as reader:
             for batch in reader.batches(
                 dead=from_base64(input_.dv) if input_.dv else None,
                 positions=POSITION if hidden else None,

@@ -111,9 +111,11 @@ def write_rows(
     target_file_size: int,
     round_: int,
     spellings: tuple[Spelling, ...] = (),
+    *,
+    new_columns: Sequence[str],
 ) -> WriteResult:
     """Write rows as data files of the table; hidden columns become matches, and say whose
-    spellings of partition values a row keeps."""
+    spellings of partition values a row keeps. `new_columns`: as of `RowsWork`."""
     from tandem.spark.runtime.datasource import NAME, WriteResult, put_work
     from tandem.spark.runtime.row_files import RowsWork
 
@@ -124,6 +126,7 @@ def write_rows(
         answer_path=control.round_path(round_, f"answer-{uuid.uuid4()}"),
         round=round_,
         spellings=spellings,
+        new_columns=tuple(new_columns),
     )
     options = put_work(control, work, round_)
     rows.write.format(NAME).options(**options).mode("append").save()

@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 
 import pyarrow as pa
 
+from tandem.delta.datafiles.misfit import Misfit
 from tandem.errors import InvalidSpec, ObjectNotFound, SourceUnreadable, StorageError
 from tandem.storage import ObjectMeta, Store, open_store
 from tandem.storage.paths import canonical_location, split_location
@@ -96,6 +97,15 @@ def check_spelling(names: Sequence[str], location: str) -> None:
 def broken(error: StorageError) -> SourceUnreadable | None:
     """The error of a source's file that cannot be decoded; None if the store failed, which may
     do better the next time."""
+    if isinstance(error.__cause__, Misfit):
+        return SourceUnreadable(
+            "a column of the source cannot be read exactly",
+            resource=error.resource,
+            field=error.field,
+            found=error.found,
+            expected=error.expected,
+            remedy="Correct the column in the source",
+        )
     if not isinstance(error.__cause__, pa.ArrowInvalid | pa.ArrowNotImplementedError | OSError):
         return None
     return SourceUnreadable(

@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from tandem.delta.datafiles.conform import conform, forbidden_null
+from tandem.delta.datafiles.misfit import Misfit, require_utf8
 from tandem.delta.datafiles.reader import DataFileReader, TableFormat
 from tandem.delta.datafiles.writer import ParquetDataWriter, WrittenFile
 from tandem.delta.partition_text import to_scalar
@@ -62,12 +63,20 @@ class RowsWork(Format):
     """Where the control store holds the readers' progress, "" for nowhere."""
     spellings: tuple[Spelling, ...] = ()
     """For a write of rows that were in the table."""
+    new_columns: tuple[str, ...] = ()
+    """Columns of a write whose values are new: their texts must be UTF-8. Others are carried over
+    as they are."""
     source: bool = False
     """The inputs are no files of the table, but those of a source."""
 
 
 def open_input(
-    store: Store, table: TableFormat, input_: InputFile, columns: Sequence[str]
+    store: Store,
+    table: TableFormat,
+    input_: InputFile,
+    columns: Sequence[str],
+    *,
+    exact: bool = False,
 ) -> DataFileReader:
     """An input's reader, to be closed by the caller. Raises: CountMismatch if the file has another
     number of rows than the log says; as `DataFileReader`."""
@@ -77,6 +86,7 @@ def open_input(
         table,
         partition_values=input_.partition_values,
         columns=columns,
+        exact=exact,
     )
     if reader.num_rows != input_.rows:
         found = reader.num_rows
@@ -250,6 +260,8 @@ class RowFiles:
         for wanted in self._table.data_schema:
             array = batch.column(wanted.name)
             _refuse(forbidden_null(wanted, array))
+            if wanted.name in self._work.new_columns:
+                require_texts(array, wanted.name)
             # Not Arrow's own cast, which takes what lies below a null struct for values.
             arrays.append(conform(array, wanted.type))
             fields.append(pa.field(wanted.name, arrays[-1].type))
@@ -300,6 +312,20 @@ class RowFiles:
                 )
         rows = sum(p.rows for p in partitions)
         return RowsWritten(tuple(files), pa.concat_tables(tables), rows)
+
+
+def require_texts(array: Any, column: str) -> None:
+    """Raises: StatementFailed if a new text is not UTF-8: most readers refuse the file then."""
+    try:
+        require_utf8(array, column)
+    except Misfit as error:
+        raise StatementFailed(
+            "a new text is not UTF-8, and most readers refuse a file that holds it",
+            field=error.column,
+            found=error.found,
+            expected="bytes that are UTF-8",
+            remedy="Keep such bytes in a BINARY column, or leave such rows out",
+        ) from error
 
 
 def _refuse(column: str | None) -> None:

@@ -50,7 +50,7 @@ def fitting(
     """
     if type_ is None or not _bounded(type_):
         return column
-    return each_leaf(column, type_, path, lambda leaf, of, at: _fitting(leaf, of, at, where))
+    return each_leaf(column, type_, path, lambda leaf, of, at: _fitting(leaf, of, at, where), where)
 
 
 def _fitting(column: Column, type_: DataType, path: str, where: Column | None) -> Column:

@@ -13,7 +13,7 @@ from tandem.delta.protocol import is_hidden
 from tandem.errors import InvalidSpec, StatementFailed
 from tandem.spark.runtime.names import quoted
 from tandem.spark.sources.char_types import fitting
-from tandem.spark.sources.text_casts import or_refuse
+from tandem.spark.sources.text_casts import or_refuse, with_keys
 from tandem.statements.coercion import assignment_loss
 from tandem.statements.types import NULL, STRING, decimal
 from tandem.statements.types import DataType as StatementType
@@ -145,11 +145,12 @@ def by_name(
             element, into = found.elementType, wanted.elementType
             return F.transform(column, lambda x: inner(x, element, into, "element"))
         case T.MapType(), T.MapType():
-            keys = F.transform_keys(
-                column, lambda k, _: inner(k, found.keyType, wanted.keyType, "key")
+            keys = F.transform(
+                F.map_keys(column), lambda k: inner(k, found.keyType, wanted.keyType, "key")
             )
             return F.transform_values(
-                keys, lambda _, v: inner(v, found.valueType, wanted.valueType, "value")
+                with_keys(column, keys, path, where),
+                lambda _, v: inner(v, found.valueType, wanted.valueType, "value"),
             )
         case _:
             return _assigned(column, found, wanted, location, path, where)

@@ -72,7 +72,7 @@ def typed(
 
     rows = texts.select(
         *(
-            each_leaf(F.col(quoted(f.name)), f.dataType, f.name, leaf).alias(f.name)
+            each_leaf(F.col(quoted(f.name)), f.dataType, f.name, leaf, where).alias(f.name)
             for f in schema.fields
         ),
         *((F.col(FILE), F.col(LINE)) if places else ()),
@@ -97,28 +97,33 @@ def require_zoneless(options: Mapping[str, str]) -> None:
 Leaf = Callable[["Column", "DataType", str], "Column"]
 
 
-def each_leaf(column: Column, type_: DataType, path: str, leaf: Leaf) -> Column:
-    """A column of the shape of `type_`, with `leaf` applied to all that is no container."""
+def each_leaf(
+    column: Column, type_: DataType, path: str, leaf: Leaf, where: Column | None = None
+) -> Column:
+    """A column of the shape of `type_`, with `leaf` applied to all that is no container; `where`
+    is the place of a row, for errors."""
     from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
     from pyspark.sql import types as T  # noqa: N812 - Spark's own convention
+
+    def inner(part: Column, of: DataType, name: str) -> Column:
+        return each_leaf(part, of, f"{path}.{name}", leaf, where)
 
     match type_:
         case T.StructType():
             parts = [
-                each_leaf(column.getField(f.name), f.dataType, f"{path}.{f.name}", leaf).alias(
-                    f.name
-                )
+                inner(column.getField(f.name), f.dataType, f.name).alias(f.name)
                 for f in type_.fields
             ]
             return F.when(column.isNotNull(), F.struct(*parts))
         case T.ArrayType():
             element = type_.elementType
-            return F.transform(column, lambda x: each_leaf(x, element, f"{path}.element", leaf))
+            return F.transform(column, lambda x: inner(x, element, "element"))
         case T.MapType():
             key, value = type_.keyType, type_.valueType
-            keyed = F.transform_keys(column, lambda k, _: each_leaf(k, key, f"{path}.key", leaf))
+            keys = F.transform(F.map_keys(column), lambda k: inner(k, key, "key"))
             return F.transform_values(
-                keyed, lambda _, v: each_leaf(v, value, f"{path}.value", leaf)
+                with_keys(column, keys, path, where),
+                lambda _, v: inner(v, value, "value"),
             )
         case _:
             return leaf(column, type_, path)
@@ -165,6 +170,19 @@ def refusal(given: Column, expected: str, path: str, where: Column | None, messa
             F.lit(f"; expected: {expected})"),
         )
     )
+
+
+def with_keys(map_: Column, keys: Column, path: str, where: Column | None) -> Column:
+    """The map with other keys, in their order; on a row with a key twice, Spark raises, naming the
+    place."""
+    from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
+
+    several = F.size(F.array_distinct(keys)) < F.size(keys)
+    shown = F.array_join(keys.cast("array<string>"), ", ")
+    error = refusal(shown, "each key once", path, where, "a map has a key twice")
+    # Part of the value, so that Spark raises where the value is needed.
+    kept = F.when(several, error.cast("boolean")).otherwise(F.lit(True))
+    return F.when(kept, F.map_from_arrays(keys, F.map_values(map_)))
 
 
 def exact(text: Column, type_: DataType, options: Mapping[str, str], *, json: bool) -> Column:

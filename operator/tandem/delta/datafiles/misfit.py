@@ -1,0 +1,174 @@
+"""Types and values of a data file that its column cannot hold, found before they are converted.
+
+A conversion of the wrong kind would lose data in silence: a text read as a struct is a struct of
+nulls, a moment read as a date has lost its time. Spark refuses to read such files. No I/O.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tandem.delta.datafiles.conform import Candidates, is_array
+from tandem.delta.schema import (
+    ArrayType,
+    DataType,
+    Field,
+    MapType,
+    StructType,
+    to_arrow_type,
+)
+
+SHOWN = 30
+"""Bytes of a value that an error shows."""
+
+
+class Misfit(pa.ArrowInvalid):  # type: ignore[misc]
+    """A column of a file that does not fit the table's. `column` is its path."""
+
+    def __init__(self, column: str, found: str, expected: str) -> None:
+        super().__init__(f"column {column}: {found} is no {expected}")
+        self.column = column
+        self.found = found
+        self.expected = expected
+
+
+def require_fit(found: Any, wanted: Field, *, by_id: bool, above: str = "") -> None:
+    """Raises: Misfit if the Arrow type `found` must not be read as the column `wanted`, or one
+    inside it; pa.ArrowInvalid if a field is ambiguous."""
+    column = f"{above}{wanted.name}"
+    type_ = wanted.type
+    if isinstance(found, pa.BaseExtensionType):
+        found = found.storage_type
+    if pa.types.is_dictionary(found):
+        found = found.value_type
+    if pa.types.is_null(found) or found.equals(to_arrow_type(type_)):
+        return
+    inner: list[tuple[Any, Field]] = []
+    fits = True
+    match type_:
+        case StructType():
+            fits = pa.types.is_struct(found)
+            if fits:
+                there = [found.field(i) for i in range(found.num_fields)]
+                candidates = Candidates(there)
+                for part in type_.fields:
+                    index = candidates.find(part, by_id=by_id)
+                    if index is not None:
+                        inner.append((there[index].type, part))
+        case ArrayType():
+            fits = is_array(found)
+            if fits:
+                inner.append((found.value_type, Field("element", type_.element)))
+        case MapType():
+            fits = pa.types.is_map(found)
+            if fits:
+                inner.append((found.key_type, Field("key", type_.key)))
+                inner.append((found.item_type, Field("value", type_.value)))
+        case _:
+            fits = not pa.types.is_nested(found) and not _loses(found, to_arrow_type(type_))
+    if not fits:
+        raise Misfit(column, str(found), _name(type_))
+    for there_type, part in inner:
+        require_fit(there_type, part, by_id=by_id, above=f"{column}.")
+
+
+def _loses(found: Any, wanted: Any) -> bool:
+    """Whether Arrow would cast with a loss that it does not report, or take one kind of value for
+    another."""
+    is_ = pa.types
+    if is_.is_time(found) or is_.is_duration(found):
+        # As the number that the file holds, which is what Spark reads.
+        return not is_.is_integer(wanted)
+    if is_.is_date(wanted):
+        return bool(is_.is_timestamp(found) or _is_text(found))
+    if is_.is_boolean(wanted):
+        return not is_.is_boolean(found)
+    if is_.is_float32(wanted) and is_.is_float64(found):
+        return True
+    if is_.is_floating(wanted) and is_.is_decimal(found):
+        return True
+    return _is_text(found) and not (is_.is_string(wanted) or is_.is_binary(wanted))
+
+
+def _is_text(type_: Any) -> bool:
+    is_ = pa.types
+    tests = (is_.is_string, is_.is_large_string, is_.is_string_view)
+    return any(test(type_) for test in tests)
+
+
+def _name(type_: DataType) -> str:
+    match type_:
+        case StructType():
+            return "struct"
+        case ArrayType():
+            return "array"
+        case MapType():
+            return "map"
+        case _:
+            return str(getattr(type_, "name", type_))
+
+
+def require_whole_micros(array: Any, column: str) -> None:
+    """Raises: Misfit if a timestamp of `array`, at any depth, is no whole number of microseconds:
+    a source is read exactly, or refused."""
+    for path, values in leaves(array, column, _is_nanos):
+        nanos = values.view(pa.int64())
+        whole = pc.multiply(pc.divide(nanos, 1_000), 1_000)
+        cut = values.filter(pc.not_equal(nanos, whole))
+        if len(cut):
+            shown = str(cut.slice(0, 1).cast(pa.string())[0].as_py())
+            raise Misfit(path, shown, "whole number of microseconds")
+
+
+def _is_nanos(type_: Any) -> bool:
+    return bool(pa.types.is_timestamp(type_) and type_.unit == "ns")
+
+
+def require_utf8(array: Any, column: str) -> None:
+    """Raises: Misfit if a text of `array`, at any depth, is not UTF-8."""
+    if not any_leaf(array.type, _is_text):
+        return
+    try:
+        array.validate(full=True)
+    except pa.ArrowInvalid:
+        # What lies below a null does not count.
+        for path, values in leaves(array, column, _is_text):
+            for value in values.drop_null().cast(pa.large_binary()):
+                data = value.as_py()
+                try:
+                    data.decode()
+                except UnicodeDecodeError as error:
+                    cut = "" if len(data) <= SHOWN else "…"
+                    shown = f"X'{data[:SHOWN].hex()}'{cut}"
+                    raise Misfit(path, shown, "text of UTF-8") from error
+
+
+def any_leaf(type_: Any, test: Callable[[Any], bool]) -> bool:
+    """Whether `test` holds for a type, or for one inside it."""
+    if pa.types.is_nested(type_):
+        return any(any_leaf(type_.field(i).type, test) for i in range(type_.num_fields))
+    return test(type_)
+
+
+def leaves(array: Any, path: str, test: Callable[[Any], bool]) -> Iterator[tuple[str, Any]]:
+    """The values of the types that `test` holds for, with their paths; without those below a null
+    or outside of what `array` shows."""
+    type_ = array.type
+    if not any_leaf(type_, test):
+        return
+    if pa.types.is_struct(type_):
+        for field, part in zip(type_, array.flatten(), strict=True):
+            yield from leaves(part, f"{path}.{field.name}", test)
+    elif is_array(type_):
+        yield from leaves(array.flatten(), f"{path}.element", test)
+    elif pa.types.is_map(type_):
+        entries = array.drop_null() if array.null_count else array
+        first, last = (entries.offsets[i].as_py() for i in (0, -1))
+        for name, part in (("key", entries.keys), ("value", entries.items)):
+            yield from leaves(part.slice(first, last - first), f"{path}.{name}", test)
+    else:
+        yield path, array
