@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from deltalake import DeltaTable
 
 from support import quick_lake
 from support.quick_jobs import QuickJobs
@@ -18,6 +19,7 @@ from support.quick_lake import just_before
 from support.rows import plus
 from support.small_cases import case
 from support.tables import loads
+from tandem.delta.scan import scan
 from tandem.jobs.formats import SOURCE_SCHEMA
 from tandem.operations.machine.effects import Point
 from tandem.operations.rounds import arrow
@@ -100,6 +102,25 @@ def test_what_arrow_cannot_do_is_left_to_the_job(
     lake.do(lake.update("k = 1", v="v + 15"), interceptor=interceptor, ports=ports)
     expected = plus(plus(loads(range(2)), lambda _row: True, 1), lambda row: row[1] == 1, 15)
     lake.assert_rows_so_far(expected)
+
+
+@pytest.mark.parametrize(("column", "key"), [("`a`", "```a```"), ("a.b", "`a.b`"), ("`", "````")])
+def test_the_column_set_is_the_one_that_was_named(tmp_path: Path, column: str, key: str) -> None:
+    """The job records the bare name: what looks like quotes or a field there is part of it."""
+    rows = pa.table({"id": [1, 2], "z": [0, 0], "a": [{"b": 1}] * 2})
+    rows = rows.append_column(column, pa.array([100, 200]))
+    lake = quick_lake.make(tmp_path, 0, schema=rows.schema)
+    lake.append(rows)
+    update = {"update": {"where": "id = 1", "set": {key: "id * 7"}}}
+    held = lake.hold(lake.resource("TableUpdate", update), Point.RECONCILE)
+    DeltaTable(str(lake.path)).update({"z": "z + 1"}, predicate="id >= 1")
+    assert held.finish().phase is Phase.SUCCEEDED
+    expected = rows.to_pylist()
+    for row in expected:
+        row["z"] = 1
+    expected[0][column] = 7
+    found = pa.table(scan(lake.log.snapshot(), lake.store)).sort_by("id")
+    assert found.to_pylist() == expected
 
 
 def collated(**metadata: Any) -> str:

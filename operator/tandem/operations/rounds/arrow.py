@@ -150,6 +150,7 @@ def _evaluator(work: Work, spec: JobSpec, copy: SourceCopy | None) -> _Statement
             partition_columns=spec.table.partition_columns,
             resource=work.identity.display,
             field="job.json",
+            exact_names=True,
         )
         compiled = compile_statement(statement)
         return None if compiled is None else _Statement(files, statement, compiled)
