@@ -4,11 +4,14 @@ meanwhile, and leave to the job what would take too much memory. With Spark:
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from deltalake import DeltaTable
 
 from support import quick_lake
 from support.quick_jobs import QuickJobs
@@ -16,10 +19,15 @@ from support.quick_lake import just_before
 from support.rows import plus
 from support.small_cases import case
 from support.tables import loads
+from tandem.delta.scan import scan
+from tandem.jobs.formats import SOURCE_SCHEMA
 from tandem.operations.machine.effects import Point
 from tandem.operations.rounds import arrow
 from tandem.operations.rounds.arrow import ArrowRounds
+from tandem.operations.rounds.source_copy import SourceCopy
 from tandem.spec.status import Phase
+from tandem.statements.merge import parse_merge
+from tandem.statements.types import Schema
 
 
 def test_small_rounds_end_as_the_job_does(tmp_path: Path) -> None:
@@ -94,3 +102,69 @@ def test_what_arrow_cannot_do_is_left_to_the_job(
     lake.do(lake.update("k = 1", v="v + 15"), interceptor=interceptor, ports=ports)
     expected = plus(plus(loads(range(2)), lambda _row: True, 1), lambda row: row[1] == 1, 15)
     lake.assert_rows_so_far(expected)
+
+
+@pytest.mark.parametrize(("column", "key"), [("`a`", "```a```"), ("a.b", "`a.b`"), ("`", "````")])
+def test_the_column_set_is_the_one_that_was_named(tmp_path: Path, column: str, key: str) -> None:
+    """The job records the bare name: what looks like quotes or a field there is part of it."""
+    rows = pa.table({"id": [1, 2], "z": [0, 0], "a": [{"b": 1}] * 2})
+    rows = rows.append_column(column, pa.array([100, 200]))
+    lake = quick_lake.make(tmp_path, 0, schema=rows.schema)
+    lake.append(rows)
+    update = {"update": {"where": "id = 1", "set": {key: "id * 7"}}}
+    held = lake.hold(lake.resource("TableUpdate", update), Point.RECONCILE)
+    DeltaTable(str(lake.path)).update({"z": "z + 1"}, predicate="id >= 1")
+    assert held.finish().phase is Phase.SUCCEEDED
+    expected = rows.to_pylist()
+    for row in expected:
+        row["z"] = 1
+    expected[0][column] = 7
+    found = pa.table(scan(lake.log.snapshot(), lake.store)).sort_by("id")
+    assert found.to_pylist() == expected
+
+
+def collated(**metadata: Any) -> str:
+    """The schema of a source with a text column `op` of such metadata."""
+    columns = {"id": ("long", {}), "k": ("long", {}), "v": ("long", {}), "op": ("string", metadata)}
+    fields = [
+        {"name": name, "type": type_, "nullable": True, "metadata": more}
+        for name, (type_, more) in columns.items()
+    ]
+    return json.dumps({"type": "struct", "fields": fields})
+
+
+COLLATION = {"__COLLATIONS": {"op": "spark.UTF8_LCASE"}}
+
+
+@pytest.mark.parametrize(("metadata", "rounds"), [({}, 0), (COLLATION, 1)])
+def test_texts_of_a_source_that_compare_by_a_collation_are_left_to_the_job(
+    tmp_path: Path, metadata: dict[str, Any], rounds: int
+) -> None:
+    lake = quick_lake.make(tmp_path, 1)
+    source = pa.table({"id": [1, 2], "k": [1, 1], "v": [7, 7], "op": ["D", "d"]})
+    path = tmp_path / "source.parquet"
+    pq.write_table(source.replace_schema_metadata({SOURCE_SCHEMA: collated(**metadata)}), path)
+    points: list[Point] = []
+    interceptor = just_before(
+        Point.PUT_COMMIT, lambda: lake.foreign().update({"v": "v + 1"}, predicate="id < 20")
+    )
+
+    def watched(effect: Any, call: Any) -> Any:
+        points.append(effect.point)
+        return interceptor(effect, call)
+
+    merge = lake.merge(path, whenMatched=[{"update": {"set": {"v": "s.v"}}}])
+    lake.do(merge, interceptor=watched, ports=lake.ports(jobs=QuickJobs(copies=True)))
+    assert points.count(Point.REQUEST_ROUND) == rounds
+
+
+@pytest.mark.parametrize(
+    ("table", "source", "keys"), [({}, {}, 1), ({}, COLLATION, 0), (COLLATION, COLLATION, 0)]
+)
+def test_keys_that_compare_by_a_collation_skip_no_files(
+    table: dict[str, Any], source: dict[str, Any], keys: int
+) -> None:
+    schemas = collated(**table), collated(**source)
+    statement = parse_merge("t.op = s.op", (), *map(Schema.from_json, schemas))
+    copy = SourceCopy(pa.table({"op": ["D"]}), True, statement, schemas)
+    assert len(copy.keys) == keys

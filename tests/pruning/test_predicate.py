@@ -92,6 +92,9 @@ MARCH = dt.datetime(2013, 3, 1, tzinfo=UTC)
         ("d = 'soon'", one("d", dt.date(2013, 1, 1), dt.date(2013, 2, 1)), True),
         ("ts > TIMESTAMP '2013-03-01 00:00:00.000999'", one("ts", MARCH, MARCH), True),
         ("ts > TIMESTAMP '2013-03-01 00:00:00.001'", one("ts", MARCH, MARCH), False),
+        ("ts > '2090-03-31 00:00:00 +01:00'", one("ts", MARCH, MARCH), False),
+        ("ts > '2090-03-31 +01:00'", one("ts", MARCH, MARCH), True),
+        ("ts > '2090-03-31 01:00Z'", one("ts", MARCH, MARCH), True),
         ("ts < DATE '2013-03-01'", one("ts", MARCH, MARCH), True),  # cut below, by convention
         ("ts < DATE '2013-02-28'", one("ts", MARCH, MARCH), False),
         ("ts = '2013-04-01'", one("ts", MARCH, MARCH), False),

@@ -91,6 +91,8 @@ def test_values_are_the_texts_of_the_file(text: str, expected: list[dict[str, An
         ('{"name": "a\tb"}', "line 2, column name", "control character"),
         ('{"name": "\\q"}', "line 2, column name", "unknown escape"),
         ('{"id": 01}', "line 2, column id", "begins with zero"),
+        ('{"name": ٣}', "line 2, column name", "not JSON"),
+        ('{"name": 1٣}', "line 2", "not JSON"),
         ("{id: 1}", "line 2", "not JSON"),
         ('{"id": 1} // why', "line 2", "text follows"),
         ("[" * 5000, "line 2", "nested too deeply"),

@@ -111,6 +111,9 @@ FUNCTION_KINDS = [
     "d + INTERVAL '1-1' YEAR TO MONTH = d", "d + INTERVAL '1 day 2 hours' = d", "d + INTERVAL i32 DAY = d",
     "d + INTERVAL 99999999999 DAY = d", "DATE 'yesterday' = d", "DATE 'epoch' = d", "DATE '2013-02-30' = d", "DATE s = d",
     "TIMESTAMP '2013-01-01 25:00:00' = ts", "TIMESTAMP 'now' = ts", "TIMESTAMP '2013-01-01 00:00:00 Europe/Berlin' = ts",
+    "ts > TIMESTAMP '2013-03-31Z'", "ts > TIMESTAMP '2013-03-31 +01:00'", "ts > TIMESTAMP '2013-03-31 01:00Z'",
+    "ts > TIMESTAMP '2013-03-31 01:00 UTC'", "DATE '２０１３-03-31' = d", "TIMESTAMP '2013-03-31 ٠1:00:00' = ts",
+    "TIMESTAMP '2013-03-31 01:00:00+1٣:00' = ts", "i32 = 1٣", "i32 = .٣", "s RLIKE 'a{٣}'",
     "TIMESTAMP_NTZ '2013-01-01 00:00:00Z' = ntz", "TIME '10:00' = s", "foo '1' = s", "s ESCAPE '\\\\'", "s LIKE 'a' ESCAPE 'ab'",
 ]  # fmt: skip
 

@@ -20,7 +20,7 @@ from support.local_judge import Judge, compiled
 from support.statement_rows import SCHEMA
 from support.statement_tables import combinations, comparable, expressions, extreme, tame
 from tandem.statements import parse_expression, parse_statement
-from tandem.statements.local import NeedsSpark, compile_statement
+from tandem.statements.local import NeedsSpark, compile_expression, compile_statement
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -57,6 +57,26 @@ def test_most_of_the_corpus_is_evaluated_here() -> None:
 def test_what_is_not_proven_is_left_to_spark(text: str) -> None:
     assert compiled([text]) == {}
     assert compiled([f"b AND CASE WHEN b2 THEN ({text}) IS NULL END"]) == {}
+
+
+@pytest.mark.parametrize(("text", "known"), [
+    ("length(s) = 1", False), ("length(s || 'x') = 1", False), ("s LIKE '_'", False), ("s LIKE 'a%b%c'", False),
+    ("s LIKE 'a%'", True), ("s = 'a'", True), ("s < 'b'", True), ("contains(s, 'a')", True), ("s || 'x' IS NULL", True),
+])  # fmt: skip
+def test_characters_of_bytes_that_are_no_text_are_left_to_spark(text: str, known: bool) -> None:
+    """Spark writes any bytes as a string (CAST(X'80' AS STRING)), and counts them its own way."""
+    expression = compile_expression(parse_expression(text, SCHEMA, resource="", field=""))
+    assert expression is not None
+    for bad in (b"\x80", b"\xc3\x28", b"\xed\xa0\x80"):
+        texts = pa.array([b"fine", None, "\u00e9\U0001f600".encode(), bad], pa.binary()).view(
+            pa.string()
+        )
+        assert len(expression.evaluate(pa.table({"s": texts.slice(0, 3)}))) == 3
+        if known:
+            assert len(expression.evaluate(pa.table({"s": texts}))) == 4
+        else:
+            with pytest.raises(NeedsSpark):
+                expression.evaluate(pa.table({"s": texts}))
 
 
 def test_corpus_has_the_values_of_spark(judges: Judges) -> None:

@@ -49,6 +49,21 @@ def test_a_key_of_set_that_may_be_a_column_or_a_field_stands_in_backquotes() -> 
     )
 
 
+@pytest.mark.parametrize("name", ["`a`", "a.b", "`", "`a.b`", "x``y", "l" * 300])
+def test_what_is_recorded_of_set_names_columns_exactly(name: str) -> None:
+    field = {"name": "b", "type": "long", "nullable": True, "metadata": {}}
+    struct = {"type": "struct", "fields": [field]}
+    columns = [field | {"name": n} for n in ("c", "x`y", name)] + [
+        {**field, "name": "a", "type": struct}
+    ]
+    schema = json.dumps({"type": "struct", "fields": columns})
+    quoted = "`" + name.replace("`", "``") + "`"
+    typed = name if len(name) > 9 else quoted
+    recorded = parse_statement(None, {typed: "c + 1"}, schema).set_sql
+    assert list(recorded) == [name]
+    assert parse_statement(None, recorded, schema, exact_names=True).set_sql == recorded
+
+
 def test_a_delete() -> None:
     statement = parse_statement("d IS NULL", None, SCHEMA_JSON)
     assert (statement.kind, statement.canonical) == ("Delete", "DELETE WHERE (`d` IS NULL)")

@@ -63,11 +63,13 @@ def merged(opened: Control, job: MergeJob, rows: pa.Table, *, part: bool) -> pa.
 
 
 def copied(opened: Control, job: MergeJob) -> SidecarRef:
-    """The whole source for the engine, with its identities where matches are recorded."""
+    """The whole source for the engine, with its identities where matches are recorded. Its schema
+    is the table's, unless the file's metadata has one."""
     source = pq.read_table(unquote(urlsplit(job.source_location).path))
+    schema = (source.schema.metadata or {}).get(SOURCE_SCHEMA, opened.spec.table.schema_string)
     if not any(pa.types.is_nested(field.type) for field in source.schema):
         source = _with_identity(source).rename_columns([*source.schema.names, *SOURCE_IDS])
-    told = {SOURCE_SCHEMA: opened.spec.table.schema_string, SOURCE_IS_WHOLE: "true"}
+    told = {SOURCE_SCHEMA: schema, SOURCE_IS_WHOLE: "true"}
     return opened.sidecar(0, "source.arrow", to_file(source.replace_schema_metadata(told)))
 
 

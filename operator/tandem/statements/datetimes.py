@@ -9,11 +9,14 @@ from __future__ import annotations
 import datetime as dt
 import re
 
-_DATE = re.compile(r"(\d{4})-(\d{2})-(\d{2})")
+_DATE = re.compile(r"(\d{4})-(\d{2})-(\d{2})", re.ASCII)
 _TIMESTAMP = re.compile(
-    r"(\d{4}-\d{2}-\d{2})(?:[ T](\d{2}):(\d{2})(?::(\d{2})(?:\.(\d{1,6}))?)?)?"
-    r" ?(Z|UTC|[+-]\d{2}:\d{2})?"
+    r"(\d{4}-\d{2}-\d{2})"
+    r"(?:[ T](\d{2}):(\d{2})(?::(\d{2})(?:\.(\d{1,6}))?(?: ?(Z|UTC|[+-]\d{2}:\d{2}))?)?)?",
+    re.ASCII,
 )
+"""A zone follows seconds only: Spark takes none after a day, or after hours and minutes
+(`SparkDateTimeUtils.parseTimestampString`)."""
 
 
 def parse_date(text: str) -> dt.date | None:

@@ -178,6 +178,7 @@ def parse_statement(
     partition_columns: Iterable[str] = (),
     resource: str = "",
     field: str = "spec",
+    exact_names: bool = False,
 ) -> Statement:
     """A delete (`set` None) or an update.
 
@@ -188,6 +189,8 @@ def parse_statement(
             its `partition_columns`.
         resource: what to name in errors, as `TableUpdate/late`.
         field: the part of the resource that holds `where` and `set`, as `spec.update`.
+        exact_names: keys of `set` are names of columns, as `Statement.set_sql` has them, and no
+            SQL: a backquote or a dot is part of the name.
 
     Raises:
         InvalidStatement: with the resource, the field, the place and a remedy.
@@ -198,7 +201,9 @@ def parse_statement(
         condition = parse_where(where, table, resource=resource, field=f"{field}.where")
     if set is None:
         return Statement(condition, schema=table)
-    ordered = assigned(set, table, table, resource=resource, field=f"{field}.set")
+    ordered = assigned(
+        set, table, table, resource=resource, field=f"{field}.set", exact_names=exact_names
+    )
     names = {item.column for item in ordered}
     moved = any(table.is_partition(c) for c in table.columns if c.name in names)
     return Statement(condition, ordered, moved, table)
@@ -211,9 +216,11 @@ def assigned(
     *,
     resource: str,
     field: str,
+    exact_names: bool = False,
 ) -> tuple[Assignment, ...]:
     """The assignments of a SET in the order of the table's columns; `names` are what its
-    expressions may name. Raises: InvalidStatement."""
+    expressions may name, and `exact_names` is as in `parse_statement`. Raises:
+    InvalidStatement."""
     if not set or len(set) > MAX_SET:
         raise InvalidStatement(
             "SET has no column, or too many",
@@ -225,7 +232,7 @@ def assigned(
     found: dict[str, Assignment] = {}
     for name, text in set.items():
         place = f"{field}.{visible(name)[:80]}"
-        column = _target(name, table, resource, place)
+        column = _target(name, table, resource, place, exact=exact_names)
         if column.name in found:
             raise InvalidStatement(
                 "SET names the same column twice", resource=resource, field=place, found=name
@@ -236,15 +243,18 @@ def assigned(
     return tuple(found[c.name] for c in table.columns if c.name in found)
 
 
-def _target(name: str, schema: Schema, resource: str, place: str) -> SchemaColumn:
-    """The column that a key of SET names: bare, or in backquotes as in SQL."""
+def _target(
+    name: str, schema: Schema, resource: str, place: str, *, exact: bool = False
+) -> SchemaColumn:
+    """The column that a key of SET names: bare, or in backquotes as in SQL. With `exact` the key
+    is the name itself."""
     wanted = name
-    if name.startswith("`"):
+    if name.startswith("`") and not exact:
         tokens = tokenize(ExpressionText(name, resource, place))
         if len(tokens) == 2:
             wanted = tokens[0].text
     found = matching(schema.columns, wanted)
-    if wanted is name and _is_field(name, schema):
+    if wanted is name and not exact and _is_field(name, schema):
         if found:
             raise InvalidStatement(
                 "SET names a column with a dot in its name, or a field inside a struct",

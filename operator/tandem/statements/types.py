@@ -190,7 +190,7 @@ def nearest(columns: Sequence[SchemaColumn], name: str) -> list[str]:
     return [by_lower[lower] for lower in close]
 
 
-_DECIMAL = re.compile(r"decimal\(\s*(\d+)\s*,\s*(-?\d+)\s*\)")
+_DECIMAL = re.compile(r"decimal\(\s*(\d+)\s*,\s*(-?\d+)\s*\)", re.ASCII)
 
 
 def _type(raw: Any) -> DataType:

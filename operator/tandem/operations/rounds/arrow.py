@@ -22,7 +22,7 @@ from tandem.delta.dv import from_base64
 from tandem.errors import StatementFailed
 from tandem.jobs.formats import InputFile, JobSpec, MergeJob, OutputFile, StatementJob
 from tandem.operations.rounds.port import SmallAnswer
-from tandem.operations.rounds.source_copy import SourceCopy, copied
+from tandem.operations.rounds.source_copy import NOT_OURS, SourceCopy, copied
 from tandem.reconcile.matches import KEPT
 from tandem.reconcile.merge_sources import Sources
 from tandem.spark.runtime.control import output_file, table_format
@@ -65,8 +65,6 @@ so it is read in batches of so many rows, and given up in time."""
 _RECORD = [pa.field("source_1", pa.int64()), pa.field("source_2", pa.int64())]
 _NOT_HERE = (NeedsSpark, StatementFailed, pa.ArrowException)
 """Whatever Arrow cannot do with some value (texts of more than 2 GiB in one array), the job can."""
-_NOT_OURS = ("__CHAR_VARCHAR_TYPE_STRING", "__COLLATIONS")
-"""Metadata of columns whose comparisons or checks are Spark's alone."""
 
 
 class ArrowRounds:
@@ -144,7 +142,7 @@ def _joined(answers: Sequence[tuple[int, SmallAnswer]]) -> SmallAnswer:
 
 
 def _evaluator(work: Work, spec: JobSpec, copy: SourceCopy | None) -> _Statement | _Merge | None:
-    if any(text in spec.table.schema_string for text in _NOT_OURS):
+    if any(text in spec.table.schema_string for text in NOT_OURS):
         return None
     files = _Files(work, spec)
     if isinstance(spec.job, StatementJob):
@@ -155,10 +153,11 @@ def _evaluator(work: Work, spec: JobSpec, copy: SourceCopy | None) -> _Statement
             partition_columns=spec.table.partition_columns,
             resource=work.identity.display,
             field="job.json",
+            exact_names=True,
         )
         compiled = compile_statement(statement)
         return None if compiled is None else _Statement(files, statement, compiled)
-    if copy is None or not copy.whole:
+    if copy is None or not copy.whole or copy.has(*NOT_OURS):
         return None
     merge = compile_merge(copy.statement)
     return None if merge is None else _Merge(files, copy, merge)

@@ -44,14 +44,26 @@ _KEY_TYPES = frozenset(
 """Types whose values Python orders as Spark does. A float may be NaN, which no bound covers."""
 
 
+COLLATED = "__COLLATIONS"
+"""Metadata of a text column whose values are equal by a collation, not if their bytes are."""
+NOT_OURS = ("__CHAR_VARCHAR_TYPE_STRING", COLLATED)
+"""Metadata of columns whose comparisons or checks are Spark's alone."""
+
+
 @dataclass(frozen=True)
 class SourceCopy:
     """`rows` have the columns that the merge reads; with `whole` all rows, else the least and the
-    greatest value of each column. `statement` is the merge, with the source's columns known."""
+    greatest value of each column. `statement` is the merge, with the source's columns known.
+    `schemas` are those of the table and of the source, as JSON with the columns' metadata."""
 
     rows: pa.Table
     whole: bool
     statement: MergeStatement
+    schemas: tuple[str, str]
+
+    def has(self, *metadata: str) -> bool:
+        """Whether a column of either side, at any level, has one of these keys of metadata."""
+        return any(key in schema for key in metadata for schema in self.schemas)
 
     @cached_property
     def identities(self) -> Sources:
@@ -65,7 +77,10 @@ class SourceCopy:
 
     @cached_property
     def keys(self) -> tuple[Keys, ...]:
-        """Of each column that must equal one of the source, the values that occur there."""
+        """Of each column that must equal one of the source, the values that occur there. None if
+        texts may be equal whose bytes are not."""
+        if self.has(COLLATED):
+            return ()
         found = []
         for ours, theirs in equal_columns(self.statement.on):
             values = _values(self.rows[theirs.parts[1]], theirs.type.name)
@@ -93,7 +108,8 @@ def _load(work: Work, ref: SidecarRef) -> SourceCopy:
         with pa.ipc.open_file(pa.BufferReader(read_sidecar(work.table.store, ref))) as reader:
             rows = reader.read_all()
         told = rows.schema.metadata or {}
-        columns = Schema.from_json(told[SOURCE_SCHEMA].decode())
+        schema = told[SOURCE_SCHEMA].decode()
+        columns = Schema.from_json(schema)
         whole = told[SOURCE_IS_WHOLE] == b"true"
     except (pa.ArrowInvalid, KeyError, ValueError) as error:
         raise ManifestInvalid(
@@ -109,7 +125,7 @@ def _load(work: Work, ref: SidecarRef) -> SourceCopy:
         columns,
         resource=work.identity.display,
     )
-    return SourceCopy(rows, whole, statement)
+    return SourceCopy(rows, whole, statement, (spec.table.schema_string, schema))
 
 
 def equal_columns(on: tree.Expr) -> Iterator[tuple[tree.ColumnRef, tree.ColumnRef]]:

@@ -319,7 +319,7 @@ class _Compiler:
             case "length":
                 need(args[0].type == STRING)
                 value = self.step(args[0])
-                return lambda rows: pc.utf8_length(value(rows))
+                return lambda rows: pc.utf8_length(kernels.characters(value(rows)))
             case "startswith" | "endswith" | "contains":
                 need(args[0].type == STRING and isinstance(args[1], tree.Literal))
                 need(args[1].type == STRING)

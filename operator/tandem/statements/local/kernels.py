@@ -181,6 +181,17 @@ def join(parts: list[Value]) -> Value:
     return pc.binary_join_element_wise(*parts, pa.scalar(""), null_handling="emit_null")
 
 
+def characters(value: Value) -> Value:
+    """Strings whose characters may be counted. Spark stores any bytes as a string, and takes
+    bytes that are not UTF-8 for other characters than Arrow does.
+
+    Raises: pa.ArrowInvalid for such bytes.
+    """
+    if isinstance(value, pa.Array):
+        cast(value.view(pa.binary()), pa.string())
+    return value
+
+
 def spread(value: Value, length: int) -> Any:
     """A constant as an array; an array as it is."""
     if not isinstance(value, pa.Scalar):

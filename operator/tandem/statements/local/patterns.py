@@ -8,10 +8,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tandem.statements.local.kernels import characters
+
 
 def like(pattern: str, escape: str) -> Callable[[Any], Any]:
     """A test of strings, as Spark's LIKE: % is any text, line breaks included, _ is any one
-    character, and both are themselves after the escape character."""
+    character, and both are themselves after the escape character. The test raises
+    pa.ArrowInvalid for bytes that are not UTF-8 where characters matter."""
     parts = _parts(pattern, escape)
     if "_" not in [part for part, literal in parts if not literal]:
         wild = [not literal for _, literal in parts]
@@ -25,7 +28,8 @@ def like(pattern: str, escape: str) -> Callable[[Any], Any]:
         if wild == [True, False, True]:
             return lambda value: pc.match_substring(value, text)
     regex = "".join(_quoted(part) if literal else _WILD[part] for part, literal in parts)
-    return lambda value: pc.match_substring_regex(value, rf"(?s)\A(?:{regex})\z")
+    whole = rf"(?s)\A(?:{regex})\z"
+    return lambda value: pc.match_substring_regex(characters(value), whole)
 
 
 _WILD = {"%": ".*", "_": "."}

@@ -60,7 +60,8 @@ class Token:
 _SPACE = re.compile(r"[ \t\r\n]+")
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _NUMBER = re.compile(
-    r"(?P<digits>\d+\.\d*|\.\d+|\d+)(?P<exponent>[eE][+-]?\d+)?(?P<suffix>[bB][dD]|[lLsSyYfFdD])?"
+    r"(?P<digits>\d+\.\d*|\.\d+|\d+)(?P<exponent>[eE][+-]?\d+)?(?P<suffix>[bB][dD]|[lLsSyYfFdD])?",
+    re.ASCII,
 )
 _OPERATORS: Final = (
     "<=>", "<=", ">=", "<>", "!=", "==", "||", "=", "<", ">", "+", "-", "*", "/", "%", "(", ")",

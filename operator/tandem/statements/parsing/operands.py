@@ -127,7 +127,7 @@ class Operands(Names, ABC):
             value = parse_date(text)
         elif kind in ("TIMESTAMP", "TIMESTAMP_LTZ"):
             value, data_type = parse_timestamp(text, zoned=True), TIMESTAMP
-            form = "yyyy-mm-dd hh:mm:ss.ffffff+hh:mm, where all after the day may be left out"
+            form = "yyyy-mm-dd, yyyy-mm-dd hh:mm:ss.ffffff, or that with a zone as +hh:mm"
         elif kind == "TIMESTAMP_NTZ":
             value, data_type = parse_timestamp(text, zoned=False), TIMESTAMP_NTZ
             form = "yyyy-mm-dd hh:mm:ss.ffffff without a zone"

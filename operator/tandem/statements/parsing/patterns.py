@@ -37,7 +37,7 @@ def like_problem(pattern: str, escape: str) -> str:
 
 _CLASS = re.compile(r"\[\^?(?:[^\[\]\\&]|\\[dwsDWS\\\]\[.\-^/+*?$|(){}])+\]")
 _ESCAPED = re.compile(r"\\[dwsDWSbtnr.\\+*?\[\](){}|^$/\-]")
-_REPEAT = re.compile(r"\{(\d{1,3})(?:,(\d{1,3})?)?\}|[*+?]")
+_REPEAT = re.compile(r"\{([0-9]{1,3})(?:,([0-9]{1,3})?)?\}|[*+?]")
 _DOT = re.compile(r"\.")
 _PLAIN = re.compile(r"[^\\\[\](){}|*+?^$.]")
 _MAX_REPEAT = 100

@@ -123,7 +123,7 @@ def _quoted(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)
 
 
-_NUMBER = re.compile(r"-?(\d+)(\.\d+)?([eE][+-]?\d+)?")
+_NUMBER = re.compile(r"-?(\d+)(\.\d+)?([eE][+-]?\d+)?", re.ASCII)
 _NAME = re.compile(r"[^\W\d][\w$]*|[$][\w$]*")
 _WORD = re.compile(r"[+-]?[A-Za-z]+")
 _BLANK = re.compile(r"[ \t\r\n]*")
