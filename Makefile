@@ -61,11 +61,11 @@ storm: setup ## Kill the operator at every point; 500 resources at once (half an
 .PHONY: matrix
 matrix: setup ## Every foreign writer with every operation; the whole search; the big simulation
 	@$(BIN)/python tools/spark_setup.py --tests
-	@PYTHONPATH=operator:tests $(BIN)/python tools/matrix_outcomes.py --begin
+	@PYTHONPATH=operator:tests:tools $(BIN)/python -m support.matrix.record --begin
 	@$(BIN)/pytest -n 2 --dist loadfile -o python_files='matrix_*.py' tests $(PYTEST_ARGS)
 	@TANDEM_EVERY_CASE=1 $(BIN)/pytest -n 2 --dist worksteal tests/reconcile/test_search.py \
 	  tests/badinput/test_spark_in_trouble.py tests/spark/test_column_mapping.py tests/tables tests/kube/test_scenarios.py
-	@PYTHONPATH=operator:tests $(BIN)/python tools/matrix_outcomes.py
+	@PYTHONPATH=operator:tests:tools $(BIN)/python -m support.matrix.record
 	@$(BIN)/python tools/generate_docs.py
 	@$(BIN)/pytest -o python_files='timed_*.py' tests/matrix
 	@PYTHONPATH=operator:tests $(BIN)/python -m reconcile.search --all --random 200000 --processes 2
@@ -86,7 +86,7 @@ e2e: setup ## End to end: a whole cluster of one node (root), or KUBECONTEXT=nam
 .PHONY: e2e-images
 e2e-images: setup ## Archives of the images that `make e2e KUBECONTEXT=…` needs; prints their paths
 	@PYTHONPATH=operator:tests:tools $(BIN)/python -c \
-	  'from support.e2e_target import image_archives; print(*image_archives(), sep="\n")'
+	  'from e2e.target import image_archives; print(*image_archives(), sep="\n")'
 
 .PHONY: check
 check: .venv/.installed ## Lint, format, types, layers

@@ -119,8 +119,8 @@ class Watch:
 
 def once(folder: str, rival: str, rows: int, deletes: int) -> dict[str, float]:
     """In a separate process: one compaction that meets all of these commits."""
-    from support import quick_lake
-    from support.rows import rows as model
+    from support.jobs import quick_lake
+    from support.lake.rows import rows as model
     from tandem.operations.machine.effects import Point
     from tandem.spec.status import Phase
 

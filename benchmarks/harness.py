@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-PATHS = [str(ROOT), str(ROOT / "operator"), str(ROOT / "tests")]
+PATHS = [str(ROOT), *(str(ROOT / part) for part in ("operator", "tests", "tools"))]
 
 
 class WrongResult(Exception):

@@ -272,7 +272,7 @@ def contention(endpoint: str, size: str) -> dict[str, Any]:
 def run(size: str, work: Path) -> Report:
     """Raises: WrongResult."""
     del work
-    from support.etcd import start_etcd
+    from support.cluster.etcd import start_etcd
 
     settings = list(itertools.product(TABLES, SEGMENTS))
     found: dict[str, list[dict[str, float]]] = {

@@ -45,7 +45,7 @@ def others(seconds: float = 3.0) -> float:
 def _version(package: str) -> str:
     if package == "delta-spark":
         # Only its jar is used; its version is part of the coordinate.
-        from support.spark import DELTA_PACKAGE
+        from delta_session import DELTA_PACKAGE
 
         return DELTA_PACKAGE.rsplit(":", 1)[1]
     return version(package)

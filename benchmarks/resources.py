@@ -29,7 +29,7 @@ from benchmarks.harness import (
 )
 
 if TYPE_CHECKING:
-    from support.cluster import Cluster
+    from support.cluster.api_server import Cluster
 
 COUNT = {"toy": 5, "small": 40, "full": 200}
 TABLES = {"toy": 1, "small": 4, "full": 16}
@@ -65,7 +65,7 @@ def _as_installed() -> None:
 def with_tandem(kubeconfig: str, namespace: str, endpoint: str, prefix: str, flag: str) -> float:
     """Serve until `flag` exists; returns the CPU time used after the start."""
     _as_installed()
-    from support.nothing_jobs import NothingJobs
+    from support.jobs.nothing_jobs import NothingJobs
     from tandem.kube.operator import run_operator
     from tandem.kube.runtime.settings import OperatorSettings
     from tandem.locks.etcd.store import EtcdSettings
@@ -247,7 +247,7 @@ def measure(
 ) -> float:
     """Resources per second; stores the writes of `tandem` in `writes`, and the CPU time of the
     operator's process and its peer's in `cpu`."""
-    from support import quick_lake
+    from support.jobs import quick_lake
 
     namespace = cluster.namespace("bench")
     folder = work / namespace
@@ -351,7 +351,7 @@ async def _fill(kubeconfig: Path, namespace: str, count: int) -> None:
 def run(size: str, work: Path) -> Report:
     """Raises: WrongResult, ChildFailed."""
     from benchmarks.harness import in_child
-    from support.cluster import own_cluster
+    from support.cluster.api_server import own_cluster
 
     rates: dict[str, list[float]] = {"tandem": [], "kopf": []}
     cpu: dict[str, list[float]] = {"tandem": [], "kopf": []}

@@ -33,7 +33,7 @@ def start_ours() -> SparkSession:
 
 def start_delta() -> SparkSession:
     """Spark with Delta in its fastest settings: optimizing compiler, a large heap, our codec."""
-    from support.spark import DELTA_CONF, delta_jars
+    from delta_session import DELTA_CONF, delta_jars
 
     spark = _start(
         {

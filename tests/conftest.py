@@ -5,23 +5,44 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+import hypothesis
 import pytest
 
+# How long an example takes depends on the machine; the suite's time limit ends what hangs.
+hypothesis.settings.register_profile("tandem", deadline=None)
+hypothesis.settings.load_profile("tandem")
+
 # Before any of it is imported: a failed assertion in a helper shows its values, too.
-pytest.register_assert_rewrite("support")
+pytest.register_assert_rewrite(
+    "support",
+    "badinput",
+    "chart",
+    "cli",
+    "crds",
+    "e2e",
+    "gitops",
+    "kube",
+    "locks",
+    "operations",
+    "planning",
+    "pruning",
+    "security",
+    "statements",
+    "tables",
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from support.cluster import Cluster
-    from support.s3 import S3Server
+    from support.cluster.api_server import Cluster
+    from support.lake.s3 import S3Server
     from tandem.storage import Store
 
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     """The process's one Spark session (UTC, ANSI), with Delta's jars on the class path."""
-    from support.spark import start_session
+    from delta_session import start_session
 
     session = start_session()
     yield session
@@ -37,7 +58,7 @@ def delta_spark(spark: SparkSession) -> SparkSession:
 @pytest.fixture(scope="session")
 def s3_server() -> Iterator[S3Server]:
     """A real S3 server on a temporary folder; built first where it is missing."""
-    from support.s3 import start_server
+    from support.lake.s3 import start_server
 
     with start_server() as server:
         yield server
@@ -52,6 +73,6 @@ def s3_store(s3_server: S3Server) -> Store:
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Cluster:
     """A real API server, controller manager and etcd; all tests of the run share them."""
-    from support.cluster import shared_cluster
+    from support.cluster.api_server import shared_cluster
 
     return shared_cluster(tmp_path_factory.getbasetemp())

@@ -92,5 +92,5 @@ def test_scenario_of_planning_is_tested_as_a_pure_function(scenario: str) -> Non
 @pytest.mark.parametrize("row", FOREIGN)
 def test_foreign_writer_is_among_those_tested(row: str) -> None:
     """The matrix of foreign writers names its rows as parameters."""
-    source = (TESTS / "support" / "matrix_foreign.py").read_text()
+    source = (TESTS / "support" / "matrix" / "foreign.py").read_text()
     assert re.search(rf'"{row}-[a-z-]+": Foreign\(', source)

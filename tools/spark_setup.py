@@ -20,7 +20,7 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT / "operator"), str(ROOT / "tests")]
+sys.path[:0] = [str(ROOT / "operator"), str(ROOT / "tools")]
 
 from tandem.errors import SparkMissing  # noqa: E402
 from tandem.spark.runtime import session  # noqa: E402
@@ -46,9 +46,9 @@ def product_archive() -> None:
         _run([*command, str(ROOT / "tools" / "spark_warmup.py")], env)
 
 
-def delta_jars() -> None:
+def fetch_delta_jars() -> None:
     """Download Delta's jars by Spark's own resolver, in a session only for this."""
-    from support.spark import DELTA_PACKAGE
+    from delta_session import DELTA_PACKAGE
 
     folder = session.cache_dir() / "jars"
     version = DELTA_PACKAGE.rsplit(":", 1)[1]
@@ -81,9 +81,9 @@ def delta_jars() -> None:
 
 def tests_archive() -> None:
     """The archive for the session that the tests share (Delta on the class path)."""
-    from support.spark import delta_jars as jars
+    from delta_session import delta_jars
 
-    target = session.archive_path(session.find_java(), jars())
+    target = session.archive_path(session.find_java(), delta_jars())
     if target.is_file():
         return
     with _archive_in_the_making(target) as record:
@@ -136,7 +136,7 @@ def main() -> None:
     try:
         product_archive()
         if arguments.tests:
-            delta_jars()
+            fetch_delta_jars()
             tests_archive()
     except SparkMissing as error:
         raise SystemExit(str(error)) from None

@@ -38,7 +38,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="tandem-warm-") as name:
         folder = Path(name)
         if sys.argv[1:2] == ["--tests"]:
-            from support.spark import start_session
+            from delta_session import start_session
 
             spark = start_session(record_archive=Path(sys.argv[2]))
             exercise_jobs(spark, folder)

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from support import quick_lake
-from support.quick_lake import QuickLake
+from support.jobs import quick_lake
+from support.jobs.quick_lake import QuickLake
 
 
 @pytest.fixture

@@ -12,8 +12,8 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from support import quick_lake
-from support.quick_lake import QuickLake
+from support.jobs import quick_lake
+from support.jobs.quick_lake import QuickLake
 from tandem.pruning.selection import Selection
 from tandem.statements.statement import parse_statement
 from tandem.timeline.segments import segments

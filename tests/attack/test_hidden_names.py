@@ -7,8 +7,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from support.quick_lake import make
-from support.rows import SCHEMA
+from support.jobs.quick_lake import make
+from support.lake.rows import SCHEMA
 from tandem.errors import InvalidSpec, Reason
 from tandem.jobs.formats import MergeJob
 from tandem.spark.jobs import merge_source

@@ -19,11 +19,11 @@ import pytest
 from deltalake import write_deltalake
 from pyroaring import BitMap64
 
-from support import quick_lake
-from support.quick_lake import QuickLake, just_before
-from support.rows import join, k_is, plus, rows
-from support.tables import loads
-from support.vectors import encode_inline
+from support.jobs import quick_lake
+from support.jobs.quick_lake import QuickLake, just_before
+from support.lake.lake import loads
+from support.lake.rows import join, k_is, plus, rows
+from support.lake.vectors import encode_inline
 from tandem.delta.log.codec import encode_action
 from tandem.errors import CorruptLog, Reason
 from tandem.operations.machine.effects import Point

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from support import quick_lake
-from support.operator_thread import (
+from support.cluster.operator_thread import (
     HeldJobs,
     Resources,
     await_that,
@@ -24,7 +23,8 @@ from support.operator_thread import (
     operating,
     quick_settings,
 )
-from support.quick_lake import QuickLake
+from support.jobs import quick_lake
+from support.jobs.quick_lake import QuickLake
 from tandem.cli.commands.operator import LogFormat
 from tandem.errors import InvalidSpec, LocksUnavailable
 from tandem.jobs.runner import JobRequest
@@ -43,7 +43,7 @@ from tandem.spark.application.manifest import ApplicationSettings, JobOwner, bui
 from tandem.spec.status import Phase
 
 if TYPE_CHECKING:
-    from support.cluster import Cluster
+    from support.cluster.api_server import Cluster
 
 KIND = "TableCompaction"
 

@@ -7,9 +7,9 @@ import json
 import struct
 from pathlib import Path
 
-from support.quick_lake import just_before, make
-from support.rows import k_is, plus
-from support.tables import loads
+from support.jobs.quick_lake import just_before, make
+from support.lake.lake import loads
+from support.lake.rows import k_is, plus
 from tandem.operations.machine.effects import Point
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from support import rows as model
-from support.faults import Fault, ProcessDied, StrikeOnce
-from support.quick_lake import QuickLake, make
-from support.tables import DELETION_VECTORS, batch, loads
+from support.jobs.quick_lake import QuickLake, make
+from support.lake import rows as model
+from support.lake.faults import Fault, ProcessDied, StrikeOnce
+from support.lake.lake import DELETION_VECTORS, batch, loads
 from tandem.operations.machine.effects import Point
 from tandem.operations.ports import Hands
 from tandem.spec.resources import Operation

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from support.bad_input import BadLake
-from support.quick_jobs import QuickJobs
+from badinput.bad_input import BadLake
+from support.jobs.quick_jobs import QuickJobs
 from tandem.operations import runner as engine
 from tandem.operations.ports import Ports
 

@@ -14,8 +14,8 @@ from badinput.test_foreign_tables import (
     no_command_ends_in_a_traceback,
     no_operation_ends_in_a_traceback,
 )
-from support.foreign_tables import TABLES
-from support.quick_jobs import QuickJobs
+from support.foreign.tables import TABLES
+from support.jobs.quick_jobs import QuickJobs
 
 REST = [name for name in TABLES if name not in SAMPLE]
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-from support.bad_input import BadLake, assert_tells, compaction, update
-from support.quick_jobs import QuickJobs
+from badinput.bad_input import BadLake, assert_tells, compaction, update
+from support.jobs.quick_jobs import QuickJobs
 from tandem.jobs.runner import JobPhase, JobRequest, JobStatus
 from tandem.operations import runner as engine
 from tandem.operations.ports import Ports

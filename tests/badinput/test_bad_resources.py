@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from support.bad_input import BadLake, assert_tells, compaction, tandem, update
-from support.quick_jobs import QuickJobs
+from badinput.bad_input import BadLake, assert_tells, compaction, tandem, update
+from support.jobs.quick_jobs import QuickJobs
 
 HEAD = "apiVersion: tandem.dev/v1alpha1\n"
 LAKE = HEAD + "kind: LakeTable\nmetadata: {name: lake}\nspec: {location: 'file:///t'}\n"

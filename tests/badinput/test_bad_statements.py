@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from support.bad_input import BadLake, assert_tells, delete, ingest, update
-from support.inline_runner import InlineRunner
-from support.quick_jobs import QuickJobs
+from badinput.bad_input import BadLake, assert_tells, delete, ingest, update
+from support.jobs.inline_runner import InlineRunner
+from support.jobs.quick_jobs import QuickJobs
 from tandem.operations import runner as engine
 from tandem.operations.ports import Ports
 

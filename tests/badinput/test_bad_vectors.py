@@ -13,8 +13,8 @@ import pytest
 from pyroaring import BitMap64
 from typer.testing import CliRunner
 
-from support.bad_input import BadLake, assert_tells, compaction, delete, edit_commit, update
-from support.quick_jobs import QuickJobs
+from badinput.bad_input import BadLake, assert_tells, compaction, delete, edit_commit, update
+from support.jobs.quick_jobs import QuickJobs
 from tandem.cli.main import app
 from tandem.delta import dv
 from tandem.delta.actions import DeletionVector

@@ -1,7 +1,7 @@
 """Every command on every foreign table: an answer or an error that names the table, no traceback.
 
 A command ends with 0, 1 or 2; a scan gives the rows, or refuses for the reason that
-`support.foreign_tables` names.
+`support.foreign.tables` names.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ import pytest
 import yaml
 from typer.testing import CliRunner, Result
 
-from support.bad_input import document
-from support.foreign_tables import ODD_PLACES, TABLES, write
-from support.quick_jobs import QuickJobs
+from badinput.bad_input import document
+from support.foreign.tables import ODD_PLACES, TABLES, write
+from support.jobs.quick_jobs import QuickJobs
 from tandem.cli.main import app
 from tandem.errors import Reason
 

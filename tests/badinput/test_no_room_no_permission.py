@@ -14,18 +14,18 @@ from typing import Any
 import pytest
 from deltalake import write_deltalake
 
-from support import rows as model
-from support.bad_input import BadLake, assert_tells, compaction, document, tandem, update
-from support.quick_jobs import QuickJobs
-from support.s3 import S3Server
+from badinput.bad_input import BadLake, assert_tells, compaction, document, tandem, update
+from support.jobs.quick_jobs import QuickJobs
+from support.lake import rows as model
+from support.lake.s3 import S3Server
 from tandem.operations import runner as engine
 from tandem.operations.ports import Ports
 from tandem.storage.local import LocalWriter
 
 QUICK = """
 import sys
-from support.bad_input import tandem
-from support.quick_jobs import QuickJobs
+from badinput.bad_input import tandem
+from support.jobs.quick_jobs import QuickJobs
 from tandem.operations import runner as engine
 from tandem.operations.ports import Ports
 engine.local_ports = lambda: Ports(jobs=QuickJobs())

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from support.bad_input import BadLake, Ended, assert_tells, compaction, update
+from badinput.bad_input import BadLake, Ended, assert_tells, compaction, update
 from support.some import some
 from tandem.spark.runtime.parent_watch import alive
 

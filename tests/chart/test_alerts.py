@@ -15,9 +15,9 @@ import yaml
 from pydantic import BaseModel
 
 import dashboard
-from support.chart_values import EXTERNAL
-from support.helm import of_kind, template
-from support.promtool import promtool
+from chart.chart_values import EXTERNAL
+from support.cluster.helm import of_kind, template
+from support.cluster.promtool import promtool
 from tandem.kube.metrics.families import FAMILIES
 from tandem.spec import KINDS
 from tandem.spec.common import plural

@@ -12,7 +12,7 @@ import yaml
 
 import chart_docs
 import tandem
-from support.helm import CHART
+from support.cluster.helm import CHART
 
 SCHEMA: dict[str, Any] = json.loads((CHART / "values.schema.json").read_text())
 VALUES: dict[str, Any] = yaml.safe_load((CHART / "values.yaml").read_text())

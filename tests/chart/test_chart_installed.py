@@ -17,15 +17,15 @@ import pytest
 import yaml
 
 import chart_docs
+from chart.chart_etcd import bundled
+from chart.chart_values import BUNDLED, MATRIX, NAMESPACES
 from cluster_processes import free_ports
-from support import quick_lake
-from support.api_proxy import ApiProxy
-from support.chart_etcd import bundled
-from support.chart_values import BUNDLED, MATRIX, NAMESPACES
-from support.cluster import Access, ApiRefused, Cluster, own_cluster
-from support.helm import CHART, NAMESPACE, containers, helm, one, pods, template
-from support.operator_process import Nursery, Order, nursery
-from support.operator_thread import Resources, await_that
+from support.cluster.api_proxy import ApiProxy
+from support.cluster.api_server import Access, ApiRefused, Cluster, own_cluster
+from support.cluster.helm import CHART, NAMESPACE, containers, helm, one, pods, template
+from support.cluster.operator_process import Nursery, Order, nursery
+from support.cluster.operator_thread import Resources, await_that
+from support.jobs import quick_lake
 
 Json = dict[str, Any]
 RELEASE, SYSTEM = "lake", "lake-system"

@@ -13,8 +13,9 @@ import typer
 import yaml
 
 import chart_docs
-from support.chart_values import BUNDLED, EXTERNAL, MATRIX
-from support.helm import (
+from chart.chart_values import BUNDLED, EXTERNAL, MATRIX
+from chart.pod_security import beyond, restricted
+from support.cluster.helm import (
     CHART,
     NAMESPACE,
     HelmFailed,
@@ -25,7 +26,6 @@ from support.helm import (
     pods,
     template,
 )
-from support.pod_security import beyond, restricted
 from tandem.cli.main import app
 from tandem.spec import KINDS
 

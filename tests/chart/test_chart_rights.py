@@ -9,8 +9,8 @@ import pytest
 import yaml
 
 import chart_docs
-from support.chart_values import EXTERNAL, MATRIX, NAMESPACES
-from support.helm import of_kind, one, template
+from chart.chart_values import EXTERNAL, MATRIX, NAMESPACES
+from support.cluster.helm import of_kind, one, template
 from tandem.spec import KINDS
 from tandem.spec.common import plural
 

@@ -12,9 +12,9 @@ import pytest
 import yaml
 
 import chart_docs
-from support.cluster import Cluster, own_cluster
-from support.helm import CHART, NAMESPACE, helm, one, template
-from support.operator_thread import await_that
+from support.cluster.api_server import Cluster, own_cluster
+from support.cluster.helm import CHART, NAMESPACE, helm, one, template
+from support.cluster.operator_thread import await_that
 
 ROOT = chart_docs.ROOT
 INSTALL = (ROOT / "docs" / "install.md").read_text()
@@ -97,7 +97,7 @@ def test_the_values_of_the_page_render(tmp_path: Path) -> None:
 
 def test_the_spark_operators_values_are_those_that_are_tried() -> None:
     block = re.findall(r"```yml\nspark:\n(.*?)```", INSTALL, re.DOTALL)[0]
-    tried = (ROOT / "tests" / "support" / "e2e_install.py").read_text()
+    tried = (ROOT / "tests" / "e2e" / "install.py").read_text()
     for name in re.findall(r"([a-z]\w+):", block):
         assert f'"{name}"' in tried, name
     [version] = re.findall(r"spark-operator/spark-operator --version (\S+)", INSTALL)

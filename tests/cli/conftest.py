@@ -9,7 +9,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from typer.testing import CliRunner, Result
 
-from support.cli import Tandem
+from cli.invoke import Tandem
 from tandem.cli.main import app
 
 

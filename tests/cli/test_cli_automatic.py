@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from support import quick_lake
+from support.jobs import quick_lake
 from tandem.cli.main import app
 
 TABLE = """

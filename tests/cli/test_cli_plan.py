@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from support.cli import Tandem
+from cli.invoke import Tandem
 from tandem.cli import spec_summary
 
 CSV: dict[str, Any] = {"format": "Csv", "options": {"header": "true"}}

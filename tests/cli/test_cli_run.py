@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from support.cli import Tandem
+from cli.invoke import Tandem
 from tandem.cli import engine
 from tandem.cli.engine import Observer, ResourceOutcome, Status
 from tandem.errors import StorageError

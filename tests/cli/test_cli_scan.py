@@ -15,7 +15,7 @@ from deltalake import DeltaTable, write_deltalake
 from hypothesis import given
 from hypothesis import strategies as st
 
-from support.cli import Tandem
+from cli.invoke import Tandem
 from tandem.cli.commands.scan import first_rows
 from tandem.cli.output import json_value
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from support.cli import Tandem
+from cli.invoke import Tandem
 
 
 def test_segments_lists_foreign_files_in_order(tandem: Tandem, table: Path) -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from support import histories
-from support.cli import Tandem
+from cli import histories
+from cli.invoke import Tandem
 from tandem.cli.history.model import CommitEffect, HistoryEntry, Sort, entries
 from tandem.cli.history.phrases import files, meeting, rows
 from tandem.cli.history.terminal import picture

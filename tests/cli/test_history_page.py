@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from support import browser, histories
-from support.cli import Tandem
+from cli import browser, histories
+from cli.invoke import Tandem
 from tandem.cli.history.model import entries, segment_lives
 from tandem.cli.history.page import MOST_ROWS, page
 from tandem.cli.history.scene import MOST_COLUMNS, scene

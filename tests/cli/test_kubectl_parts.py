@@ -12,7 +12,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from support.kubectl_objects import Json, body, said, shown
+from cli.kubectl_objects import Json, body, said, shown
 from tandem.cli.kubectl import names, write_commands
 from tandem.cli.kubectl.access import Access, files_of, headers_of, in_words, login_of
 from tandem.cli.kubectl.complete import candidates

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from support.kubectl_objects import Json, body, said
+from cli.kubectl_objects import Json, body, said
 from tandem.cli.kubectl.access import Access
 from tandem.cli.kubectl.output.redact import REMOVED, Redactor, harmless
 from tandem.cli.kubectl.report import Bundle, _logs

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from support.kubectl_objects import NOW, Json, body, said, shown, table
+from cli.kubectl_objects import NOW, Json, body, said, shown, table
 from tandem.cli.kubectl.output import render
 from tandem.cli.kubectl.output.overview import overview
 from tandem.cli.kubectl.output.result_line import did

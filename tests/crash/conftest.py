@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from support.crash import Nursery, nursery
-from support.crash_table import CrashTable, make_template
+from support.crash.crash_table import CrashTable, make_template
+from support.crash.processes import Nursery, nursery
 
 
 @pytest.fixture(scope="session")

@@ -6,8 +6,7 @@ from __future__ import annotations
 import pytest
 
 from support.cases import OTHERS, PLAIN
-from support.crash import Strike
-from support.killed import (
+from support.crash.killed import (
     COMMIT_LOOP,
     SECOND_DEATH,
     STRAIGHT,
@@ -21,7 +20,8 @@ from support.killed import (
     die_while_clearing,
     side_by_side,
 )
-from support.zombies import ROUNDS
+from support.crash.processes import Strike
+from support.crash.zombies import ROUNDS
 from tandem.operations.machine.effects import Point
 
 IN_A_JOB = ("job:written", "job:published")

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import pytest
 
 from support.cases import OTHERS, PLAIN
-from support.killed import MOST, Nurseries, Tables
-from support.zombies import Funeral, Stop, at, comes_back, stops
+from support.crash.killed import MOST, Nurseries, Tables
+from support.crash.zombies import Funeral, Stop, at, comes_back, stops
 
 ALL_KINDS = (*PLAIN, *OTHERS)
 FUNERALS = tuple(Funeral)

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from support.crash import Strike
-from support.crash_table import FIRST, CrashTable, after_foreign, expected
-from support.killed import Nurseries, Tables
+from support.crash.crash_table import FIRST, CrashTable, after_foreign, expected
+from support.crash.killed import Nurseries, Tables
+from support.crash.processes import Strike
 from tandem.operations.machine.effects import Point
 
 

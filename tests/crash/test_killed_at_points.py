@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import pytest
 
 from support.cases import OTHERS, PLAIN
-from support.killed import (
+from support.crash.killed import (
     COMMIT_LOOP,
     CROWDED,
     SECOND_DEATH,

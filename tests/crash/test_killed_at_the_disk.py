@@ -9,7 +9,7 @@ from __future__ import annotations
 import pytest
 
 from support.cases import PLAIN
-from support.killed import Nurseries, Tables, at_every_change, die_while_clearing
+from support.crash.killed import Nurseries, Tables, at_every_change, die_while_clearing
 
 
 @pytest.mark.parametrize("kind", PLAIN)

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from support.crash import Nursery, Strike
-from support.crash_table import FIRST, STAGED, CrashTable, expected
-from support.killed import Nurseries, Tables, cleaning
+from support.crash.crash_table import FIRST, STAGED, CrashTable, expected
+from support.crash.killed import Nurseries, Tables, cleaning
+from support.crash.processes import Nursery, Strike
 from tandem.operations.machine.effects import Point
 
 UPDATED = expected("update", FIRST)

@@ -6,8 +6,8 @@ from __future__ import annotations
 import pytest
 
 from support.cases import OTHERS, PLAIN
-from support.killed import Nurseries, Tables
-from support.zombies import FEW, Funeral, Stop, comes_back
+from support.crash.killed import Nurseries, Tables
+from support.crash.zombies import FEW, Funeral, Stop, comes_back
 
 CLEANED = (Funeral.CLEANED, Funeral.CLEANED_REPLACED, Funeral.REPLACED_CLEANED)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from support.cluster import Cluster
-from support.dry_run import Sender
+from crds.dry_run import Sender
+from support.cluster.api_server import Cluster
 
 
 @pytest.fixture(scope="session")

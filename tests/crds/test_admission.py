@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 import yaml
 
-from support.broken_fields import Broken, broken_fields, example
-from support.cluster import ApiRefused, Cluster, KubectlFailed
-from support.dry_run import Sender
-from support.wrong_resources import (
+from crds.broken_fields import Broken, broken_fields, example
+from crds.dry_run import Sender
+from crds.wrong_resources import (
     ONLY_THE_VALIDATOR,
     RIGHT,
     WRONG,
     manifest,
 )
+from support.cluster.api_server import ApiRefused, Cluster, KubectlFailed
 from tandem.errors import InvalidSpec
 from tandem.spec import KINDS, common, load_text, parse
 from tandem.spec.crd import definitions

@@ -11,7 +11,7 @@ import yaml
 from pydantic import AfterValidator, BaseModel, BeforeValidator
 from pydantic.fields import FieldInfo
 
-from support.wrong_resources import ONLY_THE_VALIDATOR, RIGHT, WRONG, Wrong, manifest
+from crds.wrong_resources import ONLY_THE_VALIDATOR, RIGHT, WRONG, Wrong, manifest
 from tandem.errors import InvalidSpec
 from tandem.spec import KINDS, parse
 from tandem.spec.crd import definitions

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from support.dry_run import Sender
-from support.wrong_resources import manifest
+from crds.dry_run import Sender
+from crds.wrong_resources import manifest
 from tandem.errors import InvalidSpec
 from tandem.spec import parse
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from support.cluster import Cluster, KubectlFailed
+from support.cluster.api_server import Cluster, KubectlFailed
 from tandem.errors import InvalidSpec
 from tandem.spec import TableUpdate, load_text, parse
 from tandem.spec.loading.yaml_source import documents

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from support import deltalog as dl
-from support.memory_store import Call, MemoryStore
+from support.lake import delta_log as dl
+from support.lake.memory_store import Call, MemoryStore
 from tandem.delta.log.checkpoint_write import obstacle, write_checkpoint
 from tandem.delta.log.delta_log import DeltaLog
 from tandem.delta.log.maintenance import maintain

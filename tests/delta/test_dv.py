@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyroaring import BitMap64
 
-from support.memory_store import Call, MemoryStore
-from support.vectors import encode_inline
+from support.lake.memory_store import Call, MemoryStore
+from support.lake.vectors import encode_inline
 from tandem.delta import dv, dv_format
 from tandem.delta.actions import DeletionVector
 from tandem.errors import (

@@ -14,8 +14,8 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from pyroaring import BitMap64
 
-from support.s3 import S3Server
-from support.vectors import encode_inline
+from support.lake.s3 import S3Server
+from support.lake.vectors import encode_inline
 from tandem.delta import dv
 from tandem.delta.actions import DeletionVector
 from tandem.storage import Store, open_store

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 from deltalake import write_deltalake
 from pyroaring import BitMap64
 
-from support.vectors import encode_inline
+from support.lake.vectors import encode_inline
 from tandem.delta import dv
 from tandem.delta.actions import DeletionVector
 from tandem.storage import open_store

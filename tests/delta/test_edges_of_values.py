@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from support.foreign_tables import BEYOND, column, dotted, struct, write
+from support.foreign.tables import BEYOND, column, dotted, struct, write
 from tandem.delta import protocol
 from tandem.delta.calendar import date_text, days_of, moment_text, python_values
 from tandem.delta.datafiles.conform import conform

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from support import deltalog as dl
-from support.memory_store import Call, MemoryStore
+from support.lake import delta_log as dl
+from support.lake.memory_store import Call, MemoryStore
 from tandem.delta.log.delta_log import DeltaLog
 from tandem.errors import (
     CorruptLog,

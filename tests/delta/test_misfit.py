@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
-from support.foreign_tables import column, struct, write
+from support.foreign.tables import column, struct, write
 from tandem.cli.main import app
 from tandem.delta.datafiles.misfit import Misfit, require_utf8, require_whole_micros
 from tandem.delta.datafiles.reader import DataFileReader, TableFormat

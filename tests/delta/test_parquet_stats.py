@@ -21,7 +21,7 @@ from deltalake import DeltaTable, QueryBuilder
 from hypothesis import given
 from hypothesis import strategies as st
 
-from support.memory_store import MemoryStore
+from support.lake.memory_store import MemoryStore
 from tandem.delta import schema as delta_schema
 from tandem.delta.datafiles.reader import DataFileReader, TableFormat
 from tandem.delta.datafiles.writer import ParquetDataWriter, WrittenFile

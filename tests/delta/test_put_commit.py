@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from support import deltalog as dl
-from support.memory_store import Call, MemoryStore
+from support.lake import delta_log as dl
+from support.lake.memory_store import Call, MemoryStore
 from tandem.delta.actions import Action, AddFile
 from tandem.delta.log.checkpoint_write import write_checkpoint
 from tandem.delta.log.commit import commit_info, remove_of

@@ -8,8 +8,8 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from support import deltalog as dl
-from support.memory_store import MemoryStore
+from support.lake import delta_log as dl
+from support.lake.memory_store import MemoryStore
 from tandem.delta.log.checkpoint_write import write_checkpoint
 from tandem.delta.log.delta_log import DeltaLog
 

@@ -12,7 +12,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 
-from support.jobfiles import snapshot_of
+from support.jobs.job_files import snapshot_of
 from tandem.delta.scan import scan
 from tandem.errors import DataFileMissing, InvalidSpec
 

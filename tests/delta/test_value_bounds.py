@@ -17,8 +17,8 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from support.value_kinds import KINDS, OPERATORS, Kind, filters, tables
-from support.value_readers import (
+from support.values.kinds import KINDS, OPERATORS, Kind, filters, tables
+from support.values.readers import (
     Deltalake,
     DuckDB,
     Polars,
@@ -27,7 +27,7 @@ from support.value_readers import (
     differences,
     live_files,
 )
-from support.value_tables import by_our_writer
+from support.values.tables import by_our_writer
 from tandem.delta.datafiles import writer
 from tandem.delta.datafiles.float_bounds import FloatBounds
 from tandem.delta.datafiles.footer import with_floats

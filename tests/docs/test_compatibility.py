@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from compatibility_page import ROOT, compatibility
-from matrix_outcomes import NOTE
+from support.matrix.record import NOTE
 
 
 def test_page_is_of_the_record() -> None:

@@ -14,11 +14,11 @@ pytest.register_assert_rewrite(
     *(f"support.e2e_{name}" for name in ("flights", "install", "kube", "lake", "steps", "target"))
 )
 
-from support import e2e_install as install  # noqa: E402
-from support.e2e_figures import Figures  # noqa: E402
-from support.e2e_flights import Flights, load  # noqa: E402
-from support.e2e_lake import Lake  # noqa: E402
-from support.e2e_target import CACHE, Target, target  # noqa: E402
+from e2e import install as install  # noqa: E402
+from e2e.figures import Figures  # noqa: E402
+from e2e.flights import Flights, load  # noqa: E402
+from e2e.lake import Lake  # noqa: E402
+from e2e.target import CACHE, Target, target  # noqa: E402
 
 
 @pytest.fixture(scope="session", autouse=True)

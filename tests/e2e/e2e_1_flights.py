@@ -10,12 +10,12 @@ import data
 import yaml
 
 from cluster_processes import REPOSITORY
-from support.e2e_figures import Figures
-from support.e2e_flights import Flights, until_first_success
-from support.e2e_kube import Json
-from support.e2e_lake import ENDED, Lake
-from support.e2e_steps import Steps
-from support.e2e_target import Target
+from e2e.figures import Figures
+from e2e.flights import Flights, until_first_success
+from e2e.kube_api import Json
+from e2e.lake import ENDED, Lake
+from e2e.steps import Steps
+from e2e.target import Target
 
 FLIGHTS = REPOSITORY / "examples" / "flights"
 TWO_EXECUTORS = {"executor": {"instances": 2}}

@@ -14,11 +14,11 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from support import e2e_install as install
-from support.e2e_figures import Figures
-from support.e2e_kube import Json, condition, until
-from support.e2e_lake import Applied, Lake, compaction
-from support.e2e_target import Target
+from e2e import install
+from e2e.figures import Figures
+from e2e.kube_api import Json, condition, until
+from e2e.lake import Applied, Lake, compaction
+from e2e.target import Target
 
 LOADS, ROWS = 12, 2_000
 LABEL = "tandem.dev/e2e"

@@ -11,12 +11,12 @@ from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
 
-from support import e2e_install as install
-from support.e2e_figures import Figures
-from support.e2e_flights import Flights, until_first_success
-from support.e2e_kube import until
-from support.e2e_lake import Lake, compaction, options
-from support.e2e_target import Target
+from e2e import install
+from e2e.figures import Figures
+from e2e.flights import Flights, until_first_success
+from e2e.kube_api import until
+from e2e.lake import Lake, compaction, options
+from e2e.target import Target
 
 AIM_S = 1.0
 """At most this much more than `tandem run`, beside the starts of pods and of Spark."""

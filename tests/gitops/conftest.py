@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from support.gitops import Judges
+from gitops.judges import Judges
 
 
 @pytest.fixture(scope="session")

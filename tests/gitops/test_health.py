@@ -12,14 +12,14 @@ import pytest
 import yaml
 
 from cluster_processes import REPOSITORY
-from support.gitops import EXAMPLES, HEALTH_LUA, Judges
-from support.situations import OPERATIONS, TABLES, play
+from gitops.judges import EXAMPLES, HEALTH_LUA, Judges
+from gitops.situations import OPERATIONS, TABLES, play
 from tandem.kube.client.api import Api
 from tandem.kube.client.kinds import TABLE_KIND
 from tandem.spec.resources import KINDS
 
 if TYPE_CHECKING:
-    from support.cluster import Cluster
+    from support.cluster.api_server import Cluster
 
 Json = dict[str, Any]
 AT_WORK = ("InProgress", "Progressing", "InProgress")

@@ -16,10 +16,9 @@ import yaml
 
 from cluster_access import KubectlFailed
 from cluster_processes import REPOSITORY
-from support import quick_lake
-from support.dev_thread import spark_operator
-from support.gitops import Judges
-from support.operator_thread import (
+from gitops.judges import Judges
+from support.cluster.dev_thread import spark_operator
+from support.cluster.operator_thread import (
     HeldJobs,
     Resources,
     await_that,
@@ -27,12 +26,13 @@ from support.operator_thread import (
     operating,
     quick_settings,
 )
-from support.quick_lake import QuickLake
-from support.recorder import Recorder, recording
+from support.cluster.recorder import Recorder, recording
+from support.jobs import quick_lake
+from support.jobs.quick_lake import QuickLake
 from tandem.spec.resources import KINDS
 
 if TYPE_CHECKING:
-    from support.cluster import Cluster
+    from support.cluster.api_server import Cluster
 
 Json = dict[str, Any]
 TABLE = "LakeTable"

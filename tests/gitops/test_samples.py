@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from cluster_processes import REPOSITORY
-from support.gitops import EXAMPLES
+from gitops.judges import EXAMPLES
 from tandem.spec import LakeTable, load
 
 Json = dict[str, Any]

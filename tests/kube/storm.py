@@ -14,18 +14,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from support import quick_lake
+from kube.gates import GatedQuickJobs
+from kube.kill_chain import Chain, Link, links_for
+from kube.kube_scenarios import World
+from kube.ledger import Ledger
+from kube.many import many_at_once
 from support.cases import PLAIN
-from support.gates import GatedQuickJobs
-from support.kill_chain import Chain, Link, links_for
-from support.kube_scenarios import World
-from support.ledger import Ledger
-from support.many import many_at_once
-from support.operator_process import Nursery, nursery
+from support.cluster.operator_process import Nursery, nursery
+from support.jobs import quick_lake
 from tandem.operations.machine.effects import Point
 
 if TYPE_CHECKING:
-    from support.cluster import Cluster
+    from support.cluster.api_server import Cluster
 
 SEED = int(os.environ.get("STORM_SEED", "1"))
 PER_CHAIN = 20

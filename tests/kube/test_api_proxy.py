@@ -14,7 +14,7 @@ import pytest
 import yaml
 from aiohttp import web
 
-from support.api_proxy import (
+from support.cluster.api_proxy import (
     ApiProxy,
     CutAfter,
     CutBefore,

@@ -17,21 +17,21 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from support import quick_lake
-from support.operator_thread import (
+from support.cluster.operator_thread import (
     HeldJobs,
     Resources,
     await_that,
     operating,
     quick_settings,
 )
-from support.quick_lake import QuickLake
-from support.tables import batch, loads
+from support.jobs import quick_lake
+from support.jobs.quick_lake import QuickLake
+from support.lake.lake import batch, loads
 from tandem.locks.etcd.store import EtcdSettings
 from tandem.operations.ports import SystemClock
 
 if TYPE_CHECKING:
-    from support.cluster import Cluster
+    from support.cluster.api_server import Cluster
 
 KIND = "TableCompaction"
 DAY_MS = 24 * 3600 * 1000

@@ -12,9 +12,9 @@ from typing import Any, cast
 
 import pytest
 
-from support import quick_lake
-from support.quick_lake import QuickLake
-from support.tables import batch
+from support.jobs import quick_lake
+from support.jobs.quick_lake import QuickLake
+from support.lake.lake import batch
 from tandem.errors import TandemError
 from tandem.kube.client.api import Api, ApiError, Conflict, Forbidden, NotFound, ResourcePath
 from tandem.kube.client.resource_cache import Registry, summarize

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from cluster_processes import REPOSITORY
-from support.cluster import ApiRefused, Cluster, KubectlFailed, own_cluster
+from support.cluster.api_server import ApiRefused, Cluster, KubectlFailed, own_cluster
 
 WITHIN_S = 30.0
 
@@ -165,7 +165,7 @@ def test_own_cluster_survives_what_a_test_does_to_it() -> None:
 # What a run does that is killed: it starts a cluster, and has no time to end it.
 _KILLED = """
 import os, pathlib, sys
-from support.cluster import shared_cluster
+from support.cluster.api_server import shared_cluster
 cluster = shared_cluster(pathlib.Path(sys.argv[1]))
 os.kill(os.getpid(), 9)
 """

@@ -33,7 +33,7 @@ from tandem.kube.client.credentials import (
 from tandem.kube.client.kinds import path
 
 if TYPE_CHECKING:
-    from support.cluster import Cluster
+    from support.cluster.api_server import Cluster
 
 Json = dict[str, Any]
 V1 = "client.authentication.k8s.io/v1"

@@ -17,10 +17,10 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from support.api_proxy import ApiProxy
-from support.applications import SETTINGS, Applications, ToldJobs, eventually
-from support.cluster import Cluster
-from support.jobfiles import control, input_files, snapshot_of
+from kube.applications import SETTINGS, Applications, ToldJobs, eventually
+from support.cluster.api_proxy import ApiProxy
+from support.cluster.api_server import Cluster
+from support.jobs.job_files import control, input_files, snapshot_of
 from tandem.errors import AccessDenied, Reason, SparkMissing
 from tandem.jobs.formats import JobBin, RewriteJob
 from tandem.jobs.runner import JobPhase, JobRequest

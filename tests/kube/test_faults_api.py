@@ -1,8 +1,8 @@
 """An API server that refuses, forgets, lags, breaks off and is restarted. Operations end as if
 nothing had been, each once, and write little more than in good times.
 
-The faults come from a proxy before the real server (`support.api_proxy`), so that each strikes
-a certain request.
+The faults come from a proxy before the real server (`support.cluster.api_proxy`), so that each
+strikes a certain request.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from support import quick_lake
-from support.api_proxy import ApiProxy, CutAfter, CutBefore, Hold, Refuse, Rule, Slow
-from support.cluster import own_cluster
-from support.gates import GatedQuickJobs
-from support.kube_scenarios import ENDED, Applied, Table, World, await_that
-from support.ledger import Ledger
-from support.operator_process import nursery
+from kube.gates import GatedQuickJobs
+from kube.kube_scenarios import ENDED, Applied, Table, World, await_that
+from kube.ledger import Ledger
+from support.cluster.api_proxy import ApiProxy, CutAfter, CutBefore, Hold, Refuse, Rule, Slow
+from support.cluster.api_server import own_cluster
+from support.cluster.operator_process import nursery
+from support.jobs import quick_lake
 
 if TYPE_CHECKING:
-    from support.cluster import Cluster
+    from support.cluster.api_server import Cluster
 
 STATUS = "tablecompactions/status"
 

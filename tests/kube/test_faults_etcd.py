@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from support import quick_lake
-from support.etcd import start_etcd
-from support.gates import GatedQuickJobs
-from support.kube_scenarios import Applied, Table, World, await_that
-from support.ledger import Ledger
-from support.operator_process import Blow, Nursery, nursery
+from kube.gates import GatedQuickJobs
+from kube.kube_scenarios import Applied, Table, World, await_that
+from kube.ledger import Ledger
+from support.cluster.etcd import start_etcd
+from support.cluster.operator_process import Blow, Nursery, nursery
+from support.jobs import quick_lake
 from tandem.operations.machine.effects import Point
 
 if TYPE_CHECKING:
-    from support.cluster import Cluster
+    from support.cluster.api_server import Cluster
 
 
 @pytest.fixture(scope="module")

@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from support import quick_lake
-from support.gates import GatedQuickJobs, PointGates
-from support.kube_scenarios import Table, World, await_that
-from support.ledger import Ledger
-from support.many import many_at_once
-from support.operator_process import Blow, Nursery, nursery
-from support.tables import result
+from kube.gates import GatedQuickJobs, PointGates
+from kube.kube_scenarios import Table, World, await_that
+from kube.ledger import Ledger
+from kube.many import many_at_once
+from support.cluster.operator_process import Blow, Nursery, nursery
+from support.jobs import quick_lake
+from support.lake.lake import result
 from tandem.operations.machine.effects import Point
 
 if TYPE_CHECKING:
-    from support.cluster import Cluster
+    from support.cluster.api_server import Cluster
 
 BEFORE_COMMIT = (
     Point.READ_TABLE,

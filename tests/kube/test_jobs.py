@@ -14,9 +14,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from support.api_proxy import ApiProxy, Refuse
-from support.applications import SETTINGS, Applications, eventually
-from support.cluster import ApiRefused, Cluster
+from kube.applications import SETTINGS, Applications, eventually
+from support.cluster.api_proxy import ApiProxy, Refuse
+from support.cluster.api_server import ApiRefused, Cluster
 from tandem.errors import (
     AlreadyRunning,
     ClusterUnavailable,

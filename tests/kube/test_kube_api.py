@@ -27,7 +27,7 @@ from tandem.kube.client.kinds import path
 from tandem.kube.client.watch import SYNCED, follow
 
 if TYPE_CHECKING:
-    from support.cluster import Cluster
+    from support.cluster.api_server import Cluster
 
 Json = dict[str, Any]
 THINGS = ResourcePath("tandem.dev", "v1alpha1", "laketables", "default")

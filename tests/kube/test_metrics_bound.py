@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from kube.metrics_stage import KINDS, Stage, ended, family_of, of, own
 from support.calls import count_calls
-from support.metrics_stage import KINDS, Stage, ended, family_of, of, own
 from tandem.errors import AccessDenied, LocksUnavailable, Reason, StorageError
 from tandem.kube.controllers.operation.instrumentation import Observed
 from tandem.kube.metrics import families as families

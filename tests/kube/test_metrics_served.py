@@ -19,16 +19,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import structlog
 
-from support import quick_lake
-from support.operator_thread import HeldJobs, Resources, operating, quick_settings
-from support.promtool import promtool
+from support.cluster.operator_thread import HeldJobs, Resources, operating, quick_settings
+from support.cluster.promtool import promtool
+from support.jobs import quick_lake
 from tandem import __version__
 from tandem.cli.commands.operator import LogFormat, configure_logging
 from tandem.kube.metrics.families import FAMILIES, bound
 from tandem.operations.attempt.paths import job_name
 
 if TYPE_CHECKING:
-    from support.cluster import Cluster
+    from support.cluster.api_server import Cluster
 
 Json = dict[str, Any]
 KIND = "TableCompaction"

@@ -17,14 +17,14 @@ from urllib.error import HTTPError, URLError
 
 import pytest
 
-from support import quick_lake
-from support.operator_thread import Resources, await_that
+from support.cluster.operator_thread import Resources, await_that
+from support.jobs import quick_lake
 from tandem.cli.commands import operator
 from tandem.cli.commands.operator import Locks
 from tandem.errors import InvalidSpec
 
 if TYPE_CHECKING:
-    from support.cluster import Cluster
+    from support.cluster.api_server import Cluster
 
 COMMAND = (sys.executable, "-m", "tandem.cli.main", "operator")
 REPOSITORY = Path(__file__).resolve().parents[2]

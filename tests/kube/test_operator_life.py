@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from support import quick_lake
-from support.operator_thread import (
+from support.cluster.operator_thread import (
     HeldJobs,
     Resources,
     await_that,
@@ -23,11 +22,12 @@ from support.operator_thread import (
     quick_settings,
     reason_of,
 )
-from support.quick_lake import QuickLake
+from support.jobs import quick_lake
+from support.jobs.quick_lake import QuickLake
 from tandem.kube.client.kinds import FINALIZER
 
 if TYPE_CHECKING:
-    from support.cluster import Cluster
+    from support.cluster.api_server import Cluster
 
 KIND = "TableCompaction"
 

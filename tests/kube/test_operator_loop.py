@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from support import quick_lake
-from support.operator_thread import HeldJobs, Resources, operating, quick_settings
+from support.cluster.operator_thread import HeldJobs, Resources, operating, quick_settings
+from support.jobs import quick_lake
 from tandem.kube.tables.renewable_store import RenewedStore
 from tandem.locks.memory import InProcessLocks
 
 if TYPE_CHECKING:
-    from support.cluster import Cluster
+    from support.cluster.api_server import Cluster
 
 _CALLS = ("get", "get_range", "head", "list", "put", "put_if_absent", "delete", "delete_prefix")
 _LOCKS = ("acquire", "extend", "wait", "enter_commit", "leave_commit", "release", "entries")

@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from support import quick_lake
-from support.dev_thread import spark_operator
-from support.operator_thread import (
+from support.cluster.dev_thread import spark_operator
+from support.cluster.operator_thread import (
     HeldJobs,
     Resources,
     await_that,
     operating,
     quick_settings,
 )
+from support.jobs import quick_lake
 
 if TYPE_CHECKING:
-    from support.cluster import Cluster
+    from support.cluster.api_server import Cluster
 
 KIND = "TableCompaction"
 

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from support import quick_lake
-from support.operator_thread import (
+from support.cluster.operator_thread import (
     HeldJobs,
     Resources,
     await_that,
@@ -22,12 +21,13 @@ from support.operator_thread import (
     quick_settings,
     reason_of,
 )
-from support.quick_lake import QuickLake
-from support.tables import batch, loads
+from support.jobs import quick_lake
+from support.jobs.quick_lake import QuickLake
+from support.lake.lake import batch, loads
 
 if TYPE_CHECKING:
-    from support.cluster import Cluster
-    from support.s3 import S3Server
+    from support.cluster.api_server import Cluster
+    from support.lake.s3 import S3Server
 
 TABLE = "LakeTable"
 KIND = "TableCompaction"

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from support import quick_lake
-from support.api_proxy import ApiProxy, Refuse
-from support.operator_thread import (
+from support.cluster.api_proxy import ApiProxy, Refuse
+from support.cluster.operator_thread import (
     HeldJobs,
     Operator,
     Resources,
@@ -21,6 +20,7 @@ from support.operator_thread import (
     quick_settings,
     reason_of,
 )
+from support.jobs import quick_lake
 from tandem.kube.operator import LeadershipLost
 from tandem.kube.runtime.leader import MEMBERS, election
 from tandem.kube.runtime.settings import OperatorSettings
@@ -31,7 +31,7 @@ from tandem.operations.machine.events import Event
 from tandem.operations.session.performer import passthrough
 
 if TYPE_CHECKING:
-    from support.cluster import Cluster
+    from support.cluster.api_server import Cluster
 
 KIND = "TableCompaction"
 

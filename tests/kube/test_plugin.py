@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING
 import pytest
 import yaml
 
-from support.operator_thread import await_that
-from support.plugin import Stage, plugin_stage
+from kube.plugin import Stage, plugin_stage
+from support.cluster.operator_thread import await_that
 from tandem.cli.kubectl.complete import candidates
 
 if TYPE_CHECKING:
-    from support.cluster import Cluster
+    from support.cluster.api_server import Cluster
 
 KIND = "TableCompaction"
 

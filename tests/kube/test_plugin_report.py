@@ -13,11 +13,11 @@ import pytest
 import yaml
 from typer.testing import Result
 
-from support.plugin import Stage, plugin_stage
-from support.quick_lake import QuickLake
+from kube.plugin import Stage, plugin_stage
+from support.jobs.quick_lake import QuickLake
 
 if TYPE_CHECKING:
-    from support.cluster import Cluster
+    from support.cluster.api_server import Cluster
 
 CANARY = "canary-5f1e9b"
 

@@ -20,20 +20,20 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.sql import SparkSession
 
-from support.gates import GatedSpark
-from support.inline_runner import InlineRunner
-from support.kube_scenarios import Applied, Refused, Table, World
-from support.operator_process import Blow, Nursery, nursery
-from support.rewritten import rewrite
-from support.rows import Rows, join, k_is, plus, without
+from kube.gates import GatedSpark
+from kube.kube_scenarios import Applied, Refused, Table, World
+from support.cluster.operator_process import Blow, Nursery, nursery
+from support.jobs.inline_runner import InlineRunner
+from support.lake.lake import Lakes, batch, loads, reconciled, result
+from support.lake.rewritten import rewrite
+from support.lake.rows import Rows, join, k_is, plus, without
 from support.some import chosen
-from support.tables import Lakes, batch, loads, reconciled, result
 from tandem.jobs.runner import JobRequest, JobStatus
 from tandem.operations.machine.effects import Point
 from tandem.spec.common import OPERATIONS
 
 if TYPE_CHECKING:
-    from support.cluster import Cluster
+    from support.cluster.api_server import Cluster
 
 FOUR = loads(range(4))
 UPDATED = plus(FOUR, k_is(1), 15)

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from support import quick_lake
-from support.operator_thread import (
+from support.cluster.operator_thread import (
     HeldJobs,
     Resources,
     await_that,
@@ -19,12 +18,13 @@ from support.operator_thread import (
     operating,
     quick_settings,
 )
-from support.recorder import recording
+from support.cluster.recorder import recording
+from support.jobs import quick_lake
 from tandem.kube.tables.context import TableContext
 from tandem.spec.table import LakeTable
 
 if TYPE_CHECKING:
-    from support.cluster import Cluster
+    from support.cluster.api_server import Cluster
 
 TABLE = "LakeTable"
 

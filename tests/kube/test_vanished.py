@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from support import quick_lake
-from support.api_proxy import ApiProxy
-from support.operator_thread import (
+from support.cluster.api_proxy import ApiProxy
+from support.cluster.operator_thread import (
     HeldJobs,
     Operator,
     Resources,
@@ -20,12 +19,13 @@ from support.operator_thread import (
     operating,
     quick_settings,
 )
+from support.jobs import quick_lake
 from tandem.kube.client.kinds import FINALIZER
 from tandem.kube.controllers.table import controller
 from tandem.kube.controllers.table.controller import TableLife
 
 if TYPE_CHECKING:
-    from support.cluster import Cluster
+    from support.cluster.api_server import Cluster
 
 TABLE, COMPACTION = "LakeTable", "TableCompaction"
 

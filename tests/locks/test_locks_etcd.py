@@ -13,9 +13,9 @@ from functools import partial
 
 import pytest
 
-from support import lock_holder
-from support.etcd import Etcd, start_etcd
-from support.etcd_gateway import Gateway
+from locks import lock_holder
+from locks.etcd_gateway import Gateway
+from support.cluster.etcd import Etcd, start_etcd
 from support.lock_contract import LONG_S, TABLE, LockContract, get, in_threads, owner, request
 from tandem.errors import InvalidSpec, LocksUnavailable
 from tandem.locks.etcd import transaction

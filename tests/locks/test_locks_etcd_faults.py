@@ -16,8 +16,8 @@ import trustme
 
 from cluster_processes import etcd as make_etcd
 from cluster_processes import free_ports
-from support.etcd import Etcd, start_etcd
-from support.etcd_gateway import Gateway
+from locks.etcd_gateway import Gateway
+from support.cluster.etcd import Etcd, start_etcd
 from support.lock_contract import LONG_S, TABLE, get, owner, request
 from tandem.errors import LocksUnavailable
 from tandem.locks.etcd.store import EtcdLocks, EtcdSettings

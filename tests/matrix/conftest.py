@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from support.foreign_process import Process, spark_here, started
-from support.matrix_cells import Outcome, Stage
-from support.matrix_outcomes import RECORDING
-from support.matrix_tables import MatrixTables
+from support.foreign.process import Process, spark_here, started
+from support.matrix.cells import Outcome, Stage
+from support.matrix.outcomes import RECORDING
+from support.matrix.tables import MatrixTables
 
 
 @pytest.fixture(scope="session")
@@ -51,7 +51,7 @@ def stage_of_spark(
 
 @pytest.fixture(scope="session")
 def record(request: pytest.FixtureRequest) -> Callable[[Outcome], None]:
-    """Append an outcome; `tools/matrix_outcomes.py` makes one table of all."""
+    """Append an outcome; `support.matrix.record` makes one table of all."""
     RECORDING.mkdir(parents=True, exist_ok=True)
     worker = getattr(request.config, "workerinput", {}).get("workerid", "alone")
     path: Path = RECORDING / f"{worker}.jsonl"

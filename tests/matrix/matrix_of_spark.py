@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from support.matrix_cells import Cell, Outcome, Stage, cells
+from support.matrix.cells import Cell, Outcome, Stage, cells
 
 
 @pytest.mark.parametrize("cell", [*cells("spark")], ids=str)

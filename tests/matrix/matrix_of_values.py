@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from support.value_kinds import KINDS, OPERATORS, filters, tables
-from support.value_operations import KINDS_OF_SPARK, OPERATIONS, ingested, rewritten
-from support.value_readers import Deltalake, DuckDB, Polars, Reader, Spark, differences
-from support.value_tables import by_deltalake, by_spark
+from support.values.kinds import KINDS, OPERATORS, filters, tables
+from support.values.operations import KINDS_OF_SPARK, OPERATIONS, ingested, rewritten
+from support.values.readers import Deltalake, DuckDB, Polars, Reader, Spark, differences
+from support.values.tables import by_deltalake, by_spark
 
 pytestmark = pytest.mark.timeout(1800)
 

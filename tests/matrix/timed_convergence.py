@@ -23,9 +23,9 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from support.foreign_calls import Refused
-from support.foreign_process import Process
-from support.tables import INSERT_ALL, Lake, Lakes, reason, reconciled
+from support.foreign.calls import Refused
+from support.foreign.process import Process
+from support.lake.lake import INSERT_ALL, Lake, Lakes, reason, reconciled
 from tandem.delta.scan import scan
 from tandem.operations.machine.effects import Effect, Point
 from tandem.operations.machine.events import Event

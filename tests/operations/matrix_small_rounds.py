@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from support.small_cases import case
+from operations.small_cases import case
 
 OF_ONE = 50
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from support.quick_lake import QuickLake, make
-from support.rewritten import RECOMPRESS, rewrite
-from support.tables import loads
+from support.jobs.quick_lake import QuickLake, make
+from support.lake.lake import loads
+from support.lake.rewritten import RECOMPRESS, rewrite
 from tandem.operations.machine.effects import Effect, Point
 from tandem.operations.machine.events import Event
 from tandem.operations.ports import Hands, ProcessId

@@ -12,8 +12,8 @@ import pytest
 from simulator import rows
 from simulator.foreign import Intent
 from simulator.single import MAKERS, Single
-from support.faults import Fault, ProcessDied, StrikeOnce
-from support.memory_store import Call, MemoryStore
+from support.lake.faults import Fault, ProcessDied, StrikeOnce
+from support.lake.memory_store import Call, MemoryStore
 from tandem.delta import dv
 from tandem.delta.actions import Action, AddFile
 from tandem.delta.log.commit import remove_of

@@ -8,8 +8,8 @@ from urllib.parse import quote
 
 import pytest
 
-from support import deltalog as dl
-from support.memory_store import MemoryStore
+from support.lake import delta_log as dl
+from support.lake.memory_store import MemoryStore
 from tandem.delta import dv
 from tandem.delta.actions import DeletionVector
 from tandem.delta.log.checkpoint_write import write_checkpoint

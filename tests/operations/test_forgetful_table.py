@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from support.quick_lake import QuickLake, make
-from support.tables import DELETION_VECTORS, Lake, batch, loads
+from support.jobs.quick_lake import QuickLake, make
+from support.lake.lake import DELETION_VECTORS, Lake, batch, loads
 from tandem.delta.protocol import FORGETFUL
 from tandem.errors import Reason
 from tandem.operations.machine.effects import Effect, Point

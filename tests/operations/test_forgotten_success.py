@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from support.faults import Fault, strike
-from support.quick_lake import QuickLake, make
-from support.tables import batch, loads
+from support.jobs.quick_lake import QuickLake, make
+from support.lake.faults import Fault, strike
+from support.lake.lake import batch, loads
 from tandem.delta.actions import Action
 from tandem.delta.log.delta_log import DeltaLog
 from tandem.delta.log.names import commit_path

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from support.memory_store import MemoryStore
+from support.lake.memory_store import MemoryStore
 from tandem.delta.log.delta_log import DeltaLog
 from tandem.errors import Reason
 from tandem.jobs.formats import JobFailure

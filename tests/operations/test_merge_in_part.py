@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from support import quick_lake
-from support import rows as model
-from support.quick_lake import QuickLake, just_before
-from support.rows import Rows
-from support.tables import INSERT_ALL
+from support.jobs import quick_lake
+from support.jobs.quick_lake import QuickLake, just_before
+from support.lake import rows as model
+from support.lake.lake import INSERT_ALL
+from support.lake.rows import Rows
 from tandem.operations.machine.effects import Point
 from tandem.spec.status import OperationStatus
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from support import quick_lake
-from support.quick_lake import QuickLake
-from support.tables import reason
+from support.jobs import quick_lake
+from support.jobs.quick_lake import QuickLake
+from support.lake.lake import reason
 from tandem.operations.execute import Drive, finish, open_session
 from tandem.operations.kinds.merge import clauses
 from tandem.spec.resources import TableUpdate

@@ -1,5 +1,5 @@
 """A kind of operation is one model and one entry: a kind that only this test knows
-(`support.toy_kind`) runs by the command line, in the simulator and by the operator, none of which
+(`toy_kind`) runs by the command line, in the simulator and by the operator, none of which
 knows it.
 """
 
@@ -13,16 +13,22 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from typer.testing import CliRunner, Result
 
+from operations.toy_kind import TableSeed, registered
 from simulator import single
 from simulator.actor import operation
 from simulator.crashing import Beside, crash, passages
-from support import quick_lake
 from support.cases import CASES
-from support.faults import Fault
-from support.operator_thread import HeldJobs, Resources, await_that, operating, quick_settings
-from support.quick_jobs import QuickJobs
-from support.rows import rows
-from support.toy_kind import TableSeed, registered
+from support.cluster.operator_thread import (
+    HeldJobs,
+    Resources,
+    await_that,
+    operating,
+    quick_settings,
+)
+from support.jobs import quick_lake
+from support.jobs.quick_jobs import QuickJobs
+from support.lake.faults import Fault
+from support.lake.rows import rows
 from tandem.cli.kubectl.dry_run import expected
 from tandem.cli.kubectl.names import kind_of
 from tandem.cli.main import app
@@ -37,7 +43,7 @@ from tandem.spec.common import OPERATIONS, Mode, plural
 from tandem.spec.crd.definitions import definition
 
 if TYPE_CHECKING:
-    from support.cluster import Cluster
+    from support.cluster.api_server import Cluster
 
 SEEDED = rows(range(100, 107))
 BOTH = """

@@ -12,7 +12,7 @@ import pytest
 
 from simulator import foreign_table
 from simulator.single import Single
-from support.faults import Fault, StrikeOnce
+from support.lake.faults import Fault, StrikeOnce
 from tandem.errors import LocksUnavailable, Reason
 from tandem.locks.memory import InProcessLocks
 from tandem.locks.model import CommitLease, Granted, LockRequest, Mode, Waiting, segment

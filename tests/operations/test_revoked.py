@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from support import quick_lake
-from support.tables import loads
+from support.jobs import quick_lake
+from support.lake.lake import loads
 from tandem.locks.memory import InProcessLocks
 from tandem.locks.model import WHOLE_TABLE, Granted, LockRequest, Mode
 from tandem.operations.machine.effects import Point

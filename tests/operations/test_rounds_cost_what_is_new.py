@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from support import quick_lake
-from support.faults import Call
-from support.quick_jobs import QuickJobs
+from support.jobs import quick_lake
+from support.jobs.quick_jobs import QuickJobs
+from support.lake.faults import Call
 from tandem.delta.actions import AddFile
 from tandem.delta.log.snapshot import Snapshot
 from tandem.operations.kinds.snapshot_view import SnapshotView, VectorCache

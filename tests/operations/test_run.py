@@ -11,7 +11,7 @@ import pytest
 from simulator.jobs import SimulatedJobs
 from simulator.rows import Row
 from simulator.world import START_MS, VirtualClock
-from support.memory_store import MemoryStore
+from support.lake.memory_store import MemoryStore
 from tandem.delta import protocol
 from tandem.delta.log.delta_log import DeltaLog
 from tandem.errors import InvalidSpec, Reason

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from support.faults import Fault, ProcessDied, StrikeOnce
-from support.quick_lake import QuickLake, just_before, make
-from support.rows import k_is, without
-from support.tables import loads
+from support.jobs.quick_lake import QuickLake, just_before, make
+from support.lake.faults import Fault, ProcessDied, StrikeOnce
+from support.lake.lake import loads
+from support.lake.rows import k_is, without
 from tandem.errors import Reason
 from tandem.operations.machine.effects import Point
 from tandem.operations.ports import Hands

@@ -13,12 +13,12 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
-from support import quick_lake
-from support.quick_jobs import QuickJobs
-from support.quick_lake import just_before
-from support.rows import plus
-from support.small_cases import case
-from support.tables import loads
+from operations.small_cases import case
+from support.jobs import quick_lake
+from support.jobs.quick_jobs import QuickJobs
+from support.jobs.quick_lake import just_before
+from support.lake.lake import loads
+from support.lake.rows import plus
 from tandem.delta.scan import scan
 from tandem.jobs.formats import SOURCE_SCHEMA
 from tandem.operations.machine.effects import Point

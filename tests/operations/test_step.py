@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from support.machine import BEGIN, PLAN, PUTTING, RECONCILING, RESULT, RUNNING, play, points
+from operations.machine_play import BEGIN, PLAN, PUTTING, RECONCILING, RESULT, RUNNING, play, points
 from tandem.errors import Reason
 from tandem.operations.machine.effects import Effect, Point
 from tandem.operations.machine.events import (

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from support.machine import BEGIN, PUTTING, RUNNING, play, points
+from operations.machine_play import BEGIN, PUTTING, RUNNING, play, points
 from tandem.errors import Reason
 from tandem.operations.machine.effects import Effect, Point
 from tandem.operations.machine.events import (

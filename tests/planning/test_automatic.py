@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from support.automatic import (
+from planning.automatic import (
     DAY,
     FLIGHTS,
     HOUR,
@@ -26,7 +26,7 @@ from support.automatic import (
     since,
     table,
 )
-from support.segments import add_file, loads, segments
+from support.lake.segments import add_file, loads, segments
 from tandem.planning.auto.child_compactions import MINOR_LINE, TableId
 from tandem.planning.auto.decide import backoff_ms, decide
 from tandem.planning.auto.model import ChildFact, TableFacts

@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from support.automatic import (
+from planning.automatic import (
     DAY,
     MINUTE,
     at,

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from support.segments import MIB, add_file, loads, segments
+from support.lake.segments import MIB, add_file, loads, segments
 from tandem.errors import InvalidSpec, UnknownSegment
 from tandem.planning.compaction import plan_compaction
 from tandem.planning.custom import check_selection

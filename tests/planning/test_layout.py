@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from support.segments import MIB, add_file, files_of, loads, segments
+from support.lake.segments import MIB, add_file, files_of, loads, segments
 from tandem.delta.schema import parse
 from tandem.errors import InvalidSpec
 from tandem.planning.bins import together

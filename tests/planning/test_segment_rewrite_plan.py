@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from support.segments import add_file, loads, segments
+from support.lake.segments import add_file, loads, segments
 from tandem.errors import UnknownSegment
 from tandem.planning.segment_rewrite import SegmentRewriteRequest, plan_segment_rewrite
 from tandem.spec.segment_rewrite import Codec, Recompress, Rewrite, SegmentRewriteSpec

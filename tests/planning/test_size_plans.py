@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from support.segments import MIB, add_file, files_of, loads, segments
+from support.lake.segments import MIB, add_file, files_of, loads, segments
 from tandem.errors import InvalidSpec
 from tandem.planning.bins import is_useful, pack
 from tandem.planning.compaction import plan_compaction

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
-from support.segments import add_file, loads, segments
+from support.lake.segments import add_file, loads, segments
 from tandem.delta.actions import AddFile
 from tandem.planning.compaction import plan_compaction
 from tandem.planning.model import CompactionPlan, CompactionRequest

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from support.file_ranges import ColumnRange, FileRange, known
+from pruning.file_ranges import ColumnRange, FileRange, known
 from tandem.pruning.keys import Keys
 from tandem.statements.types import DataType
 

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from support.file_ranges import ColumnRange, FileRange, known, matching
-from support.statement_rows import SCHEMA, SCHEMA_JSON, nasty, rows, runtime_errors
-from support.statement_texts import texts
+from pruning.file_ranges import ColumnRange, FileRange, known, matching
+from support.statements.rows import SCHEMA, SCHEMA_JSON, nasty, rows, runtime_errors
+from support.statements.texts import texts
 from tandem.errors import InvalidStatement
 from tandem.pruning.keys import Keys
 from tandem.statements import parse_where, to_spark_sql

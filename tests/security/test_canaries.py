@@ -21,15 +21,15 @@ from aetcd import rpc
 from deltalake import DeltaTable, write_deltalake
 
 from cluster_processes import REPOSITORY
-from support.canaries import Canaries, command_lines, objects
-from support.locked_etcd import Locked, locked_etcd
-from support.operator_thread import Resources, await_that, condition
-from support.tables import DELETION_VECTORS
+from security.canaries import Canaries, command_lines, objects
+from security.locked_etcd import Locked, locked_etcd
+from support.cluster.operator_thread import Resources, await_that, condition
+from support.lake.lake import DELETION_VECTORS
 from tandem.spark.runtime.session import cache_dir
 
 if TYPE_CHECKING:
-    from support.cluster import Cluster
-    from support.s3 import S3Server
+    from support.cluster.api_server import Cluster
+    from support.lake.s3 import S3Server
 
 LONG_S = 60.0
 KIND = "TableCompaction"

@@ -16,8 +16,8 @@ import pytest
 import trustme
 from aetcd import rpc
 
+from security.locked_etcd import PREFIX, Locked, locked_etcd
 from support.lock_contract import LONG_S, TABLE, get, owner, request
-from support.locked_etcd import PREFIX, Locked, locked_etcd
 from tandem.errors import InvalidSpec, LocksUnavailable
 from tandem.locks.etcd.store import EtcdLocks
 from tandem.locks.etcd.users import PrefixOwner

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from support import quick_lake
-from support.quick_lake import QuickLake
+from support.jobs import quick_lake
+from support.jobs.quick_lake import QuickLake
 from tandem.delta.dv import load
 from tandem.delta.log.codec import encode_action
 from tandem.errors import LocationNotAllowed, ManifestInvalid, TandemError

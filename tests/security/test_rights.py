@@ -14,10 +14,9 @@ import yaml
 
 from cluster_access import Access, ApiRefused
 from cluster_processes import REPOSITORY
-from support import quick_lake
-from support.dev_thread import spark_operator
-from support.helm import of_kind, template
-from support.operator_thread import (
+from support.cluster.dev_thread import spark_operator
+from support.cluster.helm import of_kind, template
+from support.cluster.operator_thread import (
     HeldJobs,
     Resources,
     await_that,
@@ -25,10 +24,11 @@ from support.operator_thread import (
     operating,
     quick_settings,
 )
+from support.jobs import quick_lake
 from tandem.kube.client.kinds import FINALIZER
 
 if TYPE_CHECKING:
-    from support.cluster import Cluster
+    from support.cluster.api_server import Cluster
 
 Right = tuple[str, str, str]
 """API group, resource, verb."""

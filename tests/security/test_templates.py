@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import yaml
 
-from support.hostile_templates import (
+from security.hostile_templates import (
     DRIVER,
     HARMLESS,
     HOSTILE,

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from support.dry_submit import API_SERVER, operators_arguments, sparks_parsing
-from support.generated_templates import expected_properties, templates
+from security.dry_submit import API_SERVER, operators_arguments, sparks_parsing
+from security.generated_templates import expected_properties, templates
 from tandem.errors import InvalidSpec
 from tandem.jobs.runner import JobRequest
 from tandem.spark.application.allowed_settings import setting_allowed

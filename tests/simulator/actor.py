@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from simulator.world import World
-from support.faults import Call, Fault, ProcessDied, strike
+from support.lake.faults import Call, Fault, ProcessDied, strike
 from tandem.operations.execute import Drive, open_session
 from tandem.operations.machine.effects import Effect
 from tandem.operations.machine.events import Ending, Event

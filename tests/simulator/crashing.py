@@ -15,7 +15,7 @@ from functools import cache
 
 from simulator.single import SERIALIZABLE, Single
 from support.cases import OTHERS, PLAIN
-from support.faults import Call, Fault, StrikeOnce
+from support.lake.faults import Call, Fault, StrikeOnce
 from tandem.errors import OutcomeUnknown, Reason
 from tandem.locks.model import WHOLE_TABLE, LockRequest, Mode
 from tandem.operations.machine.effects import Effect, Point

@@ -17,7 +17,7 @@ from simulator import rows
 from simulator.rows import Row
 from simulator.statements import DELETES, MERGES, UPDATES, Merge, Statement
 from simulator.world import World
-from support.vectors import encode_inline
+from support.lake.vectors import encode_inline
 from tandem.delta import dv
 from tandem.delta.actions import Action, AddFile
 from tandem.delta.log.commit import remove_of

@@ -27,7 +27,7 @@ from simulator.job_rows import (
     sidecar,
 )
 from simulator.statements import Merge
-from support.memory_store import MemoryStore
+from support.lake.memory_store import MemoryStore
 from tandem.errors import AlreadyExists, ObjectNotFound
 from tandem.jobs.formats import (
     IngestJob,

@@ -19,7 +19,7 @@ from simulator.crashing import (
 )
 from simulator.two_drivers import Pair, steps_of
 from simulator.zombies import Funeral, job_comes_back, job_steps, operator_comes_back
-from support.faults import Fault
+from support.lake.faults import Fault
 from tandem.operations.machine.effects import Point
 
 DEATHS = (Fault.DIE_BEFORE, Fault.DIE_AFTER)

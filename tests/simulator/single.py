@@ -12,7 +12,7 @@ from simulator.foreign_mix import BY_NAME
 from simulator.jobs import INGEST_ROWS
 from simulator.statements import MERGES
 from simulator.world import World
-from support.faults import ProcessDied
+from support.lake.faults import ProcessDied
 from tandem.operations.attempt import paths
 from tandem.operations.execute import Drive, open_session
 from tandem.operations.machine.effects import Effect, Point

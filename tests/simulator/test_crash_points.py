@@ -12,7 +12,7 @@ import pytest
 from simulator.crashing import Beside, Passage, crash, sample
 from simulator.single import SERIALIZABLE, Single
 from support.cases import OTHERS, PLAIN
-from support.faults import Call, Fault, StrikeOnce
+from support.lake.faults import Call, Fault, StrikeOnce
 from tandem.errors import Reason
 from tandem.operations.machine.effects import Effect, Point
 from tandem.operations.machine.events import Event

@@ -15,7 +15,7 @@ from simulator.foreign import live_rows
 from simulator.refusals import about_to_speak, each_kind, emptied, ended, mended, upgraded
 from simulator.single import SERIALIZABLE, Single
 from simulator.two_drivers import Pair
-from support.faults import ProcessDied
+from support.lake.faults import ProcessDied
 from tandem.errors import Reason
 from tandem.operations.attempt import paths
 from tandem.operations.clean.clean import clean

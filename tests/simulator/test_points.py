@@ -8,8 +8,8 @@ import pytest
 
 from simulator.crashing import ALL_KINDS, ROUNDS
 from simulator.points import BEGIN, END, When, table, when
-from support import killed
-from support.zombies import stops
+from support.crash import killed
+from support.crash.zombies import stops
 from tandem.operations.machine.effects import Point
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "verification.md"

@@ -12,8 +12,8 @@ import pytest
 from simulator.refusals import about_to_speak, each_kind, emptied, ended, mended, upgraded
 from simulator.single import Single
 from simulator.two_drivers import Pair
-from support.faults import ProcessDied
-from support.memory_store import Call
+from support.lake.faults import ProcessDied
+from support.lake.memory_store import Call
 from tandem.errors import CorruptLog, Reason
 from tandem.operations.attempt import paths
 from tandem.operations.clean.clean import clean

@@ -14,7 +14,7 @@ from typing import Any
 from simulator import rows
 from simulator.jobs import SimulatedJobs
 from simulator.small_rounds import SimulatedRounds
-from support.memory_store import MemoryStore
+from support.lake.memory_store import MemoryStore
 from tandem.delta import dv
 from tandem.delta.actions import AddFile, CommitInfo, Metadata, Protocol
 from tandem.delta.log.delta_log import DeltaLog

@@ -18,8 +18,8 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
+from support.lake.lake import Lake
 from support.some import some
-from support.tables import Lake
 from tandem.delta.actions import AddFile
 from tandem.delta.scan import scan
 from tandem.storage import open_store

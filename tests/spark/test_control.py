@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from support import jobfiles as jobs
+from support.jobs import job_files as jobs
 from tandem.errors import (
     DataFileMissing,
     JobFailed,

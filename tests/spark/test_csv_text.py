@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from support.memory_store import MemoryStore
+from support.lake.memory_store import MemoryStore
 from tandem.spark.sources.text import lines
 from tandem.spark.sources.text.csv import CsvParser, CsvProblem, Dialect, Row, survey
 from tandem.spark.sources.text.lines import PartStart, TextFile, read_text

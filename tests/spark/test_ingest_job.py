@@ -13,10 +13,10 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 
-from support import jobfiles as jobs
-from support.rows import k_is, plus, rows
-from support.s3 import S3Server
-from support.tables import Lakes
+from support.jobs import job_files as jobs
+from support.lake.lake import Lakes
+from support.lake.rows import k_is, plus, rows
+from support.lake.s3 import S3Server
 from tandem.delta.log.delta_log import DeltaLog
 from tandem.errors import Reason
 from tandem.jobs.formats import IngestJob

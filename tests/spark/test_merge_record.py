@@ -13,7 +13,7 @@ from deltalake import write_deltalake
 from pyroaring import BitMap64
 from pyspark.sql import SparkSession
 
-from support import jobfiles as jobs
+from support.jobs import job_files as jobs
 from tandem.delta import dv
 from tandem.jobs.formats import InputFile, MergeClause, MergeJob, RoundRequest
 from tandem.reconcile.matches import KEPT

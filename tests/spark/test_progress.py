@@ -12,8 +12,8 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from support import jobfiles as jobs
-from support.memory_store import MemoryStore
+from support.jobs import job_files as jobs
+from support.lake.memory_store import MemoryStore
 from tandem.errors import StorageError
 from tandem.jobs.formats import JobBin, JobProgress, RewriteJob
 from tandem.spark.jobs import rewrite

@@ -10,7 +10,7 @@ from deltalake import DeltaTable, write_deltalake
 from pyroaring import BitMap64
 from pyspark.sql import SparkSession
 
-from support import jobfiles as jobs
+from support.jobs import job_files as jobs
 from tandem.errors import CountMismatch, DataFileMissing
 from tandem.jobs.formats import JobBin, RewriteJob
 from tandem.rowmap.binary_format import from_bytes

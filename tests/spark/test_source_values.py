@@ -17,8 +17,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 from pyspark.sql import types as T  # noqa: N812 - Spark's own convention
 
-from support import jobfiles as jobs
-from support.foreign_tables import broken_texts
+from support.foreign.tables import broken_texts
+from support.jobs import job_files as jobs
 from tandem.errors import InvalidSpec, Reason, StatementFailed
 from tandem.jobs.formats import IngestJob
 from tandem.spark.jobs import ingest

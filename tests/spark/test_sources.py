@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from support.memory_store import MemoryStore
+from support.lake.memory_store import MemoryStore
 from tandem.errors import DataFileMissing, InvalidSpec, StatementFailed
 from tandem.spark.sources.options import checked, storage_options
 from tandem.spark.sources.readers import schema_string

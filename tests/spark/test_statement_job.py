@@ -12,8 +12,8 @@ from deltalake import write_deltalake
 from pyroaring import BitMap64
 from pyspark.sql import SparkSession
 
-from support import jobfiles as jobs
-from support.foreign_tables import broken_texts, column, write
+from support.foreign.tables import broken_texts, column, write
+from support.jobs import job_files as jobs
 from tandem.delta import dv
 from tandem.errors import Reason
 from tandem.jobs.formats import RoundRequest, StatementJob

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pyarrow as pa
 import pytest
 
-from support.memory_store import MemoryStore
+from support.lake.memory_store import MemoryStore
 from tandem.errors import SourceUnreadable
 from tandem.spark.sources.text.lines import read_text
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from support.local_judge import Judge, compiled
-from support.statement_tables import combinations, expressions, extreme, tame
+from statements.local_judge import Judge, compiled
+from support.statements.tables import combinations, expressions, extreme, tame
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from support.statement_rows import SCHEMA
+from support.statements.rows import SCHEMA
 from tandem.errors import InvalidStatement
 from tandem.statements import parse_expression, parse_statement, parse_where, to_spark_sql
 from tandem.statements.parsing.functions import ALIASES, FUNCTIONS

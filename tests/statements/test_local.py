@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
+from statements.local_judge import Judge, compiled
 from statements.test_same_meaning import CORPUS
-from support.local_judge import Judge, compiled
-from support.statement_rows import SCHEMA
-from support.statement_tables import combinations, comparable, expressions, extreme, tame
+from support.statements.rows import SCHEMA
+from support.statements.tables import combinations, comparable, expressions, extreme, tame
 from tandem.statements import parse_expression, parse_statement
 from tandem.statements.local import NeedsSpark, compile_expression, compile_statement
 

@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from statements.test_merge_statement import Text
-from support.statement_rows import DDL, SCHEMA
-from support.statement_tables import extreme, tame
+from support.statements.rows import DDL, SCHEMA
+from support.statements.tables import extreme, tame
 from tandem.statements.local import LocalMerge, NeedsSpark, compile_merge
 from tandem.statements.local.join import KeyValues, equal_pairs
 from tandem.statements.local.merge import NO_CLAUSE

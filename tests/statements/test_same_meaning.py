@@ -16,8 +16,8 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from support.statement_rows import SCHEMA, analyse, nasty, outcome, runtime_errors
-from support.statement_texts import texts
+from support.statements.rows import SCHEMA, analyse, nasty, outcome, runtime_errors
+from support.statements.texts import texts
 from tandem.errors import InvalidStatement
 from tandem.statements import parse_expression, to_spark_sql
 from tandem.statements.parsing.functions import FUNCTIONS

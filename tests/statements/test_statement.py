@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from support.statement_rows import SCHEMA, SCHEMA_JSON
+from support.statements.rows import SCHEMA, SCHEMA_JSON
 from tandem.errors import InvalidStatement
 from tandem.statements import Schema, Statement, parse_statement, parse_where, to_spark_sql
 

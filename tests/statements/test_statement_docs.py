@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from support.statement_rows import SCHEMA
+from support.statements.rows import SCHEMA
 from tandem.errors import InvalidStatement
 from tandem.statements import SPARK_SESSION_CONF, dialect, parse_expression
 from tandem.statements.parsing.functions import ALIASES, FUNCTIONS, KINDS

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from support.memory_store import Call, MemoryStore
+from support.lake.memory_store import Call, MemoryStore
 from tandem.errors import (
     AlreadyExists,
     ObjectNotFound,

@@ -11,7 +11,7 @@ from enum import Enum
 
 import pytest
 
-from support.s3 import S3Server
+from support.lake.s3 import S3Server
 from tandem.errors import (
     AccessDenied,
     AlreadyExists,

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from support.memory_store import MemoryStore
-from support.s3 import S3Server
+from support.lake.memory_store import MemoryStore
+from support.lake.s3 import S3Server
 from tandem.errors import AlreadyExists, LocationNotAllowed, ObjectNotFound
 from tandem.storage import Store, open_store, probe_put_if_absent
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from support import quick_lake
-from support.quick_lake import QuickLake
-from support.rewritten import two_segments, wide_segment
+from support.jobs import quick_lake
+from support.jobs.quick_lake import QuickLake
+from support.lake.lake import Lakes
+from support.lake.rewritten import two_segments, wide_segment
 from support.some import chosen
-from support.tables import Lakes
 
 
 @pytest.fixture(scope="session")

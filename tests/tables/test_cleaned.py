@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from support import quick_lake
-from support.rows import plus
-from support.tables import Lake, batch
+from support.jobs import quick_lake
+from support.lake.lake import Lake, batch
+from support.lake.rows import plus
 from tandem.delta import dv
 from tandem.errors import StorageError
 from tandem.operations.clean.clean import Options, clean, rules_for

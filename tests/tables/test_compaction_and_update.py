@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import pytest
 
-from support.rows import Rows, k_is, plus
-from support.tables import Lake, Lakes, batch, loads, reconciled, result
+from support.lake.lake import Lake, Lakes, batch, loads, reconciled, result
+from support.lake.rows import Rows, k_is, plus
 from tandem.operations.machine.effects import Point
 from tandem.timeline.lineage import format_lineage
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from support import quick_lake
-from support.quick_lake import QuickLake
-from support.tables import batch, reason, reconciled, result
+from support.jobs import quick_lake
+from support.jobs.quick_lake import QuickLake
+from support.lake.lake import batch, reason, reconciled, result
 from tandem.cli.main import app
 from tandem.operations.machine.effects import Effect, Point
 from tandem.operations.machine.events import Event

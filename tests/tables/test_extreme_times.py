@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from support.tables import Lake
+from support.lake.lake import Lake
 from tandem.delta.log.delta_log import DeltaLog
 from tandem.errors import Reason
 from tandem.spec.resources import Operation

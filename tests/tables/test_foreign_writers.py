@@ -14,10 +14,10 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 
-from support import quick_lake
-from support import rows as model
-from support.rows import Rows, id_in, join, rows, without
-from support.tables import Lake, Lakes, loads
+from support.jobs import quick_lake
+from support.lake import rows as model
+from support.lake.lake import Lake, Lakes, loads
+from support.lake.rows import Rows, id_in, join, rows, without
 from tandem.delta import dv
 from tandem.operations.machine.effects import Point
 

@@ -10,10 +10,10 @@ from collections.abc import Callable
 
 import pytest
 
-from support.held import Held
-from support.jobs import dies_after_its_work, dies_before_its_work
-from support.rows import Rows, join
-from support.tables import Lake, Lakes, batch, loads
+from support.jobs.runners import dies_after_its_work, dies_before_its_work
+from support.lake.held import Held
+from support.lake.lake import Lake, Lakes, batch, loads
+from support.lake.rows import Rows, join
 from tandem.operations.machine.effects import Point
 from tandem.spec.resources import Operation
 from tandem.spec.status import Phase

@@ -12,15 +12,15 @@ from itertools import product
 
 import pytest
 
-from support.jobs import (
+from support.jobs.runners import (
     Jobs,
     dies_after_its_work,
     has_a_twin,
     is_preceded_by_a_twin,
 )
-from support.rows import join, k_is, plus
+from support.lake.lake import Lake, Lakes, Process, batch, loads, reason, reconciled, result
+from support.lake.rows import join, k_is, plus
 from support.some import some
-from support.tables import Lake, Lakes, Process, batch, loads, reason, reconciled, result
 from tandem.errors import AccessDenied, OutcomeUnknown
 from tandem.operations.machine.effects import Effect, Point
 from tandem.operations.machine.events import Event

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from support.rows import Rows, id_in, join, k_is, plus, without
-from support.tables import Lake, Lakes, batch, loads, reason, reconciled, result
+from support.lake.lake import Lake, Lakes, batch, loads, reason, reconciled, result
+from support.lake.rows import Rows, id_in, join, k_is, plus, without
 from tandem.operations.machine.effects import Point
 from tandem.spec.resources import Operation
 from tandem.timeline.segment_files import TAG_LAYOUT

@@ -1,6 +1,6 @@
 """Z8, Z10: many who want the same version; many who commit while we are at work.
 
-Jobs are not Spark's here (`support.quick_jobs`); files, log, engine and foreign writer are real.
+Jobs are not Spark's here (`quick_jobs`); files, log, engine and foreign writer are real.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from support import quick_lake
-from support.quick_lake import QuickLake
-from support.rows import Row, Rows, id_in, join, without
-from support.tables import batch, loads, reconciled
+from support.jobs import quick_lake
+from support.jobs.quick_lake import QuickLake
+from support.lake.lake import batch, loads, reconciled
+from support.lake.rows import Row, Rows, id_in, join, without
 from tandem.operations.machine.effects import Effect, Point
 from tandem.operations.machine.events import Event
 from tandem.spec.status import Phase

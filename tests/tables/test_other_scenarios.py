@@ -13,11 +13,11 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from support import rows as model
-from support.rewritten import PURGE, RECOMPRESS, rewrite
-from support.rows import Rows, id_in, join, k_is, plus, without
-from support.s3 import S3Server
-from support.tables import INSERT_ALL, Lake, Lakes, Process, batch, loads, reconciled, result
+from support.lake import rows as model
+from support.lake.lake import INSERT_ALL, Lake, Lakes, Process, batch, loads, reconciled, result
+from support.lake.rewritten import PURGE, RECOMPRESS, rewrite
+from support.lake.rows import Rows, id_in, join, k_is, plus, without
+from support.lake.s3 import S3Server
 from tandem.delta import dv
 from tandem.operations.attempt import paths
 from tandem.operations.clean.clean import clean

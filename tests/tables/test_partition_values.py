@@ -14,7 +14,7 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from support.tables import Lake
+from support.lake.lake import Lake
 from tandem.delta.scan import scan
 from tandem.errors import Reason
 from tandem.spec.status import Phase

@@ -7,9 +7,9 @@ import datetime as dt
 import pyarrow as pa
 import pytest
 
-from support import rows as model
-from support.rows import Rows, join, k_is, plus, rows
-from support.tables import Lake, Lakes, batch, loads, reason, result
+from support.lake import rows as model
+from support.lake.lake import Lake, Lakes, batch, loads, reason, result
+from support.lake.rows import Rows, join, k_is, plus, rows
 from tandem.errors import InvalidSpec
 from tandem.locks.model import LockRequest, Mode, segment
 from tandem.operations.machine.effects import Point

@@ -1,6 +1,6 @@
 """Segment rewrites on real tables: D45, D46 and D52, time travel, tables of all sorts.
 
-Most run without Spark (`support.quick_lake`): a rewrite's tasks need none.
+Most run without Spark (`support.jobs.quick_lake`): a rewrite's tasks need none.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 from pyroaring import BitMap64
 
-from support import quick_lake
-from support.quick_jobs import QuickJobs
-from support.quick_lake import QuickLake
-from support.rewritten import (
+from support.jobs import quick_lake
+from support.jobs.quick_jobs import QuickJobs
+from support.jobs.quick_lake import QuickLake
+from support.lake.lake import Lakes, batch, loads, reason, result
+from support.lake.rewritten import (
     RECOMPRESS,
     TWO,
     WIDE,
@@ -24,9 +25,8 @@ from support.rewritten import (
     rewrite,
     segment,
 )
-from support.rows import id_in, join, k_is, without
-from support.tables import Lakes, batch, loads, reason, result
-from support.vectors import encode_inline
+from support.lake.rows import id_in, join, k_is, without
+from support.lake.vectors import encode_inline
 from tandem.delta.log.codec import encode_action
 from tandem.planning.compaction import plan_compaction
 from tandem.planning.model import CompactionRequest

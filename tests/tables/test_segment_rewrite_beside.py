@@ -1,6 +1,6 @@
 """Segment rewrites on real tables beside deletes, updates, compactions, restores and each other.
 
-Without Spark (`support.quick_lake`): a rewrite's tasks need none.
+Without Spark (`support.jobs.quick_lake`): a rewrite's tasks need none.
 """
 
 from __future__ import annotations
@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from support import quick_lake
-from support.quick_lake import QuickLake
-from support.rewritten import (
+from support.jobs import quick_lake
+from support.jobs.quick_lake import QuickLake
+from support.lake.lake import loads, reconciled, result
+from support.lake.rewritten import (
     PURGE,
     RECOMPRESS,
     TWO,
@@ -22,8 +23,7 @@ from support.rewritten import (
     rewrite,
     segment,
 )
-from support.rows import id_in, k_is, plus, without
-from support.tables import loads, reconciled, result
+from support.lake.rows import id_in, k_is, plus, without
 from tandem.operations.machine.effects import Point
 from tandem.spec.status import Phase
 

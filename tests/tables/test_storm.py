@@ -21,10 +21,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from support import quick_lake
-from support.quick_lake import QuickLake
-from support.storm_model import OurUpdate, StormModel
-from support.tables import reason, reconciled
+from support.jobs import quick_lake
+from support.jobs.quick_lake import QuickLake
+from support.lake.lake import reason, reconciled
+from tables.storm_model import OurUpdate, StormModel
 from tandem.delta.scan import scan
 from tandem.operations.machine.effects import Effect, Point
 from tandem.operations.machine.events import Event
@@ -60,7 +60,7 @@ class Writers:
     def start(self, count: int, pause_ms: int) -> None:
         for number in range(1, count + 1):
             child = subprocess.Popen(
-                [sys.executable, "-m", "support.storm_writer", self.location, str(number),
+                [sys.executable, "-m", "tables.storm_writer", self.location, str(number),
                  str(pause_ms)],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=TESTS,
             )  # fmt: skip

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from support.value_kinds import Filter, tables
-from support.value_operations import KINDS_OF_SPARK, lake_at, rewritten
-from support.value_readers import Deltalake, DuckDB, Polars, Reader, Spark, differences
-from support.value_tables import by_spark
+from support.values.kinds import Filter, tables
+from support.values.operations import KINDS_OF_SPARK, lake_at, rewritten
+from support.values.readers import Deltalake, DuckDB, Polars, Reader, Spark, differences
+from support.values.tables import by_spark
 
 KINDS = {
     kind.name: replace(kind, extremes=kind.extremes[:3])

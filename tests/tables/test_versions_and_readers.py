@@ -1,7 +1,7 @@
 """D54, D55, C8, C9, C16, Z9 and Z19 on real tables: what versions say, and who reads them when.
 
 Real files, log, engine and foreign writers; jobs without Spark, so that many versions can be
-looked at (`support.quick_lake`).
+looked at (`support.jobs.quick_lake`).
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyroaring import BitMap64
 
-from support import quick_lake
-from support.quick_lake import QuickLake, just_before
-from support.rows import SCHEMA, Rows, k_is, plus, rows, table, without
-from support.tables import difference, loads, reconciled, result
-from support.vectors import encode_inline
+from support.jobs import quick_lake
+from support.jobs.quick_lake import QuickLake, just_before
+from support.lake.lake import difference, loads, reconciled, result
+from support.lake.rows import SCHEMA, Rows, k_is, plus, rows, table, without
+from support.lake.vectors import encode_inline
 from tandem.delta.log.codec import encode_action
 from tandem.delta.log.delta_log import DeltaLog
 from tandem.delta.log.replay import EMPTY, fold

@@ -11,11 +11,11 @@ from collections.abc import Iterator
 import pytest
 from pyspark.sql import SparkSession
 
-from support.foreign_process import Process, spark_here, started
-from support.matrix_cells import Cell, Order, Stage
-from support.matrix_foreign import FOREIGN
-from support.matrix_ours import OURS
-from support.matrix_tables import MADE_BY_SPARK, MatrixTables
+from support.foreign.process import Process, spark_here, started
+from support.matrix.cells import Cell, Order, Stage
+from support.matrix.foreign import FOREIGN
+from support.matrix.ours import OURS
+from support.matrix.tables import MADE_BY_SPARK, MatrixTables
 
 LEFT_OUT = frozenset(
     {

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from support.segments import add_file, segments
+from support.lake.segments import add_file, segments
 from tandem.delta.actions import AddFile
 from tandem.errors import InvalidSpec
 from tandem.spec.table import Granularity

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from support.segments import add_file, segments
+from support.lake.segments import add_file, segments
 from tandem.spec.table import Granularity
 from tandem.timeline.chunks import TimeColumn, TimeInterval, chunk_of, is_one_chunk
 from tandem.timeline.segments import output_tags

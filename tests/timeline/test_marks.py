@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from support.segments import add_file, segments
+from support.lake.segments import add_file, segments
 from tandem.delta.actions import AddFile
 from tandem.delta.log.files import from_adds
 from tandem.timeline import lineage

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from support.segments import MIB, add_file, segments
+from support.lake.segments import MIB, add_file, segments
 from tandem.delta.actions import AddFile, Commit, RemoveFile
 from tandem.spec.table import Granularity
 from tandem.timeline import lineage

@@ -1,0 +1,208 @@
+"""SparkApplications on the real API server, `tandem dev` beside them, and jobs that end as told."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tandem.jobs.runner import JobPhase, JobRequest, JobRunner, JobStatus
+from tandem.kube.client.api import Api, ResourcePath
+from tandem.kube.client.watch import SYNCED, follow
+from tandem.kube.dev.controller import DevSettings, run_dev
+from tandem.spark.application.manifest import ApplicationSettings, JobOwner, build
+from tandem.spark.application.status import state_of
+
+if TYPE_CHECKING:
+    from support.cluster.api_server import Cluster
+
+Json = dict[str, Any]
+LIMIT_S = 30.0
+SETTINGS = ApplicationSettings(image="registry.example/tandem-spark:1", ttl_s=None)
+
+
+def eventually(
+    condition: Callable[[], object], what: Callable[[], object], limit_s: float = LIMIT_S
+) -> None:
+    pause = threading.Event()
+    until = time.monotonic() + limit_s
+    while not condition():
+        assert time.monotonic() < until, f"not within {limit_s:g} s: {what()}"
+        pause.wait(0.02)
+
+
+@dataclass
+class ToldJobs:
+    """A `JobRunner` whose jobs run until they are told how they end."""
+
+    requests: list[JobRequest] = field(default_factory=list)
+    stopped: list[str] = field(default_factory=list)
+    ends: dict[str, JobStatus] = field(default_factory=dict)
+
+    def start(self, request: JobRequest) -> None:
+        self.requests.append(request)
+
+    def status(self, name: str) -> JobStatus:
+        return self.ends.get(name) or JobStatus(JobPhase.RUNNING, log=f"/logs/{name}.log")
+
+    def stop(self, name: str) -> None:
+        self.stopped.append(name)
+
+    def end(self, phase: JobPhase = JobPhase.ENDED, message: str = "", only: str = "") -> None:
+        """All jobs that were started, or those of one application."""
+        for request in self.requests:
+            if request.name.startswith(f"{only}-" if only else ""):
+                self.ends.setdefault(request.name, JobStatus(phase, message))
+
+
+class Applications:
+    """A namespace for SparkApplications, and all states that they were seen in, in order."""
+
+    def __init__(self, cluster: Cluster, namespace: str = "") -> None:
+        self.cluster = cluster
+        self.namespace = namespace or cluster.namespace("spark")
+        self.base = (
+            f"/apis/sparkoperator.k8s.io/v1beta2/namespaces/{self.namespace}/sparkapplications"
+        )
+        self.states: dict[str, list[str]] = {}
+
+    def owner(self, name: str = "owner") -> JobOwner:
+        """Something that owns applications: what has no owner is collected."""
+        found = self.cluster.request(
+            "POST",
+            f"/api/v1/namespaces/{self.namespace}/configmaps",
+            {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}},
+        )
+        return JobOwner("v1", "ConfigMap", name, found["metadata"]["uid"])
+
+    def body(self, name: str, owner: JobOwner, **spec: Any) -> Json:
+        request = JobRequest(
+            name, "rewrite", "memory:///lake", "job.json", operation_id="op", attempt=1
+        )
+        body = build(request, settings=SETTINGS, owner=owner, namespace=self.namespace)
+        body["spec"].update(spec)
+        return body
+
+    def create(self, body: Mapping[str, Any]) -> Json:
+        found: Json = self.cluster.request("POST", self.base, body)
+        return found
+
+    def get(self, name: str) -> Json | None:
+        items = self.cluster.request("GET", self.base)["items"]
+        return next((item for item in items if item["metadata"]["name"] == name), None)
+
+    def state(self, name: str) -> str:
+        body = self.get(name)
+        return "gone" if body is None else state_of(body)
+
+    def await_state(self, name: str, state: str, limit_s: float = LIMIT_S) -> Json | None:
+        eventually(
+            lambda: self.state(name) == state, lambda: (self.get(name), self.states), limit_s
+        )
+        return self.get(name)
+
+    def patch(self, name: str, patch: Mapping[str, Any], subresource: str = "") -> None:
+        self.cluster.request(
+            "PATCH",
+            f"{self.base}/{name}{subresource}",
+            patch,
+            content_type="application/merge-patch+json",
+        )
+
+    def delete(self, name: str) -> None:
+        self.cluster.request("DELETE", f"{self.base}/{name}")
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Note all states from here on."""
+
+        async def watch(stop: asyncio.Event, ready: asyncio.Event) -> None:
+            path = ResourcePath("sparkoperator.k8s.io", "v1beta2", "sparkapplications")
+            async with Api.from_kubeconfig(self.cluster.kubeconfig) as api:
+
+                async def note() -> None:
+                    async for kind, body in follow(api, path.at(self.namespace)):
+                        if kind == SYNCED:
+                            ready.set()
+                            continue
+                        seen = self.states.setdefault(body["metadata"]["name"], [])
+                        state = "gone" if kind == "DELETED" else state_of(body)
+                        if not seen or seen[-1] != state:
+                            seen.append(state)
+
+                noting = asyncio.create_task(note())
+                await stop.wait()
+                noting.cancel()
+                await asyncio.gather(noting, return_exceptions=True)
+
+        with on_a_loop(watch):
+            yield
+
+    @contextmanager
+    def dev(
+        self, jobs: JobRunner, *, kubeconfig: Path | None = None, **settings: Any
+    ) -> Iterator[None]:
+        """`tandem dev` in a thread, as its service account."""
+        chosen = DevSettings(
+            namespaces=(self.namespace,),
+            kubeconfig=kubeconfig or self.cluster.dev_kubeconfig,
+            poll_s=0.02,
+            **settings,
+        )
+
+        async def main(stop: asyncio.Event, ready: asyncio.Event) -> None:
+            await run_dev(chosen, jobs, stop, ready)
+
+        with on_a_loop(main):
+            yield
+
+
+Main = Callable[[asyncio.Event, asyncio.Event], Any]
+
+
+@contextmanager
+def on_a_loop(main: Main) -> Iterator[asyncio.AbstractEventLoop]:
+    """Run `main(stop, ready)` in a thread until the block ends. Its errors are the test's."""
+    told: list[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = []
+    errors: list[BaseException] = []
+    is_ready = threading.Event()
+
+    async def body() -> None:
+        loop, stop, ready = asyncio.get_running_loop(), asyncio.Event(), asyncio.Event()
+        told.append((loop, stop))
+
+        async def tell() -> None:
+            await ready.wait()
+            is_ready.set()
+
+        telling = asyncio.create_task(tell())
+        try:
+            await main(stop, ready)
+        finally:
+            telling.cancel()
+
+    def run() -> None:
+        try:
+            asyncio.run(body())
+        except BaseException as error:  # noqa: BLE001 - raised again in the test's thread
+            errors.append(error)
+        finally:
+            is_ready.set()
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    try:
+        assert is_ready.wait(LIMIT_S), "not ready"
+        if not errors:
+            yield told[0][0]
+    finally:
+        if told and not told[0][0].is_closed():
+            told[0][0].call_soon_threadsafe(told[0][1].set)
+        thread.join(LIMIT_S)
+    if errors:
+        raise errors[0]

@@ -1,0 +1,579 @@
+"""A small language for scenarios in a cluster: apply, hold a job, wait, compare, look for leaks.
+
+    world = World(cluster, folder)                      # a namespace, locks of its own
+    with world.dev(jobs), world.operator():
+        table = world.adopt(lakes.loaded(4))            # applies a LakeTable, waits until Ready
+        gate = jobs.hold("rewrite")
+        compaction = table.apply(table.lake.compaction())
+        gate.reached()
+        table.apply(table.lake.update("k = 1", v="v + 15")).succeeded()
+        gate.go()
+        compaction.succeeded()
+        table.lake.assert_states(FOUR, plus(FOUR, k_is(1), 15))
+        world.assert_nothing_left_behind(table)
+
+Everything goes through the API server as an administrator would; what is compared is read from
+the table and from etcd, not from what the operator believes. Waiting polls a condition until a
+deadline, and then says what it saw.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import http.client
+import json
+import ssl
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from support.cluster.api_proxy import read_kubeconfig
+from support.cluster.operator_process import Order, operator_settings
+from support.lake.lake import Lake
+from tandem.jobs.runner import JobRunner
+from tandem.kube.dev.controller import DevSettings, run_dev
+from tandem.kube.operator import run_operator
+from tandem.operations.session.performer import Interceptor, passthrough
+from tandem.spec.common import OPERATIONS, plural
+from tandem.spec.resources import Operation
+from tandem.spec.status import OperationStatus
+
+if TYPE_CHECKING:
+    from support.cluster.api_server import Cluster
+
+Json = dict[str, Any]
+LIMIT_S = 60.0
+POLL_S = 0.03
+_OVER = frozenset({"COMPLETED", "FAILED", "SUBMISSION_FAILED"})
+ENDED = frozenset({"Succeeded", "Superseded", "Failed"})
+_RESTART_S = 0.3
+_GOODBYE_S = 0.1
+_MERGE = "application/merge-patch+json"
+
+
+class Refused(Exception):
+    """The API server said no."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(f"{status}: {message}")
+        self.status = status
+        self.message = message
+
+
+class Client:
+    """An administrator's own client, so that the operator's is not tested by itself. One
+    connection a thread."""
+
+    def __init__(self, kubeconfig: Path) -> None:
+        server, self._tls, self._token = read_kubeconfig(kubeconfig)
+        self._address = urlsplit(server)
+        self._local = threading.local()
+        self._opened: list[http.client.HTTPConnection] = []
+
+    def __del__(self) -> None:
+        for connection in self._opened:
+            connection.close()
+
+    def request(self, method: str, path: str, body: object = None, *,
+                content_type: str = "application/json") -> Json:  # fmt: skip
+        """Raises: Refused."""
+        headers = {"Content-Type": content_type, "Authorization": f"Bearer {self._token}"}
+        data = None if body is None else json.dumps(body)
+        for last in (False, True):
+            connection = self._connection()
+            try:
+                connection.request(method, path, data, headers)
+                answer = connection.getresponse()
+                text = answer.read()
+                break
+            except (http.client.HTTPException, OSError):
+                # A kept connection may have been closed meanwhile.
+                connection.close()
+                del self._local.connection
+                if last:
+                    raise
+        said: Json = json.loads(text) if text.startswith(b"{") else {"message": text.decode()}
+        if answer.status >= 400:
+            raise Refused(answer.status, str(said.get("message", "")))
+        return said
+
+    def _connection(self) -> http.client.HTTPConnection:
+        found: http.client.HTTPConnection | None = getattr(self._local, "connection", None)
+        if found is None:
+            host, port = self._address.hostname or "", self._address.port
+            if isinstance(self._tls, ssl.SSLContext):
+                found = http.client.HTTPSConnection(host, port, timeout=30, context=self._tls)
+            else:
+                found = http.client.HTTPConnection(host, port, timeout=30)
+            self._local.connection = found
+            self._opened.append(found)
+        return found
+
+
+def await_that(test: Callable[[], bool], what: Callable[[], object] | str,
+               limit_s: float = LIMIT_S, poll_s: float = POLL_S) -> None:  # fmt: skip
+    """Until `test` holds; fails with `what` was seen last."""
+    deadline = time.monotonic() + limit_s
+    pause = threading.Event()
+    while not test():
+        if time.monotonic() > deadline:
+            raise AssertionError(f"after {limit_s} s: {what if isinstance(what, str) else what()}")
+        pause.wait(poll_s)
+
+
+class Space:
+    """One namespace, seen by its administrator."""
+
+    def __init__(self, client: Client, name: str) -> None:
+        self.client = client
+        self.name = name
+
+    def url(self, kind: str, name: str = "") -> str:
+        if kind == "Event":
+            base = f"/api/v1/namespaces/{self.name}/events"
+        elif kind == "Pod":
+            base = f"/api/v1/namespaces/{self.name}/pods"
+        elif kind == "SparkApplication":
+            base = f"/apis/sparkoperator.k8s.io/v1beta2/namespaces/{self.name}/sparkapplications"
+        else:
+            base = f"/apis/tandem.dev/v1alpha1/namespaces/{self.name}/{plural(kind)}"
+        return f"{base}/{name}" if name else base
+
+    def create(self, manifest: Mapping[str, Any]) -> Json:
+        kind = str(manifest["kind"])
+        return self.client.request("POST", self.url(kind), manifest)
+
+    def get(self, kind: str, name: str) -> Json | None:
+        try:
+            return self.client.request("GET", self.url(kind, name))
+        except Refused as refused:
+            if refused.status == 404:
+                return None
+            raise
+
+    def all(self, kind: str, query: str = "") -> list[Json]:
+        items: list[Json] = self.client.request("GET", self.url(kind) + query)["items"]
+        return items
+
+    def patch(self, kind: str, name: str, body: Mapping[str, Any]) -> Json:
+        return self.client.request("PATCH", self.url(kind, name), body, content_type=_MERGE)
+
+    def patch_status(self, kind: str, name: str, body: Mapping[str, Any]) -> Json:
+        url = self.url(kind, name) + "/status"
+        return self.client.request("PATCH", url, {"status": body}, content_type=_MERGE)
+
+    def delete(self, kind: str, name: str) -> None:
+        try:
+            self.client.request("DELETE", self.url(kind, name))
+        except Refused as refused:
+            if refused.status != 404:
+                raise
+
+    def operations(self) -> list[Json]:
+        return [item for kind in OPERATIONS for item in self.all(kind)]
+
+
+class Applied:
+    """An object that was applied, as it is now."""
+
+    def __init__(self, space: Space, kind: str, name: str) -> None:
+        self.space = space
+        self.kind = kind
+        self.name = name
+
+    def __str__(self) -> str:
+        return f"{self.kind}/{self.name}"
+
+    def body(self) -> Json | None:
+        return self.space.get(self.kind, self.name)
+
+    @property
+    def status(self) -> Json:
+        found: Json = (self.body() or {}).get("status", {})
+        return found
+
+    @property
+    def phase(self) -> str:
+        return str(self.status.get("phase", ""))
+
+    def condition(self, type_: str) -> Json:
+        found = [c for c in self.status.get("conditions", ()) if c["type"] == type_]
+        assert len(found) <= 1
+        return found[0] if found else {}
+
+    @property
+    def reason(self) -> str:
+        return str(self.condition("Succeeded").get("reason", ""))
+
+    def wait(self, test: Callable[[Json], bool], limit_s: float = LIMIT_S) -> Applied:
+        """Until its status is such."""
+        seen: list[Json] = [{}]
+
+        def holds() -> bool:
+            seen[0] = self.status
+            return test(seen[0])
+
+        await_that(holds, lambda: f"{self}: {json.dumps(seen[0])[:3000]}", limit_s)
+        return self
+
+    def reaches(self, *phases: str, limit_s: float = LIMIT_S) -> Applied:
+        """Until it is in one of these phases; an end that is none of them is a failure."""
+
+        def arrived(status: Json) -> bool:
+            phase = status.get("phase")
+            wrong = phase in ENDED and phase not in phases
+            assert not wrong, f"{self}: {json.dumps(status)[:3000]}"
+            return phase in phases
+
+        return self.wait(arrived, limit_s)
+
+    def ended(self, limit_s: float = LIMIT_S) -> OperationStatus:
+        """Its final status, whatever that is."""
+        self.wait(lambda status: status.get("phase") in ENDED, limit_s)
+        return OperationStatus.model_validate(self.status)
+
+    def succeeded(self, limit_s: float = LIMIT_S) -> OperationStatus:
+        self.reaches("Succeeded", limit_s=limit_s)
+        return OperationStatus.model_validate(self.status)
+
+    def failed(self, reason: str = "", limit_s: float = LIMIT_S) -> OperationStatus:
+        self.reaches("Failed", limit_s=limit_s)
+        assert reason in ("", self.reason), self.status
+        return OperationStatus.model_validate(self.status)
+
+    def wait_free(self, limit_s: float = LIMIT_S) -> None:
+        """Until its finalizer is off: nobody has anything left to do for it."""
+        await_that(
+            lambda: not (self.body() or {"metadata": {}})["metadata"].get("finalizers"),
+            lambda: str(self.body()),
+            limit_s,
+        )
+
+    def set(self, **spec: Any) -> None:
+        """Change fields of its spec."""
+        self.space.patch(self.kind, self.name, {"spec": spec})
+
+    def delete(self) -> None:
+        """Ask for its deletion."""
+        self.space.delete(self.kind, self.name)
+
+    def gone(self, limit_s: float = LIMIT_S) -> None:
+        """Until it is no more: every finalizer has let go."""
+        await_that(lambda: self.body() is None, lambda: f"still there: {self.body()}", limit_s)
+
+
+class Table:
+    """A table and its LakeTable."""
+
+    def __init__(self, space: Space, lake: Lake, name: str) -> None:
+        self.lake = lake
+        self.applied = Applied(space, "LakeTable", name)
+        self.name = name
+        self._space = space
+
+    def manifest(self, operation: Operation, name: str = "", **spec: Any) -> Json:
+        found = operation.manifest()
+        found["metadata"] = {"name": name or f"{self.name}-{operation.metadata.name}"}
+        found["spec"] = {**found["spec"], "tableRef": {"name": self.name}, **spec}
+        return found
+
+    def apply(self, operation: Operation, name: str = "", **spec: Any) -> Applied:
+        """Hand an operation on this table to the API server."""
+        made = self._space.create(self.manifest(operation, name, **spec))
+        return Applied(self._space, made["kind"], made["metadata"]["name"])
+
+
+class Etcd:
+    """What lies in etcd under a prefix, by its HTTP gateway: not by our own client."""
+
+    def __init__(self, endpoints: tuple[str, ...], prefix: str) -> None:
+        self._endpoints = endpoints
+        self.prefix = prefix
+
+    def keys(self) -> dict[str, Json]:
+        """Key → its value as JSON (`{}` where it is none) with `lease`."""
+        start = self.prefix.encode()
+        end = start[:-1] + bytes([start[-1] + 1])
+        said = self._ask(
+            "kv/range", {"key": _b64(start), "range_end": _b64(end), "serializable": False}
+        )
+        found = {}
+        for entry in said.get("kvs", ()):
+            value = base64.b64decode(entry.get("value", "")).decode(errors="replace")
+            content = json.loads(value) if value.startswith("{") else {}
+            name = base64.b64decode(entry["key"]).decode()
+            found[name] = {**content, "lease": entry.get("lease", "0")}
+        return found
+
+    def locks(self, location: str = "") -> dict[str, Json]:
+        """Entries of operations on a table ("": on any)."""
+        return {
+            key: value
+            for key, value in self.keys().items()
+            if "/operations/" in key
+            and location in value["table"]
+            and not value["table"].startswith("tandem:")
+        }
+
+    def keys_with_lease(self) -> list[str]:
+        """What lives only as long as somebody renews it."""
+        return [key for key, value in self.keys().items() if value["lease"] != "0"]
+
+    def empty_leases(self) -> list[str]:
+        """Leases that keep nothing alive: somebody forgot to revoke them."""
+        found = []
+        for lease in self._ask("lease/leases", {}).get("leases", ()):
+            left = self._ask("lease/timetolive", {"ID": lease["ID"], "keys": True})
+            if int(left.get("TTL", -1)) > 0 and not left.get("keys"):
+                found.append(str(lease["ID"]))
+        return found
+
+    def _ask(self, method: str, body: Json) -> Json:
+        problem: OSError | None = None
+        for endpoint in self._endpoints:
+            request = urllib.request.Request(
+                f"http://{endpoint}/v3/{method}", json.dumps(body).encode()
+            )
+            try:
+                with urllib.request.urlopen(request, timeout=5) as answer:
+                    said: Json = json.load(answer)
+                    return said
+            except OSError as error:
+                problem = error
+        raise AssertionError(f"no member of etcd answers: {problem}")
+
+
+def _b64(data: bytes) -> str:
+    return base64.b64encode(data).decode()
+
+
+Main = Callable[[asyncio.Event, asyncio.Event], Coroutine[Any, Any, None]]
+
+
+@contextmanager
+def in_thread(name: str, main: Main) -> Iterator[None]:
+    """Run `main(stop, ready)` on a loop of its own for the time of a block."""
+    is_ready, stop_it = threading.Event(), threading.Event()
+    errors: list[BaseException] = []
+    loops: list[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = []
+
+    async def body() -> None:
+        stop, ready = asyncio.Event(), asyncio.Event()
+        loops.append((asyncio.get_running_loop(), stop))
+
+        async def tell() -> None:
+            await ready.wait()
+            is_ready.set()
+
+        telling = asyncio.create_task(tell())
+        try:
+            await main(stop, ready)
+        finally:
+            telling.cancel()
+            # What was closed last is given the time to be closed.
+            await asyncio.sleep(_GOODBYE_S)
+
+    def run() -> None:
+        try:
+            asyncio.run(body())
+        except BaseException as error:  # noqa: BLE001 - raised again in the test's thread
+            errors.append(error)
+        finally:
+            is_ready.set()
+
+    thread = threading.Thread(target=run, name=name, daemon=True)
+    thread.start()
+    try:
+        assert is_ready.wait(LIMIT_S), f"{name} is not ready"
+        if errors:
+            raise errors[0]
+        yield
+    finally:
+        stop_it.set()
+        loop, stop = loops[0]
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(stop.set)
+        thread.join(LIMIT_S)
+    assert not thread.is_alive(), f"{name} does not end"
+    if errors:
+        raise errors[0]
+
+
+@dataclass
+class World:
+    """A namespace with operators and a `dev` of its own on the cluster that tests share."""
+
+    cluster: Cluster
+    folder: Path
+    space: Space
+    endpoints: tuple[str, ...]
+    prefix: str
+    made: int = 0
+    restarts: list[str] = field(default_factory=list)
+
+    @classmethod
+    def make(cls, cluster: Cluster, folder: Path,
+             endpoints: tuple[str, ...] | None = None) -> World:  # fmt: skip
+        name = cluster.namespace()
+        space = Space(Client(cluster.kubeconfig), name)
+        ends = endpoints or (cluster.etcd_endpoint,)
+        return cls(cluster, folder, space, ends, cluster.lock_prefix())
+
+    @property
+    def etcd(self) -> Etcd:
+        return Etcd(self.endpoints, self.prefix)
+
+    def order(self, **changes: Any) -> Order:
+        """An operator of this namespace alone, as its service account."""
+        fields: dict[str, Any] = {
+            "kubeconfig": str(self.cluster.operator_kubeconfig),
+            "namespaces": (self.space.name,),
+            "endpoints": self.endpoints,
+            "prefix": self.prefix,
+            "election": self.space.name,
+            **changes,
+        }
+        return Order(**fields)
+
+    @contextmanager
+    def operator(self, interceptor: Interceptor = passthrough, *, in_pod: bool = False,
+                 **changes: Any) -> Iterator[None]:  # fmt: skip
+        """An operator in a thread of this process. `in_pod`: if it ends by itself, it is started
+        again, as a kubelet does; else that is a failure."""
+        settings = operator_settings(self.order(**changes))
+
+        async def main(stop: asyncio.Event, ready: asyncio.Event) -> None:
+            while True:
+                try:
+                    await run_operator(settings, interceptor=interceptor, stop=stop, ready=ready)
+                except Exception as error:
+                    if not in_pod:
+                        raise
+                    self.restarts.append(str(error))
+                    await asyncio.sleep(_RESTART_S)
+                if stop.is_set():
+                    return
+
+        with in_thread("operator", main):
+            yield
+
+    @contextmanager
+    def dev(self, jobs: JobRunner) -> Iterator[None]:
+        """`tandem dev` in a thread of this process, its jobs run by `jobs`."""
+        settings = DevSettings(namespaces=(self.space.name,), kubeconfig=self.cluster.kubeconfig)
+
+        async def main(stop: asyncio.Event, ready: asyncio.Event) -> None:
+            await run_dev(settings, runner=jobs, stop=stop, ready=ready)
+
+        with in_thread("dev", main):
+            yield
+
+    def adopt(self, lake: Lake, name: str = "", *, wait: bool = True, **spec: Any) -> Table:
+        """Apply a LakeTable for a table, and wait until it is adopted."""
+        self.made += 1
+        table = Table(self.space, lake, name or f"t{self.made}")
+        self.space.create(
+            {
+                "apiVersion": "tandem.dev/v1alpha1",
+                "kind": "LakeTable",
+                "metadata": {"name": table.name},
+                "spec": {"location": lake.location, **spec},
+            }
+        )
+        if wait:
+            self.wait_ready(table)
+        return table
+
+    def wait_ready(self, table: Table) -> None:
+        def ready(status: Json) -> bool:
+            return any(
+                c["type"] == "Ready" and c["status"] == "True" for c in status.get("conditions", ())
+            )
+
+        table.applied.wait(ready)
+
+    def story(self) -> str:
+        """All that there is, for whoever must find out why a test failed."""
+        lines = []
+        for kind in ("LakeTable", *OPERATIONS, "SparkApplication"):
+            for body in self.space.all(kind):
+                meta = {k: body["metadata"].get(k) for k in ("finalizers", "deletionTimestamp")}
+                said = json.dumps({**meta, **body.get("status", {})})[:900]
+                lines.append(f"{kind}/{body['metadata']['name']} {said}")
+        lines += [f"{key} {json.dumps(value)[:300]}" for key, value in self.etcd.keys().items()]
+        return "\n".join(lines)
+
+    # Afterwards
+
+    def assert_nothing_left_behind(self, *tables: Table, limit_s: float = 15.0) -> None:
+        """No locks, leases, finalizers, Spark applications, files or half-done attempts. What
+        is let go of after an end (a lease that runs out, garbage) has `limit_s` for it."""
+        await_that(
+            lambda: not self.left(*tables), lambda: f"{self.left(*tables)}\n{self.story()}", limit_s
+        )
+
+    def left(self, *tables: Table) -> list[str]:
+        """What lies around, in words."""
+        found = []
+        ended: dict[str, Json] = {}
+        names = {table.name for table in tables}
+        for body in self.space.operations():
+            if body["spec"]["tableRef"]["name"] not in names:
+                continue
+            name = f"{body['kind']}/{body['metadata']['name']}"
+            if body.get("status", {}).get("phase") not in ENDED:
+                found.append(f"{name} has not ended: {body.get('status')}")
+            elif body["metadata"].get("finalizers"):
+                found.append(f"{name} keeps {body['metadata']['finalizers']}")
+            ended[body["metadata"]["uid"]] = body
+        for body in self.space.all("SparkApplication"):
+            labels = body["metadata"].get("labels", {})
+            if labels.get("tandem.dev/table") not in names:
+                continue
+            owners = {o["uid"] for o in body["metadata"].get("ownerReferences", ())}
+            of = [ended[uid] for uid in owners if uid in ended]
+            # Those that have ended stay, for their logs, as long as what they belong to.
+            state = body.get("status", {}).get("applicationState", {}).get("state", "")
+            if not of or state not in _OVER:
+                found.append(f"SparkApplication/{body['metadata']['name']} is {state or 'new'}")
+        for table in tables:
+            found += [f"lock {key}" for key in self.etcd.locks(table.lake.location)]
+            found += [f"file {path}" for path in sorted(table.lake.unreachable())]
+            found += unfinished(table.lake)
+        return found
+
+    def assert_all_goes(self) -> None:
+        """Everything can be deleted, and then nothing is left in the namespace."""
+        for kind in (*OPERATIONS, "LakeTable"):
+            for body in self.space.all(kind):
+                self.space.delete(kind, body["metadata"]["name"])
+        kinds = (*OPERATIONS, "LakeTable", "SparkApplication")
+
+        def rest() -> list[str]:
+            return [b["metadata"]["name"] for kind in kinds for b in self.space.all(kind)]
+
+        await_that(lambda: not rest(), lambda: f"still there: {rest()}")
+
+
+def unfinished(lake: Lake) -> list[str]:
+    """Attempts that neither committed nor were closed, as the files under the table say."""
+    found = []
+    root = lake.path / "_tandem" / "operations"
+    for claim in sorted(root.glob("*/attempts/*/attempt.json")):
+        folder = claim.parent
+        operation = folder.parent.parent
+        said = operation / "result.json"
+        result = json.loads(said.read_text()) if said.exists() else {}
+        # An attempt without a plan wrote nothing that could be found or committed.
+        planned = (folder / "plan.json").exists()
+        over = (folder / "ended.json").exists() or int(result.get("attempt", 0)) >= int(folder.name)
+        if planned and not over:
+            found.append(f"attempt {operation.name}/{folder.name} is not over")
+    return found

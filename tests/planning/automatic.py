@@ -1,0 +1,78 @@
+"""A table, its policy and its children, for what automatic compaction decides."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+from support.lake.segments import loads
+from tandem.planning.auto.child_compactions import Child, TableId
+from tandem.planning.auto.model import ChildFact, Decision, TableFacts
+from tandem.spec.compaction import TableCompaction
+from tandem.spec.resources import API_VERSION, require_built
+from tandem.spec.table import AutomaticCompaction
+
+MINUTE = 60_000
+HOUR = 60 * MINUTE
+DAY = 24 * HOUR
+FLIGHTS = TableId("flights", "1f2e")
+NIGHTLY = {"cron": "0 3 * * *", "template": {"type": "SemiMajor"}}
+WEEKLY = {"cron": "0 3 * * *", "template": {"type": "Major", "major": {"targetSegmentSize": "2Gi"}}}
+
+
+def at(text: str) -> int:
+    return int(datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp() * 1000)
+
+
+NOON = at("2026-06-10T12:00")
+
+
+def policy(**fields: Any) -> AutomaticCompaction:
+    return AutomaticCompaction.model_validate(fields)
+
+
+def table(names: Iterable[str | int], id_: TableId = FLIGHTS) -> TableFacts:
+    return TableFacts(id_, loads(names))
+
+
+def running(child: Child, now: int, *, segments: Iterable[str] | None = ()) -> ChildFact:
+    """The child as it is at work, with what its plan takes (None: it has not planned yet)."""
+    return ChildFact(
+        child.name,
+        child.line,
+        "Running",
+        created_ms=now,
+        segments=None if segments is None else frozenset(segments),
+        scheduled_ms=child.scheduled_ms,
+        retries=child.retries,
+    )
+
+
+def ended(fact: ChildFact, now: int, phase: str = "Succeeded", message: str = "") -> ChildFact:
+    return replace(fact, phase=phase, ended=True, ended_ms=now, message=message)
+
+
+def since(decision: Decision) -> dict[str, int]:
+    return {state.line: state.since_ms for state in decision.schedules}
+
+
+def created(decision: Decision) -> Child:
+    assert decision.why == ""
+    (child,) = decision.create
+    # Whatever is created is something that the API server and the engine take.
+    require_built(
+        [
+            TableCompaction.model_validate(
+                {
+                    "apiVersion": API_VERSION,
+                    "kind": "TableCompaction",
+                    "metadata": {"name": child.name},
+                    "spec": child.spec,
+                }
+            )
+        ]
+    )
+    assert len(child.name) <= 63
+    return child

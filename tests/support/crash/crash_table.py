@@ -1,0 +1,225 @@
+"""A small table for crash tests: what is asked of it, what it must show, what must not be left."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from deltalake import DeltaTable, write_deltalake
+
+from support.cases import REWRITES
+from support.crash.processes import Order
+from support.lake import rows as model
+from support.lake.rows import Rows, k_is, plus, rows, without
+from tandem.delta import dv
+from tandem.delta.actions import Txn
+from tandem.delta.log.delta_log import DeltaLog
+from tandem.storage import open_store
+from tandem.timeline.segments import TAG_ROW_MAP, segment_name
+
+FIRST = rows(range(40))
+"""What the table shows before anything runs."""
+SOURCE = rows(range(50, 60))
+"""What the ingest brings."""
+MERGED: Rows = (
+    *((n, n % 5, 3) for n in (5, 7, 15, 25)),
+    (38, 3, 0),
+    *((n, n % 5, 3) for n in (70, 102)),
+)
+"""What the merge reads: rows to change, one to delete, two to insert unless they are there."""
+STAGED = "#"
+"""In the names of files that the local store is still writing."""
+_OURS = re.compile(r"[0-9a-f]{16}(r\d+)?-\d+/|_tandem/dv/|_tandem/rowmaps/")
+_SUCCESS = re.compile(r"tandem:[0-9a-f]{16}(r\d+)?")
+
+
+def make_template(folder: Path) -> Path:
+    for load in range(4):
+        write_deltalake(
+            str(folder / "lake"),
+            model.table(rows(range(load * 10, load * 10 + 10))),
+            mode="append",
+            configuration={"delta.enableDeletionVectors": "true"} if not load else None,
+        )
+    pq.write_table(model.table(SOURCE), folder / "source.parquet")
+    pq.write_table(model.table(MERGED), folder / "merged.parquet")
+    return folder
+
+
+def expected(kind: str, before: Rows) -> Rows:
+    """The table after the operation, by a model that is slow and obvious."""
+    match kind:
+        case _ if kind in REWRITES:
+            return before
+        case "merge":
+            return merge(before)
+        case "update":
+            return plus(before, k_is(1), 15)
+        case "delete":
+            return without(before, k_is(3))
+        case "ingest":
+            return model.join(before, SOURCE)
+    raise ValueError(kind)
+
+
+def merge(before: Rows) -> Rows:
+    """MERGE ON t.id = s.id: delete where `s.v = 0`, else add it to v; insert what is missing."""
+    source = {row[0]: row for row in MERGED}
+    found = [row for row in MERGED if row[0] not in {row[0] for row in before}]
+    for i, k, v in before:
+        amount = source[i][2] if i in source else None
+        if amount != 0:
+            found.append((i, k, v + (amount or 0)))
+    return tuple(sorted(found))
+
+
+def after_foreign(what: str, before: Rows) -> Rows:
+    """The table after `support.foreign.writer`. Only the merge touches what it touches."""
+    match what:
+        case "":
+            return before
+        case "append":
+            return model.join(before, rows(range(100, 105)))
+        case "update":
+            return tuple(
+                sorted((i, k, -1) if k == 2 and i < 20 else (i, k, v) for i, k, v in before)
+            )
+    raise ValueError(what)
+
+
+@dataclass(frozen=True)
+class CrashTable:
+    """`folder` holds the table `lake` and the file that an ingest reads."""
+
+    folder: Path
+
+    @classmethod
+    def copy(cls, template: Path, folder: Path) -> CrashTable:
+        shutil.copytree(template, folder)
+        return cls(folder)
+
+    @property
+    def path(self) -> Path:
+        return self.folder / "lake"
+
+    def resource(self, kind: str) -> dict[str, Any]:
+        source = {"format": "Parquet", "location": (self.folder / "source.parquet").as_uri()}
+        bodies: Mapping[str, tuple[str, dict[str, Any]]] = {
+            "compaction": ("TableCompaction", {"type": "Minor"}),
+            # Serializable: so that a mere append makes it evaluate another round.
+            "update": (
+                "TableUpdate",
+                {
+                    "update": {"where": "k = 1", "set": {"v": "v + 15"}},
+                    "isolation": "Serializable",
+                },
+            ),
+            "delete": (
+                "TableUpdate",
+                {"delete": {"where": "k = 3"}, "isolation": "Serializable"},
+            ),
+            "ingest": ("TableIngest", {"source": source}),
+            "sort": (
+                "TableCompaction",
+                {"type": "Minor", "layout": {"strategy": "Sort", "columns": ["k", "v"]}},
+            ),
+            "z-order": (
+                "TableCompaction",
+                {"type": "Major", "layout": {"strategy": "ZOrder", "columns": ["k", "v"]}},
+            ),
+            "merge": ("TableUpdate", {"merge": self._merge(), "isolation": "Serializable"}),
+            "segment rewrite": (
+                "SegmentRewrite",
+                {"segments": self._segments(), "rewrite": {"recompress": {"codec": "gzip"}}},
+            ),
+        }
+        name, body = bodies[kind]
+        return {
+            "apiVersion": "tandem.dev/v1alpha1",
+            "kind": name,
+            "metadata": {"name": f"the-{kind.replace(' ', '-')}"},
+            "spec": {"tableRef": {"name": "lake"}, **body},
+        }
+
+    def _merge(self) -> dict[str, Any]:
+        source = {"format": "Parquet", "location": (self.folder / "merged.parquet").as_uri()}
+        return {
+            "source": source,
+            "on": "t.id = s.id",
+            "whenMatched": [
+                {"where": "s.v = 0", "delete": {}},
+                {"update": {"set": {"v": "t.v + s.v"}}},
+            ],
+            "whenNotMatched": [{"insertAll": {}}],
+        }
+
+    def _segments(self) -> list[str]:
+        """Those of the first load, which the foreign update replaces, and of the last."""
+        log = DeltaLog(open_store(str(self.path)))
+        loads = (log.commit(version) for version in (0, 3))
+        return [segment_name(add) for load in loads if load is not None for add in load.adds]
+
+    def order(self, kind: str, **more: Any) -> Order:
+        answer = str(self.folder / f"answer-{more.pop('answer', 'only')}.json")
+        return Order(self.path.as_uri(), self.resource(kind), answer, **more)
+
+    # Looking
+
+    @property
+    def version(self) -> int:
+        return int(DeltaTable(str(self.path)).version())
+
+    def shown(self, version: int | None = None) -> Rows:
+        """By deltalake."""
+        table = pa.table(DeltaTable(str(self.path), version=version).scan())
+        columns = [table.column(name).to_pylist() for name in ("id", "k", "v")]
+        return tuple(sorted(zip(*columns, strict=True)))
+
+    def history(self) -> list[Rows]:
+        """What each version shows, from the fourth load on."""
+        return [self.shown(version) for version in range(3, self.version + 1)]
+
+    def files(self) -> dict[str, int]:
+        """Every file below the table's root and its size, staged ones included."""
+        found = (p for p in self.path.rglob("*") if p.is_file())
+        return {p.relative_to(self.path).as_posix(): p.stat().st_size for p in found}
+
+    def named(self) -> set[str]:
+        """Every file of ours that any version of the log names."""
+        log = DeltaLog(open_store(str(self.path)))
+        found: set[str] = set()
+        for commit in log.commits(0, log.latest_version()):
+            for add in commit.adds:
+                found.add(add.path)
+                found.add(add.tags.get(TAG_ROW_MAP, ""))
+                if add.deletion_vector is not None and add.deletion_vector.storage == "u":
+                    found.add(dv.file_path(add.deletion_vector))
+        return found
+
+    def successes(self) -> int:
+        """How many commits say that an operation of ours succeeded by them."""
+        log = DeltaLog(open_store(str(self.path)))
+        return sum(
+            bool(_SUCCESS.fullmatch(action.app_id))
+            for commit in log.commits(0, log.latest_version())
+            for action in commit.actions
+            if isinstance(action, Txn)
+        )
+
+    def unreachable(self) -> set[str]:
+        """Data, deletion vectors and row maps that no version names."""
+        return {path for path in self.files() if _OURS.match(path)} - self.named()
+
+    def move_claims_to_another_host(self) -> None:
+        """As if the processes that claimed attempts ran elsewhere, where we cannot see whether
+        they live."""
+        for path in self.path.glob("_tandem/operations/*/attempts/*/attempt.json"):
+            claim = json.loads(path.read_text())
+            path.write_text(json.dumps({**claim, "host": "another-host"}))

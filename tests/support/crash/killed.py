@@ -1,0 +1,207 @@
+"""Processes that are killed, and what must hold afterwards: shared by what `make test` tries in
+`tests/crash` and what `make matrix` tries there; `zombies` holds those that come back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from support.crash.crash_table import FIRST, STAGED, CrashTable, after_foreign, expected
+from support.crash.processes import CLEANING, End, Nursery, Order, Strike
+from tandem.operations.machine.effects import Point
+
+Tables = Callable[[], CrashTable]
+Nurseries = tuple[Nursery, Nursery]
+MOST = 60
+"""No operation on these tables changes the file system so often."""
+
+STRAIGHT = (
+    Point.READ_TABLE,
+    Point.CHECK_EARLIER_OUTCOME,
+    Point.PLAN,
+    Point.CLAIM_ATTEMPT,
+    Point.ACQUIRE_LOCKS,
+    Point.PERSIST_PLAN,
+    Point.START_JOB,
+    Point.POLL_JOB,
+    Point.READ_RESULT,
+    Point.RECONCILE,
+    Point.WRITE_SIDECARS,
+    Point.ENTER_COMMIT,
+    Point.PUT_COMMIT,
+    Point.FINISH_JOB,
+    Point.STOP_JOB,
+    Point.RELEASE_LOCKS,
+    Point.CLEAN_UNUSED,
+    Point.RECORD_RESULT,
+    Point.MAINTAIN,
+)
+"""Every operation comes by these."""
+
+SECOND_DEATH = {
+    Point.FIND_COMMIT: Strike(Point.PUT_COMMIT, after=True),
+    Point.ADOPT_ATTEMPT: Strike(Point.READ_RESULT, after=True),
+    Point.ABANDON_ATTEMPT: Strike(Point.START_JOB),
+    Point.CLEAN_ATTEMPT: Strike(Point.START_JOB),
+}
+"""Only a restart comes by these; so its predecessor is killed first, there."""
+
+CROWDED: Mapping[Point, Mapping[str, Any]] = {
+    Point.AWAIT_LOCKS: {"blocked": True},
+    Point.LOOK_UP_COMMIT: {"lost_answers": (Point.PUT_COMMIT,)},
+    Point.REQUEST_ROUND: {"meanwhile": "append"},
+}
+"""These need somebody else, or a store that loses an answer."""
+
+COMMIT_LOOP = (Point.RECONCILE, Point.WRITE_SIDECARS, Point.ENTER_COMMIT, Point.PUT_COMMIT)
+"""Done again for each version that somebody else took."""
+
+
+def circumstances(point: Point) -> dict[str, Any]:
+    """What it takes that an operation comes by a point."""
+    if point in SECOND_DEATH:
+        return {"first": SECOND_DEATH[point]}
+    return dict(CROWDED.get(point, {}))
+
+
+def die_and_recover(
+    nursery: Nursery,
+    table: CrashTable,
+    kind: str,
+    strike: Strike,
+    *,
+    first: Strike | None = None,
+    **circumstances: Any,
+) -> None:
+    """Kill, look, restart, look, run once more, look."""
+    if first is not None:
+        assert nursery.run(table.order(kind, strike=first)).killed
+    assert nursery.run(table.order(kind, strike=strike, **circumstances)).killed, strike
+
+    meanwhile = str(circumstances.get("meanwhile", ""))
+    begun = {FIRST, after_foreign(meanwhile, FIRST)}
+    final = expected(kind, after_foreign(meanwhile, FIRST))
+    assert table.shown() in {*begun, final}
+
+    end = nursery.run(table.order(kind))
+    assert end.signal == 0
+    assert end.phase == "Succeeded", end.condition
+    assert table.shown() == final
+    # No version in between was mixed either.
+    assert set(table.history()) <= {*begun, final}
+    assert table.unreachable() == set()
+    assert table.successes() == 1
+
+    version, files = table.version, table.files()
+    again = nursery.run(table.order(kind))
+    assert again.status["result"] == end.status["result"]
+    assert (table.version, table.files()) == (version, files)
+
+
+def before_and_after(
+    nurseries: Nurseries, tables: Tables, kind: str, point: Point, *, nth: int = 1, **more: Any
+) -> None:
+    """Both sides of a point, in two processes at once."""
+    side_by_side(nurseries, tables, (kind, kind), point, nth=nth, **more)
+
+
+def side_by_side(
+    nurseries: Nurseries,
+    tables: Tables,
+    kinds: tuple[str, str],
+    point: str,
+    *,
+    nth: int = 1,
+    **more: Any,
+) -> None:
+    """One kind is killed before a point and one after it, in two processes at once."""
+    with ThreadPoolExecutor(2) as pool:
+        futures = [
+            pool.submit(die_and_recover, nursery, tables(), kind, Strike(point, after, nth), **more)
+            for nursery, kind, after in zip(nurseries, kinds, (False, True), strict=True)
+        ]
+    for future in futures:
+        future.result()
+
+
+def answers_are_lost(nursery: Nursery, table: CrashTable, kind: str, point: Point) -> None:
+    """The first answer at a point is lost: it is done again, and nothing happens twice; of a
+    put it is looked up first what became of it."""
+    more = circumstances(point)
+    first = more.pop("first", None)
+    if first is not None:
+        assert nursery.run(table.order(kind, strike=first)).killed
+    lost = (*more.pop("lost_answers", ()), point)
+    end = nursery.run(table.order(kind, lost_answers=lost, **more))
+    assert end.phase == "Succeeded", end.condition
+    if point is Point.PUT_COMMIT:
+        assert (end.points.count(point), Point.LOOK_UP_COMMIT in end.points) == (1, True)
+    else:
+        assert end.points.count(point) > 1
+    meanwhile = after_foreign(str(more.get("meanwhile", "")), FIRST)
+    final = expected(kind, meanwhile)
+    assert table.shown() == final
+    assert set(table.history()) <= {FIRST, meanwhile, final}
+    assert table.unreachable() == set()
+    assert table.successes() == 1
+    version, files = table.version, table.files()
+    again = nursery.run(table.order(kind))
+    assert again.status["result"] == end.status["result"]
+    assert (table.version, table.files()) == (version, files)
+
+
+def recover(nursery: Nursery, table: CrashTable, kind: str, end: End) -> None:
+    final = expected(kind, FIRST)
+    assert table.shown() in (FIRST, final)
+    finished = nursery.run(table.order(kind))
+    assert finished.phase == "Succeeded", finished.condition
+    assert table.shown() == final
+    assert set(table.history()) <= {FIRST, final}
+    # Neither whole files that nobody names nor halves of them.
+    assert table.unreachable() == set()
+    version = table.version
+    again = nursery.run(table.order(kind))
+    assert again.status["result"] == finished.status["result"]
+    assert table.version == version
+
+
+def strikes_in_turn(nursery: Nursery, tables: Tables, kind: str, numbers: range) -> int:
+    """Kill at the n-th change for each number until there is none; how many there were."""
+    for struck, number in enumerate(numbers):
+        table = tables()
+        end = nursery.run(table.order(kind, strike=Strike("disk", nth=number)))
+        if not end.killed:
+            assert end.phase == "Succeeded", end
+            return struck
+        recover(nursery, table, kind, end)
+    raise AssertionError(f"more than {MOST} changes: raise MOST")
+
+
+def at_every_change(nurseries: Nurseries, tables: Tables, kind: str) -> int:
+    """Kill at every change of the file system; how many there are."""
+    with ThreadPoolExecutor(2) as pool:
+        odd, even = (
+            pool.submit(strikes_in_turn, nursery, tables, kind, range(first, MOST, 2))
+            for first, nursery in zip((1, 2), nurseries, strict=True)
+        )
+    return odd.result() + even.result()
+
+
+def cleaning(table: CrashTable, strike: Strike | None = None) -> Order:
+    """A cleaning for which everything is old."""
+    answer = str(table.folder / "answer-cleaning.json")
+    return Order(table.path.as_uri(), {"kind": CLEANING}, answer, strike)
+
+
+def die_while_clearing(nursery: Nursery, tables: Tables, kind: str) -> None:
+    """The restart itself dies while it clears away what the first process left."""
+    for number in range(1, 6):
+        table = tables()
+        assert nursery.run(table.order(kind, strike=Strike("job:written"))).killed
+        end = nursery.run(table.order(kind, strike=Strike("disk", nth=number)))
+        assert end.killed
+        recover(nursery, table, kind, end)
+        # The log is other people's ground: a name that they might take for a commit never stays.
+        log = [p for p in table.files() if p.startswith("_delta_log/") and STAGED not in p]
+        assert all(p.endswith((".json", ".parquet", ".crc")) or "_last" in p for p in log)

@@ -1,0 +1,119 @@
+"""A foreign engine in a process of its own, told what to do by lines of JSON.
+
+    with started("deltalake") as engine:                # or "spark": one JVM, for a whole run
+        engine.call("open", table="a", location=...)
+        engine.call("act", table="a", what="delete", arguments={"where": "id < 15"})
+
+`python -m support.foreign.process ENGINE` is the other side.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Protocol
+
+from support.foreign.calls import DeltalakeCalls, Json, Refused, SparkCalls
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_TREE = Path(__file__).resolve().parents[3]
+
+
+class Engine(Protocol):
+    def call(self, name: str, **arguments: Json) -> Json:
+        """A method of `DeltalakeCalls` or `SparkCalls`. Raises: Refused."""
+
+
+class Here:
+    """In this process: for readers, and where a second JVM would be too dear."""
+
+    def __init__(self, calls: DeltalakeCalls | SparkCalls) -> None:
+        self._calls = calls
+
+    def call(self, name: str, **arguments: Json) -> Json:
+        return getattr(self._calls, name)(**arguments)
+
+
+class Process:
+    """In a process of its own."""
+
+    def __init__(self, child: subprocess.Popen[str]) -> None:
+        self._child = child
+        assert child.stdin is not None
+        assert child.stdout is not None
+        self._to: IO[str] = child.stdin
+        self._from: IO[str] = child.stdout
+
+    def call(self, name: str, **arguments: Json) -> Json:
+        self._to.write(json.dumps({"call": name, "arguments": arguments}) + "\n")
+        self._to.flush()
+        line = self._from.readline()
+        assert line, f"the foreign process ended: {self._child.poll()}"
+        answer = json.loads(line)
+        if "refused" in answer:
+            raise Refused(answer["refused"], answer["message"])
+        return answer["value"]
+
+
+@contextmanager
+def started(engine: str) -> Iterator[Process]:
+    """`deltalake` or `spark`. What it says besides goes to our standard error."""
+    paths = [
+        *(str(_TREE / part) for part in ("tests", "operator", "tools")),
+        os.environ.get("PYTHONPATH", ""),
+    ]
+    child = subprocess.Popen(
+        [sys.executable, "-m", "support.foreign.process", engine],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+    )
+    with child:
+        yield Process(child)
+        assert child.stdin is not None
+        child.stdin.close()
+        child.wait(60)
+
+
+def spark_here(session: SparkSession) -> Here:
+    return Here(SparkCalls(session))
+
+
+def deltalake_here() -> Here:
+    return Here(DeltalakeCalls())
+
+
+def _calls(engine: str) -> DeltalakeCalls | SparkCalls:
+    if engine == "deltalake":
+        return DeltalakeCalls()
+    from delta_session import start_session
+
+    return SparkCalls(start_session())
+
+
+def serve(engine: str) -> None:
+    """Answer line by line until standard input ends."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # whatever engines print is no answer
+    calls = _calls(engine)
+    for line in sys.stdin:
+        request = json.loads(line)
+        try:
+            value = getattr(calls, request["call"])(**request["arguments"])
+            answer = {"value": value}
+        except Refused as error:
+            answer = {"refused": error.name, "message": error.message}
+        answers.write(json.dumps(answer) + "\n")
+        answers.flush()
+
+
+if __name__ == "__main__":
+    serve(*sys.argv[1:])

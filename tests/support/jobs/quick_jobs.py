@@ -1,0 +1,313 @@
+"""A `JobRunner` without Spark: the same formats, files and checks, a few milliseconds a job.
+
+Rewrites run the very functions that Spark's tasks run; statements, merges and ingests are done by
+DuckDB and written by our own writer, as real Parquet with real stats. Everything happens in the
+calling thread, so that a process which is killed takes its jobs with it, as it does in life.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from urllib.parse import unquote, urlsplit
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from support.jobs import quick_merge
+from support.jobs.quick_merge import FATE, STAYS, sql
+from support.jobs.quick_sorted import rewrite_sorted
+from tandem.delta.datafiles.reader import DataFileReader, arrow_schema
+from tandem.delta.datafiles.writer import ParquetDataWriter, WrittenFile
+from tandem.errors import TandemError
+from tandem.jobs.formats import (
+    IngestJob,
+    InputFile,
+    JobLayout,
+    JobResult,
+    MergeJob,
+    RewriteJob,
+    StatementJob,
+)
+from tandem.jobs.runner import JobPhase, JobRequest, JobStatus
+from tandem.rowmap.binary_format import to_bytes
+from tandem.rowmap.rowmap import merge
+from tandem.spark.jobs import rewrite
+from tandem.spark.runtime import control
+from tandem.spark.runtime.control import Control, output_file
+from tandem.spark.runtime.frames import dead_rows
+from tandem.spark.runtime.ipc import to_file
+
+Hook = Callable[[str], None]
+"""Told where a job is: `written` (its files, nothing else), `published` (its result)."""
+
+
+def unwatched(_where: str) -> None:
+    """Nobody listens."""
+
+
+@dataclass
+class QuickJobs:
+    """`started` names all jobs that were asked for, in order. `copies`: a merge copies its source,
+    as the job on Spark does, so that the engine can evaluate small rounds of it."""
+
+    hook: Hook = unwatched
+    started: list[JobRequest] = field(default_factory=list)
+    _open: dict[str, Control] = field(default_factory=dict)
+    _codes: dict[str, int] = field(default_factory=dict)
+    _rounds: dict[str, int] = field(default_factory=dict)
+    copies: bool = False
+
+    def start(self, request: JobRequest) -> None:
+        if request.name in self._codes:
+            return
+        self.started.append(request)
+        opened = control.open_job(
+            request.location,
+            request.spec_path,
+            dict(request.storage_options),
+            request.allowed_locations,
+        )
+        self._open[request.name] = opened
+        self._rounds[request.name] = 1
+        self._codes[request.name] = control.answer(self.work, opened)
+
+    def status(self, name: str) -> JobStatus:
+        if name not in self._codes:
+            return JobStatus(JobPhase.UNKNOWN, "not started by this runner")
+        if self._codes[name]:
+            return JobStatus(JobPhase.FAILED, f"exit code {self._codes[name]}")
+        opened = self._open[name]
+        job = opened.spec.job
+        if not isinstance(job, StatementJob | MergeJob) or opened.is_done():
+            return JobStatus(JobPhase.ENDED)
+        round_ = self._rounds[name]
+        request = opened.request(round_)
+        if request is not None:
+            try:
+                self.round(opened, job, request.inputs, round_, part=request.part)
+            except (TandemError, duckdb.Error) as error:
+                # As a driver does, which lives on: the engine decides what it means.
+                opened.fail(control.translate(error), round_)
+            self._rounds[name] = round_ + 1
+        return JobStatus(JobPhase.RUNNING)
+
+    def stop(self, name: str) -> None:
+        """Nothing runs between two calls."""
+
+    # The work
+
+    def work(self, opened: Control) -> None:
+        """Do a job, or the first round of one, and publish its result."""
+        job = opened.spec.job
+        if isinstance(job, RewriteJob):
+            self.rewrite(opened, job)
+        elif isinstance(job, IngestJob):
+            self.ingest(opened, job)
+        else:
+            self.round(opened, job, job.inputs, 0)
+
+    def rewrite(self, opened: Control, job: RewriteJob) -> None:
+        spec = opened.spec
+        if job.layout is not None:
+            self.sort(opened, job, job.layout)
+            return
+        results = [rewrite.rewrite_bin(opened.store, spec, n) for n in range(len(job.bins))]
+        self.hook("written")
+        maps = [rewrite.bin_row_map(spec, job, job.bins[r.index], r.files) for r in results]
+        opened.publish(
+            JobResult(
+                operation_id=spec.operation_id,
+                attempt=spec.attempt,
+                outputs=tuple(
+                    output_file(file, run=job.bins[r.index].run)
+                    for r in results
+                    for file in r.files
+                ),
+                row_map=opened.sidecar(0, "rowmap", to_bytes(merge(maps))),
+                rows_read=sum(r.rows_read for r in results),
+                rows_written=sum(file.rows for r in results for file in r.files),
+            )
+        )
+        self.hook("published")
+
+    def sort(self, opened: Control, job: RewriteJob, layout: JobLayout) -> None:
+        rows = _rows(opened, job.inputs)
+        files, row_map = rewrite_sorted(opened, job, layout, rows)
+        self.hook("written")
+        opened.publish(
+            JobResult(
+                operation_id=opened.spec.operation_id,
+                attempt=opened.spec.attempt,
+                outputs=tuple(output_file(file, run=run) for file, run in files),
+                row_map=opened.sidecar(0, "rowmap", to_bytes(row_map)),
+                rows_read=rows.num_rows,
+                rows_written=sum(file.rows for file, _ in files),
+            )
+        )
+        self.hook("published")
+
+    def round(
+        self,
+        opened: Control,
+        job: StatementJob | MergeJob,
+        inputs: Sequence[InputFile],
+        round_: int,
+        *,
+        part: bool = False,
+    ) -> None:
+        if isinstance(job, StatementJob):
+            self.evaluate(opened, job, inputs, round_)
+        else:
+            self.merge(opened, job, inputs, round_, part=part)
+
+    def merge(
+        self,
+        opened: Control,
+        job: MergeJob,
+        inputs: Sequence[InputFile],
+        round_: int,
+        *,
+        part: bool,
+    ) -> None:
+        spec = opened.spec
+        rows = _rows(opened, inputs)
+        found = quick_merge.merged(opened, job, rows, part=part)
+        matched = found.filter(pc.not_equal(found.column(FATE), "Insert"))
+        updated = _bare(found.filter(pc.equal(found.column(FATE), "Update")))
+        inserted = _bare(found.filter(pc.equal(found.column(FATE), "Insert")))
+        files = [
+            output_file(file, round_=round_).model_copy(update={"fresh": fresh})
+            for written, fresh in ((updated, False), (inserted, True))
+            for file in (_write(opened, written, job.target_file_size) if written.num_rows else ())
+        ]
+        self.hook("written")
+        acted = pc.sum(pc.not_equal(matched.column(FATE), STAYS)).as_py() or 0
+        told = _matches(matched, pc.equal(matched.column(FATE), "Update"))
+        answer = to_file(quick_merge.with_record(told, matched))
+        copy = quick_merge.copied(opened, job) if self.copies and round_ == 0 else None
+        opened.publish(
+            JobResult(
+                operation_id=spec.operation_id,
+                attempt=spec.attempt,
+                round=round_,
+                outputs=tuple(files),
+                matches=opened.sidecar(round_, "matches", answer),
+                source=copy,
+                rows_read=rows.num_rows,
+                rows_written=sum(file.rows for file in files),
+                rows_matched=acted,
+            )
+        )
+        self.hook("published")
+
+    def evaluate(
+        self, opened: Control, job: StatementJob, inputs: Sequence[InputFile], round_: int
+    ) -> None:
+        spec = opened.spec
+        rows = _rows(opened, inputs)
+        found = _select(rows, job.where, job.set)
+        outputs: tuple[WrittenFile, ...] = ()
+        if job.set and found.num_rows:
+            outputs = _write(opened, _bare(found), job.target_file_size)
+        self.hook("written")
+        answer = to_file(_matches(found, pa.repeat(bool(job.set), found.num_rows)))
+        opened.publish(
+            JobResult(
+                operation_id=spec.operation_id,
+                attempt=spec.attempt,
+                round=round_,
+                outputs=tuple(output_file(file, round_=round_) for file in outputs),
+                matches=opened.sidecar(round_, "matches", answer),
+                rows_read=rows.num_rows,
+                rows_written=sum(file.rows for file in outputs),
+                rows_matched=found.num_rows,
+            )
+        )
+        self.hook("published")
+
+    def ingest(self, opened: Control, job: IngestJob) -> None:
+        spec = opened.spec
+        source = pq.read_table(unquote(urlsplit(job.source_location).path))
+        outputs = _write(opened, source, job.target_file_size)
+        self.hook("written")
+        opened.publish(
+            JobResult(
+                operation_id=spec.operation_id,
+                attempt=spec.attempt,
+                outputs=tuple(map(output_file, outputs)),
+                rows_read=source.num_rows,
+                rows_written=source.num_rows,
+            )
+        )
+        self.hook("published")
+
+
+def _rows(opened: Control, inputs: Sequence[InputFile]) -> pa.Table:
+    """All live rows, with the number of their input and their position in it."""
+    schema = arrow_schema(opened.table)
+    hidden = [("__position", pa.int64()), ("__input", pa.int32())]
+    parts = [pa.schema([*schema, *(pa.field(*h) for h in hidden)]).empty_table()]
+    for number, file in enumerate(inputs):
+        path = rewrite.decoded(file)
+        values = file.partition_values
+        with DataFileReader(opened.store, path, opened.table, partition_values=values) as reader:
+            dead = dead_rows(file)
+            batches = list(reader.batches(dead=dead, positions="__position", use_threads=False))
+        for batch in batches:
+            inputs_column = pa.array([number] * batch.num_rows, pa.int32())
+            part = pa.Table.from_batches([batch]).append_column("__input", inputs_column)
+            parts.append(part.cast(parts[0].schema))
+    return pa.concat_tables(parts)
+
+
+def _select(rows: pa.Table, where: str, set_: Mapping[str, str]) -> pa.Table:
+    chosen = ", ".join(
+        f"{sql(set_[name])} AS {_quoted(name)}" if name in set_ else _quoted(name)
+        for name in rows.schema.names
+    )
+    with duckdb.connect() as engine:
+        engine.execute("SET threads = 1")
+        engine.register("rows", rows)
+        found = engine.sql(
+            f"SELECT {chosen} FROM rows WHERE {sql(where)} ORDER BY __input, __position"
+        ).to_arrow_table()
+        return found.cast(rows.schema)
+
+
+def _write(opened: Control, rows: pa.Table, target_size: int) -> tuple[WrittenFile, ...]:
+    writer = ParquetDataWriter(
+        opened.store, opened.spec.data_prefix, opened.table, target_size=target_size
+    )
+    with writer:
+        for batch in rows.to_batches():
+            writer.write(batch)
+    return writer.files
+
+
+def _bare(rows: pa.Table) -> pa.Table:
+    """Without the columns that only we know."""
+    return rows.drop_columns([name for name in rows.schema.names if name.startswith("__")])
+
+
+def _matches(found: pa.Table, updated: pa.Array) -> pa.Table:
+    """`updated`: which of the rows are written anew; others are deleted. One output at most: the
+    tables of these tests are far below the target size."""
+    is_updated = np.asarray(updated, dtype=bool)
+    places = pa.array(np.cumsum(is_updated) - 1, pa.int64(), mask=~is_updated)
+    outputs = pa.array(np.zeros(len(is_updated)), pa.int32(), mask=~is_updated)
+    return pa.table(
+        {
+            "input": found.column("__input").cast(pa.int32()),
+            "position": found.column("__position").cast(pa.int64()),
+            "output": outputs,
+            "output_position": places,
+        }
+    )
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'

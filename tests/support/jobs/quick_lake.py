@@ -1,0 +1,90 @@
+"""A `Lake` whose jobs are not Spark's: real files, log, engine and foreign writers in
+milliseconds, for tests that try many things against the engine (`support.jobs.quick_jobs`)."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from deltalake import DeltaTable
+
+from support.jobs.quick_jobs import QuickJobs
+from support.lake import rows as model
+from support.lake.lake import DELETION_VECTORS, Lake, batch
+from tandem.delta.actions import AddFile
+from tandem.delta.log.codec import encode_action
+from tandem.delta.log.delta_log import DeltaLog
+from tandem.locks.memory import InProcessLocks
+from tandem.operations.machine.effects import Effect, Point
+from tandem.operations.machine.events import Event
+from tandem.operations.ports import Ports
+from tandem.operations.session.performer import Interceptor
+from tandem.storage import open_store
+
+
+class QuickLake(Lake):
+    def __post_init__(self) -> None:
+        self.log = DeltaLog(self.store)
+        self.jobs = QuickJobs()  # type: ignore[assignment]
+        self.spark_reads = False
+
+    def ports(self, **changes: Any) -> Ports:
+        """Jobs and locks of its own for every run, as if each were a process of its own."""
+        return super().ports(**{"jobs": QuickJobs(), "locks": InProcessLocks(), **changes})
+
+    @property
+    def first_add(self) -> AddFile:
+        return next(iter(self.log.snapshot().adds()))
+
+    def log_raw(self, *actions: Mapping[str, Any], **info: Any) -> None:
+        """A commit of whatever content, as a foreign writer may put it."""
+        body = [{"commitInfo": {"timestamp": 1, "operation": "WRITE", **info}}, *actions]
+        text = "\n".join(json.dumps(action) for action in body) + "\n"
+        (self.path / f"_delta_log/{self.version + 1:020d}.json").write_text(text)
+
+    def log_again(self, **changes: Any) -> None:
+        """All live files once more, with other fields."""
+        adds = [dataclasses.replace(add, **changes) for add in self.log.snapshot().adds()]
+        self.log_raw(*(encode_action(add) for add in adds))
+
+
+def make(folder: Path, loads: int = 4, *, schema: pa.Schema = model.SCHEMA,
+         properties: Mapping[str, str] = DELETION_VECTORS,
+         partition_by: Sequence[str] = ()) -> QuickLake:  # fmt: skip
+    """A table of deltalake, with `loads` appends of ten rows by it."""
+    location = (folder / "lake").as_uri()
+    DeltaTable.create(
+        location, schema, configuration=dict(properties), partition_by=list(partition_by) or None
+    )
+    lake = QuickLake(location, None, folder / "sources", open_store(location))  # type: ignore[arg-type]
+    for number in range(loads):
+        lake.append(batch(number))
+    lake.first_version = lake.version
+    return lake
+
+
+def copy(lake: QuickLake, folder: Path) -> QuickLake:
+    """The same table elsewhere, whose scenario begins with its last version."""
+    shutil.copytree(lake.path, folder / "lake")
+    location = (folder / "lake").as_uri()
+    made = QuickLake(location, None, folder / "sources", open_store(location))  # type: ignore[arg-type]
+    made.first_version, made.count = lake.version, lake.count
+    return made
+
+
+def just_before(point: Point, act: Callable[[], object]) -> Interceptor:
+    """Let somebody act before `point` is performed for the first time."""
+    acted: list[Point] = []
+
+    def interceptor(effect: Effect, call: Callable[[], Event]) -> Event:
+        if effect.point is point and not acted:
+            acted.append(point)
+            act()
+        return call()
+
+    return interceptor

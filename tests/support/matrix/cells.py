@@ -1,0 +1,341 @@
+"""One cell of the W matrix: an operation of ours, a foreign action, an order; then a look.
+
+The rows afterwards must be those of a serial order of what succeeded, by three readers: Tandem,
+`DeltaTable.scan()` of deltalake, Spark + Delta. Then our next operations must work. What was
+met on the way is an `Outcome`, which `docs/compatibility.md` is made of.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from urllib.parse import unquote
+
+from support.foreign.calls import Refused
+from support.foreign.process import Engine
+from support.jobs.quick_lake import just_before
+from support.lake.lake import Lake, reason
+from support.matrix.foreign import FOREIGN, Foreign, Step
+from support.matrix.ours import NEXT, OURS, Ours
+from support.matrix.rows import Model, Rows, columns_of, difference
+from support.matrix.tables import (
+    MADE_BY_SPARK,
+    MatrixTables,
+    add_unknown_feature,
+    age_the_log,
+    quickly,
+)
+from tandem.delta.scan import scan
+from tandem.operations.machine.effects import Point
+from tandem.operations.ports import Ports
+from tandem.spec.status import OperationStatus, Phase
+
+ALL_ON_SPARK = os.environ.get("TANDEM_MATRIX_JOBS") == "spark"
+
+
+class Order(StrEnum):
+    FOREIGN_FIRST = "foreign first"
+    OURS_FIRST = "ours first"
+
+
+@dataclass(frozen=True)
+class Cell:
+    ours: str
+    foreign: str
+    order: Order
+
+    def __str__(self) -> str:
+        return f"{self.foreign}, {self.ours}, {self.order}".replace(" ", "-")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """`began` says where the foreign one stood when ours committed: "before" it had read the
+    table, "after" it had not begun. `rows`: the serial order that the rows are of."""
+
+    ours: str
+    foreign: str
+    order: str
+    began: str
+    our_end: str
+    foreign_end: str
+    rows: str
+    next: str
+
+    def as_dict(self) -> dict[str, str]:
+        return asdict(self)
+
+
+def cells(engine: str | None = None) -> Iterator[Cell]:
+    """All of them, or those whose foreign action is of `engine`; what was there from the
+    beginning has one order only."""
+    for name, foreign in FOREIGN.items():
+        if engine is not None and (engine == "spark") != needs_spark(foreign):
+            continue
+        for ours in OURS:
+            for order in Order:
+                yield Cell(ours, name, order)
+
+
+def needs_spark(foreign: Foreign) -> bool:
+    """Whether Spark + Delta writes: the action, or the table that it is done to."""
+    return foreign.engine == "spark" or foreign.shape in MADE_BY_SPARK
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Where cells are played: tables, and the engines beside us."""
+
+    tables: MatrixTables
+    deltalake: Engine
+    spark: Engine
+
+    def play(self, cell: Cell) -> Outcome:
+        """Raises: AssertionError if a row is lost, doubled or resurrected, if we are refused
+        where nothing says so, or if our next operation does not work."""
+        return _Play(self, cell).outcome()
+
+
+class _Play:
+    def __init__(self, stage: Stage, cell: Cell) -> None:
+        self.stage, self.cell = stage, cell
+        self.foreign: Foreign = FOREIGN[cell.foreign]
+        self.ours: Ours = OURS[cell.ours]
+        self.lake: Lake = stage.tables.fresh(self.foreign.shape)
+        self.handle = uuid.uuid4().hex[:12]
+        self.refused: list[str] = []
+        self.done_by_foreign = False
+        self.pending = False
+
+    def outcome(self) -> Outcome:
+        for step in self.foreign.prepare:
+            self._open()
+            self._perform(step)
+        start = self.foreign.prepared(self.stage.tables.start(self.foreign.shape))
+        self._open()
+        if self.cell.order is Order.FOREIGN_FIRST:
+            done = self._foreign_first()
+        else:
+            done = self._ours_first()
+        began = "before" if self._stale() else "after"
+        if self._removed_files():
+            self._assert_legal(done)
+            return Outcome(
+                self.cell.ours,
+                self.cell.foreign,
+                self.cell.order.value,
+                began,
+                self._our_end(done),
+                self._foreign_end(),
+                "removed live files",
+                "nothing",
+            )
+        rows, now = self._judge(start, done)
+        return Outcome(
+            self.cell.ours,
+            self.cell.foreign,
+            self.cell.order.value,
+            began,
+            self._our_end(done),
+            self._foreign_end(),
+            rows,
+            self._next_ones(now),
+        )
+
+    # The two orders
+
+    def _foreign_first(self) -> OperationStatus:
+        """Just before our commit is decided, or put: which, is spread evenly over the cells."""
+        even = sum(map(ord, str(self.cell))) % 2 == 0
+        point = Point.READ_RESULT if even else Point.PUT_COMMIT
+        interceptor = just_before(point, self._act)
+        ports = self._ports(self.ours)
+        done = self.lake.run(self.ours.make(self.lake), interceptor=interceptor, ports=ports)
+        if not self.done_by_foreign and not self.refused:
+            self._act()  # ours was refused before it came so far
+        return done
+
+    def _ours_first(self) -> OperationStatus:
+        if self.foreign.gated:
+            self._begin()
+        done = self.lake.run(self.ours.make(self.lake), ports=self._ports(self.ours))
+        self._act()
+        if not self.done_by_foreign:
+            self._open()
+            self._act()  # its next try reads what is there
+        return done
+
+    def _stale(self) -> bool:
+        """Whether the foreign one had begun when ours committed."""
+        if self.cell.order is Order.FOREIGN_FIRST:
+            return False
+        return self.foreign.engine == "deltalake" or self.foreign.gated
+
+    # The foreign one
+
+    def _open(self) -> None:
+        self.stage.deltalake.call("open", table=self.handle, location=self.lake.location)
+
+    def _begin(self) -> None:
+        [step] = self.foreign.steps
+        gate = self._gate()
+        text = self._sql(step, f"gate(id, '{gate}')")
+        self.stage.spark.call("begin", statement=self.handle, text=text, gate=gate)
+        self.pending = True
+
+    def _act(self) -> None:
+        try:
+            for step in self.foreign.steps:
+                self._perform(step)
+        except Refused as error:
+            self.refused.append(error.name)
+        else:
+            self.done_by_foreign = True
+
+    def _perform(self, step: Step) -> None:
+        if step.engine == "harness":
+            self._meddle(step.what)
+        elif step.engine == "spark":
+            if self.pending:
+                self.pending = False
+                self.stage.spark.call("let_go", statement=self.handle)
+            else:
+                self.stage.spark.call("sql", text=self._sql(step, "TRUE"))
+        else:
+            arguments = {
+                name: self.lake.first_version if value == "FIRST" else value
+                for name, value in step.arguments.items()
+            }
+            self.stage.deltalake.call("act", table=self.handle, what=step.what, arguments=arguments)
+
+    def _meddle(self, what: str) -> None:
+        match what:
+            case "age the log":
+                age_the_log(self.lake.path)
+            case "add an unknown feature":
+                add_unknown_feature(self.lake.path)
+            case "nothing":
+                return
+            case _:
+                raise ValueError(what)
+
+    def _gate(self) -> str:
+        return str(self.lake.path.with_name(f"{self.lake.path.name}-gate"))
+
+    def _sql(self, step: Step, gate: str) -> str:
+        return step.what.format(table=self.lake.sql_name, gate=gate)
+
+    # What came of it
+
+    def _removed_files(self) -> bool:
+        """Whether a vacuum without retention took files that the latest version names: only
+        one that had looked before our commit may."""
+        if not (self.foreign.removes_files and self._stale()):
+            return False
+        adds = self.lake.log.snapshot().adds()
+        return not all((self.lake.path / unquote(add.path)).exists() for add in adds)
+
+    def _judge(self, start: Rows, done: OperationStatus) -> tuple[str, Rows]:
+        """Which serial order the rows are of, and the rows."""
+        self._assert_legal(done)
+        found = self._found()
+        allowed = self._allowed(done)
+        for name, model in allowed.items():
+            if not difference(found, model(start)):
+                rows = model(start)
+                self._all_readers(rows)
+                return name, rows
+        name, model = next(iter(allowed.items()))
+        raise AssertionError(
+            f"{self.cell}: {done.phase}, {self._foreign_end()}; expected {name}: "
+            f"{difference(found, model(start))}"
+        )
+
+    def _assert_legal(self, done: OperationStatus) -> None:
+        if done.phase is Phase.FAILED:
+            named = self.foreign.refuses.get(self.cell.ours)
+            assert reason(done) == named, f"{self.cell}: {done}"
+        else:
+            assert done.phase in (Phase.SUCCEEDED, Phase.SUPERSEDED), f"{self.cell}: {done}"
+
+    def _allowed(self, done: OperationStatus) -> dict[str, Model]:
+        """The rows that may be there, by what they mean."""
+        ours, theirs = self.ours.model, self.foreign.model
+        if done.phase is Phase.FAILED:
+            return {"foreign alone": theirs} if self.done_by_foreign else {"nobody's": _same}
+        if not self.done_by_foreign:
+            return {"ours alone": ours}
+        if self.cell.order is Order.FOREIGN_FIRST:
+            orders: dict[str, Model] = {"foreign, ours": lambda of: ours(theirs(of))}
+            if self.foreign.blind:
+                orders["ours, foreign"] = lambda of: theirs(ours(of))
+            return orders
+        touched = self.ours.touches
+        if self.foreign.stale_defect and touched is not None and not self.refused:
+            # It must be just this: if deltalake mends it, the cell says so by failing.
+            return {"its own defect": lambda of: [*theirs(of), *filter(touched, of)]}
+        return {"ours, foreign": lambda of: theirs(ours(of))}
+
+    def _found(self) -> Rows:
+        """By Tandem."""
+        found: Rows = scan(self.lake.log.snapshot(), self.lake.store).read_all().to_pylist()
+        return found
+
+    def _all_readers(self, rows: Rows) -> None:
+        """deltalake and Spark + Delta: the same."""
+        columns = columns_of(rows) or ["id", "k", "v"]
+        if self.foreign.deltalake_reads:
+            found = self.stage.deltalake.call("rows", location=self.lake.location, columns=columns)
+            assert difference(found, rows) == "", f"{self.cell}: deltalake"
+        found = self.stage.spark.call("rows", location=str(self.lake.path), columns=columns)
+        assert difference(found, rows) == "", f"{self.cell}: Spark + Delta"
+
+    def _our_end(self, done: OperationStatus) -> str:
+        if done.phase is Phase.FAILED:
+            return f"refused: {reason(done)}"
+        tries = f", attempt {done.attempt}" if done.attempt > 1 else ""
+        return f"{done.phase.value.lower()}{tries}"
+
+    def _foreign_end(self) -> str:
+        tries = [f"refused: {name}" for name in self.refused]
+        return ", then ".join([*tries, "committed"] if self.done_by_foreign else tries)
+
+    # What comes after
+
+    def _ports(self, ours: Ours) -> Ports:
+        """Jobs without Spark wherever they can do the work: what is tested here is what becomes
+        of it beside others. All on Spark: `TANDEM_MATRIX_JOBS=spark make matrix`."""
+        partitioned = bool(self.lake.log.snapshot().metadata.partition_columns)
+        if ours.spark or ALL_ON_SPARK or (partitioned and ours.touches is None):
+            return self.lake.ports()  # jobs without Spark write updates of one partition
+        return quickly(self.lake)
+
+    def _next_ones(self, rows: Rows) -> str:
+        """Our next compaction and our next update."""
+        ends = []
+        for name, ours in NEXT.items():
+            done = self.lake.run(ours.make(self.lake), ports=self._ports(ours))
+            if name in self.foreign.next_refused:
+                assert reason(done) in _NAMED, f"{self.cell}: next {name}: {done}"
+                ends.append(f"{name} refused: {reason(done)}")
+                continue
+            assert done.phase in (Phase.SUCCEEDED, Phase.SUPERSEDED), f"{self.cell}: {done}"
+            rows = ours.model(rows)
+        assert difference(self._found(), rows) == "", f"{self.cell}: after our next ones"
+        if self.foreign.deltalake_reads:
+            columns = columns_of(rows) or ["id", "k", "v"]
+            found = self.stage.deltalake.call("rows", location=self.lake.location, columns=columns)
+            assert difference(found, rows) == "", f"{self.cell}: deltalake, after our next ones"
+        if not self.foreign.next_refused and self.lake.log.commit(0) is not None:
+            self.lake.assert_clean()  # which needs the whole log
+        return "; ".join(ends) or "ok"
+
+
+_NAMED = frozenset({"UnsupportedFeature", "DeletionVectorsDisabled", "InvalidStatement"})
+
+
+def _same(of: Rows) -> Rows:
+    return of

@@ -1,0 +1,157 @@
+"""The tables that the W matrix begins with, by shape: made once, copied for every cell.
+
+Where nothing speaks against it there are three loads of ours, a few rows deleted by us, and a
+load by deltalake: segments of ours with and without deletion vectors, and a foreign one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from deltalake import DeltaTable
+
+from support.foreign.process import Engine
+from support.jobs.quick_jobs import QuickJobs
+from support.lake.lake import DELETION_VECTORS, Lake, batch
+from support.matrix.rows import Rows, deleted, id_in, rows
+from tandem.locks.memory import InProcessLocks
+from tandem.operations.ports import Ports
+from tandem.storage import open_store
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_GONE = (13, 27)
+START: Rows = deleted(id_in(_GONE))(rows(range(40)))
+"""Rows of every shape, but for columns that it has besides."""
+
+MADE_BY_SPARK = ("mapped", "generated", "identity")
+"""Shapes that deltalake cannot make."""
+
+_AGE_S = 60 * 86400
+_COLUMNS = pa.schema([("id", pa.int64()), ("k", pa.int64()), ("v", pa.int64())])
+
+
+class MatrixTables:
+    """`spark` runs our jobs; `sql` is the engine that makes what only Spark + Delta can make."""
+
+    def __init__(self, root: Path, spark: SparkSession, sql: Engine) -> None:
+        self._root = root
+        self._spark = spark
+        self._sql = sql
+        self._made = 0
+
+    def fresh(self, shape: str) -> Lake:
+        template = self._root / "templates" / shape.replace(" ", "-")
+        if not template.exists():
+            self._make(shape, template)
+        self._made += 1
+        path = self._root / f"cell-{self._made}"
+        shutil.copytree(template, path)
+        return self._lake(path)
+
+    def start(self, shape: str) -> Rows:
+        match shape:
+            case "mapped":
+                return [{**row, "x": row["id"] + 1} for row in START]
+            case "generated":
+                return [{**row, "g": row["k"] * 2} for row in START]
+            case _:
+                return START
+
+    def _lake(self, path: Path) -> Lake:
+        location = path.as_uri()
+        sources = path.with_name(f"{path.name}-sources")
+        lake = Lake(location, self._spark, sources, open_store(location), backoff_limit=2)
+        lake.first_version = lake.version
+        return lake
+
+    def _make(self, shape: str, path: Path) -> None:
+        path.parent.mkdir(exist_ok=True)
+        match shape:
+            case "plain":
+                self._of_ours(path)
+            case "partitioned":
+                self._by_deltalake(path, DELETION_VECTORS, partition_by=["k"])
+            case "append-only":
+                self._by_deltalake(path, {**DELETION_VECTORS, "delta.appendOnly": "true"})
+            case "change data feed":
+                self._by_deltalake(path, {**DELETION_VECTORS, "delta.enableChangeDataFeed": "true"})
+            case "unknown feature":
+                self._of_ours(path)
+                add_unknown_feature(path)
+            case "mapped":
+                self._by_spark(path, "x BIGINT", "'delta.columnMapping.mode' = 'name'")
+            case "generated":
+                self._by_spark(path, "g BIGINT GENERATED ALWAYS AS (k * 2)")
+            case "identity":
+                self._by_spark(path, "n BIGINT GENERATED ALWAYS AS IDENTITY")
+            case _:
+                raise ValueError(shape)
+
+    def _of_ours(self, path: Path) -> None:
+        DeltaTable.create(path.as_uri(), _COLUMNS, configuration=DELETION_VECTORS)
+        lake = self._lake(path)
+        for number in range(3):
+            lake.do(lake.ingest(batch(number)), ports=quickly(lake))
+        lake.do(lake.delete(f"id IN {_GONE}"), ports=quickly(lake))
+        lake.append(batch(3))
+        shutil.rmtree(lake.sources)
+
+    def _by_deltalake(
+        self, path: Path, properties: dict[str, str], partition_by: list[str] | None = None
+    ) -> None:
+        location = path.as_uri()
+        DeltaTable.create(location, _COLUMNS, partition_by=partition_by, configuration=properties)
+        lake = self._lake(path)
+        for number in range(4):
+            lake.append(tuple(row for row in batch(number) if row[0] not in _GONE))
+
+    def _by_spark(self, path: Path, column: str, *properties: str) -> None:
+        set_ = ", ".join(["'delta.enableDeletionVectors' = 'true'", *properties])
+        columns, values = "(id, k, v)", "id, id % 5, id * 100"
+        if column.startswith("x "):
+            columns, values = "", f"{values}, id + 1"
+        for statement in (
+            f"CREATE TABLE {{table}} (id BIGINT, k BIGINT, v BIGINT, {column}) USING delta "
+            f"TBLPROPERTIES ({set_})",
+            *(
+                f"INSERT INTO {{table}} {columns} SELECT {values} FROM range({n}, {n + 10})"
+                for n in range(0, 40, 10)
+            ),
+            f"DELETE FROM {{table}} WHERE id IN {_GONE}",
+        ):
+            self._sql.call("sql", text=statement.format(table=f"delta.`{path}`"))
+
+
+def quickly(lake: Lake) -> Ports:
+    """Jobs without Spark, in a process of their own as far as locks know."""
+    return lake.ports(jobs=QuickJobs(), locks=InProcessLocks())
+
+
+def add_unknown_feature(path: Path) -> None:
+    """A commit by a writer of the future: it needs a feature that nobody knows yet."""
+    log = path / "_delta_log"
+    versions = sorted(int(file.stem) for file in log.glob("*.json"))
+    protocol = next(
+        json.loads(line)["protocol"]
+        for version in reversed(versions)
+        for line in (log / f"{version:020d}.json").read_text().splitlines()
+        if "protocol" in json.loads(line)
+    )
+    protocol["writerFeatures"] = [*protocol["writerFeatures"], "timeTravelInsurance"]
+    body = [{"commitInfo": {"timestamp": 1, "operation": "UPGRADE PROTOCOL"}}]
+    text = "".join(json.dumps(action) + "\n" for action in [*body, {"protocol": protocol}])
+    (log / f"{versions[-1] + 1:020d}.json").write_text(text)
+
+
+def age_the_log(path: Path) -> None:
+    """As if all that is in the log were two months old: engines go by the files' times."""
+    for file in (path / "_delta_log").iterdir():
+        before = file.stat().st_mtime - _AGE_S
+        os.utime(file, (before, before))
