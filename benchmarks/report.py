@@ -15,6 +15,7 @@ ORDER = (
     "goodput",
     "crowd",
     "busy",
+    "converge",
     "longevity",
     "compaction",
     "replay",

@@ -45,6 +45,19 @@ def sidecar(**fields: Any) -> Json:
 
 
 HOSTILE: dict[str, tuple[Json, str]] = {
+    "a pod without its account": (
+        conf(
+            "spark.kubernetes.driver.pod.excludedFeatureSteps",
+            "org.apache.spark.deploy.k8s.features.DriverKubernetesCredentialsFeatureStep",
+        ),
+        "spec.sparkConf.spark.kubernetes.driver.pod.excludedFeatureSteps",
+    ),
+    "a claim that the submitter creates": (
+        conf(
+            "spark.kubernetes.driver.volumes.persistentVolumeClaim.x.options.claimName", "OnDemand"
+        ),
+        "spec.sparkConf.spark.kubernetes.driver.volumes.persistentVolumeClaim",
+    ),
     # Out of the pod.
     "host path": (
         spec(volumes=[{"name": "h", "hostPath": {"path": "/"}}]),
@@ -292,6 +305,18 @@ OURS = {
     "another cluster": (conf("spark.master", "k8s://evil.example"), "spec.sparkConf.spark.master"),
     "files as tables": (conf("spark.sql.runSQLOnFiles", "true"), "spec.sparkConf.spark.sql.runSQL"),
     "another owner": ({"metadata": {"ownerReferences": []}}, "metadata.ownerReferences"),
+    "pods of another job": (
+        driver(labels={"sparkoperator.k8s.io/app-name": "tandem-other"}),
+        "spec.driver.labels.sparkoperator.k8s.io/app-name",
+    ),
+    "executors of another job, by a setting": (
+        conf("spark.kubernetes.executor.label.sparkoperator.k8s.io/app-name", "tandem-other"),
+        "spec.sparkConf.spark.kubernetes.executor.label.sparkoperator.k8s.io/app-name",
+    ),
+    "another job, by the pod template": (
+        driver(template={"metadata": {"labels": {"sparkoperator.k8s.io/app-name": "x"}}}),
+        "spec.driver.template.metadata.labels.sparkoperator.k8s.io/app-name",
+    ),
     "another place": ({"metadata": {"namespace": "other"}}, "metadata.namespace"),
 }
 

@@ -30,6 +30,15 @@ OURS: Final = (
     "metadata.labels.app.kubernetes.io/managed-by",
     "metadata.labels.tandem.dev/*",
     "metadata.annotations.tandem.dev/*",
+    *(
+        f"{labels}sparkoperator.k8s.io/*"
+        for part in ("driver", "executor")
+        for labels in (
+            f"spec.{part}.labels.",
+            f"spec.{part}.template.metadata.labels.",
+            f"spec.sparkConf.spark.kubernetes.{part}.label.",
+        )
+    ),
     "spec.type",
     "spec.mode",
     "spec.mainApplicationFile",
@@ -55,7 +64,8 @@ OURS: Final = (
 """Paths that only we set. A `*` at the end stands for any rest.
 
 What a job is and how often it runs (a second run of the same attempt would be a second driver),
-who owns it, and the pinned settings under which a statement has one meaning.
+who owns it, the labels by which its pods are found, and the pinned settings under which a
+statement has one meaning.
 """
 
 _MOST_LEVELS = 64
