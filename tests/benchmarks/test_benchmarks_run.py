@@ -15,7 +15,7 @@ import pytest
 # The benchmarks are no part of the product, so they are not on the path of other tests.
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from benchmarks import compaction, critical, harness, planning, replay, report, snapshot
+from benchmarks import compaction, critical, harness, planning, replay, report, run, snapshot
 
 
 def test_snapshot_counts_as_duckdb_does(tmp_path: Path) -> None:
@@ -79,6 +79,10 @@ def test_the_page_is_written_from_the_results(tmp_path: Path) -> None:
     assert "| tandem | 1.00 |" in text
     assert "| [Speed](#a-title) | 2 ms | ≤ 1 ms | **no** |" in text
     assert "The machine was shared" in text
+
+
+def test_the_page_has_a_place_for_every_benchmark() -> None:
+    assert sorted(report.ORDER) == sorted(run.NAMES)
 
 
 def test_samples_tell_median_and_spread() -> None:
