@@ -64,14 +64,15 @@ def tandem_warm(source: str, work: str, times: int) -> dict[str, Any]:
     """The engine with planning and commit, and its job alone, on a warm session."""
     import yaml
 
-    from benchmarks.warm import WarmRunner, start_ours
+    from benchmarks.warm import start_ours
+    from support.jobs.inline_runner import InlineRunner
     from tandem.operations import runner as engine
     from tandem.operations.ports import Ports
     from tandem.spec import load
     from tandem.spec.status import Phase
 
     start, spark = timed(start_ours)
-    runner = WarmRunner(spark)
+    runner = InlineRunner(spark)
     options = engine.RunOptions(Ports(jobs=runner), poll_ms=20)
     seconds = []
     for index in range(times + 1):

@@ -11,14 +11,15 @@ class Engine:
     """On `table` unless another one is given."""
 
     def __init__(self, table: Path) -> None:
-        from benchmarks.warm import WarmRunner, start_ours
+        from benchmarks.warm import start_ours
+        from support.jobs.inline_runner import InlineRunner
         from tandem.locks.memory import InProcessLocks
         from tandem.operations import runner as engine
         from tandem.operations.ports import Ports
 
         self._table = table
         self._spark = start_ours()
-        ports = Ports(jobs=WarmRunner(self._spark), locks=InProcessLocks())
+        ports = Ports(jobs=InlineRunner(self._spark), locks=InProcessLocks())
         self._options = engine.RunOptions(ports, poll_ms=20, probe=False)
         self._run = engine.run
         self._count = 0

@@ -1,4 +1,4 @@
-"""Warm Spark sessions, and Tandem's jobs on one of them.
+"""Warm Spark sessions.
 
 `tandem run` starts a JVM for each job; a long-lived Spark, like that of its peers in these
 measurements, does not. So Tandem is measured both ways.
@@ -6,18 +6,12 @@ measurements, does not. So Tandem is measured both ways.
 
 from __future__ import annotations
 
-import importlib
 import os
 import tempfile
-import threading
-import time
 import warnings
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from tandem.jobs.runner import JobPhase, JobRequest, JobStatus
-from tandem.spark.runtime import control
-from tandem.spark.runtime.control import Control
 from tandem.spark.runtime.session import build_conf, launch_environment, session
 
 if TYPE_CHECKING:
@@ -55,58 +49,3 @@ def _start(conf: Mapping[str, str]) -> SparkSession:
         return session(
             "tandem-bench", {**(conf or build_conf()), "spark.sql.warehouse.dir": folder}
         )
-
-
-class WarmRunner:
-    """A `JobRunner` that runs our jobs in threads on one session; `seconds` has the duration of
-    each."""
-
-    def __init__(self, spark: SparkSession) -> None:
-        self._spark = spark
-        self._threads: dict[str, threading.Thread] = {}
-        self._codes: dict[str, int] = {}
-        self._stops: dict[str, threading.Event] = {}
-        self.seconds: dict[str, float] = {}
-
-    def start(self, request: JobRequest) -> None:
-        if request.name not in self._threads:
-            self._stops[request.name] = threading.Event()
-            thread = threading.Thread(
-                target=self._body, args=(request,), name=request.name, daemon=True
-            )
-            self._threads[request.name] = thread
-            thread.start()
-
-    def _body(self, request: JobRequest) -> None:
-        started = time.perf_counter()
-        stop = self._stops[request.name]
-        module = importlib.import_module(f"tandem.spark.jobs.{request.app}")
-
-        def work(opened: Control) -> None:
-            match request.app:
-                case "rewrite":
-                    module.run(opened, self._spark.sparkContext)
-                case "statement":
-                    module.run(opened, self._spark, stop=stop)
-                case _:
-                    module.run(opened, self._spark)
-
-        opened = control.open_job(
-            request.location, request.spec_path, dict(request.storage_options)
-        )
-        self._codes[request.name] = control.answer(work, opened)
-        self.seconds[request.name] = time.perf_counter() - started
-
-    def status(self, name: str) -> JobStatus:
-        thread = self._threads.get(name)
-        if thread is None:
-            return JobStatus(JobPhase.UNKNOWN)
-        if thread.is_alive():
-            return JobStatus(JobPhase.RUNNING)
-        code = self._codes.get(name, 1)
-        return JobStatus(JobPhase.ENDED if code == 0 else JobPhase.FAILED, f"exit code {code}")
-
-    def stop(self, name: str) -> None:
-        if name in self._threads:
-            self._stops[name].set()
-            self._threads[name].join()

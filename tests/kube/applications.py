@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from support.cluster.loop_thread import loop_thread
 from tandem.jobs.runner import JobPhase, JobRequest, JobRunner, JobStatus
 from tandem.kube.client.api import Api, ResourcePath
 from tandem.kube.client.watch import SYNCED, follow
@@ -140,7 +141,7 @@ class Applications:
                 noting.cancel()
                 await asyncio.gather(noting, return_exceptions=True)
 
-        with on_a_loop(watch):
+        with loop_thread("watch", watch, LIMIT_S):
             yield
 
     @contextmanager
@@ -158,51 +159,5 @@ class Applications:
         async def main(stop: asyncio.Event, ready: asyncio.Event) -> None:
             await run_dev(chosen, jobs, stop, ready)
 
-        with on_a_loop(main):
+        with loop_thread("dev", main, LIMIT_S):
             yield
-
-
-Main = Callable[[asyncio.Event, asyncio.Event], Any]
-
-
-@contextmanager
-def on_a_loop(main: Main) -> Iterator[asyncio.AbstractEventLoop]:
-    """Run `main(stop, ready)` in a thread until the block ends. Its errors are the test's."""
-    told: list[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = []
-    errors: list[BaseException] = []
-    is_ready = threading.Event()
-
-    async def body() -> None:
-        loop, stop, ready = asyncio.get_running_loop(), asyncio.Event(), asyncio.Event()
-        told.append((loop, stop))
-
-        async def tell() -> None:
-            await ready.wait()
-            is_ready.set()
-
-        telling = asyncio.create_task(tell())
-        try:
-            await main(stop, ready)
-        finally:
-            telling.cancel()
-
-    def run() -> None:
-        try:
-            asyncio.run(body())
-        except BaseException as error:  # noqa: BLE001 - raised again in the test's thread
-            errors.append(error)
-        finally:
-            is_ready.set()
-
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    try:
-        assert is_ready.wait(LIMIT_S), "not ready"
-        if not errors:
-            yield told[0][0]
-    finally:
-        if told and not told[0][0].is_closed():
-            told[0][0].call_soon_threadsafe(told[0][1].set)
-        thread.join(LIMIT_S)
-    if errors:
-        raise errors[0]

@@ -27,7 +27,7 @@ import ssl
 import threading
 import time
 import urllib.request
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -35,6 +35,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from support.cluster.api_proxy import read_kubeconfig
+from support.cluster.loop_thread import loop_thread
 from support.cluster.operator_process import Order, operator_settings
 from support.lake.lake import Lake
 from tandem.jobs.runner import JobRunner
@@ -54,7 +55,6 @@ POLL_S = 0.03
 _OVER = frozenset({"COMPLETED", "FAILED", "SUBMISSION_FAILED"})
 ENDED = frozenset({"Succeeded", "Superseded", "Failed"})
 _RESTART_S = 0.3
-_GOODBYE_S = 0.1
 _MERGE = "application/merge-patch+json"
 
 
@@ -354,58 +354,6 @@ def _b64(data: bytes) -> str:
     return base64.b64encode(data).decode()
 
 
-Main = Callable[[asyncio.Event, asyncio.Event], Coroutine[Any, Any, None]]
-
-
-@contextmanager
-def in_thread(name: str, main: Main) -> Iterator[None]:
-    """Run `main(stop, ready)` on a loop of its own for the time of a block."""
-    is_ready, stop_it = threading.Event(), threading.Event()
-    errors: list[BaseException] = []
-    loops: list[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = []
-
-    async def body() -> None:
-        stop, ready = asyncio.Event(), asyncio.Event()
-        loops.append((asyncio.get_running_loop(), stop))
-
-        async def tell() -> None:
-            await ready.wait()
-            is_ready.set()
-
-        telling = asyncio.create_task(tell())
-        try:
-            await main(stop, ready)
-        finally:
-            telling.cancel()
-            # What was closed last is given the time to be closed.
-            await asyncio.sleep(_GOODBYE_S)
-
-    def run() -> None:
-        try:
-            asyncio.run(body())
-        except BaseException as error:  # noqa: BLE001 - raised again in the test's thread
-            errors.append(error)
-        finally:
-            is_ready.set()
-
-    thread = threading.Thread(target=run, name=name, daemon=True)
-    thread.start()
-    try:
-        assert is_ready.wait(LIMIT_S), f"{name} is not ready"
-        if errors:
-            raise errors[0]
-        yield
-    finally:
-        stop_it.set()
-        loop, stop = loops[0]
-        if not loop.is_closed():
-            loop.call_soon_threadsafe(stop.set)
-        thread.join(LIMIT_S)
-    assert not thread.is_alive(), f"{name} does not end"
-    if errors:
-        raise errors[0]
-
-
 @dataclass
 class World:
     """A namespace with operators and a `dev` of its own on the cluster that tests share."""
@@ -461,7 +409,7 @@ class World:
                 if stop.is_set():
                     return
 
-        with in_thread("operator", main):
+        with loop_thread("operator", main):
             yield
 
     @contextmanager
@@ -472,7 +420,7 @@ class World:
         async def main(stop: asyncio.Event, ready: asyncio.Event) -> None:
             await run_dev(settings, runner=jobs, stop=stop, ready=ready)
 
-        with in_thread("dev", main):
+        with loop_thread("dev", main):
             yield
 
     def adopt(self, lake: Lake, name: str = "", *, wait: bool = True, **spec: Any) -> Table:

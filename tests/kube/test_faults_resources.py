@@ -17,6 +17,7 @@ from kube.kube_scenarios import Table, World, await_that
 from kube.ledger import Ledger
 from kube.many import many_at_once
 from support.cluster.operator_process import Blow, Nursery, nursery
+from support.crash.killed import STRAIGHT
 from support.jobs import quick_lake
 from support.lake.lake import result
 from tandem.operations.machine.effects import Point
@@ -24,28 +25,8 @@ from tandem.operations.machine.effects import Point
 if TYPE_CHECKING:
     from support.cluster.api_server import Cluster
 
-BEFORE_COMMIT = (
-    Point.READ_TABLE,
-    Point.CHECK_EARLIER_OUTCOME,
-    Point.PLAN,
-    Point.CLAIM_ATTEMPT,
-    Point.ACQUIRE_LOCKS,
-    Point.PERSIST_PLAN,
-    Point.START_JOB,
-    Point.POLL_JOB,
-    Point.READ_RESULT,
-    Point.RECONCILE,
-    Point.WRITE_SIDECARS,
-    Point.ENTER_COMMIT,
-)
-AFTER_COMMIT = (
-    Point.FINISH_JOB,
-    Point.STOP_JOB,
-    Point.RELEASE_LOCKS,
-    Point.CLEAN_UNUSED,
-    Point.RECORD_RESULT,
-    Point.MAINTAIN,
-)
+COMMIT = STRAIGHT.index(Point.PUT_COMMIT)
+BEFORE_COMMIT, AFTER_COMMIT = STRAIGHT[:COMMIT], STRAIGHT[COMMIT + 1 :]
 
 
 @dataclass
@@ -91,7 +72,7 @@ def operators(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
 @pytest.mark.parametrize("half", range(2))
 def test_Z7_deleted_at_each_step(stage: Stage, half: int) -> None:
     """It goes, soon, without a trace or, if it was late, with its rows."""
-    for number, point in enumerate((*BEFORE_COMMIT, Point.PUT_COMMIT, *AFTER_COMMIT)):
+    for number, point in enumerate(STRAIGHT):
         if number % 2 != half:
             continue
         gate = stage.points.hold(point)

@@ -138,11 +138,13 @@ def test_its_watches_are_known_by_their_names() -> None:
     assert 'name=f"watcher for {what}"' in inspect.getsource(orchestration)
 
     async def look() -> set[str]:
+        looked = asyncio.Event()
         tasks = [
-            asyncio.create_task(asyncio.sleep(0), name=name)
+            asyncio.create_task(looked.wait(), name=name)
             for name in ("watcher for things.v1.group@None", "poster of events")
         ]
         found = {task.get_name() for task in kopf_internals.watch_tasks()}
+        looked.set()
         await asyncio.gather(*tasks)
         return found
 

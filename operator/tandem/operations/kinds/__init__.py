@@ -9,6 +9,7 @@ Plans, jobs and change sets; never performs an effect and never commits.
     ingest           `TableIngest`
     rewrite          what rewrites share
     row_level        what updates, deletes and merges share
+    statement_run    how far a statement has come, and what its commit changes
     job_files        from live files to job inputs, from job outputs to `add` actions
     snapshot_view    the working set as reconciliation sees it
     commit_history   what was committed since a version

@@ -11,7 +11,8 @@ from tandem.delta import protocol
 from tandem.delta.actions import Metadata
 from tandem.delta.log.snapshot import Snapshot
 from tandem.jobs.formats import InputFile, MergeClause, MergeJob
-from tandem.operations.kinds.row_level import ByRow, CommitDescription
+from tandem.operations.kinds.row_level import ByRow
+from tandem.operations.kinds.statement_run import CommitDescription
 from tandem.operations.model import Work
 from tandem.operations.rounds.source_copy import SourceCopy, copied
 from tandem.pruning.keys import Keys

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Generic, Protocol, TypeVar
+from dataclasses import replace
+from typing import ClassVar, Generic
 
 import pyarrow as pa
 from pyroaring import BitMap64
@@ -25,75 +25,31 @@ from tandem.locks.model import WHOLE_TABLE, LockResource, segment
 from tandem.operations.attempt import paths
 from tandem.operations.attempt.sidecars import read_sidecar
 from tandem.operations.kinds.commit_history import History
-from tandem.operations.kinds.job_files import input_file, output_add, require_inside
-from tandem.operations.kinds.segment_numbers import new_segment, numbers_at
+from tandem.operations.kinds.job_files import input_file, require_inside
 from tandem.operations.kinds.snapshot_view import SnapshotView, VectorCache
+from tandem.operations.kinds.statement_run import (
+    CommitDescription,
+    Evaluation,
+    S,
+    StatementRun,
+    change_set,
+)
 from tandem.operations.kinds.table_changes import verdict_of_table
 from tandem.operations.machine.events import Verdict
-from tandem.operations.model import ChangeSet, Decision, OutputFileChange, Planned, Work
+from tandem.operations.model import ChangeSet, Decision, Planned, Work
 from tandem.operations.rounds.port import SmallAnswer
 from tandem.pruning.selection import Selection
 from tandem.reconcile import statement as rule
 from tandem.reconcile.matches import InsertFile, RoundResult, round_result
 from tandem.reconcile.merge_sources import matched_sources
-from tandem.spec.status import Plan, Reconciled, RowsAffected
+from tandem.spec.status import Plan
 from tandem.spec.update import TableUpdate
-from tandem.timeline.segments import output_tags, segment_name
+from tandem.timeline.segments import segment_name
 
 MAX_SEGMENT_LOCKS = 1_000
 """A statement that concerns more segments locks the table: one entry stays small."""
 
-Evaluation = rule.Evaluate | rule.Reexecute
 _OfJob = rule.ReadyToCommit | rule.Evaluate | rule.Reexecute | rule.StatementConflict
-
-
-class ParsedStatement(Protocol):
-    """A statement that was parsed, of whatever kind."""
-
-    @property
-    def canonical(self) -> str: ...
-    @property
-    def deterministic(self) -> bool: ...
-    def to_json(self) -> dict[str, Any]: ...
-
-
-S = TypeVar("S", bound=ParsedStatement)
-
-
-@dataclass(frozen=True, slots=True)
-class CommitDescription:
-    """What a commit says of its statement: Delta's name for it, its parameters, and the rows."""
-
-    operation: str
-    parameters: Mapping[str, str]
-    rows: RowsAffected
-
-
-@dataclass(slots=True)
-class StatementRun(Generic[S]):
-    """How far the statement has come in this attempt; rebuilt from its rounds after a restart.
-
-    `settled` is what the rounds of the job came to. `progress` is ahead of it by rows that need
-    no evaluation and, if `has_small`, by small rounds, which are not recorded: `outputs` has the
-    files that they wrote. Another round of the job then begins at `settled` again, so that a
-    process that takes over asks the same question.
-    """
-
-    statement: S
-    history: History
-    settled: rule.StatementProgress | None = None
-    progress: rule.StatementProgress | None = None
-    has_small: bool = False
-    outputs: dict[str, OutputFile] = field(default_factory=dict)
-    asked: Evaluation | None = None
-    request: RoundRequest | None = None
-    commit: rule.ReadyToCommit | None = None
-
-    def settle(self, progress: rule.StatementProgress) -> None:
-        """A round of the job has been taken in."""
-        self.settled = self.progress = progress
-        self.has_small = False
-        self.outputs.clear()
 
 
 class ByRow(ABC, Generic[S]):
@@ -156,7 +112,7 @@ class ByRow(ABC, Generic[S]):
         enabled = protocol.writes_deletion_vectors(snapshot.protocol, snapshot.metadata)
         if not enabled and not asked_for:
             raise DeletionVectorsDisabled(
-                "the table has no deletion vectors, and rows are deleted with nothing else",
+                "deletes need deletion vectors, which are off on this table",
                 resource=self._resource.id,
                 field="spec.tableRef",
                 found="delta.enableDeletionVectors is not true",
@@ -424,51 +380,11 @@ class ByRow(ABC, Generic[S]):
         run = self._run
         assert run is not None
         assert run.commit is not None
-        agreed, plan = run.commit, work.frozen[0]
-        latest = run.history.remember(work.snapshot)
-        latest.prefetch(agreed.deletes)
-        removes, marked = [], []
-        by_segment: dict[str, int] = {}
-        for path, found in agreed.deletes.items():
-            add = latest.add(path)
-            assert add is not None
-            if found.is_whole:
-                removes.append(add)
-            else:
-                marked.append(OutputFileChange(add, found.rows, found.dead))
-            name = segment_name(add)
-            by_segment[name] = by_segment.get(name, 0) + found.deleted
         written = {o.path: o for result in work.results.values() for o in result.outputs}
         written |= run.outputs
-        added = (*agreed.inserts, *agreed.fresh)
-        segment_ = new_segment(work.snapshot, work.now_ms) if added else None
-        outputs = []
-        for path in added:
-            assert segment_ is not None
-            tags = output_tags(segment_.name, segment_.sequence)
-            add = output_add(written[path], tags, data_change=True)
-            outputs.append(OutputFileChange(add, written[path].rows, agreed.masks.get(path)))
-        inserted = sum(written[path].rows for path in agreed.fresh)
-        described = self.commit_description(run.statement, agreed, inserted)
-        return ChangeSet(
-            operation=described.operation,
-            parameters=described.parameters,
-            outputs=tuple(outputs),
-            removes=tuple(removes),
-            marked=tuple(marked),
-            isolation=self._resource.spec.isolation.value,
-            segments=(segment_.name,) if segment_ else (),
-            numbers=segment_.numbers if segment_ else numbers_at(work.snapshot),
-            rows=described.rows,
-            reconciled=Reconciled(
-                commits_seen=max(0, work.snapshot.version - plan.read_version),
-                deletes_remapped=agreed.moved,
-                rows_evaluated=agreed.progress.rows_evaluated,
-                rounds=work.rounds,
-                by_segment=by_segment if agreed.moved else None,
-            ),
-            details={"statement": run.statement.to_json()},
-        )
+        inserted = sum(written[path].rows for path in run.commit.fresh)
+        described = self.commit_description(run.statement, run.commit, inserted)
+        return change_set(work, run, written, described, self._resource.spec.isolation)
 
 
 def _absorbed(asked: Evaluation, result: RoundResult) -> rule.StatementProgress:

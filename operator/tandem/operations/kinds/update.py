@@ -6,7 +6,8 @@ from tandem.delta import protocol
 from tandem.delta.actions import Metadata
 from tandem.delta.log.snapshot import Snapshot
 from tandem.jobs.formats import InputFile, StatementJob
-from tandem.operations.kinds.row_level import ByRow, CommitDescription
+from tandem.operations.kinds.row_level import ByRow
+from tandem.operations.kinds.statement_run import CommitDescription
 from tandem.pruning.selection import Selection
 from tandem.reconcile import statement as rule
 from tandem.spec.status import RowsAffected

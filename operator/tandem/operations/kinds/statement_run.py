@@ -1,0 +1,127 @@
+"""How far a statement has come in one attempt, and what its commit changes.
+
+Must not evaluate anything, nor decide what comes next (`row_level`, `tandem.reconcile.statement`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Generic, Protocol, TypeVar
+
+from tandem.jobs.formats import OutputFile, RoundRequest
+from tandem.operations.kinds.commit_history import History
+from tandem.operations.kinds.job_files import output_add
+from tandem.operations.kinds.segment_numbers import new_segment, numbers_at
+from tandem.operations.model import ChangeSet, OutputFileChange, Work
+from tandem.reconcile import statement as rule
+from tandem.spec.status import Reconciled, RowsAffected
+from tandem.spec.update import Isolation
+from tandem.timeline.segments import output_tags, segment_name
+
+Evaluation = rule.Evaluate | rule.Reexecute
+
+
+class ParsedStatement(Protocol):
+    """A statement that was parsed, of whatever kind."""
+
+    @property
+    def canonical(self) -> str: ...
+    @property
+    def deterministic(self) -> bool: ...
+    def to_json(self) -> dict[str, Any]: ...
+
+
+S = TypeVar("S", bound=ParsedStatement)
+
+
+@dataclass(frozen=True, slots=True)
+class CommitDescription:
+    """What a commit says of its statement: Delta's name for it, its parameters, and the rows."""
+
+    operation: str
+    parameters: Mapping[str, str]
+    rows: RowsAffected
+
+
+@dataclass(slots=True)
+class StatementRun(Generic[S]):
+    """How far the statement has come in this attempt; rebuilt from its rounds after a restart.
+
+    `settled` is what the rounds of the job came to. `progress` is ahead of it by rows that need
+    no evaluation and, if `has_small`, by small rounds, which are not recorded: `outputs` has the
+    files that they wrote. Another round of the job then begins at `settled` again, so that a
+    process that takes over asks the same question.
+    """
+
+    statement: S
+    history: History
+    settled: rule.StatementProgress | None = None
+    progress: rule.StatementProgress | None = None
+    has_small: bool = False
+    outputs: dict[str, OutputFile] = field(default_factory=dict)
+    asked: Evaluation | None = None
+    request: RoundRequest | None = None
+    commit: rule.ReadyToCommit | None = None
+
+    def settle(self, progress: rule.StatementProgress) -> None:
+        """A round of the job has been taken in."""
+        self.settled = self.progress = progress
+        self.has_small = False
+        self.outputs.clear()
+
+
+def change_set(
+    work: Work,
+    run: StatementRun[S],
+    written: Mapping[str, OutputFile],
+    described: CommitDescription,
+    isolation: Isolation,
+) -> ChangeSet:
+    """What the agreed commit changes: matched rows are deleted, output files added.
+
+    Args:
+        written: the files of all rounds, by path.
+    """
+    assert run.commit is not None
+    agreed, plan = run.commit, work.frozen[0]
+    latest = run.history.remember(work.snapshot)
+    latest.prefetch(agreed.deletes)
+    removes, marked = [], []
+    by_segment: dict[str, int] = {}
+    for path, found in agreed.deletes.items():
+        add = latest.add(path)
+        assert add is not None
+        if found.is_whole:
+            removes.append(add)
+        else:
+            marked.append(OutputFileChange(add, found.rows, found.dead))
+        name = segment_name(add)
+        by_segment[name] = by_segment.get(name, 0) + found.deleted
+    added = (*agreed.inserts, *agreed.fresh)
+    segment_ = new_segment(work.snapshot, work.now_ms) if added else None
+    outputs = []
+    for path in added:
+        assert segment_ is not None
+        tags = output_tags(segment_.name, segment_.sequence)
+        add = output_add(written[path], tags, data_change=True)
+        outputs.append(OutputFileChange(add, written[path].rows, agreed.masks.get(path)))
+    return ChangeSet(
+        operation=described.operation,
+        parameters=described.parameters,
+        outputs=tuple(outputs),
+        removes=tuple(removes),
+        marked=tuple(marked),
+        isolation=isolation.value,
+        segments=(segment_.name,) if segment_ else (),
+        numbers=segment_.numbers if segment_ else numbers_at(work.snapshot),
+        rows=described.rows,
+        reconciled=Reconciled(
+            commits_seen=max(0, work.snapshot.version - plan.read_version),
+            deletes_remapped=agreed.moved,
+            rows_evaluated=agreed.progress.rows_evaluated,
+            rounds=work.rounds,
+            by_segment=by_segment if agreed.moved else None,
+        ),
+        details={"statement": run.statement.to_json()},
+    )
