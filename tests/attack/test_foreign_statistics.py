@@ -62,7 +62,7 @@ def _selected(lake: QuickLake, where: str) -> bool:
 
 
 @pytest.mark.parametrize("rows", ["9" * 5000, "1" + "0" * 30, "-" + "9" * 30])
-def test_a_number_of_rows_that_no_integer_holds_says_nothing(tmp_path: Path, rows: str) -> None:
+def test_a_row_count_beyond_64_bits_counts_as_unknown(tmp_path: Path, rows: str) -> None:
     lake = quick_lake.make(tmp_path, 2)
     for text in ('{"numRecords":%s}', '{"x":1,"numRecords":%s}'):
         lake.log_again(stats=text % rows)

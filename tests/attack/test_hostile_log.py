@@ -47,7 +47,7 @@ def test_planted_high_water_mark_leaves_the_log_readable(lake: QuickLake, plante
 
 
 @pytest.mark.parametrize("planted", ["9" * 18, "9" * 16, "-" + "9" * 18, "٣", "1e3", "0x10"])
-def test_planted_sequence_does_not_put_what_comes_last_first(lake: QuickLake, planted: str) -> None:
+def test_planted_sequence_does_not_reorder_segments(lake: QuickLake, planted: str) -> None:
     lake.log_again(tags={"tandem.sequence": planted})
     lake.do(lake.update("k = 1", v="v + 15"))
     *_, last = lake.live
@@ -68,7 +68,7 @@ def test_planted_sequence_does_not_put_what_comes_last_first(lake: QuickLake, pl
     ],
     ids=lambda tags: next(iter(tags)),
 )
-def test_planted_tags_cost_no_row(lake: QuickLake, tags: dict[str, str]) -> None:
+def test_planted_tags_lose_no_row(lake: QuickLake, tags: dict[str, str]) -> None:
     lake.log_again(tags=tags)
     lake.do(lake.compaction("Major"))
     lake.do(lake.update("k = 1", v="v + 15"))
@@ -88,7 +88,7 @@ def test_planted_tags_cost_no_row(lake: QuickLake, tags: dict[str, str]) -> None
     ],
     ids=["deep", "cut off", "null", "list", "odd bounds", "half a pair", "nested"],
 )
-def test_unreadable_statistics_say_nothing_and_stop_nothing(lake: QuickLake, stats: str) -> None:
+def test_unreadable_statistics_count_as_absent(lake: QuickLake, stats: str) -> None:
     lake.log_again(stats=stats)
     lake.do(lake.update("k = 1", v="v + 15"))
     lake.do(lake.compaction("Major"))
@@ -147,7 +147,7 @@ def test_fields_of_other_types_are_refused_by_name(
     ],
     ids=["deep", "half a pair", "a long too long", "deep schema"],
 )
-def test_lines_that_nobody_can_read_are_refused(lake: QuickLake, line: str) -> None:
+def test_unreadable_log_lines_are_refused(lake: QuickLake, line: str) -> None:
     (lake.path / f"_delta_log/{5:020d}.json").write_text(line + "\n")
     with pytest.raises(CorruptLog):
         lake.log.snapshot()
@@ -166,7 +166,7 @@ def test_lines_that_nobody_can_read_are_refused(lake: QuickLake, line: str) -> N
         {"isBlindAppend": [1], "engineInfo": 5},
     ],
 )
-def test_any_provenance_is_survived_by_an_operation_under_way(
+def test_a_running_operation_survives_any_commit_info(
     lake: QuickLake, info: Mapping[str, Any]
 ) -> None:
     more = rows(range(100, 105))
@@ -181,7 +181,7 @@ def test_any_provenance_is_survived_by_an_operation_under_way(
     lake.assert_rows(plus(join(ROWS, more), k_is(1), 15))
 
 
-def test_a_forged_rewrite_of_ours_that_loses_rows_is_taken_as_the_change_that_it_is(
+def test_a_forged_rewrite_that_loses_rows_counts_as_a_change(
     lake: QuickLake,
 ) -> None:
     gone = {"path": lake.first_add.logged_path, "dataChange": False, "deletionTimestamp": 1}
@@ -196,7 +196,7 @@ def test_a_forged_rewrite_of_ours_that_loses_rows_is_taken_as_the_change_that_it
     lake.assert_rows(left)
 
 
-def test_a_pipe_in_place_of_a_data_file_is_an_error_and_no_wait(lake: QuickLake) -> None:
+def test_a_pipe_in_place_of_a_data_file_is_an_error_and_does_not_block(lake: QuickLake) -> None:
     file = lake.path / lake.first_add.logged_path
     file.unlink()
     os.mkfifo(file)

@@ -115,7 +115,7 @@ def deep_compaction(name: str, table: str, levels: int) -> str:
     return json.dumps(body).replace('"NESTED"', nested(levels))
 
 
-def test_a_template_of_two_thousand_levels_stops_nobody(stage: Stage) -> None:
+def test_a_template_of_two_thousand_levels_blocks_no_other_operation(stage: Stage) -> None:
     table, _lake = stage.lake()
     name = "deep"
     stage.apply(deep_compaction(name, table, 2_000))
@@ -129,7 +129,7 @@ def test_a_template_of_two_thousand_levels_stops_nobody(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("levels", [1, 149, 150, 151, 990, 10_500])
-def test_json_is_read_however_deep(levels: int) -> None:
+def test_json_of_any_depth_is_read(levels: int) -> None:
     found: Any = json_depth.loads('{"b":[1],"a":' + nested(levels - 1) + "}")
     assert found["b"] == [1]
     seen = 0
@@ -147,13 +147,13 @@ def test_a_template_that_is_too_deep_is_refused_before_it_is_walked() -> None:
 
 
 @pytest.mark.parametrize("containers", [0, "", {}, False, "x", [1], {"name": "x"}])
-def test_containers_that_are_no_list_are_refused(containers: object) -> None:
+def test_containers_that_are_not_a_list_are_refused(containers: object) -> None:
     template = {"spec": {"driver": {"template": {"spec": {"containers": containers}}}}}
     with pytest.raises(InvalidSpec, match="not a list of named containers"):
         built(template)
 
 
-def test_a_number_of_cores_that_nobody_can_read_is_left_to_the_crd() -> None:
+def test_an_unreadable_number_of_cores_is_left_to_the_crd() -> None:
     digits = "9" * 5_000
     assert built({"spec": {"driver": {"cores": digits}}})["spec"]["driver"]["cores"] == digits
     found = built({"spec": {"sparkConf": {"spark.driver.cores": digits}}})
@@ -171,9 +171,7 @@ def built(template: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("number", ["1000", "999999999", str(10**22), "٣", "007"])
-def test_an_attempt_that_nobody_made_neither_hangs_nor_spoils_the_log(
-    lake: QuickLake, number: str
-) -> None:
+def test_a_forged_attempt_neither_blocks_nor_damages_the_log(lake: QuickLake, number: str) -> None:
     operation = lake.compaction()
     identity = identify(operation, lake.table(), lake.log.snapshot(), again=False)
     claim = lake.path / paths.attempts(identity.operation_id) / number / "attempt.json"
@@ -197,7 +195,7 @@ def test_an_attempt_that_nobody_made_neither_hangs_nor_spoils_the_log(
 
 
 @pytest.mark.parametrize("attempts", [999, 1_000, 2**63 - 1])
-def test_abandonments_that_nobody_made_end_the_operation(lake: QuickLake, attempts: int) -> None:
+def test_forged_abandonments_end_the_operation(lake: QuickLake, attempts: int) -> None:
     operation = lake.compaction()
     identity = identify(operation, lake.table(), lake.log.snapshot(), again=False)
     app = paths.abandoned_app(identity.operation_id)
@@ -252,14 +250,14 @@ def test_two_laketables_of_one_location_are_one_table(stage: Stage) -> None:
     assert sorted(lake.by_deltalake()) == sorted(once)
 
 
-def test_a_name_in_a_status_leads_nowhere_else() -> None:
+def test_a_forged_name_in_a_status_reaches_no_other_object() -> None:
     pod = ResourcePath("", "v1", "pods", "mine", "../../yours/secrets/key?x#y")
     assert pod.url() == "/api/v1/namespaces/mine/pods/..%2F..%2Fyours%2Fsecrets%2Fkey%3Fx%23y"
 
 
 @pytest.mark.parametrize("field", ["table", "operation", "display", "owner", "priority"])
 @pytest.mark.parametrize("value", [None, [], {}, [1], 1.5, True])
-def test_a_lock_that_is_none_of_ours_is_told_of(field: str, value: object) -> None:
+def test_a_foreign_lock_is_reported(field: str, value: object) -> None:
     request = LockRequest("t", "o", Mode.EXCLUSIVE, (LockResource("a"),), "w")
     entry = LockEntry(request, EntryState.HELD, 1, 1, "")
     assert codec.decode(codec.encode(entry), created=1, modified=1)[0].request == request
@@ -269,7 +267,7 @@ def test_a_lock_that_is_none_of_ours_is_told_of(field: str, value: object) -> No
             codec.decode(wrong.encode(), created=1, modified=1)
 
 
-def test_a_bug_of_ours_is_told_and_costs_nobody_anything(
+def test_an_internal_error_is_reported_and_stops_no_other_operation(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("tandem.kube.controllers.operation.controller._AFTER_BUG_S", 0.7)
@@ -295,7 +293,7 @@ def test_a_bug_of_ours_is_told_and_costs_nobody_anything(
 
 
 @pytest.mark.parametrize("form", list(LogFormat))
-def test_logs_show_no_variables(form: LogFormat) -> None:
+def test_logs_show_no_local_variables(form: LogFormat) -> None:
     code = f"""
 import logging, structlog
 from tandem.cli.commands.operator import LogFormat, configure_logging

@@ -142,7 +142,9 @@ ANSWERS: dict[str, tuple[Act, list[str]]] = {
 
 @pytest.mark.parametrize("operation", OPERATIONS)
 @pytest.mark.parametrize("what", ANSWERS)
-def test_answers_that_are_not_believed(what: str, operation: str, lake: BadLake, use: Use) -> None:
+def test_inconsistent_job_results_are_refused(
+    what: str, operation: str, lake: BadLake, use: Use
+) -> None:
     act, parts = ANSWERS[what]
     use(act)
     with lake.unharmed():
@@ -154,7 +156,7 @@ def test_answers_that_are_not_believed(what: str, operation: str, lake: BadLake,
 
 
 @pytest.mark.parametrize("what", ["cut off", "of another attempt", "sidecar flipped"])
-def test_another_attempt_does_it_right(what: str, lake: BadLake, use: Use) -> None:
+def test_a_later_attempt_succeeds(what: str, lake: BadLake, use: Use) -> None:
     """Once is no misfortune: with `backoffLimit` the work is done again, and counts once."""
     act, _ = ANSWERS[what]
     jobs = use(act, times=1)
@@ -169,7 +171,7 @@ def test_another_attempt_does_it_right(what: str, lake: BadLake, use: Use) -> No
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
-def test_no_answer_and_a_dead_driver(operation: str, lake: BadLake, use: Use) -> None:
+def test_a_dead_driver_without_a_result(operation: str, lake: BadLake, use: Use) -> None:
     use(lambda attempt: result_of(attempt).unlink(), phase=JobPhase.FAILED)
     with lake.unharmed():
         ended = lake.run(OPERATIONS[operation])
@@ -219,7 +221,7 @@ def test_a_foreign_vacuum_without_retention(operation: str, lake: BadLake, use: 
     assert lake.unreachable() == set()
 
 
-def test_a_vacuum_every_time_ends_with_a_clear_word(lake: BadLake, use: Use) -> None:
+def test_a_vacuum_during_every_attempt_ends_with_a_clear_message(lake: BadLake, use: Use) -> None:
     def vacuum(_attempt: Path) -> None:
         table = DeltaTable(str(lake.path))
         table.vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False, full=True)

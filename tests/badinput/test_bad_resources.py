@@ -146,7 +146,7 @@ def test_a_folder_without_resources_and_a_file_that_never_ends(tmp_path: Path) -
     assert_tells(ended.said, str(tmp_path), "no YAML files in this folder", ".yaml", "Name the")
 
 
-def test_a_path_that_the_system_does_not_take() -> None:
+def test_a_path_that_the_system_rejects() -> None:
     """It says so when it is asked for the file's kind, as where a folder may not be entered."""
     name = "x" * 300
     ended = tandem("run", "-f", name)
@@ -154,7 +154,7 @@ def test_a_path_that_the_system_does_not_take() -> None:
     assert_tells(ended.said, name, "cannot be read", "File name too long", "Correct the path")
 
 
-def test_a_pipe_is_no_file(tmp_path: Path) -> None:
+def test_a_pipe_is_not_read(tmp_path: Path) -> None:
     """Reading it would wait for ever; it is refused like a folder without resources."""
     (tmp_path / "sub").mkdir()
     os.mkfifo(tmp_path / "sub" / "resources.yaml")

@@ -160,7 +160,7 @@ def test_a_truncated_checkpoint_is_not_needed_while_the_commits_are_there(
     assert ended.status("TableCompaction")["result"]["filesRemoved"] == 4
 
 
-def test_the_missing_table_is_not_made_by_looking(lake: BadLake, jobs: QuickJobs) -> None:
+def test_reading_a_missing_table_does_not_create_it(lake: BadLake, jobs: QuickJobs) -> None:
     shutil.rmtree(lake.path)
     assert lake.run(compaction()).code == 1
     assert not lake.path.exists()
@@ -236,7 +236,7 @@ def test_a_listed_file_is_absent(
     assert_only_abandonments(lake)
 
 
-def test_a_listed_file_is_no_parquet(lake: BadLake, jobs: QuickJobs) -> None:
+def test_a_listed_file_is_not_parquet(lake: BadLake, jobs: QuickJobs) -> None:
     file = data_file(lake, 1)
     file.write_bytes(b"PAR1" + b"\0" * 200)
     ended = lake.run(compaction(backoffLimit=0))
@@ -279,7 +279,7 @@ def test_a_file_with_other_rows_than_the_log_says(lake: BadLake, jobs: QuickJobs
     ],
     ids=["no file matches", "too few segments", "all are large", "no update", "no delete"],
 )
-def test_nothing_to_do_is_a_success_that_says_so(
+def test_nothing_to_do_is_a_success_with_its_own_reason(
     operation: dict[str, Any], lake: BadLake, jobs: QuickJobs
 ) -> None:
     version = DeltaTable(str(lake.path)).version()
@@ -310,7 +310,7 @@ def test_an_unknown_segment(lake: BadLake, jobs: QuickJobs) -> None:
 
 @pytest.mark.parametrize("what", [w for w in BROKEN if "writer" not in w])
 @pytest.mark.parametrize("command", [("scan",), ("table", "show"), ("table", "segments")], ids=str)
-def test_commands_that_only_look_fail_as_clearly(
+def test_read_only_commands_fail_as_clearly(
     what: str, command: tuple[str, ...], lake: BadLake
 ) -> None:
     damage, reason, _ = BROKEN[what]

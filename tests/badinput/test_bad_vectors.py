@@ -125,7 +125,7 @@ def test_scans_refuse(what: str, lake: BadLake) -> None:
     assert_tells(found.stderr, _reason(what), *parts, "remedy:")
 
 
-def test_a_healthy_one_is_accepted(lake: BadLake, jobs: QuickJobs) -> None:
+def test_an_intact_vector_is_accepted(lake: BadLake, jobs: QuickJobs) -> None:
     """The same route without damage: so it is the damage that the others refuse."""
     attach(lake, [1, 3], nothing)
     assert len(lake.shown()) == 38

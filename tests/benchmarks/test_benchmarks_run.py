@@ -85,5 +85,5 @@ def test_the_page_has_a_place_for_every_benchmark() -> None:
     assert sorted(report.ORDER) == sorted(run.NAMES)
 
 
-def test_samples_tell_median_and_spread() -> None:
+def test_samples_give_median_and_spread() -> None:
     assert harness.Samples.of([3.0, 1.0, 2.0]).text(1) == "2.0 (1.0 to 3.0)"

@@ -120,7 +120,7 @@ def test_every_alert_fires_when_it_should_and_only_then(
     promtool("test", "rules", file)
 
 
-def test_the_words_of_an_alert_are_filled_in(tmp_path: Path) -> None:
+def test_the_templates_of_an_alert_are_filled_in(tmp_path: Path) -> None:
     annotations = {
         "summary": "A TableUpdate makes no progress",
         "description": "A TableUpdate in phase Running has shown no progress for 38m 20s. It holds "
@@ -159,7 +159,7 @@ def test_every_alert_is_tried_both_ways() -> None:
 
 
 @pytest.mark.parametrize("alert", RULES)
-def test_every_alert_helps_whoever_it_wakes(alert: str) -> None:
+def test_every_alert_has_a_runbook_page(alert: str) -> None:
     rule = RULES[alert]
     assert rule["labels"].keys() == {"severity"}
     assert rule["labels"]["severity"] in ("critical", "warning")
@@ -247,7 +247,7 @@ def test_the_dashboard_is_fresh_and_asks_for_what_there_is(tmp_path: Path) -> No
     assert all(x + width <= 24 for x, _, width, _ in places)
 
 
-def test_everything_that_is_told_is_shown_or_watched() -> None:
+def test_every_metric_is_on_the_dashboard_in_an_alert_or_exempt() -> None:
     used = set[str]().union(
         *(asked(rule["expr"]) for rule in RULES.values()), asked(dashboard.dashboard())
     )

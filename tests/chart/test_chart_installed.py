@@ -373,7 +373,7 @@ def helm_test(address: str) -> int:
 # The bundled etcd, as the chart starts it
 
 
-def test_the_bundled_etcd_serves_nobody_but_the_operators_user(tmp_path: Path) -> None:
+def test_the_bundled_etcd_serves_only_the_operators_user(tmp_path: Path) -> None:
     """The real etcd with the arguments of the StatefulSet and the generated certificate, the real
     `tandem etcd-user` with those of the init container; then locks with the operator's."""
     objects = template(BUNDLED)

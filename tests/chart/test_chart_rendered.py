@@ -44,7 +44,7 @@ def arguments(objects: list[Json]) -> list[str]:
 # Helm
 
 
-def test_helm_lints_the_chart_without_a_word() -> None:
+def test_helm_lints_the_chart_without_warnings() -> None:
     """With its defaults and with much switched on; strictly: warnings count."""
     for name in ("namespaced", "external-tls-user", "monitoring", "jobs", "by-others"):
         values = MATRIX[name]
@@ -252,7 +252,7 @@ def test_the_command_line_knows_every_option(name: str) -> None:
             assert file.rpartition("/")[0] in paths, option
 
 
-def test_an_etcd_of_ones_own_is_reached_as_it_says() -> None:
+def test_an_external_etcd_is_reached_as_configured() -> None:
     assert {
         "--etcd-endpoint=https://etcd.example:2379",
         "--etcd-prefix=/lakes/one",

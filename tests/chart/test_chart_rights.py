@@ -43,7 +43,7 @@ def of_operator(objects: list[Json]) -> list[Json]:
 
 
 @every_combination
-def test_no_rule_says_everything(name: str) -> None:
+def test_no_rule_uses_a_wildcard(name: str) -> None:
     for role, rule in rules(template(MATRIX[name]), *ROLES):
         for part in ("apiGroups", "resources", "verbs"):
             assert not [word for word in rule[part] if "*" in word], role["metadata"]["name"]
@@ -51,7 +51,7 @@ def test_no_rule_says_everything(name: str) -> None:
 
 
 @every_combination
-def test_secrets_are_only_got_one_by_one(name: str) -> None:
+def test_secrets_are_only_read_one_by_one(name: str) -> None:
     for _, rule in rules(template(MATRIX[name]), *ROLES):
         if "secrets" in rule["resources"]:
             assert rule["verbs"] == ["get"]
@@ -101,13 +101,13 @@ def test_no_finalizer_is_put_where_the_rights_go_with_their_namespace(name: str)
     assert ("--no-finalizers" in container["args"]) is has_roles
 
 
-def test_a_role_in_a_namespace_says_what_the_cluster_role_says() -> None:
+def test_a_namespaced_role_grants_what_the_cluster_role_grants() -> None:
     [cluster] = of_operator(template(EXTERNAL))
     for role in of_operator(template(MATRIX["namespaced"])):
         assert role["rules"] == cluster["rules"]
 
 
-def test_jobs_may_do_nothing_with_what_is_ours() -> None:
+def test_jobs_have_no_rights_on_resources_of_tandem() -> None:
     objects = template(MATRIX["namespaced"])
     jobs = [role for role in of_kind(objects, "Role") if role["metadata"]["name"] == "tandem-spark"]
     assert {role["metadata"]["namespace"] for role in jobs} == set(NAMESPACES)
@@ -123,7 +123,7 @@ def test_jobs_may_do_nothing_with_what_is_ours() -> None:
         ]
 
 
-def test_people_get_our_kinds_with_view_and_edit() -> None:
+def test_the_view_and_edit_roles_cover_the_kinds_of_tandem() -> None:
     objects = template(EXTERNAL)
     all_kinds = {plural(kind) for kind in KINDS}
     for suffix, verbs in (

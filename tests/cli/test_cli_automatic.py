@@ -24,7 +24,7 @@ spec:
 
 
 @pytest.mark.parametrize(("loads", "what"), [(3, "SemiMajor by schedule"), (4, "Minor of segm")])
-def test_plan_says_what_an_operator_would_do_by_itself(
+def test_plan_shows_the_automatic_compactions_of_an_operator(
     tmp_path: Path, loads: int, what: str
 ) -> None:
     lake = quick_lake.make(tmp_path, loads)

@@ -157,7 +157,7 @@ def test_a_source_that_is_not_there_is_warned_of(
     assert result.exit_code == 0  # it may be there before somebody runs it
 
 
-def test_what_would_fail_is_said_to_and_its_source_is_not_looked_for(
+def test_a_plan_that_fails_says_so_and_does_not_open_its_source(
     tandem: Tandem, table: Path
 ) -> None:
     source = {"format": "Csv", "location": "file:///none.csv"}
@@ -167,7 +167,7 @@ def test_what_would_fail_is_said_to_and_its_source_is_not_looked_for(
     assert (result.stderr, result.exit_code) == ("", 1)
 
 
-def test_words_in_texts_and_names_are_no_clauses() -> None:
+def test_keywords_in_strings_and_names_are_not_clauses() -> None:
     text = "MERGE ON (`a WHEN MATCHED` = ' WHEN NOT MATCHED \\' WHEN MATCHED') WHEN MATCHED THEN X"
     head, _, tail = text.rpartition(" WHEN")
     assert spec_summary.clause_by_clause(text) == f"{head}\nWHEN{tail}"

@@ -142,7 +142,7 @@ def files(tmp_path: Path) -> Path:
         ({"late": Phase.FAILED}, 1),
     ],
 )
-def test_exit_codes_tell_how_operations_ended(
+def test_exit_codes_follow_the_outcome_of_operations(
     tandem: Tandem, fake: FakeEngine, files: Path, phases: dict[str, Phase], code: int
 ) -> None:
     fake.phases = phases
@@ -203,7 +203,7 @@ def test_what_went_wrong_stands_below_the_table(
     assert lines[told + 1].strip() == f"remedy:   {remedy}"
 
 
-def test_quiet_says_nothing_on_the_way(tandem: Tandem, fake: FakeEngine, files: Path) -> None:
+def test_quiet_prints_no_progress(tandem: Tandem, fake: FakeEngine, files: Path) -> None:
     assert tandem("run", "-f", files, "-q", "-o", "json").stderr == ""
 
 
@@ -309,7 +309,7 @@ def test_plan_names_inputs_and_segments(tandem: Tandem, fake: FakeEngine, files:
     assert "TableCompaction/tidy: Succeeded already (run --again repeats it), as" in result.stdout
 
 
-def test_help_does_not_import_what_is_heavy() -> None:
+def test_help_imports_no_heavy_module() -> None:
     code = (
         "import sys\nfrom tandem.cli.main import app\n"
         "heavy = {'pyarrow', 'pyspark', 'obstore', 'numpy', 'tandem.operations'}\n"

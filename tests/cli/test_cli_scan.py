@@ -86,7 +86,7 @@ def test_a_preview_is_short_and_says_so(tandem: Tandem, tmp_path: Path) -> None:
     assert len(lines(tandem("scan", folder, "-o", "json").stdout)) == 50
 
 
-def test_a_reader_that_has_enough_is_no_error(tmp_path: Path) -> None:
+def test_a_closed_pipe_is_no_error(tmp_path: Path) -> None:
     folder = tmp_path / "long"
     write_deltalake(str(folder), pa.table({"id": list(range(200_000))}))
     command = f"{sys.executable} -m tandem.cli.main scan {folder} -o json | head -n 1"
@@ -97,7 +97,7 @@ def test_a_reader_that_has_enough_is_no_error(tmp_path: Path) -> None:
     assert found.stderr == ""
 
 
-def test_values_that_json_has_no_word_for() -> None:
+def test_values_that_json_cannot_represent() -> None:
     assert json_value(
         {
             "nan": float("nan"),
@@ -166,7 +166,7 @@ def test_a_condition_that_fails_on_a_row_is_an_error_of_one_line(table: Path) ->
     assert "Traceback" not in found.stderr
 
 
-def test_a_preview_tells_nulls_from_empty_text(tandem: Tandem, tmp_path: Path) -> None:
+def test_a_preview_distinguishes_nulls_from_empty_strings(tandem: Tandem, tmp_path: Path) -> None:
     rows = pa.table({"id": [1, 2], "name": pa.array(["", None]), "none": pa.array(["", ""])})
     write_deltalake(str(tmp_path / "t"), rows)
     head, _rule, *cells = tandem("scan", tmp_path / "t").stdout.strip().splitlines()

@@ -88,7 +88,7 @@ def test_the_same_is_shown_as_a_table_for_people(
     assert "version" in result.stdout or "segment" in result.stdout
 
 
-def test_tables_for_people_leave_out_what_says_nothing(
+def test_printed_tables_leave_out_empty_columns(
     tandem: Tandem, table: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = tandem("table", "segments", table).stdout
@@ -106,7 +106,7 @@ def test_tables_for_people_leave_out_what_says_nothing(
     assert max(map(len, narrow.splitlines())) <= 80
 
 
-def test_locks_of_another_process_are_not_to_be_seen_without_a_cluster(
+def test_locks_of_another_process_are_not_visible_without_a_cluster(
     tandem: Tandem, table: Path
 ) -> None:
     assert json.loads(tandem("locks", table, "-o", "json").stdout) == []
@@ -179,7 +179,7 @@ def test_a_version_that_is_not_there(tandem: Tandem, table: Path) -> None:
     assert "VersionNotFound" in result.stderr
 
 
-def test_a_path_leads_where_a_shell_would_go(
+def test_a_path_resolves_as_in_a_shell(
     tandem: Tandem, table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "far" / "away").mkdir(parents=True)

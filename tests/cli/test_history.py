@@ -19,7 +19,7 @@ def told() -> list[HistoryEntry]:
     return entries(histories.story().commits())
 
 
-def test_every_commit_is_of_a_sort(told: list[HistoryEntry]) -> None:
+def test_every_commit_is_classified(told: list[HistoryEntry]) -> None:
     assert [entry.sort for entry in told] == [
         *[Sort.APPEND] * 5,
         Sort.CHANGE,
@@ -34,7 +34,7 @@ def test_every_commit_is_of_a_sort(told: list[HistoryEntry]) -> None:
     ]
 
 
-def test_meetings_are_found_in_the_log_and_in_what_operations_say(told: list[HistoryEntry]) -> None:
+def test_meetings_come_from_the_log_and_from_statuses(told: list[HistoryEntry]) -> None:
     found = {
         entry.version: [(m.version, m.effect, m.rows, m.onto) for m in entry.meetings]
         for entry in told
@@ -47,7 +47,7 @@ def test_meetings_are_found_in_the_log_and_in_what_operations_say(told: list[His
     }
 
 
-def test_what_a_statement_met_before_it_was_executed_again_it_did_not_follow() -> None:
+def test_a_statement_executed_again_reports_no_earlier_meetings() -> None:
     [*_, merge] = entries(histories.again().commits())
     assert [(m.version, m.effect) for m in merge.meetings] == [(3, CommitEffect.AGAIN)]
     assert [meeting(met) for met in merge.meetings] == ["executed again after 3"]
@@ -63,7 +63,7 @@ def test_what_a_statement_met_before_it_was_executed_again_it_did_not_follow() -
         (10, "+1 −2", "120,000 rewritten", ""),
     ],
 )
-def test_an_entry_in_words(
+def test_an_entry_as_text(
     told: list[HistoryEntry], version: int, in_files: str, in_rows: str, met: str
 ) -> None:
     entry = told[version]
@@ -71,7 +71,7 @@ def test_an_entry_in_words(
     assert "; ".join(map(meeting, entry.meetings)) == met
 
 
-def test_the_picture_runs_from_an_operation_to_what_it_read(told: list[HistoryEntry]) -> None:
+def test_the_picture_links_an_operation_to_the_versions_it_read(told: list[HistoryEntry]) -> None:
     assert [line.rstrip() for line in reversed(picture(told))] == [
         "○",
         "●─╮",
@@ -92,7 +92,7 @@ def test_the_picture_runs_from_an_operation_to_what_it_read(told: list[HistoryEn
     assert [line.rstrip() for line in picture(told[4:8])] == ["○ │", "◆─▶", "○ │", "●─╮"]
 
 
-def test_the_terminal_shows_it(tandem: Tandem, tmp_path: Path) -> None:
+def test_the_terminal_shows_the_history(tandem: Tandem, tmp_path: Path) -> None:
     table = histories.story().write(tmp_path / "lake")
     shown = tandem("history", table).stdout
     [nightly] = [line for line in shown.splitlines() if "nightly" in line]
@@ -101,7 +101,7 @@ def test_the_terminal_shows_it(tandem: Tandem, tmp_path: Path) -> None:
     assert len(tandem("history", table, "--limit", "3").stdout.strip().splitlines()) == 5
 
 
-def test_json_has_it_for_programs(tandem: Tandem, tmp_path: Path) -> None:
+def test_json_holds_the_history(tandem: Tandem, tmp_path: Path) -> None:
     table = histories.story().write(tmp_path / "lake")
     found = json.loads(tandem("history", table, "-o", "json").stdout)
     assert [row["version"] for row in found] == list(range(13, -1, -1))
@@ -147,7 +147,7 @@ def test_json_has_it_for_programs(tandem: Tandem, tmp_path: Path) -> None:
         {"resource": "default/\x1b[31m" + "x" * 100_000, "result": {"summary": ["a\nb" * 10_000]}},
     ],
 )
-def test_what_is_planted_in_a_log_says_nothing(
+def test_commit_info_planted_in_a_log_is_ignored(
     tandem: Tandem, tmp_path: Path, planted: dict[str, object]
 ) -> None:
     log = histories.story("Spark\x1b[2J\n" + "y" * 10_000)

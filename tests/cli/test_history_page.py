@@ -165,7 +165,7 @@ def test_the_page_is_well_formed_and_inert(engine: str) -> None:
     assert not re.search(r"https?://(?!www\.w3\.org/2000/svg)", text)
 
 
-def test_the_picture_stands_alone_too() -> None:
+def test_the_picture_is_valid_on_its_own() -> None:
     commits = histories.story(HOSTILE).commits()
     text = svg(scene(entries(commits), segment_lives(commits)), HOSTILE[:60], "d", alone=True)
     root = ET.fromstring(text.replace("\x00", "").replace("\x1b", ""))
@@ -200,7 +200,7 @@ def test_a_long_history_is_folded() -> None:
     assert drawn.columns[0].earlier
 
 
-def test_a_storm_of_others_drives_no_operation_out_of_the_picture() -> None:
+def test_many_foreign_commits_hide_no_operation_in_the_picture() -> None:
     log = histories.story()
     for number in range(200):
         log.mark(histories.SPARK, {"c2.parquet": 81_000 + number})

@@ -40,7 +40,7 @@ def config(name: str, server: str, **context: str) -> Json:
     }
 
 
-def test_files_of_kubeconfig_are_merged_and_the_first_word_counts(tmp_path: Path) -> None:
+def test_kubeconfig_files_are_merged_and_the_first_value_wins(tmp_path: Path) -> None:
     (tmp_path / "sub").mkdir()
     first, second = tmp_path / "sub" / "a", tmp_path / "b"
     first.write_text(yaml.safe_dump(config("one", "https://one", namespace="lake")))
@@ -118,7 +118,7 @@ def test_kinds_go_by_all_their_names(text: str) -> None:
     assert names.resource(text) == ("TableCompaction", "x")
 
 
-def test_what_is_no_resource_is_said() -> None:
+def test_what_is_not_a_resource_is_reported() -> None:
     assert names.table("ltbl/flights") == names.table("flights") == "flights"
     for wrong in ("tcomp", "pod/x", "tcomp/", "tcomp/a/b"):
         with pytest.raises(InvalidSpec):
@@ -189,7 +189,7 @@ class Pods:
         return {"text": json.dumps({"leads": leads, "version": "2.0"})}
 
 
-def test_who_leads_is_asked_through_the_api_server_where_that_is_allowed() -> None:
+def test_the_leader_is_asked_through_the_api_server_where_that_is_allowed() -> None:
     def seen(pods: Pods) -> str:
         access = Access(pods, "n")  # type: ignore[arg-type]
         return str(asyncio.run(operator(access))["summary"])
@@ -201,7 +201,7 @@ def test_who_leads_is_asked_through_the_api_server_where_that_is_allowed() -> No
     assert some.asked[:2] == ["/api/v1/pods", "/api/v1/namespaces/tandem-system/pods"]
 
 
-def test_a_twin_is_the_same_operation_that_only_plans() -> None:
+def test_a_dry_run_copy_differs_only_in_planning() -> None:
     spec = {"tableRef": {"name": "t"}, "type": "Minor", "suspend": True, "priority": 5}
     made = twin("TableCompaction", "a-very-long-name-" * 4, spec)
     assert made["spec"] == {"tableRef": {"name": "t"}, "type": "Minor", "dryRun": True,
@@ -242,7 +242,7 @@ def test_a_plan_says_what_the_spec_asks_for() -> None:
     assert ["WHEN", "MATCHED", "THEN", "DELETE"] in [line.split() for line in text.splitlines()]
 
 
-def test_whom_a_plan_meets_is_what_the_locks_matrix_says() -> None:
+def test_operations_that_a_plan_meets_follow_the_lock_matrix() -> None:
     def lock(name: str, mode: str, *segments: str) -> Json:
         return {"operation": name, "mode": mode, "state": "Held", "segments": list(segments)}
 
@@ -256,7 +256,7 @@ def test_whom_a_plan_meets_is_what_the_locks_matrix_says() -> None:
     assert [c["operation"] for c in expected("TableUpdate", plan, locks, "b")] == ["d"]
 
 
-def test_of_segments_that_are_not_named_nobody_says_that_they_are_free() -> None:
+def test_segments_that_are_not_listed_are_not_reported_as_free() -> None:
     def met(plan: Json, **lock: Any) -> list[str]:
         locks = [{"operation": "a", "mode": "Rewrite", "state": "Held", **lock}]
         return [c["means"] for c in expected("TableCompaction", plan, locks)]

@@ -39,14 +39,14 @@ def test_problems_come_first_with_what_to_do() -> None:
     assert overview([stalled], [], now_ms=NOW)["tables"][0]["health"] == "Stalled"
 
 
-def test_an_operation_without_its_table_is_told_with_the_tables_name() -> None:
+def test_an_operation_without_its_table_shows_the_tables_name() -> None:
     waits = body("TableCompaction", "typo", said("Pending", "WaitingForDependency"))
     found = overview([], [waits], now_ms=NOW)
     text = shown(render.status({"operator": None, **found}, now_ms=NOW))
     assert "TableCompaction/typo waits: there is no LakeTable t in its namespace" in text
 
 
-def test_a_failure_that_was_made_good_or_is_tried_again_is_no_problem() -> None:
+def test_a_failure_that_was_repaired_or_is_retried_is_no_problem() -> None:
     line = {"labels": {"tandem.dev/automatic": "minor"}}
     ended = {"completionTime": "2027-01-15T07:00:00Z"}
     before = body("TableCompaction", "a", said("Failed", "JobFailed", **ended), metadata=line)
@@ -63,7 +63,7 @@ def test_a_failure_that_was_made_good_or_is_tried_again_is_no_problem() -> None:
     assert len(overview([table()], [hidden], now_ms=NOW)["problems"]) == 1
 
 
-def test_bars_waits_what_comes_and_what_was() -> None:
+def test_status_shows_progress_waits_schedule_and_history() -> None:
     runs = body(
         "TableCompaction", "r",
         said("Running", "Running", startTime="2027-01-15T07:58:00Z", attempt=2,
@@ -111,7 +111,7 @@ def test_the_operators_health_in_a_line() -> None:
     assert "leader" not in summary([pod("a")], "")["summary"]
 
 
-def test_history_tells_ends_once_and_newest_first() -> None:
+def test_history_shows_each_end_once_newest_first() -> None:
     done = body(
         "TableUpdate", "u",
         said("Succeeded", "Committed", completionTime="2027-01-15T07:30:00Z",

@@ -30,7 +30,7 @@ def run(machine: Path, **more: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_one_that_works_is_taken(machine: Path) -> None:
+def test_a_working_browser_is_taken(machine: Path) -> None:
     program(machine, SHELL, "echo 'install the snap first' >&2; exit 1")
     program(machine, "google-chrome")
     done = run(machine)

@@ -162,7 +162,7 @@ def test_Z6_the_same_resource_runs_already_on_this_host(
         ("update", [{"rowsEvaluated": 20, "rowsLost": 3}]),
     ],
 )
-def test_C6_a_merge_that_nobody_kills_has_a_round_on_a_part(
+def test_C6_an_undisturbed_merge_has_a_round_on_a_part(
     nurseries: Nurseries, tables: Tables, meanwhile: str, met: list[dict[str, int]]
 ) -> None:
     """What the others here die in. The append has the first match of a row of the source, the

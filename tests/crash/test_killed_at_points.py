@@ -32,7 +32,7 @@ def test_every_point_is_covered() -> None:
 
 @pytest.mark.parametrize("point", STRAIGHT)
 @pytest.mark.parametrize("kind", PLAIN)
-def test_killed_on_the_straight_way(
+def test_killed_without_concurrent_commits(
     nurseries: Nurseries, tables: Tables, kind: str, point: Point
 ) -> None:
     before_and_after(nurseries, tables, kind, point)
@@ -50,7 +50,9 @@ def test_killed_twice(nurseries: Nurseries, tables: Tables, kind: str, point: Po
     [(k, p) for k in PLAIN for p in (Point.AWAIT_LOCKS, Point.LOOK_UP_COMMIT)]
     + [("update", Point.REQUEST_ROUND), ("delete", Point.REQUEST_ROUND)],
 )
-def test_killed_in_a_crowd(nurseries: Nurseries, tables: Tables, kind: str, point: Point) -> None:
+def test_killed_among_concurrent_commits(
+    nurseries: Nurseries, tables: Tables, kind: str, point: Point
+) -> None:
     before_and_after(nurseries, tables, kind, point, **CROWDED[point])
 
 

@@ -95,7 +95,7 @@ def refusals(stderr: str) -> dict[str, str]:
     return found
 
 
-def test_wrong_resources_are_refused_in_our_words(
+def test_wrong_resources_are_refused_with_messages_of_tandem(
     cluster: Cluster, space: str, tmp_path: Path
 ) -> None:
     for number, wrong in enumerate(WRONG):
@@ -242,7 +242,7 @@ def test_a_table_keeps_its_location_and_nothing_else(
     assert rest == [""] * len(others)
 
 
-def test_a_refused_change_tells_the_user_the_way_out(cluster: Cluster, space: str) -> None:
+def test_a_refused_change_names_the_remedy(cluster: Cluster, space: str) -> None:
     late = yaml.safe_dump(manifest("TableUpdate", {}, "late"))
     cluster.kubectl("-n", space, "apply", "-f", "-", input=late)
     with pytest.raises(KubectlFailed, match="create a new TableUpdate"):
@@ -253,7 +253,7 @@ def test_a_refused_change_tells_the_user_the_way_out(cluster: Cluster, space: st
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_defaults_are_those_of_the_model_and_nobody_has_looked_yet(
+def test_defaults_are_those_of_the_model_and_the_status_is_empty(
     cluster: Cluster, space: str, kind: str
 ) -> None:
     made = created(cluster, space, manifest(kind, {}, f"new-{kind.lower()}"))

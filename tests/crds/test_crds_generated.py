@@ -165,7 +165,7 @@ def validators() -> dict[str, Callable[..., Any]]:
     return found
 
 
-def test_every_validator_has_a_rule_or_a_reason_to_have_none() -> None:
+def test_every_validator_has_a_cel_rule_or_a_reason_to_have_none() -> None:
     found = validators()
     assert len(found) > 30
     without = {name for name, function in found.items() if not rules_of(function)}
@@ -195,7 +195,7 @@ def test_every_rule_has_a_wrong_resource() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_least_that_a_kind_needs_is_right(kind: str) -> None:
+def test_the_minimal_resource_of_a_kind_is_accepted(kind: str) -> None:
     assert parse(manifest(kind, {})).kind_name == kind
     assert set(RIGHT) == set(KINDS)
 

@@ -135,7 +135,7 @@ def test_slips_of_yaml_are_refused_with_a_hint(
     assert ours in str(caught.value)
 
 
-def test_a_column_called_no_is_taken_by_us_and_refused_with_a_hint_by_the_server(
+def test_a_column_called_no_is_accepted_from_a_file_and_refused_with_a_hint_by_the_server(
     cluster: Cluster,
 ) -> None:
     text = (

@@ -130,7 +130,7 @@ def test_every_version_of_a_random_table(tmp_path: Path, seed: int) -> None:
         _compare(tmp_path, version)
 
 
-def test_deltalake_reads_our_checkpoint_when_nothing_else_is_left(tmp_path: Path) -> None:
+def test_deltalake_reads_a_table_from_our_checkpoint_alone(tmp_path: Path) -> None:
     write_deltalake(tmp_path, _rows(0), partition_by=["part"], configuration=WITH_VECTORS)
     for number in range(1, 4):
         write_deltalake(tmp_path, _rows(number * 20), mode="append")

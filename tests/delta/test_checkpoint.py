@@ -150,7 +150,7 @@ def test_checkpoint_without_metadata_is_corrupt() -> None:
     assert _read(store) == (None, LIVE)
 
 
-def test_two_checkpoints_of_one_version_either_will_do() -> None:
+def test_either_of_two_checkpoints_of_one_version_is_enough() -> None:
     store = _table()
     store.put(f"{PREFIX}.parquet", dl.checkpoint_bytes(_state()))
     store.put(f"{PREFIX}.{UUID}.json", b"{ cut off")
@@ -296,7 +296,9 @@ def test_checkpoints_as_the_table_asks(configuration: dict[str, str], expected: 
         ({"delta.checkpoint.writeStatsAsJson": "maybe"}, "writeStatsAsJson"),
     ],
 )
-def test_what_we_cannot_do_is_said_by_name(configuration: dict[str, str], word: str) -> None:
+def test_unsupported_checkpoint_features_are_named(
+    configuration: dict[str, str], word: str
+) -> None:
     store = dl.memory_log(*_commits(10), configuration=configuration)
     report = maintain(log := DeltaLog(store, parallel_reads=1), log.snapshot(), now_ms=0)
     assert report.checkpoint is None

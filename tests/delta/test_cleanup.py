@@ -97,7 +97,7 @@ def test_unknown_retention_is_reported_and_removes_nothing() -> None:
     assert _versions(store) == list(range(16))
 
 
-def test_sidecars_nobody_refers_to_go_after_a_day() -> None:
+def test_unreferenced_sidecars_are_removed_after_a_day() -> None:
     store, log = _daily((2, 5, 8))
     store.put("_delta_log/_sidecars/old.parquet", b"x")  # written on day 9
     clean(store, log.snapshot(), now_ms=9 * DAY)

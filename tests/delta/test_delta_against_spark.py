@@ -250,7 +250,7 @@ def test_features_as_spark_lists_them(delta_spark: SparkSession, tmp_path: Path)
     assert "Read" in _refused(_log(variant).snapshot())["variantType"]
 
 
-def test_clean_up_of_spark_keeps_us_going(delta_spark: SparkSession, tmp_path: Path) -> None:
+def test_a_log_cleaned_by_spark_stays_readable(delta_spark: SparkSession, tmp_path: Path) -> None:
     """Checksum files, compacted logs and whatever else Spark leaves beside the commits."""
     root = tmp_path / "t"
     table = _create(delta_spark, root, "id LONG, name STRING", delta__checkpointInterval="2")

@@ -36,7 +36,7 @@ BITMAPS = st.one_of(SMALL.map(BitMap64), WIDE.map(BitMap64), RUNS)
 
 
 @given(bitmap=BITMAPS)
-def test_inline_comes_back(bitmap: BitMap64) -> None:
+def test_inline_vectors_round_trip(bitmap: BitMap64) -> None:
     vector = encode_inline(bitmap)
     assert vector.storage == "i"
     assert vector.offset is None
@@ -46,7 +46,9 @@ def test_inline_comes_back(bitmap: BitMap64) -> None:
 
 
 @given(bitmaps=st.lists(BITMAPS, max_size=6), order=st.randoms(use_true_random=False))
-def test_several_in_one_file_come_back_in_any_order(bitmaps: list[BitMap64], order: object) -> None:
+def test_several_vectors_in_one_file_round_trip_in_any_order(
+    bitmaps: list[BitMap64], order: object
+) -> None:
     store = MemoryStore()
     vectors = dv.write_file(store, FOLDER, bitmaps)
     assert len(store.paths()) == (1 if bitmaps else 0)
@@ -68,7 +70,7 @@ def test_equal_sets_have_equal_bytes(positions: list[int]) -> None:
 
 
 @given(bitmap=BITMAPS)
-def test_base64_comes_back(bitmap: BitMap64) -> None:
+def test_base64_round_trips(bitmap: BitMap64) -> None:
     assert dv.from_base64(dv.to_base64(bitmap)) == bitmap
 
 
@@ -79,7 +81,7 @@ def test_damaged_base64_is_a_value_error(text: str) -> None:
 
 
 @given(data=st.binary(max_size=64))
-def test_z85_comes_back(data: bytes) -> None:
+def test_z85_round_trips(data: bytes) -> None:
     text = dv_format.z85_encode(data)
     assert dv_format.z85_decode(text)[: len(data)] == data
 
@@ -271,7 +273,7 @@ def test_positions_out_of_order_are_noticed_inline() -> None:
         dv.load(MemoryStore(), vector)
 
 
-def test_an_absent_file_is_named() -> None:
+def test_an_absent_vector_file_is_named() -> None:
     store = MemoryStore()
     vector = dv.write_file(store, FOLDER, [BitMap64([1])])[0]
     (path,) = store.paths()
@@ -319,7 +321,7 @@ def test_a_put_that_never_arrived_is_sent_again() -> None:
     assert dv.load(store, vector) == BitMap64([1, 2])
 
 
-def test_a_full_store_is_told() -> None:
+def test_a_full_store_is_reported() -> None:
     def full(call: Call) -> None:
         if call.when == "before":
             raise StorageFull("no room", resource=call.path)

@@ -136,7 +136,7 @@ def test_dates_of_any_year(days: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["2021-02-29", "2021-13-01", "2021-00-01", "x", "", "1-1-1"])
-def test_what_is_no_date(text: str) -> None:
+def test_invalid_dates(text: str) -> None:
     with pytest.raises(ValueError, match="no"):
         days_of(text)
 
@@ -183,7 +183,7 @@ def test_date_partitions_of_any_year(text: str, days: int) -> None:
     assert to_scalar(text, DATE).value == days
 
 
-def test_a_date_partition_that_is_none() -> None:
+def test_an_invalid_date_partition() -> None:
     with pytest.raises(CorruptLog, match="2021-02-29"):
         to_scalar("2021-02-29", DATE)
 
@@ -215,7 +215,7 @@ EVERY = {"a", "x.y", "s.t", "s.u", "a,b"}
     [("many", EVERY), ("", EVERY), ("-2", EVERY), ("1_0", EVERY), ("-1", EVERY), (" 1 ", {"a"}),
      ("9" * 30, EVERY), ("٣", EVERY), ("0", set())],
 )  # fmt: skip
-def test_a_number_of_indexed_columns_that_is_none_counts_as_the_default(
+def test_an_invalid_number_of_indexed_columns_counts_as_the_default(
     value: str, expected: set[str], tmp_path: Path
 ) -> None:
     assert stats_of({INDEXED_COLUMNS: value}, tmp_path) == expected

@@ -262,7 +262,7 @@ def test_travel_across_the_enablement_of_in_commit_timestamps() -> None:
     assert [log.snapshot(v).timestamp_ms for v in range(4)] == [10, 20, 1000, 2000]
 
 
-def test_a_stray_in_commit_timestamp_is_no_time() -> None:
+def test_an_in_commit_timestamp_before_enablement_is_ignored() -> None:
     store = dl.memory_log([dl.info(inCommitTimestamp=999_999), dl.add("f")], clock=lambda: 7)
     assert _log(store).snapshot().timestamp_ms == 7
 

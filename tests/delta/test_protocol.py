@@ -265,7 +265,7 @@ def test_upgrade_to_deletion_vectors_lists_all_legacy_features() -> None:
     assert not supports_deletion_vectors(Protocol(1, 4))
 
 
-def test_protocol_of_a_new_table_is_the_lowest_that_will_do() -> None:
+def test_protocol_of_a_new_table_is_the_lowest_sufficient() -> None:
     plain = parse(_metadata().schema_string)
     ntz = parse(_metadata(type_="timestamp_ntz").schema_string)
     assert for_new_table(plain, deletion_vectors=False) == Protocol(1, 2)

@@ -80,7 +80,7 @@ def test_z20_a_put_that_did_not_arrive_stays_unknown_and_can_be_repeated() -> No
     assert log.find_commit(1, "t1")
 
 
-def test_z20_a_lost_answer_behind_which_somebody_else_won() -> None:
+def test_z20_a_lost_answer_to_a_put_that_another_writer_won() -> None:
     store = dl.memory_log([dl.info(txnId="theirs"), dl.add("theirs")])
     log = _log(store)
     _lose_answers(store, arrives=False)
@@ -157,11 +157,11 @@ def _race(store: Store) -> None:
     )
 
 
-def test_racing_writers_on_disk(tmp_path: Path) -> None:
+def test_concurrent_writers_on_disk(tmp_path: Path) -> None:
     _race(open_store(tmp_path.as_uri()))
 
 
-def test_racing_writers_on_s3_and_a_checkpoint_there(s3_store: Store) -> None:
+def test_concurrent_writers_on_s3_and_a_checkpoint_there(s3_store: Store) -> None:
     _race(s3_store)
     log = DeltaLog(s3_store)
     before = log.snapshot()

@@ -109,7 +109,7 @@ def test_leaves_go_through_structs_only() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '"long"', '{"type":"struct"}', '{"type":"set"}'])
-def test_nonsense_is_corrupt(text: str) -> None:
+def test_an_invalid_schema_is_a_corrupt_log(text: str) -> None:
     with pytest.raises(CorruptLog) as caught:
         parse(text, resource="t")
     error = caught.value

@@ -141,7 +141,7 @@ def test_a_nan_takes_the_bounds_of_its_row_group_alone(
 
 
 @pytest.mark.parametrize("groups", [1, 40])
-def test_a_footer_that_is_mended_keeps_everything_else(groups: int) -> None:
+def test_a_corrected_footer_keeps_everything_else(groups: int) -> None:
     rows = pa.table(
         {
             "x": [float(n % 7) for n in range(groups * 10)],

@@ -6,5 +6,5 @@ from compatibility_page import ROOT, compatibility
 from support.matrix.record import NOTE
 
 
-def test_page_is_of_the_record() -> None:
+def test_page_is_generated_from_the_record() -> None:
     assert (ROOT / "docs" / "compatibility.md").read_text() == compatibility(NOTE)

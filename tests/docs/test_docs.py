@@ -107,7 +107,7 @@ def test_the_picture_allows_no_import_that_the_linter_forbids() -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_links_and_paths_lead_somewhere(page: Path) -> None:
+def test_links_and_paths_exist(page: Path) -> None:
     text = page.read_text()
     for link in re.findall(r"\]\(([^)#\s]+)\)", text):
         if "://" not in link:

@@ -28,7 +28,7 @@ def documents(kind: str) -> list[dict[str, Any]]:
     return list(yaml.safe_load_all((KIND_FILES / f"{kind.lower()}.yaml").read_text()))
 
 
-def test_the_examples_are_right_together() -> None:
+def test_the_examples_are_valid_together() -> None:
     assert {each.kind_name for each in load([KIND_FILES])} == set(KINDS)
     assert {file.stem for file in KIND_FILES.iterdir()} == {kind.lower() for kind in KINDS}
 
@@ -52,7 +52,7 @@ def test_an_example_shows_every_field_of_operations() -> None:
     assert {field.alias or name for name, field in fields.items()} <= set(ingest["spec"])
 
 
-def test_every_reason_has_a_place_to_look_at() -> None:
+def test_every_reason_names_where_to_look() -> None:
     assert set(troubleshooting_page.LOOK) == set(Reason)
     assert all(troubleshooting_page.LOOK.values())
 

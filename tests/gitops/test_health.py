@@ -104,7 +104,7 @@ def judged(cluster: Cluster, judges: Judges) -> dict[tuple[str, str], Judged]:
     return judged
 
 
-def test_every_situation_is_judged() -> None:
+def test_every_situation_has_a_health_status() -> None:
     assert [situation.name for situation in OPERATIONS] == list(OF_OPERATIONS)
     assert [situation.name for situation in TABLES] == list(OF_TABLES)
 
@@ -190,7 +190,7 @@ def test_flux_has_expressions_for_every_kind(judges: Judges) -> None:
     assert versions == {"tandem.dev/v1alpha1"}
 
 
-def test_nonsense_is_answered_with_an_error(judges: Judges) -> None:
+def test_an_invalid_health_script_is_an_error(judges: Judges) -> None:
     body = {"apiVersion": "tandem.dev/v1alpha1", "kind": "TableUpdate", "metadata": {"name": "x"}}
     answers = judges.ask(
         [

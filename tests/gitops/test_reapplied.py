@@ -244,7 +244,7 @@ def test_created_again_it_reports_what_it_did(stage: Stage, judges: Judges) -> N
     assert_lives(stage, judges, {(UPDATE, "once"): f"{life} {life}"})
 
 
-def test_automatic_compactions_are_nobodys_business(stage: Stage, judges: Judges) -> None:
+def test_automatic_compactions_are_ignored_by_gitops_tools(stage: Stage, judges: Judges) -> None:
     """They are not in Git: neither tool takes them for its own, and none is made twice."""
     minor = {"thresholds": [4, 3]}
     table, lake = stage.lake(compaction={"minor": minor, "schedules": [], "minInterval": "10m"})
@@ -274,7 +274,7 @@ def test_automatic_compactions_are_nobodys_business(stage: Stage, judges: Judges
     assert judges.drift([(live, marked)])[0].status == "Synced"
 
 
-def test_what_git_says_is_seen_in_the_end(stage: Stage, judges: Judges) -> None:
+def test_a_change_in_git_is_observed(stage: Stage, judges: Judges) -> None:
     """Suspended by Git, resumed by Git, tried again by an annotation in Git; a table whose spec
     changes faster than anybody looks."""
     table, lake = stage.lake()
@@ -352,7 +352,7 @@ def assert_lives(stage: Stage, judges: Judges, lives: dict[tuple[str, str], str]
             assert generations <= {version["status"]["observedGeneration"]}
 
 
-def test_defaults_are_no_drift(cluster: Cluster, judges: Judges) -> None:
+def test_defaults_are_not_drift(cluster: Cluster, judges: Judges) -> None:
     """What the schema fills in shows neither in Argo CD nor with Flux, of any manifest of ours."""
     files = [*(REPOSITORY / "examples").rglob("*.yaml"), REPOSITORY / "tests/crds/contract.yaml"]
     namespace = cluster.namespace("drift")

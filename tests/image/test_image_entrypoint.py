@@ -69,7 +69,7 @@ def container(tmp_path: Path) -> Container:
     return Container(tmp_path)
 
 
-def test_words_that_are_no_program_are_tandems(container: Container) -> None:
+def test_unknown_commands_go_to_tandem(container: Container) -> None:
     assert container.run("operator", "--namespace", "a b")[:-1] == [
         *("bin/tandem", "operator", "--namespace", "a b"),
     ]
@@ -139,7 +139,7 @@ def test_a_folder_of_settings_with_more_in_it_stays_on_the_class_path(container:
     assert words[words.index("-cp") + 1].startswith("conf:")
 
 
-def test_an_executor_is_told_everything_by_its_environment(container: Container) -> None:
+def test_an_executor_is_configured_by_its_environment(container: Container) -> None:
     words = container.run(
         "executor",
         **EXECUTOR,

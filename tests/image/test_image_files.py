@@ -113,7 +113,7 @@ def test_paths_are_those_that_the_operator_gives_to_jobs() -> None:
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.name)
-def test_scripts_have_no_wrong_syntax(script: Path) -> None:
+def test_scripts_have_valid_syntax(script: Path) -> None:
     subprocess.run(["sh", "-n", str(script)], check=True)
     assert script.stat().st_mode & 0o111
 
@@ -215,7 +215,7 @@ def test_one_jar_names_all_others_in_order(tmp_path: Path) -> None:
     assert times == {float(trim.MADE_S)}
 
 
-def test_natives_of_the_own_processor_stay(tmp_path: Path) -> None:
+def test_native_libraries_of_the_target_architecture_stay(tmp_path: Path) -> None:
     names = ["a-linux-x86_64.jar", "a-linux-aarch_64.jar", "a-linux-riscv64.jar", "b.jar"]
     for machine, own in (("x86_64", names[0]), ("aarch64", names[1])):
         site = fake_spark(tmp_path / machine, names)

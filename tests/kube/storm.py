@@ -57,7 +57,9 @@ def operators(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
 
 @pytest.mark.parametrize("first", range(0, len(all_links()), PER_CHAIN))
 @pytest.mark.timeout(900)
-def test_every_death(cluster: Cluster, operators: Nursery, tmp_path: Path, first: int) -> None:
+def test_an_operator_killed_at_every_point(
+    cluster: Cluster, operators: Nursery, tmp_path: Path, first: int
+) -> None:
     world, jobs = World.make(cluster, tmp_path), GatedQuickJobs()
     with world.dev(jobs):
         chain = Chain(world, operators, Ledger(quick_lake.make(tmp_path)), jobs)

@@ -174,7 +174,7 @@ def test_the_nth_request_is_refused(server: Server, proxy: ApiProxy) -> None:
     rule.wait()
 
 
-def test_a_rule_without_end_strikes_until_told(proxy: ApiProxy) -> None:
+def test_a_rule_without_a_limit_applies_until_it_is_removed(proxy: ApiProxy) -> None:
     with proxy.while_(Refuse(500), resource="laketables") as rule:
         assert {ask(proxy, "GET", f"{TABLES}/a")[0] for _ in range(3)} == {500}
         assert ask(proxy, "GET", PODS)[0] == 200
@@ -198,7 +198,7 @@ def test_slow_answers_come(proxy: ApiProxy) -> None:
     assert ask(proxy, "GET", PODS)[0] == 200
 
 
-def test_an_answer_is_held_until_told(server: Server, proxy: ApiProxy) -> None:
+def test_an_answer_is_held_until_released(server: Server, proxy: ApiProxy) -> None:
     rule = proxy.strike(Hold(), verb="create")
     answers: list[int] = []
     thread = threading.Thread(target=lambda: answers.append(ask(proxy, "POST", PODS, {})[0]))
@@ -217,7 +217,7 @@ def test_a_watch_is_passed_on_line_by_line(server: Server, watch: Watch) -> None
     assert watch.line() == "two"
 
 
-def test_a_stale_watch_tells_all_of_it_later(server: Server, proxy: ApiProxy) -> None:
+def test_a_stale_watch_delivers_all_events_later(server: Server, proxy: ApiProxy) -> None:
     rule = proxy.strike(Hold(), verb="watch", times=None)
     stale = Watch(proxy, TABLES)
     server.say("one")
@@ -244,7 +244,7 @@ def test_a_watch_is_cut(server: Server, proxy: ApiProxy, watch: Watch) -> None:
     assert watch.line() == ""
 
 
-def test_a_frozen_watch_says_nothing_and_a_new_one_does(
+def test_a_frozen_watch_delivers_nothing_and_a_new_one_does(
     server: Server, proxy: ApiProxy, watch: Watch
 ) -> None:
     server.say("one")
@@ -258,7 +258,7 @@ def test_a_frozen_watch_says_nothing_and_a_new_one_does(
     fresh.close()
 
 
-def test_a_closed_door_refuses_and_opens_again(proxy: ApiProxy) -> None:
+def test_a_closed_proxy_refuses_connections_until_it_is_opened(proxy: ApiProxy) -> None:
     port = proxy.port
     proxy.close_door()
     with pytest.raises(ConnectionRefusedError):

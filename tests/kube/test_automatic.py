@@ -152,7 +152,7 @@ def bare(cluster: Cluster, tmp_path: Path) -> Stage:
     return Stage(Resources(cluster, cluster.namespace("auto")), tmp_path)
 
 
-def test_A1_new_compactible_segments_are_compacted_without_anyone_asking(stage: Stage) -> None:
+def test_A1_new_compactible_segments_are_compacted_automatically(stage: Stage) -> None:
     table, lake = stage.lake(3, minor={"thresholds": [4, 3]})
     said = stage.await_next(table, why="it takes 4 of level 0 or 3 of level 1")
     assert "what" not in said or said["what"] == ""
@@ -236,7 +236,7 @@ def test_A3_minor_then_semi_major_then_major_when_the_window_opens(stage: Stage)
     lake.assert_rows(loads(range(4)))
 
 
-def test_A4_what_is_young_is_not_touched(stage: Stage) -> None:
+def test_A4_recent_segments_are_not_compacted(stage: Stage) -> None:
     table, lake = stage.lake(4, minor={"thresholds": [4]}, skipOffsetFromLatest="24h")
     stage.await_next(table, why="4 files within 24h of the newest data")
 
@@ -253,7 +253,7 @@ def test_A4_what_is_young_is_not_touched(stage: Stage) -> None:
     lake.assert_rows(loads(range(6)))
 
 
-def test_a_table_is_left_in_peace_once_its_policy_is_gone(stage: Stage) -> None:
+def test_a_table_without_a_policy_any_more_is_left_alone(stage: Stage) -> None:
     table, lake = stage.lake(3, minor={})
     stage.await_next(table, why="None of 3 segments")
 
@@ -267,7 +267,7 @@ def test_a_table_is_left_in_peace_once_its_policy_is_gone(stage: Stage) -> None:
     stage.await_children(table, 1)
 
 
-def test_finished_children_beyond_the_history_go(stage: Stage) -> None:
+def test_finished_children_beyond_the_history_limit_are_deleted(stage: Stage) -> None:
     table, lake = stage.lake(2, minor={"thresholds": [2]}, history={"succeeded": 1})
     for number in range(2, 6):
         lake.append(batch(number))

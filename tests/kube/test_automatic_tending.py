@@ -153,7 +153,7 @@ def stage(tmp_path: Path) -> Stage:
     return Stage(quick_lake.make(tmp_path, 2))
 
 
-def test_nothing_is_asked_and_nothing_planned_while_nothing_changes(stage: Stage) -> None:
+def test_an_unchanged_table_causes_no_request_and_no_planning(stage: Stage) -> None:
     async def play() -> None:
         stage.policy = {"minor": {}, "schedules": [
             {"cron": "0 15 * * *", "template": {"type": "Major"}}]}  # fmt: skip
@@ -188,7 +188,7 @@ def test_a_child_is_created_once_although_the_watch_lags(stage: Stage) -> None:
     asyncio.run(play())
 
 
-def test_A5_somebody_else_was_faster(stage: Stage) -> None:
+def test_A5_another_scheduler_was_faster(stage: Stage) -> None:
     async def play() -> None:
         other = Stage(stage.lake, server=stage.server)
         other.policy = {"minor": {"thresholds": [9]}}
@@ -206,7 +206,7 @@ def test_A5_somebody_else_was_faster(stage: Stage) -> None:
     asyncio.run(play())
 
 
-def test_a_stranger_of_that_name_is_not_taken_for_a_child(stage: Stage) -> None:
+def test_a_foreign_operation_of_that_name_is_not_taken_for_a_child(stage: Stage) -> None:
     async def play() -> None:
         await stage.look()
         (name,) = stage.server.objects
@@ -221,7 +221,7 @@ def test_a_stranger_of_that_name_is_not_taken_for_a_child(stage: Stage) -> None:
     asyncio.run(play())
 
 
-def test_what_the_server_refuses_is_said_and_tried_again(stage: Stage) -> None:
+def test_a_refusal_of_the_server_is_reported_and_retried(stage: Stage) -> None:
     async def play() -> None:
         stage.policy = {"minor": {"thresholds": [9]}}
         stage.see()
@@ -276,7 +276,7 @@ def test_A5_an_operator_that_starts_waits_until_it_has_seen_all_children(stage: 
     asyncio.run(play())
 
 
-def test_one_that_vanishes_before_it_was_seen_is_not_waited_for(stage: Stage) -> None:
+def test_a_child_that_vanishes_before_it_was_seen_is_not_waited_for(stage: Stage) -> None:
     async def play() -> None:
         await stage.look()
         stage.server.objects.clear()
@@ -287,7 +287,7 @@ def test_one_that_vanishes_before_it_was_seen_is_not_waited_for(stage: Stage) ->
     asyncio.run(play())
 
 
-def test_history_is_deleted_as_it_was_seen(stage: Stage) -> None:
+def test_history_is_deleted_with_preconditions(stage: Stage) -> None:
     async def play() -> None:
         stage.policy = {**POLICY, "history": {"succeeded": 0, "failed": 0}}
         stage.see()
@@ -309,7 +309,7 @@ def test_history_is_deleted_as_it_was_seen(stage: Stage) -> None:
     asyncio.run(play())
 
 
-def test_without_a_policy_nothing_is_said_and_nothing_remembered(stage: Stage) -> None:
+def test_without_a_policy_status_and_memory_are_empty(stage: Stage) -> None:
     async def play() -> None:
         stage.policy = None
         stage.see()
@@ -319,7 +319,7 @@ def test_without_a_policy_nothing_is_said_and_nothing_remembered(stage: Stage) -
     asyncio.run(play())
 
 
-def test_a_time_column_that_is_none_is_said(stage: Stage) -> None:
+def test_a_missing_time_column_is_reported(stage: Stage) -> None:
     async def play() -> None:
         stage.see(time={"column": "k", "granularity": "Day"})
         said, _ = await stage.look()
@@ -349,7 +349,7 @@ def test_a_busy_table_is_planned_for_a_tenth_of_the_time(
     asyncio.run(play())
 
 
-def test_what_is_remembered_is_what_the_status_says() -> None:
+def test_the_remembered_state_is_that_of_the_status() -> None:
     body = {
         "status": {
             "nextCompaction": {
@@ -366,7 +366,7 @@ def test_what_is_remembered_is_what_the_status_says() -> None:
         assert remembered(nothing) == {}
 
 
-def test_labels_of_any_content_say_nothing_wrong() -> None:
+def test_labels_of_any_content_are_handled() -> None:
     body = {
         "kind": "TableCompaction",
         "metadata": {

@@ -83,7 +83,7 @@ def test_builds_pinned_versions_once(machine: Machine) -> None:
     assert len(machine.calls) == 2
 
 
-def test_builds_again_what_is_pinned_anew(machine: Machine) -> None:
+def test_builds_again_after_a_pin_changes(machine: Machine) -> None:
     machine.build("etcd")
     stamp = machine.cache / "bin" / "etcd.pinned"
     stamp.write_text("other pins\n")
@@ -94,7 +94,7 @@ def test_builds_again_what_is_pinned_anew(machine: Machine) -> None:
     assert len(machine.calls) == 3
 
 
-def test_two_at_once_build_once(machine: Machine) -> None:
+def test_two_concurrent_builds_build_once(machine: Machine) -> None:
     with ThreadPoolExecutor(2) as pool:
         ends = list(pool.map(lambda _: machine.build("kubernetes").returncode, range(2)))
     assert ends == [0, 0]

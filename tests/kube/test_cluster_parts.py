@@ -150,7 +150,7 @@ def test_audit_log_counts_writes(cluster: Cluster) -> None:
     assert (write["verb"], write["objectRef"]["resource"]) == ("create", "events")
 
 
-def test_own_cluster_survives_what_a_test_does_to_it() -> None:
+def test_a_private_cluster_survives_what_a_test_does_to_it() -> None:
     with own_cluster() as cluster:
         namespace = cluster.namespace()
         cluster.restart_apiserver()

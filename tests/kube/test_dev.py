@@ -166,7 +166,7 @@ def test_suspended_and_resumed(space: Applications, owner: JobOwner, jobs: ToldJ
     assert len({request.name for request in jobs.requests}) == 2
 
 
-def test_who_changes_what_runs_gets_it_run_again(
+def test_a_changed_application_runs_again(
     space: Applications, owner: JobOwner, jobs: ToldJobs
 ) -> None:
     with running(space, owner, jobs):
@@ -180,7 +180,7 @@ def test_who_changes_what_runs_gets_it_run_again(
     assert space.states["a"] == ["", "SUBMITTED", "RUNNING", *again]
 
 
-def test_what_ran_when_it_died_has_lost_its_driver(
+def test_a_job_that_ran_when_dev_died_has_lost_its_driver(
     space: Applications, owner: JobOwner, jobs: ToldJobs
 ) -> None:
     with running(space, owner, jobs):
@@ -291,7 +291,7 @@ def test_jobs_go_on_while_the_api_server_is_away(
     assert set(jobs.stopped) == {request.name for request in jobs.requests}
 
 
-def test_without_rights(space: Applications, jobs: ToldJobs, tmp_path: Path) -> None:
+def test_dev_without_rights(space: Applications, jobs: ToldJobs, tmp_path: Path) -> None:
     access = dataclasses.replace(space.cluster.dev, token="nobody")
     kubeconfig = access.write(tmp_path / "nobody.kubeconfig")
     with pytest.raises(AccessDenied, match="tandem-dev"), space.dev(jobs, kubeconfig=kubeconfig):
@@ -314,7 +314,7 @@ def test_without_the_spark_operators_crds(
         pass
 
 
-def test_the_command_runs_a_true_job(space: Applications, owner: JobOwner, tmp_path: Path) -> None:
+def test_the_command_runs_a_real_job(space: Applications, owner: JobOwner, tmp_path: Path) -> None:
     lake = tmp_path / "lake"
     for number in range(2):
         write_deltalake(lake, pa.table({"id": [number, number + 10]}), mode="append")

@@ -139,7 +139,7 @@ def test_everything_is_slow(stage: Stage) -> None:
         stage.all_end_well(*stage.one_of_each())
 
 
-def test_watches_are_gone(stage: Stage) -> None:
+def test_watches_expire(stage: Stage) -> None:
     """410 within a watch: it lists anew and misses nothing."""
     assert stage.proxy.expire_watches() > 0
     stage.all_end_well(*stage.one_of_each())
@@ -236,7 +236,7 @@ def test_the_server_is_killed_and_restarted(tmp_path: Path) -> None:
             world.assert_nothing_left_behind(table)
 
 
-def test_status_is_not_written_over_by_who_lost_the_race(stage: Stage) -> None:
+def test_a_status_is_not_overwritten_by_the_loser_of_a_race(stage: Stage) -> None:
     """A status write whose answer hangs is not followed by an older one."""
     rule = stage.proxy.strike(Hold(), verb="patch", resource=STATUS)
     compaction = stage.apply("compaction")

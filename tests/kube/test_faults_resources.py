@@ -143,7 +143,7 @@ def test_Z7_its_table_comes_late_and_goes_early(stage: Stage) -> None:
     stage.done()
 
 
-def test_finalizers_let_go_when_the_table_is_gone(stage: Stage) -> None:
+def test_finalizers_are_removed_when_the_table_is_gone(stage: Stage) -> None:
     gate = stage.points.hold(Point.READ_RESULT)
     applied = stage.table.apply(stage.ledger.make("update"))
     gate.reached()
@@ -186,7 +186,7 @@ def test_the_driver_is_killed_and_the_job_tried_again(stage: Stage) -> None:
     stage.done()
 
 
-def test_failed_for_good_and_retried_by_annotation(stage: Stage) -> None:
+def test_a_final_failure_is_retried_by_annotation(stage: Stage) -> None:
     gate = stage.jobs.hold("statement")
     applied = stage.table.apply(stage.ledger.make("update", backoffLimit=0))
     gate.reached()
@@ -272,7 +272,7 @@ def test_a_job_ends_twice_before_its_result_is_there(stage: Stage) -> None:
     stage.ledger.assert_serial()
 
 
-def test_a_job_is_deleted_by_somebody(stage: Stage) -> None:
+def test_a_job_is_deleted_by_another_client(stage: Stage) -> None:
     """Its time to live is over, or an administrator tidies up."""
     gate = stage.jobs.hold("ingest")
     applied = stage.table.apply(stage.ledger.make("ingest", backoffLimit=3))

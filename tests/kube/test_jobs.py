@@ -285,7 +285,7 @@ def test_a_namespace_that_is_not_there(fresh: Applications, make: Make) -> None:
         runner.start(REQUEST)
 
 
-def test_no_answer_is_no_failure(
+def test_an_unavailable_api_server_is_not_a_failed_job(
     fresh: Applications, make: Make, cluster: Cluster, tmp_path: Path
 ) -> None:
     with ApiProxy(cluster.operator_kubeconfig) as proxy:
@@ -330,7 +330,7 @@ def test_what_is_kept_of_an_application_is_small(space: Applications) -> None:
     assert len(json.dumps(trimmed(body))) < 600
 
 
-def test_of_those_that_ended_the_last_ones_are_kept() -> None:
+def test_the_latest_ended_applications_are_kept() -> None:
     cache = ApplicationCache(ended=2)
 
     def seen(name: str, state: str, version: int) -> None:
@@ -409,7 +409,9 @@ def service_account(fresh: Applications) -> None:
 
 
 @pytest.mark.usefixtures("service_account")
-def test_a_false_alarm_is_seen_through(fresh: Applications, make: Make) -> None:
+def test_a_false_failure_of_the_spark_operator_is_recognized(
+    fresh: Applications, make: Make
+) -> None:
     message = "failed to submit spark application: driver pod already exist"
     runner, _ = submitted(fresh, make, "FAILED", message, {"phase": "Running"})
     status = runner.status(NAME)
@@ -447,7 +449,9 @@ def test_a_failure_keeps_its_log(fresh: Applications, make: Make) -> None:
 # Stopping
 
 
-def test_stopping_deletes_what_has_not_ended(fresh: Applications, make: Make) -> None:
+def test_stopping_deletes_an_application_that_has_not_ended(
+    fresh: Applications, make: Make
+) -> None:
     runner = make(fresh, fresh.owner())
     runner.start(REQUEST)
     runner.stop(NAME)
@@ -465,7 +469,7 @@ def test_it_is_deleted_with_its_resource(fresh: Applications, make: Make) -> Non
     fresh.await_state(NAME, "gone")
 
 
-def test_never_patched(fresh: Applications, make: Make) -> None:
+def test_applications_are_never_patched(fresh: Applications, make: Make) -> None:
     runner = make(fresh, fresh.owner())
     runner.start(REQUEST)
     runner.start(REQUEST)

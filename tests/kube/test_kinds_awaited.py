@@ -40,7 +40,7 @@ class Server:
         return {"resources": [{"name": plural(kind)} for kind in list(KINDS)[: self.asked - 1]]}
 
 
-def test_all_kinds_are_waited_for_and_it_leads_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_kinds_are_waited_for_while_it_keeps_leading(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(operator, "_CRDS_S", 0.01)
     server = Server()
 

@@ -113,7 +113,7 @@ def test_paths() -> None:
     assert ResourcePath("", "v1", "pods").url() == "/api/v1/pods"
 
 
-def test_what_passes_is_tried_again() -> None:
+def test_transient_errors_are_retried() -> None:
     server = Server(refused(503), cut, refused(429, "TooManyRequests"), says({"kind": "x"}))
 
     async def test(api: Api) -> None:
@@ -123,7 +123,7 @@ def test_what_passes_is_tried_again() -> None:
     assert len(server.requests) == 4
 
 
-def test_as_long_as_it_is_told_to_wait_it_waits() -> None:
+def test_the_retry_after_header_is_respected() -> None:
     server = Server(refused(429, "TooManyRequests", **{"Retry-After": "1"}), says({}))
 
     async def test(api: Api) -> None:
@@ -135,7 +135,7 @@ def test_as_long_as_it_is_told_to_wait_it_waits() -> None:
     server.run(test)
 
 
-def test_patience_ends() -> None:
+def test_retries_end() -> None:
     server = Server(*[refused(500, "InternalError")] * 50)
 
     async def test(api: Api) -> None:
@@ -171,7 +171,7 @@ def test_a_server_that_does_not_answer_is_not_waited_for() -> None:
         (418, ApiError),
     ],
 )
-def test_what_lasts_has_a_type(status: int, error: type[ApiError]) -> None:
+def test_lasting_errors_have_a_type(status: int, error: type[ApiError]) -> None:
     server = Server(refused(status, "Why"))
 
     async def test(api: Api) -> None:
@@ -196,7 +196,7 @@ def test_refused_credentials_are_read_again_once() -> None:
     assert server.tokens == ["Bearer token1", "Bearer token2", "Bearer token2", "Bearer token3"]
 
 
-def test_a_list_is_read_in_chunks_and_begun_again_when_it_expires() -> None:
+def test_a_list_is_read_in_chunks_and_restarted_when_it_expires() -> None:
     def page(*names: str, more: str = "") -> Answer:
         items = [{"metadata": {"name": name}} for name in names]
         return says({"items": items, "metadata": {"resourceVersion": "7", "continue": more}})
@@ -222,7 +222,7 @@ def listing(version: str, *uids: str) -> Answer:
     return says({**body, "metadata": {"resourceVersion": version}})
 
 
-def test_following_lists_anew_after_a_gap_and_misses_no_deletion() -> None:
+def test_following_lists_again_after_a_gap_and_misses_no_deletion() -> None:
     gone = {"type": "ERROR", "object": {"kind": "Status", "code": 410, "reason": "Expired"}}
     server = Server(
         listing("5", "a", "b"),

@@ -35,7 +35,7 @@ def body(name: str = "m", uid: str = "u1", kind: str = "TableCompaction", **more
     }
 
 
-def test_of_two_resources_of_one_name_the_later_one_is_there() -> None:
+def test_the_later_of_two_resources_of_one_name_counts() -> None:
     """A deletion may never be seen, and what was before may be told late."""
     registry, woken = Registry(), list[str]()
     registry.watch(("LakeTable", "n", "t"), lambda: woken.append(""))
@@ -71,7 +71,7 @@ def test_slots_are_given_in_order() -> None:
     assert asyncio.run(test()) == list(range(10))
 
 
-def test_a_slot_that_nobody_waits_for_any_more_is_not_lost() -> None:
+def test_the_slot_of_a_cancelled_waiter_is_not_lost() -> None:
     async def test() -> None:
         slots = Slots(1)
         await slots.take()
@@ -95,7 +95,7 @@ def test_a_slot_that_nobody_waits_for_any_more_is_not_lost() -> None:
     asyncio.run(test())
 
 
-def test_no_limit_is_no_limit() -> None:
+def test_without_a_limit_every_slot_is_granted() -> None:
     slots = Slots(0)
     assert all(slots.try_take() for _ in range(1000))
 
@@ -152,7 +152,7 @@ def test_the_registry_wakes_who_watches_a_resource_or_its_table() -> None:
     assert woken == ["operation", "table", "table", "table"]
 
 
-def test_a_table_says_who_holds_what() -> None:
+def test_the_status_of_a_table_shows_its_locks() -> None:
     def entry(*resources: LockResource, state: EntryState = EntryState.HELD) -> LockEntry:
         request = LockRequest("s3://t", "id", Mode.REWRITE, resources, display="TableCompaction/m")
         return LockEntry(request, state, 1)

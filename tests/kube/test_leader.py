@@ -26,7 +26,7 @@ async def _candidate(locks: InProcessLocks, name: str, office: ThreadPoolExecuto
     return Leadership(locks, members, "here", office, grace_s=40)
 
 
-def test_who_stood_still_for_too_long_leads_no_more() -> None:
+def test_a_leader_that_stood_still_too_long_leads_no_more() -> None:
     """Not even for the moment until it has looked: its status writes would overwrite those of
     who leads by then."""
 

@@ -107,7 +107,7 @@ def test_no_series_of_single_tables_where_none_is_asked_for() -> None:
     assert of(series, "tandem_tables_shown") == 0
 
 
-def test_every_family_is_counted_or_looked_up() -> None:
+def test_every_family_is_counted_or_read_at_scrape_time() -> None:
     stage = Stage()
     stage.table(1, 5, Hold.AT_WORK)
     stage.operation(1, "Succeeded", table="t1", completionTime="2026-11-21T10:00:00Z")
@@ -147,7 +147,7 @@ def test_when_a_table_was_compacted_is_known_after_the_compaction_is_deleted() -
     assert of(stage.series(), name) is None
 
 
-def test_what_gets_on_is_not_unchanged() -> None:
+def test_progress_resets_the_unchanged_time() -> None:
     stage = Stage()
     name = "tandem_operation_longest_unchanged_seconds"
 
@@ -181,7 +181,7 @@ def test_hindrances_are_counted_by_reason() -> None:
     assert of(series, "tandem_operations_hindered", reason="Unschedulable") == 1
 
 
-def test_slots_and_threads_are_looked_up() -> None:
+def test_slots_and_threads_are_read_at_scrape_time() -> None:
     stage = Stage()
     stage.slots.force()
 
@@ -235,7 +235,7 @@ def test_an_ended_operation_is_counted_with_what_it_did() -> None:
     assert of(series, "tandem_commit_rounds_sum") == 2
 
 
-def test_effects_are_counted_by_what_came_of_them() -> None:
+def test_effects_are_counted_by_their_outcome() -> None:
     stage = Stage()
     subject = Subject(KINDS[0], "n", "m", "t", operation="0123456789abcdef")
     answers: list[Event | Exception] = []
@@ -323,7 +323,7 @@ def test_the_lock_store_is_up_when_it_answers() -> None:
         ("GET", "/apis/tandem.dev/v1alpha1", ("LIST", "Other")),
     ],
 )
-def test_calls_are_told_by_verb_and_resource(
+def test_calls_are_labelled_by_verb_and_resource(
     method: str, url: str, expected: tuple[str, str]
 ) -> None:
     assert verb_and_resource(method, url) == expected

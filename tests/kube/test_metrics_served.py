@@ -154,7 +154,7 @@ def told(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Told:
     )
 
 
-def test_it_is_served_as_prometheus_takes_it(told: Told) -> None:
+def test_metrics_are_served_in_the_format_of_prometheus(told: Told) -> None:
     assert told.first.content_type == "text/plain; version=0.0.4; charset=utf-8"
     names = {name for name, kind in told.first.types.items() if name.startswith("tandem_")}
     assert names == {family.name for family in FAMILIES}
@@ -201,7 +201,7 @@ def test_the_next_operator_begins_at_zero_and_counts_the_adoption(told: Told) ->
     assert second.value("tandem_operations", phase="Failed") == 1
 
 
-def test_every_line_about_an_operation_says_which(told: Told) -> None:
+def test_every_log_line_about_an_operation_names_it(told: Told) -> None:
     for name, status in told.statuses.items():
         lines = [line for line in told.lines if line.get("name") == name]
         assert lines
@@ -220,7 +220,7 @@ def test_every_line_about_an_operation_says_which(told: Told) -> None:
     )
 
 
-def test_the_log_tells_the_story(told: Told) -> None:
+def test_the_log_records_the_life_of_an_operation(told: Told) -> None:
     good, bad, left = (told.statuses[name] for name in ("good", "bad", "left"))
     starts = [line for line in told.lines if line["event"] == "starts"]
     assert len(starts) == 2
@@ -239,7 +239,7 @@ def test_the_log_tells_the_story(told: Told) -> None:
     assert told.one("committed", name="left")["version"] == left["result"]["version"]
 
 
-def test_no_secret_is_told(told: Told) -> None:
+def test_no_secret_is_in_logs_or_metrics(told: Told) -> None:
     for text in (told.raw, told.first.text, told.second.text):
         assert CANARY not in text
         assert base64.b64encode(CANARY.encode()).decode() not in text

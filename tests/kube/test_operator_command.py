@@ -127,7 +127,7 @@ def test_it_runs_until_sigterm(cluster: Cluster, tmp_path: Path) -> None:
     assert "not to be seen" not in str(lines)
 
 
-def test_who_waits_to_lead_is_healthy_and_ends_on_sigterm(cluster: Cluster, tmp_path: Path) -> None:
+def test_a_follower_is_healthy_and_ends_on_sigterm(cluster: Cluster, tmp_path: Path) -> None:
     options = ["--kubeconfig", str(cluster.operator_kubeconfig), "--etcd-endpoint", "127.0.0.1:1"]
     with command(tmp_path, *options, "--namespace", "nowhere") as process:
         await_that(lambda: process.health("readyz") is not None, process.lines)
@@ -138,7 +138,7 @@ def test_who_waits_to_lead_is_healthy_and_ends_on_sigterm(cluster: Cluster, tmp_
         assert process.end() == 0
 
 
-def test_what_is_wrong_is_said_at_once(tmp_path: Path) -> None:
+def test_wrong_settings_are_reported_at_startup(tmp_path: Path) -> None:
     with command(tmp_path) as process:
         assert process.end() == 2
     text = (tmp_path / "log").read_text()

@@ -113,7 +113,7 @@ def test_a_dry_run_only_plans(stage: Stage) -> None:
     assert lake.version == 4
 
 
-def test_what_is_not_built_fails_with_words(stage: Stage) -> None:
+def test_an_unimplemented_kind_fails_with_a_message(stage: Stage) -> None:
     table, _lake = stage.lake()
     stage.space.compaction("alone", table, lockMode="Exclusive")
     status = stage.space.await_end(KIND, "alone")
@@ -122,7 +122,7 @@ def test_what_is_not_built_fails_with_words(stage: Stage) -> None:
     assert condition(status, "Stalled")["status"] == "True"
 
 
-def test_a_bad_statement_fails_with_words(stage: Stage) -> None:
+def test_a_bad_statement_fails_with_a_message(stage: Stage) -> None:
     table, _lake = stage.lake()
     stage.space.update("typo", table, "no_such_column = 1", {"v": "0"})
     status = stage.space.await_end("TableUpdate", "typo")
@@ -187,7 +187,7 @@ def test_suspending_stops_the_job_and_resuming_starts_another(stage: Stage) -> N
     await_that(lambda: stage.space.events("paused") == told, lambda: stage.space.events("paused"))
 
 
-def test_a_deadline_ends_it(stage: Stage) -> None:
+def test_a_deadline_ends_an_operation(stage: Stage) -> None:
     table, lake = stage.lake()
     with stage.jobs.held():
         stage.space.compaction("late", table, activeDeadlineSeconds=1)
@@ -229,7 +229,7 @@ def test_an_annotation_asks_for_one_more_run(stage: Stage) -> None:
     lake.assert_clean()
 
 
-def test_it_goes_when_its_time_is_over(stage: Stage) -> None:
+def test_an_operation_is_deleted_after_its_ttl(stage: Stage) -> None:
     table, _lake = stage.lake()
     stage.space.compaction("brief", table, ttlSecondsAfterFinished=0)
     stage.space.await_gone(KIND, "brief")

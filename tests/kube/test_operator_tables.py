@@ -98,7 +98,7 @@ def test_what_is_past_the_retention_is_cleaned(stage: Stage) -> None:
     assert "Cleaned" in stage.space.events("old")
 
 
-def test_commits_of_others_show(stage: Stage) -> None:
+def test_commits_of_others_appear_in_the_status(stage: Stage) -> None:
     lake = stage.lake("foreign")
     stage.space.await_reason(TABLE, "foreign", "Adopted")
     lake.append(batch(9))
@@ -109,7 +109,7 @@ def test_commits_of_others_show(stage: Stage) -> None:
     assert status["rows"] + status["deletedRows"] == 50 or status["deletedRows"] == 0
 
 
-def test_a_running_operation_and_its_locks_show(stage: Stage) -> None:
+def test_a_running_operation_and_its_locks_appear_in_the_status(stage: Stage) -> None:
     stage.lake("busy")
     with stage.jobs.held():
         stage.space.compaction("work", "busy")
@@ -198,7 +198,7 @@ def test_locations_may_be_forbidden(stage: Stage, tmp_path: Path) -> None:
     stage.space.await_gone(TABLE, "outside")
 
 
-def test_nobody_is_kept_when_the_location_is_gone(stage: Stage) -> None:
+def test_no_operation_is_kept_when_the_location_is_gone(stage: Stage) -> None:
     lake = stage.lake("vanishing")
     stage.space.await_reason(TABLE, "vanishing", "Adopted")
     with stage.jobs.held():

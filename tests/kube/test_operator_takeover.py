@@ -114,7 +114,7 @@ def test_one_leads_and_the_other_follows(stage: Stage) -> None:
         assert locks.entries(election("tandem")) == ()
 
 
-def test_who_waits_to_lead_can_be_stopped(stage: Stage) -> None:
+def test_a_follower_can_be_stopped(stage: Stage) -> None:
     with operating(stage.settings("one"), stage.jobs):
         second = Operator(stage.settings("two"), stage.jobs, passthrough)
         second.launch()
@@ -124,7 +124,7 @@ def test_who_waits_to_lead_can_be_stopped(stage: Stage) -> None:
             assert len(locks.entries(election("tandem"))) == 1
 
 
-def test_who_leads_no_more_stops(stage: Stage) -> None:
+def test_an_operator_that_lost_its_lease_stops(stage: Stage) -> None:
     """Another process of the same name takes its place, as after a restart of its container
     that it did not notice."""
     operator = Operator(stage.settings("one"), stage.jobs, passthrough).start()
@@ -152,7 +152,7 @@ def test_who_leads_no_more_stops(stage: Stage) -> None:
     stage.lake.assert_clean()
 
 
-def test_deleted_when_it_is_about_to_commit_it_is_one_or_the_other(stage: Stage) -> None:
+def test_deletion_just_before_the_commit_either_cancels_or_commits(stage: Stage) -> None:
     """The commit is being put when the deletion comes: it stands, and nothing is left."""
 
     def interceptor(effect: Effect, call: Callable[[], Event]) -> Event:
@@ -167,7 +167,7 @@ def test_deleted_when_it_is_about_to_commit_it_is_one_or_the_other(stage: Stage)
     stage.lake.assert_clean()
 
 
-def test_deleted_before_it_enters_the_commit_nothing_is_committed(stage: Stage) -> None:
+def test_deletion_before_the_commit_phase_commits_nothing(stage: Stage) -> None:
     def interceptor(effect: Effect, call: Callable[[], Event]) -> Event:
         if effect.point is Point.READ_RESULT:
             stage.space.delete(KIND, "m")
@@ -214,7 +214,9 @@ def test_what_was_deleted_together_with_its_table_is_let_go(stage: Stage) -> Non
             stage.space.await_gone(KIND, "m")
 
 
-def test_when_a_watch_dies_it_begins_anew(stage: Stage, cluster: Cluster, tmp_path: Path) -> None:
+def test_when_a_watch_dies_the_operator_restarts_it(
+    stage: Stage, cluster: Cluster, tmp_path: Path
+) -> None:
     """kopf ends as a whole when a watch is answered by 410; our process goes on, and leads."""
     with ApiProxy(cluster.operator_kubeconfig) as proxy:
         settings = replace(stage.settings("one"), kubeconfig=proxy.kubeconfig(tmp_path))

@@ -117,7 +117,7 @@ def test_status_locks_and_plan_while_one_runs_and_one_waits(stage: Stage) -> Non
     assert not any("-plan-" in row["resource"] for row in rows)
 
 
-def test_a_plan_of_what_cannot_be_says_why_and_leaves_nothing(stage: Stage) -> None:
+def test_a_plan_that_cannot_be_made_says_why_and_leaves_nothing(stage: Stage) -> None:
     stage.lake("plain", loads=1)
     update = {
         "apiVersion": "tandem.dev/v1alpha1",

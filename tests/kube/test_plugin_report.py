@@ -28,7 +28,7 @@ def stage(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         yield stage
 
 
-def test_a_report_holds_what_helps_and_no_secret(stage: Stage) -> None:
+def test_a_report_holds_diagnostics_and_no_secret(stage: Stage) -> None:
     lake = stage.lake("told")
     _plant(stage, lake)
     planted = json.dumps([stage.cluster.request("GET", url) for url in _places(stage)])

@@ -45,7 +45,7 @@ HANGS = textwrap.dedent("""
 """)
 
 
-def test_a_process_ends_although_kopf_hangs_in_its_end() -> None:
+def test_a_process_ends_although_kopf_hangs_at_shutdown() -> None:
     done = subprocess.run(
         [sys.executable, "-c", HANGS], capture_output=True, text=True, timeout=60, check=False
     )
@@ -64,7 +64,7 @@ class Idle:
 
 
 @pytest.mark.parametrize(("status", "goes_on"), [(410, True), (403, False)])
-def test_a_watch_that_dies_at_once_is_begun_anew(
+def test_a_watch_that_dies_at_once_is_restarted(
     monkeypatch: pytest.MonkeyPatch, status: int, *, goes_on: bool
 ) -> None:
     """Before anybody has seen it among kopf's tasks. What no new beginning mends is an end."""
@@ -89,7 +89,7 @@ def test_a_watch_that_dies_at_once_is_begun_anew(
 
 
 @pytest.mark.parametrize("is_stopped", [True, False])
-def test_a_call_that_is_refused_at_the_end_spoils_no_end(
+def test_a_call_that_is_refused_during_shutdown_is_ignored(
     monkeypatch: pytest.MonkeyPatch, *, is_stopped: bool
 ) -> None:
     """kopf raises what tasks end with that it meets on its way out, ours among them."""

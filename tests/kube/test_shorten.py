@@ -30,13 +30,13 @@ def test_a_plan_of_ten_thousand_segments_fits_into_a_few_kilobytes() -> None:
     assert len(short["result"]["reconciled"]["bySegment"]) == LONGEST_LIST
 
 
-def test_what_is_short_stays_as_it_is() -> None:
+def test_a_short_status_is_unchanged() -> None:
     plan = Plan(read_version=41, inputs=4, input_bytes=10, segments=("0", "1"), outputs=("0.1",))
     status = OperationStatus(phase=Phase.RUNNING, plan=plan).manifest()
     assert shortened(status) == status
 
 
-def test_what_json_or_int64_cannot_hold_is_told_as_well_as_can_be() -> None:
+def test_values_beyond_json_or_int64_are_approximated() -> None:
     # The API server would change the one and refuse the other, again and again.
     short = shortened({"message": "half \ud800 a pair, ä", "result": {"rows": [10**30, -(10**30)]}})
     assert short["message"] == "half ? a pair, ä"

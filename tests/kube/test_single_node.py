@@ -21,7 +21,7 @@ def pinned(part: str, module: str) -> str:
     return str(version)
 
 
-def test_a_node_is_of_the_same_versions_as_what_tests_use() -> None:
+def test_a_node_has_the_versions_that_tests_use() -> None:
     module = "k8s.io/kubernetes"
     assert pinned("kubernetes-node", module) == pinned("kubernetes", module)
     module = "github.com/kubeflow/spark-operator/v2"
@@ -51,7 +51,7 @@ def test_an_image_of_a_program_and_one_over_it(tmp_path: Path) -> None:
     assert len(config["rootfs"]["diff_ids"]) == len(found)
 
 
-def test_what_a_machine_lacks_is_named_with_its_packages(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_programs_are_named_with_their_packages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.geteuid", lambda: 0)
     monkeypatch.setattr(needs, "_has", lambda name: name not in {"runc", "ctr"})
     with pytest.raises(needs.NotHere, match=r"apt-get install .*containerd.* runc"):

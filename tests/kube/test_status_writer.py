@@ -76,7 +76,7 @@ def test_fields_that_changed_came_or_went_differ() -> None:
     assert changed_fields(old, new) == ["deep", "gone", "new"]
 
 
-def test_what_comes_quickly_is_written_once() -> None:
+def test_quick_changes_are_written_once() -> None:
     async def test(server: Server) -> None:
         writer = server.writer(pause_s=0.05, first_s=0.05)
         for number in range(20):
@@ -88,7 +88,7 @@ def test_what_comes_quickly_is_written_once() -> None:
     run(test)
 
 
-def test_the_same_again_is_not_written() -> None:
+def test_an_unchanged_status_is_not_written() -> None:
     async def test(server: Server) -> None:
         writer = server.writer()
         writer.offer(status("Running", "Running", when="t1"))
@@ -137,7 +137,7 @@ def test_a_failure_that_is_tried_again_shows_at_once() -> None:
     assert [patch["phase"] for patch in run(test).patches] == ["Failed", "Planned", "Running"]
 
 
-def test_what_no_longer_applies_is_removed() -> None:
+def test_fields_that_no_longer_apply_are_removed() -> None:
     async def test(server: Server) -> None:
         writer = server.writer()
         await writer.finish(status("Failed", "JobFailed", "False", completionTime="t", attempt=1))
@@ -179,7 +179,7 @@ def test_a_conflict_with_other_writers_passes(monkeypatch: pytest.MonkeyPatch) -
     assert run(test).status["phase"] == "Succeeded"
 
 
-def test_the_last_word_gets_through(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_final_status_is_written_despite_outages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tandem.kube.controllers.operation.status_writer._RETRY_S", 0.001)
 
     async def test(server: Server) -> None:
@@ -189,7 +189,9 @@ def test_the_last_word_gets_through(monkeypatch: pytest.MonkeyPatch) -> None:
     assert run(test).status["phase"] == "Succeeded"
 
 
-def test_what_a_schema_refuses_is_cut_to_the_bone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_status_that_the_schema_refuses_is_reduced_to_the_essentials(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("tandem.kube.controllers.operation.status_writer._RETRY_S", 0.001)
 
     async def test(server: Server) -> None:
@@ -212,7 +214,7 @@ class OlderServer(Server):
         return {**found, "status": {**status, "phase": status["phase"].upper()}}
 
 
-def test_what_the_server_does_not_take_over_is_not_written_for_ever() -> None:
+def test_fields_that_the_server_drops_are_not_written_for_ever() -> None:
     async def test(server: Server) -> None:
         writer = server.writer()
         writer.offer(status("Running", "Running", result={"x": 1}))
@@ -225,7 +227,7 @@ def test_what_the_server_does_not_take_over_is_not_written_for_ever() -> None:
     assert len(server.patches) == 2
 
 
-def test_who_may_not_write_does_not() -> None:
+def test_a_writer_without_permission_does_not_write() -> None:
     async def test(server: Server) -> None:
         writer = server.writer(allowed=lambda: False)
         writer.offer(status("Running", "Running"))
@@ -234,7 +236,7 @@ def test_who_may_not_write_does_not() -> None:
     assert run(test).patches == []
 
 
-def test_what_a_watch_says_late_is_not_believed() -> None:
+def test_a_late_watch_event_is_ignored() -> None:
     async def test(server: Server) -> None:
         writer = server.writer()
         writer.offer(status("Running", "Running"))
@@ -259,7 +261,7 @@ class SlowServer(Server):
 
 
 @pytest.mark.parametrize("refusal", [Forbidden(403, "Forbidden", "the role is gone"), OSError()])
-def test_a_write_that_fails_after_the_end_is_heard(refusal: Exception) -> None:
+def test_a_write_that_fails_after_the_end_is_reported(refusal: Exception) -> None:
     """Of a task whose exception nobody has asked for, asyncio tells with a traceback."""
     told: list[Json] = []
 

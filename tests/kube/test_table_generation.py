@@ -45,7 +45,7 @@ class Held:
         monkeypatch.setattr(TableContext, "refresh", refresh)
 
 
-def test_ready_is_not_said_of_a_spec_that_nobody_has_looked_at(
+def test_ready_is_not_reported_for_an_unobserved_spec(
     cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     space = Resources(cluster, cluster.namespace("generation"))

@@ -113,7 +113,7 @@ def test_a_laketable_goes_at_once_and_its_name_is_free(stage: Stage) -> None:
     await_untended(stage, before)
 
 
-def test_a_laketable_whose_deletion_nobody_has_seen(stage: Stage) -> None:
+def test_a_laketable_whose_deletion_was_missed(stage: Stage) -> None:
     """The watch is blind while it is deleted, and lists anew what there is then."""
     table(stage, "unseen")
     assert stage.proxy.freeze_watches("laketables") > 0
@@ -128,7 +128,7 @@ def test_a_laketable_whose_deletion_nobody_has_seen(stage: Stage) -> None:
     await_that(lambda: not stage.lives, lambda: stage.lives)
 
 
-def test_an_operation_that_vanishes_is_cancelled_and_lets_go_of_its_locks(stage: Stage) -> None:
+def test_an_operation_that_vanishes_is_cancelled_and_releases_its_locks(stage: Stage) -> None:
     lake = table(stage, "busy")
     before = stage.daemons()
     with stage.jobs.held():

@@ -51,7 +51,7 @@ _ENTRIES = st.builds(
 
 
 @given(entry=_ENTRIES)
-def test_what_is_read_is_what_was_written(entry: LockEntry) -> None:
+def test_values_round_trip(entry: LockEntry) -> None:
     if entry.state is EntryState.WAITING:
         entry = replace(entry, token=0)
     value = codec.encode(entry, 3)
@@ -83,7 +83,7 @@ def test_a_thousand_segments_are_a_small_value() -> None:
 
 
 @given(table=_TEXT, operation=_TEXT)
-def test_keys_are_within_their_table_and_tell_the_operation(table: str, operation: str) -> None:
+def test_keys_are_within_their_table_and_name_the_operation(table: str, operation: str) -> None:
     keys = codec.LockKeys("/tandem/v1/").table(table)
     key = keys.of(operation)
     assert keys.start < keys.head < keys.end
@@ -97,7 +97,7 @@ def test_keys_are_within_their_table_and_tell_the_operation(table: str, operatio
     "value",
     [b"", b"{", b"[]", b'"x"', b"{}", b'{"version":1}', b"\xff", b'{"version":1,"mode":"?"}'],
 )
-def test_what_is_not_ours_is_refused(value: bytes) -> None:
+def test_foreign_values_are_refused(value: bytes) -> None:
     with pytest.raises(LocksUnavailable, match="cannot be read"):
         codec.decode(value, created=1, modified=1)
 

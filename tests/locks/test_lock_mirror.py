@@ -222,7 +222,7 @@ class Story:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_if_the_head_is_as_believed_no_entry_is_unknown(seed: int) -> None:
+def test_an_unchanged_head_means_that_every_entry_is_known(seed: int) -> None:
     for chapter in range(40):
         story = Story(seed * 1000 + chapter)
         for _ in range(80):

@@ -89,7 +89,7 @@ def test_nothing_is_left_behind(etcd: Etcd, prefix: str, make: Make) -> None:
     until(lambda: gateway.leases() <= before)
 
 
-def test_closing_leaves_locks_to_a_successor_but_no_head_alone(
+def test_closing_leaves_locks_to_a_successor_but_no_unused_head(
     etcd: Etcd, prefix: str, make: Make
 ) -> None:
     gateway = Gateway(etcd.endpoints[0])
@@ -106,7 +106,7 @@ def test_closing_leaves_locks_to_a_successor_but_no_head_alone(
         first.entries(TABLE)
 
 
-def test_a_head_that_was_left_alone_is_swept_away(etcd: Etcd, prefix: str, make: Make) -> None:
+def test_an_unused_head_is_removed(etcd: Etcd, prefix: str, make: Make) -> None:
     gateway = Gateway(etcd.endpoints[0])
     gateway.put(f"{prefix}/tables/0123456789abcdef/head", "{}")
     make().entries(TABLE)
@@ -252,7 +252,7 @@ def test_people_can_read_a_lock(etcd: Etcd, prefix: str, locks: EtcdLocks) -> No
 @pytest.mark.parametrize(
     ("value", "says"), [("not ours", "cannot be read"), (json.dumps({"version": 2}), "Upgrade")]
 )
-def test_what_cannot_be_read_is_not_ignored(
+def test_unreadable_entries_are_not_ignored(
     etcd: Etcd, prefix: str, locks: EtcdLocks, value: str, says: str
 ) -> None:
     locks.acquire(request("a", Mode.REWRITE, "0"))

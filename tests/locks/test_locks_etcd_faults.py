@@ -150,7 +150,7 @@ def test_all_data_is_gone(shared: Etcd) -> None:
         assert locks.enter_commit(TABLE, "a", owner("a")) is CommitLease.ENTERED
 
 
-def test_Z1_who_cannot_renew_knows_of_the_loss_without_asking(shared: Etcd) -> None:
+def test_Z1_a_holder_that_cannot_renew_knows_of_the_loss_without_asking(shared: Etcd) -> None:
     (member,) = shared.members
     with store(settings_of(shared, ttl_s=2, timeout_s=1.0)) as locks:
         locks.acquire(request("a", Mode.REWRITE, "0"))
@@ -207,7 +207,7 @@ def test_members_of_three_are_killed_and_stopped() -> None:
             assert isinstance(other.acquire(request("b", Mode.REWRITE, "0")), Granted)
 
 
-def test_a_token_that_etcd_forgot_is_fetched_anew() -> None:
+def test_a_token_that_etcd_forgot_is_requested_again() -> None:
     with start_etcd() as etcd:
         (member,) = etcd.members
         Gateway(member.endpoint).ask_for_passwords("tandem", "right")

@@ -39,7 +39,7 @@ def foreign(spark: SparkSession, root: Path, writer: str) -> Path:
 
 @pytest.mark.parametrize("operation", [*OPERATIONS, "ingest"])
 @pytest.mark.parametrize("writer", FOREIGN)
-def test_no_operation_changes_an_answer(
+def test_no_operation_changes_a_value(
     delta_spark: SparkSession, root: Path, writer: str, operation: str
 ) -> None:
     before = foreign(delta_spark, root, writer)

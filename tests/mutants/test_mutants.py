@@ -14,14 +14,14 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
-def test_a_planted_bug_still_fits_the_code(mutant: Mutant) -> None:
+def test_a_planted_bug_still_applies_to_the_code(mutant: Mutant) -> None:
     text = (ROOT / mutant.path).read_text()
     broken = mutant.applied(text)
     assert broken != text
     compile(broken, mutant.path, "exec")
 
 
-def test_the_page_tells_who_caught_each() -> None:
+def test_the_page_names_the_check_that_caught_each() -> None:
     assert set(read(ROOT / PAGE)) == {mutant.name for mutant in MUTANTS}
     text = (ROOT / PAGE).read_text()
     assert all(f"| `{mutant.name}` | {mutant.breaks} |" in text for mutant in MUTANTS)

@@ -45,7 +45,7 @@ def _rewritten(lake: QuickLake) -> Operation:
 
 
 @pytest.mark.parametrize("made", [QuickLake.compaction, _rewritten])
-def test_attempt_of_another_is_adopted_after_an_own_one_failed(
+def test_an_attempt_of_another_process_is_adopted_after_a_failed_one(
     tmp_path: Path, made: Callable[[QuickLake], Operation]
 ) -> None:
     """I-1: its outputs are published, not those of the decision that was kept in memory."""

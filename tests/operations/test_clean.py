@@ -102,7 +102,7 @@ def rewritten(single: Single, number: int = 0) -> None:
 # What goes, and when ---------------------------------------------------------------------------
 
 
-def test_what_a_compaction_leaves_goes_when_it_is_old() -> None:
+def test_files_replaced_by_a_compaction_are_removed_after_the_retention() -> None:
     single = Single("compaction")
     assert single.run() is not None
     replaced = [p for p in single.world.store.paths() if p.startswith("part-")]
@@ -126,7 +126,7 @@ def test_what_a_compaction_leaves_goes_when_it_is_old() -> None:
     assert swept(single, days=0).garbage == ()
 
 
-def test_records_of_a_success_go_after_a_year_and_it_is_not_done_again() -> None:
+def test_records_of_a_success_are_removed_after_a_year_and_it_is_not_done_again() -> None:
     single = Single("ingest")
     assert single.run() is not None
     assert whys(swept(single, days=400))[RemovalReason.RECORD] == 2
@@ -174,7 +174,7 @@ def test_the_result_of_a_failure_is_kept_for_ever() -> None:
     assert single.drive(single.session()) == ending
 
 
-def test_without_a_retention_only_what_was_never_named_goes() -> None:
+def test_without_a_retention_only_files_that_no_commit_named_are_removed() -> None:
     single = Single("compaction")
     assert single.run() is not None
     cleaned = swept(single, rules=CleaningRules(None))
@@ -183,7 +183,7 @@ def test_without_a_retention_only_what_was_never_named_goes() -> None:
         shown(single.world.store, version)
 
 
-def test_files_that_others_have_not_committed_yet_are_not_ours_to_judge() -> None:
+def test_uncommitted_files_of_other_writers_are_left_alone() -> None:
     single = Single("compaction")
     single.world.store.put("part-of-somebody.parquet", b"")
     single.world.store.put("0123456789abcdef-1/part.parquet", b"")
@@ -192,7 +192,7 @@ def test_files_that_others_have_not_committed_yet_are_not_ours_to_judge() -> Non
     assert "0123456789abcdef-1/part.parquet" in single.world.store.paths()
 
 
-def test_what_a_restore_brings_back_stays() -> None:
+def test_files_that_a_restore_brings_back_stay() -> None:
     single = Single("compaction")
     before = list(single.world.log.snapshot().adds())
     rewritten(single)
@@ -228,7 +228,7 @@ def test_the_earlier_of_two_clocks_counts() -> None:
     assert set(single.world.store.paths()) - {MARKER} == paths
 
 
-def test_a_dry_run_changes_nothing_and_says_the_same() -> None:
+def test_a_dry_run_changes_nothing_and_reports_the_same() -> None:
     single = died_at("compaction", Point.PUT_COMMIT)
     single.world.clock.now += 8 * DAY_MS
     paths = single.world.store.paths()
@@ -260,7 +260,7 @@ def test_a_limited_round_leaves_the_rest_to_the_next() -> None:
 
 
 @pytest.mark.parametrize("kind", ["compaction", "update"])
-def test_Z5_nothing_that_an_unfinished_plan_reads_goes(kind: str) -> None:
+def test_Z5_files_that_an_unfinished_plan_reads_stay(kind: str) -> None:
     """However old it is: the process lives. Somebody compacts its inputs away meanwhile."""
     single = Single(kind)
     session = single.session()
@@ -276,7 +276,7 @@ def test_Z5_nothing_that_an_unfinished_plan_reads_goes(kind: str) -> None:
     shown(single.world.store)
 
 
-def test_Z5_what_another_session_of_this_process_works_on_is_left_alone() -> None:
+def test_Z5_work_of_another_session_of_this_process_is_left_alone() -> None:
     """Its claim names our own process, so only the hands tell whether anybody cares."""
     single = Single("compaction")
     ports = single.world.ports()
@@ -289,7 +289,7 @@ def test_Z5_what_another_session_of_this_process_works_on_is_left_alone() -> Non
     assert clean(single.table, RULES, own).abandoned == ((single.operation_id, 1),)
 
 
-def test_Z5_vacuum_of_others_before_ours_leaves_nothing_to_trip_over() -> None:
+def test_Z5_cleaning_works_after_a_foreign_vacuum() -> None:
     single = Single("compaction")
     assert single.run() is not None
     named = {add.path for add in single.world.log.snapshot().adds()}
@@ -331,7 +331,9 @@ def test_a_damaged_plan_of_an_unfinished_operation_stops_the_cleaning() -> None:
 
 
 @pytest.mark.parametrize("kind", ["compaction", "update", "ingest"])
-def test_Z14_what_a_dead_process_left_is_abandoned_in_the_log_and_then_goes(kind: str) -> None:
+def test_Z14_an_attempt_of_a_dead_process_is_abandoned_in_the_log_and_then_removed(
+    kind: str,
+) -> None:
     single = died_at(kind, Point.PUT_COMMIT)
     version = single.checker.version
     left = single.files_left()
@@ -451,7 +453,7 @@ def _littered() -> Single:
     return single
 
 
-def test_a_cleaning_that_is_killed_anywhere_leaves_a_good_table_and_can_be_done_again() -> None:
+def test_a_cleaning_killed_anywhere_leaves_an_intact_table_and_can_be_repeated() -> None:
     single = _littered()
     before = shown(single.world.store)
     whole = single.world.store.copy()
@@ -487,7 +489,7 @@ def test_a_cleaning_that_is_killed_anywhere_leaves_a_good_table_and_can_be_done_
 
 
 @pytest.mark.parametrize("what", ["append", "delete_with_vectors", "update_by_rewrite"])
-def test_whoever_commits_while_it_cleans_loses_nothing(what: str) -> None:
+def test_commits_during_cleaning_lose_nothing(what: str) -> None:
     """Somebody else commits before a call of the store, at all places one after another."""
     counted = _littered()
     calls: list[Call] = []

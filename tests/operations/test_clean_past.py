@@ -104,7 +104,7 @@ def test_rounds_read_only_what_is_new() -> None:
     assert 0 < few <= len([p for p in read if p.endswith(".json")])
 
 
-def test_after_a_pause_what_the_log_has_forgotten_is_left_to_others() -> None:
+def test_after_a_pause_files_that_left_the_log_are_left_to_vacuum() -> None:
     daily = Daily()
     for _ in range(20):
         daily.pass_a_day()
@@ -114,7 +114,7 @@ def test_after_a_pause_what_the_log_has_forgotten_is_left_to_others() -> None:
     assert daily.clean(thorough=True) == 0
 
 
-def test_a_marker_that_is_damaged_costs_only_reading() -> None:
+def test_a_damaged_marker_costs_only_another_read() -> None:
     daily = Daily()
     for _ in range(6):
         daily.pass_a_day()
@@ -149,7 +149,7 @@ def test_a_vector_that_is_named_by_its_absolute_path_is_live(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     "root", ["file:///link/to/it", "wasbs://files@account.net/it", "s3://b/it"]
 )
-def test_a_live_file_is_kept_by_whatever_name_of_the_table(tmp_path: Path, root: str) -> None:
+def test_a_live_file_is_kept_under_every_name_of_the_table(tmp_path: Path, root: str) -> None:
     """Links, and schemes that nobody here knows: it may be the file that a removal means."""
     store = open_store(tmp_path.as_uri())
     commit = [dl.info(), dl.protocol(), dl.metadata(CONFIGURATION), dl.add(f"{root}/k=1/a.parquet")]

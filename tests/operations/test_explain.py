@@ -129,13 +129,13 @@ def met(
         ),
     ],
 )
-def test_sentences(
+def test_sentences_of_an_explanation(
     found: Reconciled, onto: dict[str, int], statement: bool, told: list[str]
 ) -> None:
     assert list(sentences(41, found, onto, statement=statement)) == told
 
 
-def test_there_are_never_many_sentences() -> None:
+def test_the_number_of_sentences_is_bounded() -> None:
     many = tuple(met(version, inputs_gone=1, inputs_restored=1) for version in range(8))
     told = sentences(0, Reconciled(commits_seen=8, met=many), {}, statement=False)
     assert len(told) == MOST_SENTENCES
@@ -151,7 +151,7 @@ def test_there_are_never_many_sentences() -> None:
         ("y" * 10_000_000, "y" * 30 + "…" + "y" * 29),
     ],
 )
-def test_names_of_strangers_are_short_and_on_one_line(text: str, shown: str) -> None:
+def test_names_of_foreign_writers_are_short_and_on_one_line(text: str, shown: str) -> None:
     assert clean(text) == shown
     assert quoted(f"`{text}`").count("`") == 2
 

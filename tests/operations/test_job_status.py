@@ -55,14 +55,14 @@ def poll(answer: JobStatus, at: Work | None = None) -> Any:
         (None, True, Reason.JOB_FAILED),
     ],
 )
-def test_a_failure_that_the_runner_tells_apart(
+def test_a_failure_that_the_runner_distinguishes(
     reason: Reason | None, transient: bool, told: Reason
 ) -> None:
     lost = poll(JobStatus(JobPhase.FAILED, "it died", LOG, reason, transient))
     assert lost == JobLost(told, f"it died (log: {LOG})", transient)
 
 
-def test_what_the_job_said_itself_comes_first() -> None:
+def test_the_message_of_the_job_comes_first() -> None:
     at = work()
     failure = JobFailure(
         operation_id="0f", attempt=1, reason="StatementFailed", message="1 / 0", transient=False
@@ -73,7 +73,7 @@ def test_what_the_job_said_itself_comes_first() -> None:
     assert lost == JobLost(Reason.STATEMENT_FAILED, "TableCompaction/nightly: 1 / 0", False)
 
 
-def test_what_holds_a_driver_up_is_told() -> None:
+def test_the_cause_of_a_pending_driver_is_reported() -> None:
     waits = JobStatus(JobPhase.STARTING, "no node: 0/3", LOG, Reason.UNSCHEDULABLE)
     assert poll(waits) == JobRunning(None, (Reason.UNSCHEDULABLE, "no node: 0/3"))
     assert poll(JobStatus(JobPhase.RUNNING, "late")) == JobRunning(None)

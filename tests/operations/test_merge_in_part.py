@@ -51,7 +51,7 @@ def test_a_row_that_stays_is_a_match_after_it_changed(tmp_path: Path) -> None:
     lake.assert_rows(tuple(sorted((*others, (1, 1, 7), (2, 2, -1), (30, 0, 7)))))
 
 
-def test_a_row_that_stays_and_goes_leaves_its_source_row_to_insert(tmp_path: Path) -> None:
+def test_a_kept_row_that_is_deleted_leaves_its_source_row_to_insert(tmp_path: Path) -> None:
     lake = quick_lake.make(tmp_path, 1)
     # The rows that deltalake wrote again are evaluated first.
     assert executed_again(merged(lake, "delete")) == [False, True]

@@ -96,7 +96,7 @@ def test_a_table_with_constraints_is_left_alone(tmp_path: Path) -> None:
     assert "merge is refused because of checkConstraints" in status.conditions[0].message
 
 
-def test_a_merge_that_no_file_concerns(tmp_path: Path) -> None:
+def test_a_merge_without_a_candidate_file(tmp_path: Path) -> None:
     lake = quick_lake.make(tmp_path, 0)
     status = planned(lake, whenMatched=[{"delete": {}}])
     assert "no file can hold a row that the statement concerns" in status.conditions[0].message
@@ -115,7 +115,7 @@ def test_files_are_left_out_only_where_nothing_in_them_can_matter(tmp_path: Path
     assert [p.plan.inputs for p in (matched, anything) if p.plan is not None] == [1, 5]
 
 
-def test_clauses_know_where_they_stand(tmp_path: Path) -> None:
+def test_clauses_know_their_position(tmp_path: Path) -> None:
     lake = quick_lake.make(tmp_path, 0)
     body = {
         "source": SOURCE,

@@ -79,7 +79,7 @@ def test_every_kind_is_performed_and_tried() -> None:
     assert len({model.short_name for model in OPERATIONS.values()}) == len(OPERATIONS)
 
 
-def test_it_is_unknown_elsewhere(lake: quick_lake.QuickLake) -> None:
+def test_the_new_kind_is_unknown_elsewhere(lake: quick_lake.QuickLake) -> None:
     with pytest.raises(InvalidSpec, match="unknown kind"):
         load_text(BOTH.format(lake=lake, rows="file:///a.parquet"))
 
@@ -114,7 +114,7 @@ def test_it_runs_by_the_command_line(
 
 
 @pytest.mark.usefixtures("toy")
-def test_others_can_wait_for_it_and_the_plugin_knows_it() -> None:
+def test_other_operations_can_depend_on_it_and_the_plugin_knows_it() -> None:
     source = {"format": "Csv", "location": "file:///b.csv"}
     seed = {"kind": "TableSeed", "name": "seed"}
     later = operation("TableIngest", "later", {"source": source, "dependsOn": [seed]})

@@ -26,7 +26,7 @@ from tandem.timeline.segments import segments
 
 
 @pytest.mark.parametrize("point", [Point.POLL_JOB, Point.RECONCILE, Point.PUT_COMMIT])
-def test_interrupted_gives_up_and_the_next_run_does_it(point: Point) -> None:
+def test_an_interrupted_operation_stops_and_the_next_run_completes_it(point: Point) -> None:
     single = Single("update")
     session = single.session()
     single.until(session, point)
@@ -78,7 +78,7 @@ def test_a_deadline_counts_from_the_first_start_and_not_from_a_restart() -> None
     assert single.commits == 0
 
 
-def test_a_deadline_that_passed_while_nobody_looked_does_not_hide_the_commit() -> None:
+def test_a_deadline_that_passed_during_downtime_does_not_hide_the_commit() -> None:
     single = Single("compaction")
     single.resource = single.resource.model_copy(
         update={"spec": single.resource.spec.model_copy(update={"active_deadline_seconds": 60})}
@@ -112,7 +112,9 @@ def test_cancelled_by_deletion_leaves_nothing_even_after_a_restart(point: Point)
     assert again.reason is Reason.COMMITTED
 
 
-def test_whoever_waits_by_itself_drives_without_sleeping(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_external_loop_drives_an_operation_without_sleeping(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     single = Single("compaction")
     session = single.session()
     single.until(session, Point.POLL_JOB)
@@ -300,7 +302,7 @@ def _vectors(single: Single) -> set[str]:
     return {p for p in single.world.store.paths() if p.startswith("deletion_vector_")}
 
 
-def test_C10_the_second_compaction_waits_and_plans_anew() -> None:
+def test_C10_the_second_compaction_waits_and_plans_again() -> None:
     single = Single("compaction")
     live = [f"f-{n}" for n in range(2)]
     first = LockRequest(
@@ -419,7 +421,7 @@ def twins(single: Single) -> tuple[Session, Session]:
     return first, second
 
 
-def test_Z6_a_session_leaves_the_attempt_of_its_live_twin_alone() -> None:
+def test_Z6_a_session_leaves_the_attempt_of_a_live_session_alone() -> None:
     single = Single("compaction")
     first, second = twins(single)
     ending = single.drive(second)
@@ -431,7 +433,7 @@ def test_Z6_a_session_leaves_the_attempt_of_its_live_twin_alone() -> None:
     assert len(single.world.jobs.drivers) == 1
 
 
-def test_a_session_takes_over_what_its_twin_has_left() -> None:
+def test_a_session_takes_over_what_an_ended_session_left() -> None:
     single = Single("compaction")
     first, second = twins(single)
     first.close()

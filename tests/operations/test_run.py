@@ -178,7 +178,7 @@ def test_without_a_table_nothing_starts(bench: Bench) -> None:
     assert bench.store.paths() == ()
 
 
-def test_a_circle_is_refused_before_anything_starts(bench: Bench) -> None:
+def test_a_dependency_cycle_is_refused_before_anything_starts(bench: Bench) -> None:
     first = resource("TableIngest", "i0", {**bench.source(0), **after("i1")})
     second = resource("TableIngest", "i1", {**bench.source(1), **after("i0")})
     with pytest.raises(InvalidSpec, match="wait for each other"):
@@ -186,7 +186,7 @@ def test_a_circle_is_refused_before_anything_starts(bench: Bench) -> None:
     assert bench.store.paths() == ()
 
 
-def test_cancelled_operations_give_up_and_say_so(bench: Bench) -> None:
+def test_cancelled_operations_end_and_say_so(bench: Bench) -> None:
     bench.jobs.hold = True
     cancel = threading.Event()
 

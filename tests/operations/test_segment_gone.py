@@ -48,7 +48,7 @@ def test_what_others_rewrote_meanwhile_is_superseded(tmp_path: Path) -> None:
     assert lake.run(rewrite).phase is Phase.SUPERSEDED
 
 
-def test_it_is_known_by_a_later_process_too(tmp_path: Path) -> None:
+def test_a_later_process_knows_of_the_rewrite_too(tmp_path: Path) -> None:
     lake = _made(tmp_path)
     rewrite = _purge(lake, *lake.names)
     with pytest.raises(ProcessDied):

@@ -54,18 +54,18 @@ EXPECTED = {
 
 
 @pytest.mark.parametrize("phase", list(Phase))
-def test_tools_that_wait_see_what_it_is(phase: Phase) -> None:
+def test_waiting_tools_see_the_state(phase: Phase) -> None:
     shown = in_phase(phase).manifest()
     assert kstatus(3, shown) == EXPECTED[phase]
     assert kstatus(4, shown) == "InProgress", "a newer spec has not been looked at"
 
 
-def test_what_nobody_has_seen_yet_is_not_done() -> None:
+def test_an_unobserved_resource_is_not_done() -> None:
     assert kstatus(1, {"observedGeneration": -1}) == "InProgress"
 
 
 @pytest.mark.parametrize("phase", list(Phase))
-def test_every_phase_says_the_truth_in_each_condition(phase: Phase) -> None:
+def test_every_phase_has_consistent_conditions(phase: Phase) -> None:
     found = {c.type.value: c.status for c in in_phase(phase).conditions}
     match EXPECTED[phase], phase:
         case "Failed", _:
@@ -81,7 +81,7 @@ def test_every_phase_says_the_truth_in_each_condition(phase: Phase) -> None:
 
 
 @pytest.mark.parametrize("phase", list(Phase))
-def test_conditions_are_as_kubernetes_wants_them(phase: Phase) -> None:
+def test_conditions_follow_the_conventions_of_kubernetes(phase: Phase) -> None:
     found = conditions(phase, Reason.RUNNING, "a message", 7, now_ms=1_700_000_000_000)
     assert len({c.type for c in found}) == len(found)
     for condition in found:
@@ -111,5 +111,5 @@ def test_a_status_says_for_whom_it_waits_and_how_long() -> None:
     [(-1, "0 s"), (0, "0 s"), (59, "59 s"), (60, "1 min"), (3_599, "59 min"), (3_600, "1 h"),
      (7_500, "2 h 5 min")],
 )  # fmt: skip
-def test_durations_as_people_say_them(seconds: int, text: str) -> None:
+def test_durations_are_printed_for_people(seconds: int, text: str) -> None:
     assert spoken(seconds) == text

@@ -36,7 +36,7 @@ from tandem.operations.machine.transitions import AFTER_SUCCESS
 from tandem.spec.status import Phase
 
 
-def test_the_straight_way() -> None:
+def test_an_undisturbed_operation_commits() -> None:
     events = [*PUTTING, CommitPut(RESULT), *(Done(point) for point in AFTER_SUCCESS)]
     state, effects = play(events)
     assert points(effects) == [
@@ -105,7 +105,7 @@ def test_an_abandoned_attempt_publishes_nothing(stop: TableRead) -> None:
     assert Point.RECORD_RESULT not in points(effects)
 
 
-def test_a_success_that_shows_is_reported_instead_of_put_again() -> None:
+def test_a_success_in_the_log_is_reported_instead_of_put_again() -> None:
     _, effects = play([*PUTTING, CommitUnknown(), CommitLost(), TableRead(4, succeeded=1)])
     assert points(effects)[-3:] == [Point.LOOK_UP_COMMIT, Point.READ_TABLE, Point.FIND_COMMIT]
 
@@ -184,7 +184,7 @@ def test_a_job_that_was_taken_over_and_fails_counts_as_one_more() -> None:
     assert "attempt 2 of 2" in state.outcome.closing.ending.message
 
 
-def test_what_failed_an_attempt_is_not_told_of_the_next_one() -> None:
+def test_the_failure_of_an_attempt_is_not_reported_for_the_next_one() -> None:
     lost = JobLost(Reason.JOB_FAILED, "out of memory")
     state, effects = play([*RUNNING, lost], Limits(backoff_limit=1))
     while state.outcome.closing is not None:
@@ -249,7 +249,7 @@ def test_a_lost_claim_is_a_live_process_too() -> None:
     assert state.outcome.ended.reason is Reason.ALREADY_RUNNING
 
 
-def test_I28_a_plan_that_waited_for_locks_is_made_anew() -> None:
+def test_I28_a_plan_that_waited_for_locks_is_made_again() -> None:
     waiting: list[Event] = [
         *BEGIN,
         Done(Point.CLAIM_ATTEMPT),

@@ -108,7 +108,7 @@ _ANSWERS = {
 
 
 @given(st.lists(_RANDOM_EVENTS, max_size=80), st.randoms(use_true_random=False))
-def test_no_answers_lead_to_a_put_that_a_stop_forbids(events: list[Event], rng: object) -> None:
+def test_no_events_lead_to_a_put_that_a_stop_forbids(events: list[Event], rng: object) -> None:
     """Fed with any possible answers: it never puts over a stop that it was shown, never
     cleans an attempt before its abandonment, and always knows what to do next."""
     state, effects = step(OperationState(), Started())

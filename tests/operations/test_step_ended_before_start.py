@@ -37,7 +37,7 @@ UNBEGUN = [
 
 
 @pytest.mark.parametrize(("planned", "ending"), UNBEGUN)
-def test_what_a_plan_comes_to_is_recorded_under_a_claim(planned: Event, ending: Ending) -> None:
+def test_the_outcome_of_a_plan_is_recorded_under_a_claim(planned: Event, ending: Ending) -> None:
     events = [*BEGIN[:-1], planned, Done(Point.CLAIM_ATTEMPT), Done(Point.RECORD_RESULT)]
     state, effects = play(events)
     assert effects[-2:] == [Effect(Point.CLAIM_ATTEMPT, 1), Effect(Point.RECORD_RESULT, 1)]
@@ -45,9 +45,7 @@ def test_what_a_plan_comes_to_is_recorded_under_a_claim(planned: Event, ending: 
 
 
 @pytest.mark.parametrize(("planned", "ending"), UNBEGUN)
-def test_a_plan_made_anew_ends_its_attempt_without_a_word_in_the_log(
-    planned: Event, ending: Ending
-) -> None:
+def test_a_repeated_plan_ends_its_attempt_without_a_commit(planned: Event, ending: Ending) -> None:
     waited: list[Event] = [LocksWaiting((("a", "b"),)), Done(Point.AWAIT_LOCKS), LocksGranted(4)]
     events = [*BEGIN, Done(Point.CLAIM_ATTEMPT), *waited, TableRead(9), planned]
     state, effects = play([*events, Done(Point.RECORD_RESULT), Done(Point.RELEASE_LOCKS)])
@@ -67,7 +65,7 @@ def test_a_plan_made_anew_ends_its_attempt_without_a_word_in_the_log(
         ),
     ],
 )
-def test_without_its_claim_nobody_is_told_what_a_plan_came_to(
+def test_without_its_claim_the_outcome_of_a_plan_is_not_reported(
     planned: Event, answer: Event, reason: Reason
 ) -> None:
     state, effects = play([*BEGIN[:-1], planned, answer])
@@ -77,7 +75,7 @@ def test_without_its_claim_nobody_is_told_what_a_plan_came_to(
 
 
 @pytest.mark.parametrize("planned", [NOTHING, REFUSED])
-def test_without_its_record_nobody_is_told_what_a_plan_came_to(planned: Event) -> None:
+def test_without_its_record_the_outcome_of_a_plan_is_not_reported(planned: Event) -> None:
     begun = [*BEGIN[:-1], planned, Done(Point.CLAIM_ATTEMPT)]
     failed = EffectFailed(Effect(Point.RECORD_RESULT, 1), Reason.STORAGE_FULL, "no room")
     state, _ = play([*begun, failed])
@@ -89,7 +87,7 @@ def test_without_its_record_nobody_is_told_what_a_plan_came_to(planned: Event) -
     assert state.outcome.ended.reason is Reason.ABANDONED
 
 
-def test_what_the_surroundings_did_to_a_plan_is_no_claim_worth() -> None:
+def test_a_plan_that_fails_for_its_environment_makes_no_claim() -> None:
     denied = EffectFailed(Effect(Point.PLAN), Reason.ACCESS_DENIED, "no")
     state, effects = play([*BEGIN[:-1], denied])
     assert state.outcome.ended == Ending(Phase.FAILED, Reason.ACCESS_DENIED, "no")
@@ -111,7 +109,7 @@ def test_a_dry_run_reports_an_unrecorded_ending_and_records_nothing() -> None:
     assert effects[-1] == Effect(Point.RECORD_RESULT, 1)
 
 
-def test_an_attempt_whose_owner_ended_the_operation_is_looked_at_again() -> None:
+def test_an_attempt_whose_owner_ended_the_operation_is_read_again() -> None:
     dead: list[Event] = [Started(), TableRead(3), EarlierFound(attempt=1), Done(Point.STOP_JOB)]
     state, effects = play([*dead, EndedBeforeStart()])
     assert points(effects)[-2:] == [Point.ABANDON_ATTEMPT, Point.READ_TABLE]

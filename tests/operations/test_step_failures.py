@@ -32,7 +32,7 @@ from tandem.operations.report.status import status_of
 from tandem.spec.status import Phase
 
 
-def test_Z20_an_unsure_put_is_looked_up_before_anything_else() -> None:
+def test_Z20_a_put_of_unknown_outcome_is_looked_up_before_anything_else() -> None:
     events: list[Event] = [*PUTTING, CommitUnknown(), StopRequest.INTERRUPT]
     _, effects = play(events)
     assert points(effects)[-2:] == [Point.LOOK_UP_COMMIT, Point.LOOK_UP_COMMIT]
@@ -107,7 +107,7 @@ def test_a_version_whose_files_are_gone_is_read_again_and_fails_if_it_is_still_t
     assert ended == Ending(Phase.FAILED, Reason.DATA_FILE_MISSING, GONE.message)
 
 
-def test_a_table_that_grows_does_not_hide_for_ever_that_a_file_is_gone() -> None:
+def test_a_growing_table_does_not_hide_a_missing_file_for_ever() -> None:
     versions = range(Limits().effect_retries + 1)
     events = [e for version in versions for e in (TableRead(version), EarlierFound(), GONE)]
     state, _ = play([Started(), *events[:-1]])
@@ -126,7 +126,7 @@ LOCKING = [
 
 
 @pytest.mark.parametrize(("point", "before"), LOCKING)
-def test_without_its_lock_store_it_waits_and_loses_nothing(
+def test_without_its_lock_store_an_operation_waits_and_loses_nothing(
     point: Point, before: list[Event]
 ) -> None:
     begun, [*_, effect] = play(before)

@@ -34,7 +34,9 @@ from tandem.spec.status import Phase
         (StopRequest.DEADLINE, Phase.FAILED, Reason.DEADLINE_EXCEEDED, True),
     ],
 )
-def test_asked_to_stop(ask: StopRequest, phase: Phase, reason: Reason, closes: bool) -> None:
+def test_a_stop_request_ends_an_operation(
+    ask: StopRequest, phase: Phase, reason: Reason, closes: bool
+) -> None:
     state, effects = play([*RUNNING, ask])
     assert points(effects)[-1] is Point.STOP_JOB
     assert state.outcome.closing is not None
@@ -56,7 +58,7 @@ def recorded_for(ask: StopRequest) -> list[Event]:
 
 
 @pytest.mark.parametrize("ask", [StopRequest.CANCEL, StopRequest.SUSPEND, StopRequest.DEADLINE])
-def test_asked_to_stop_before_it_is_known_whether_it_committed(ask: StopRequest) -> None:
+def test_a_stop_request_before_it_is_known_whether_it_committed(ask: StopRequest) -> None:
     begin: list[Event] = [Started(), ask, TableRead(3, succeeded=1), EarlierFound(attempt=1)]
     _, effects = play(begin)
     assert points(effects) == [
@@ -72,21 +74,21 @@ def test_asked_to_stop_before_it_is_known_whether_it_committed(ask: StopRequest)
 
 
 @pytest.mark.parametrize("ask", [StopRequest.CANCEL, StopRequest.SUSPEND, StopRequest.DEADLINE])
-def test_asked_to_stop_what_an_earlier_run_left(ask: StopRequest) -> None:
+def test_a_stop_request_stops_what_an_earlier_run_left(ask: StopRequest) -> None:
     state, effects = play([Started(), TableRead(3), ask, EarlierFound(attempt=2, complete=True)])
     assert effects[-1] == Effect(Point.STOP_JOB, attempt=2)
     assert state.outcome.closing is not None
     assert Point.ABANDON_ATTEMPT in state.outcome.closing.todo
 
 
-def test_interrupted_before_it_began_ends_at_once() -> None:
+def test_an_interrupt_before_the_start_ends_at_once() -> None:
     state, _ = play([Started(), StopRequest.INTERRUPT])
     assert state.outcome.ended is not None
     assert state.outcome.ended.reason is Reason.INTERRUPTED
 
 
 @pytest.mark.parametrize("ask", list(StopRequest))
-def test_asked_to_stop_between_two_attempts(ask: StopRequest) -> None:
+def test_a_stop_request_between_two_attempts(ask: StopRequest) -> None:
     """The request comes while a failed attempt is cleaned up: there is no other attempt."""
     events: list[Event] = [
         *RUNNING,
@@ -108,14 +110,14 @@ def test_asked_to_stop_between_two_attempts(ask: StopRequest) -> None:
     assert Point.PLAN not in points(effects[len(RUNNING) :])
 
 
-def test_too_late_to_stop_once_committed() -> None:
+def test_a_stop_request_after_the_commit_is_too_late() -> None:
     before, _ = play([*PUTTING, CommitPut(RESULT)])
     after, effects = play([*PUTTING, CommitPut(RESULT), StopRequest.INTERRUPT])
     assert after == before
     assert effects[-1] == effects[-2]
 
 
-def test_suspended_does_not_start() -> None:
+def test_a_suspended_operation_does_not_start() -> None:
     events: list[Event] = [Started(), TableRead(3), EarlierFound()]
     state, effects = play(events, Limits(suspended=True))
     assert points(effects) == [Point.READ_TABLE, Point.CHECK_EARLIER_OUTCOME]
@@ -123,7 +125,7 @@ def test_suspended_does_not_start() -> None:
     assert state.outcome.ended.phase is Phase.SUSPENDED
 
 
-def test_suspended_stops_what_an_earlier_run_left_at_work() -> None:
+def test_a_suspended_operation_stops_the_job_of_an_earlier_run() -> None:
     events: list[Event] = [Started(), TableRead(3), EarlierFound(attempt=1)]
     state, effects = play(events, Limits(suspended=True))
     assert effects[-1] == Effect(Point.STOP_JOB, attempt=1)
@@ -144,7 +146,7 @@ def test_an_abandonment_that_meets_a_success_reports_it() -> None:
     [JobLost(Reason.JOB_FAILED, "x"), StopRequest.DEADLINE, StopRequest.CANCEL],
 )
 @pytest.mark.parametrize("backoff_limit", [0, 3])
-def test_Z1_whose_attempt_another_has_ended_says_nothing_and_does_nothing_more(
+def test_Z1_a_process_whose_attempt_another_has_ended_reports_and_does_nothing_more(
     stopped: Event, backoff_limit: int
 ) -> None:
     """Neither another attempt, which would kill the other's, nor an end of the operation."""
@@ -166,7 +168,7 @@ def test_an_attempt_that_could_not_be_abandoned_keeps_its_files() -> None:
     assert Point.CLEAN_ATTEMPT not in state.outcome.closing.todo
 
 
-def test_what_a_zombie_wrote_after_others_had_cleaned_goes_with_it() -> None:
+def test_files_that_a_zombie_wrote_after_cleaning_are_removed() -> None:
     later = TableRead(version=9, succeeded=2, abandoned=1)
     interrupted: list[Event] = [
         StopRequest.INTERRUPT,
@@ -180,7 +182,7 @@ def test_what_a_zombie_wrote_after_others_had_cleaned_goes_with_it() -> None:
     assert state.attempt.number == 1
 
 
-def test_on_its_way_out_it_does_not_wait_for_its_lock_store() -> None:
+def test_an_ending_operation_does_not_wait_for_its_lock_store() -> None:
     closing, effects = play([*RUNNING, StopRequest.INTERRUPT, Done(Point.STOP_JOB)])
     release = [*(Done(p) for p in (Point.ABANDON_ATTEMPT, Point.CLEAN_ATTEMPT))]
     for event in release:

@@ -40,7 +40,7 @@ def lake(tmp_path: Path) -> QuickLake:
     return made
 
 
-def test_its_operations_are_taken_over_and_end_once(lake: QuickLake) -> None:
+def test_operations_of_the_version_before_are_taken_over_and_end_once(lake: QuickLake) -> None:
     rewrite = {"segments": [lake.names[0]], "rewrite": {"recompress": {"codec": "gzip"}}}
     operations = [
         lake.compaction("SemiMajor"),

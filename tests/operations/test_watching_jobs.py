@@ -74,7 +74,7 @@ def test_a_job_that_was_taken_over_half_way_is_timed_from_there() -> None:
     assert progress.eta_seconds == pytest.approx(10, abs=1)
 
 
-def test_nothing_is_left_once_it_has_ended() -> None:
+def test_no_progress_is_left_after_the_end() -> None:
     single = Single("compaction")
     session = running(single)
     say(single, 0, 0)
@@ -171,7 +171,7 @@ def test_a_later_round_that_fails_is_not_waited_for() -> None:
 
 
 @pytest.mark.parametrize("why", ["ended", "recorded", "cleaned"])
-def test_who_was_taken_for_dead_does_not_wait_for_ever(why: str) -> None:
+def test_a_process_taken_for_dead_does_not_wait_for_ever(why: str) -> None:
     """Its driver may wait for more rounds, and say so, long after the result was cleaned away."""
     single = Single("compaction")
     session = running(single)

@@ -181,7 +181,7 @@ def test_A3_minor_then_semi_major_then_major_when_all_are_due() -> None:
     assert (done.create, done.next_ms) == ((), at("2026-06-12T03:00"))
 
 
-def test_A3_what_was_passed_over_once_goes_next() -> None:
+def test_A3_a_schedule_that_was_passed_over_goes_next() -> None:
     # Loads arrive faster than they are compacted: the nightly one must start all the same.
     wanted = policy(minor={}, schedules=[NIGHTLY])
     begun = decide(wanted, table([]), (), NOON)
@@ -197,7 +197,7 @@ def test_A3_what_was_passed_over_once_goes_next() -> None:
 # A4
 
 
-def test_A4_what_is_young_makes_no_minor_compaction_and_every_child_leaves_it_alone() -> None:
+def test_A4_recent_files_start_no_minor_compaction_and_every_child_leaves_them_alone() -> None:
     days = TimeColumn(("t",), Granularity.DAY)
 
     def day(number: int, loads_: int) -> list[Any]:
@@ -271,7 +271,7 @@ def test_A5_after_a_restart_nothing_is_done_twice_and_nothing_missed_is_lost() -
     assert (gone.create, gone.next_ms) == ((), night + 3 * DAY)
 
 
-def test_A5_a_schedule_that_is_new_makes_up_for_nothing() -> None:
+def test_A5_a_new_schedule_does_not_run_for_the_past() -> None:
     old = ended(
         running(created(decide(policy(minor={}), table(range(4)), (), NOON)), NOON), NOON + 1
     )
@@ -319,7 +319,7 @@ def test_A5_names_fit_into_labels_and_differ_by_table(name: str, type_: str) -> 
 # Failures
 
 
-def test_after_failures_the_distance_grows_and_is_shown() -> None:
+def test_after_failures_the_backoff_grows_and_is_shown() -> None:
     wanted = policy(minor={})
     facts: list[ChildFact] = []
     now, waits = NOON, []
@@ -348,7 +348,7 @@ def test_after_failures_the_distance_grows_and_is_shown() -> None:
     assert after.retries == 0
 
 
-def test_one_that_did_nothing_is_not_asked_for_again_at_once() -> None:
+def test_a_compaction_that_did_nothing_is_not_requested_again_at_once() -> None:
     wanted = policy(minor={})
     child = created(decide(wanted, table(range(4)), (), NOON))
     idle = ended(running(child, NOON), NOON + 1)

@@ -158,7 +158,7 @@ def gone(decision: CleaningPlan) -> set[str]:
 
 @settings(max_examples=300, deadline=None)
 @given(histories())
-def test_exactly_what_nobody_needs_goes(history: History) -> None:
+def test_exactly_the_unneeded_files_are_removed(history: History) -> None:
     decision = decide(found_of(history), facts_of(history), RULES)
     wanted = {path for path in history.written if obviously_garbage(history, path)}
     assert gone(decision) == wanted
@@ -166,7 +166,7 @@ def test_exactly_what_nobody_needs_goes(history: History) -> None:
 
 @settings(max_examples=150, deadline=None)
 @given(histories(), st.integers(0, 20))
-def test_what_is_not_known_is_kept(history: History, known_from: int) -> None:
+def test_unknown_files_are_kept(history: History, known_from: int) -> None:
     """Of a log that begins late, and whose first checkpoint has forgotten old removals, less
     goes, and never more."""
     facts = facts_of(history)
@@ -188,7 +188,7 @@ def test_what_is_not_known_is_kept(history: History, known_from: int) -> None:
 
 @settings(max_examples=150, deadline=None)
 @given(histories())
-def test_it_says_when_to_come_back(history: History) -> None:
+def test_the_next_cleaning_time_is_reported(history: History) -> None:
     """Nothing becomes garbage by its age before `next_ms`."""
     facts = facts_of(history)
     found = found_of(history)
@@ -201,7 +201,7 @@ def test_it_says_when_to_come_back(history: History) -> None:
 
 @settings(max_examples=100, deadline=None)
 @given(histories())
-def test_without_a_retention_nothing_goes_that_was_ever_named(history: History) -> None:
+def test_without_a_retention_files_that_a_commit_named_stay(history: History) -> None:
     rules = CleaningRules(None, staging_ms=KEEP, dead_ms=KEEP)
     named = {path for step in history.steps for path in step.adds}
     found = gone(decide(found_of(history), facts_of(history), rules))
@@ -251,7 +251,9 @@ def operation_files(at_ms: int) -> list[ListedFile]:
         (OperationEnd(abandoned=1), 39, {"result.json", "o-1.rowmap", "x.bin"}),
     ],
 )
-def test_what_goes_of_an_operation(ended: OperationEnd, age: int, names: set[str]) -> None:
+def test_files_of_an_operation_that_are_removed(
+    ended: OperationEnd, age: int, names: set[str]
+) -> None:
     facts = CleaningFacts(1000, operations={"o": ended})
     found = decide(operation_files(1000 - age), facts, RULES).garbage
     assert {each.file.path.rsplit("/", 1)[1] for each in found} == names
@@ -259,7 +261,7 @@ def test_what_goes_of_an_operation(ended: OperationEnd, age: int, names: set[str
     assert records == []
 
 
-def test_the_record_of_a_failure_stays_and_of_a_success_goes_when_only_the_log_is_asked() -> None:
+def test_records_of_failures_stay_and_of_successes_are_removed_when_only_the_log_is_read() -> None:
     files = operation_files(0)
     failed = CleaningFacts(
         1000, operations={"o": OperationEnd(closed=True, recorded=True, abandoned=1)}
@@ -297,7 +299,7 @@ def test_vectors_stay_as_long_as_any_version_names_them() -> None:
     assert [each.why for each in old.garbage] == [RemovalReason.REMOVED]
 
 
-def test_what_no_version_names_goes_only_if_all_removals_are_known() -> None:
+def test_unnamed_files_are_removed_only_if_all_removals_are_known() -> None:
     """A checkpoint has forgotten removals that the retention still counts, or a plan does."""
     file = ListedFile("o-1/x.parquet", 1, 0, FileCategory.DATA, "o", 1)
     ended = {"o": OperationEnd(succeeded=1, logged=True)}
@@ -318,7 +320,7 @@ def test_what_no_version_names_goes_only_if_all_removals_are_known() -> None:
         assert [each.why for each in found] == ([RemovalReason.UNNAMED] if goes else [])
 
 
-def test_what_looks_like_ours_and_is_of_an_unknown_operation_is_left_alone() -> None:
+def test_files_of_an_unknown_operation_are_left_alone() -> None:
     file = ListedFile(
         "0123456789abcdef-1/part.parquet", 1, 0, FileCategory.DATA, "0123456789abcdef", 1
     )

@@ -47,14 +47,14 @@ def test_C13_invalid_status(status: SegmentStatus) -> None:
     assert caught.value.found == f"1 ({status})"
 
 
-def test_C13_one_id_has_nothing_to_be_merged_with() -> None:
+def test_C13_one_id_has_nothing_to_merge() -> None:
     plan = plan_compaction(loads(range(3)), replace(CUSTOM, segments=("1",)))
     assert not plan.runs
     assert "choose two or more" in plan.nothing
 
 
 @pytest.mark.parametrize("layout", [LayoutStrategy.SORT, LayoutStrategy.Z_ORDER])
-def test_C13_one_id_is_sorted_anew_unless_it_lies_so(layout: LayoutStrategy) -> None:
+def test_C13_one_id_is_sorted_again_unless_it_is_in_that_order(layout: LayoutStrategy) -> None:
     request = replace(CUSTOM, segments=("1",), layout=layout, layout_columns=("a", "b,c"))
 
     (run,) = plan_compaction(loads(range(3)), request).runs

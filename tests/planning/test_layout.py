@@ -66,7 +66,7 @@ def all_of(table: tuple[Segment, ...]) -> frozenset[str]:
 
 
 @pytest.mark.parametrize("kind", [CompactionType.SEMI_MAJOR, CompactionType.CUSTOM])
-def test_what_lies_in_order_is_left_alone_until_something_is_new(kind: CompactionType) -> None:
+def test_sorted_segments_are_left_alone_until_new_rows_arrive(kind: CompactionType) -> None:
     request = replace(SORTED, type=kind)
     custom = kind is CompactionType.CUSTOM
     live = loads(range(4), sizes={"1": 40 * MIB})

@@ -51,7 +51,7 @@ def test_C11_loads_that_do_not_fill_a_threshold_stay() -> None:
     ]
 
 
-def test_C11_levels_of_earlier_compactions_are_taken_up() -> None:
+def test_C11_levels_of_earlier_compactions_count() -> None:
     plan = plan_compaction(loads(["0.1", "4.1", 8, 9, 10, 11, 12]), MINOR)
 
     assert steps(plan) == [("8.1", ["8", "9", "10", "11"]), ("0.2", ["0.1", "4.1", "8.1"])]

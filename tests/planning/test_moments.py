@@ -134,7 +134,7 @@ def test_a_whole_year_in_berlin_has_every_nightly_run_once() -> None:
 
 
 @pytest.mark.parametrize("cron", ["0 0 29 2 *", "0 0 * 2 1", "0 12 31 12 *"])
-def test_what_is_rare_is_found_forwards_and_backwards(cron: str) -> None:
+def test_rare_moments_are_found_forwards_and_backwards(cron: str) -> None:
     first = next_run(cron, BERLIN, at("2026-06-01"))
     assert first is not None
     second = next_run(cron, BERLIN, first)
@@ -143,7 +143,7 @@ def test_what_is_rare_is_found_forwards_and_backwards(cron: str) -> None:
     assert latest_run(cron, BERLIN, after_ms=first, until_ms=second - 1) is None
 
 
-def test_what_never_comes_ends_the_search() -> None:
+def test_a_moment_that_never_comes_ends_the_search() -> None:
     # The first of a month that is its last Monday: cron can say it, no calendar has it.
     assert next_run("0 0 */31 * 1L", BERLIN, at("2026-01-01")) is None
     assert latest_run("0 0 */31 * 1L", BERLIN, after_ms=0, until_ms=at("2026-01-01")) is None

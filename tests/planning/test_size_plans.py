@@ -40,13 +40,13 @@ def test_C12_oversize_segment_in_the_middle_ends_a_run_of_two() -> None:
     assert [run.segments for run in plan.runs] == [("0", "1")]
 
 
-def test_C12_oversize_segment_behind_a_single_one_begins_anew() -> None:
+def test_C12_oversize_segment_behind_a_single_one_starts_a_new_run() -> None:
     plan = plan_compaction(loads(range(5), sizes={"1": 2 * GIB}), MAJOR)
 
     assert [(run.output, run.segments) for run in plan.runs] == [("2.1", ("2", "3", "4"))]
 
 
-def test_C12_segment_that_would_make_it_too_big_begins_anew() -> None:
+def test_C12_segment_that_exceeds_the_size_starts_a_new_run() -> None:
     # 0 and 1 together reach the size; 1 alone does not.
     sizes = {"0": 600 * MIB, "1": 424 * MIB, "2": 10 * MIB, "3": 10 * MIB}
 
@@ -221,7 +221,7 @@ def test_a_small_remainder_joins_the_bin_before_it(count: int, bins: list[int]) 
     assert [len(each.files) for each in pack(files, 128 * MIB)] == bins
 
 
-def test_bin_of_dead_rows_is_worth_it_though_it_leaves_nothing() -> None:
+def test_a_bin_of_deleted_rows_is_rewritten_without_an_output() -> None:
     (each,) = pack(files_of(loads(["0"], deleted={"0": 1000})), MIB)
     assert each.expected_files == 0
     assert is_useful(each)

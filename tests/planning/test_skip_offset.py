@@ -69,7 +69,7 @@ def test_A4_a_file_that_reaches_into_the_protected_time_is_left_alone_too() -> N
     assert [file.path for file in plan.files] == [f"day-00-{n}" for n in range(4)]
 
 
-def test_A4_files_whose_time_nobody_knows_might_be_young() -> None:
+def test_A4_files_of_unknown_time_count_as_recent() -> None:
     unknown = [add_file(f"day-xx-{n}", segment=str(n), sequence=n) for n in range(4)]
     table = segments([*unknown, *(daily(0, n) for n in range(4)), daily(5, 0)], DAYS)
     request = CompactionRequest(CompactionType.SEMI_MAJOR, skip_offset_ms=DAY_MS)
@@ -91,7 +91,7 @@ def test_A4_without_chunks_the_time_of_the_load_decides(
     assert plan.segments == ("0", "1", "2", "3", "4", "5")  # 9 is the newest; 5 is 4 ms older
 
 
-def test_A4_a_where_touches_nothing_young_either() -> None:
+def test_A4_a_where_touches_no_recent_file_either() -> None:
     table = segments([daily(day, n) for day in range(2) for n in range(2)], DAYS)
     every = frozenset(file.path for segment in table for file in segment.files)
     request = CompactionRequest(CompactionType.CUSTOM, selected=every, skip_offset_ms=DAY_MS)
@@ -101,7 +101,7 @@ def test_A4_a_where_touches_nothing_young_either() -> None:
     assert days_touched(plan) == {"00"}
 
 
-def test_what_is_left_alone_is_said() -> None:
+def test_protected_files_are_reported() -> None:
     request = CompactionRequest(CompactionType.MINOR, skip_offset_ms=DAY_MS)
     table = segments([daily(0, n) for n in range(4)], DAYS)
 
@@ -118,7 +118,7 @@ def test_named_segments_have_any_age() -> None:
         TypeAdapter(CompactionTemplate).validate_python(both)
 
 
-def test_an_offset_that_nobody_gave_leaves_the_identity_of_old_resources_as_it_was() -> None:
+def test_an_absent_offset_leaves_the_identity_of_old_resources_unchanged() -> None:
     spec = {"tableRef": {"name": "flights"}, "type": "Minor"}
     resource = {
         "apiVersion": "tandem.dev/v1alpha1",
@@ -164,7 +164,7 @@ def test_A4_nothing_in_the_last_hours_before_the_newest_end_is_ever_in_a_plan(
     preserve=st.integers(0, 3),
     offset=st.sampled_from([0, 2, DAY_MS]),
 )
-def test_a_minor_plan_among_its_own_inputs_is_the_same_plan(
+def test_a_minor_plan_of_its_own_inputs_is_the_same_plan(
     loads_: list[tuple[int, int]],
     timed: bool,
     thresholds: tuple[int, ...],

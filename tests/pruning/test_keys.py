@@ -50,7 +50,7 @@ def test_a_file_is_left_out_only_if_no_key_lies_within_its_bounds(
     st.lists(st.text(max_size=40), min_size=1, max_size=6),
     st.lists(st.text(max_size=40), min_size=1, max_size=6, unique=True),
 )
-def test_texts_that_occur_are_never_ruled_out(rows: list[str], wanted: list[str]) -> None:
+def test_strings_that_occur_are_never_ruled_out(rows: list[str], wanted: list[str]) -> None:
     """Bounds as a writer may cut them: a prefix below, anything longer than the cut above."""
     low = min(rows, key=str.encode)[:32]
     high = max(rows, key=str.encode)
@@ -73,7 +73,7 @@ def test_texts_that_occur_are_never_ruled_out(rows: list[str], wanted: list[str]
         (file("5", "5"), True),  # odd statistics say nothing
     ],
 )
-def test_what_is_not_known_rules_out_nothing(found: FileRange, expected: bool) -> None:
+def test_unknown_bounds_rule_out_nothing(found: FileRange, expected: bool) -> None:
     assert may_occur(keys([5]), found) is expected
     assert not may_occur(keys([]), found)
 

@@ -197,13 +197,13 @@ def test_numbers_of_rows_are_those_of_each_file(texts: list[str | None]) -> None
 
 
 @pytest.mark.parametrize("rows", ["true", "-1", "1e3", "3.0", '"3"', str(10**18), str(2**63), "{}"])
-def test_what_is_no_number_of_rows_is_unknown_to_every_reader(rows: str) -> None:
+def test_an_invalid_number_of_rows_is_unknown_to_every_reader(rows: str) -> None:
     text = f'{{"numRecords":{rows}}}'
     assert num_records_of(text) is None
     assert num_records(pa.chunked_array([[text, '{"numRecords":4}']])).to_pylist() == [None, 4]
 
 
-def test_a_broken_text_does_not_blind_the_others() -> None:
+def test_a_broken_string_does_not_disable_skipping_of_other_files() -> None:
     texts = [f'{{"numRecords":{n}}}' for n in range(3_000)]
     texts[1_000] = '{"numRecords":1'
     texts[2_000] = '{"numRecords":1}{"numRecords":2}'

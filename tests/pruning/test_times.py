@@ -32,7 +32,7 @@ def ms(text: str) -> int:
         ("date", None, None),
     ],
 )
-def test_a_time_is_the_same_alone_and_among_others(
+def test_a_time_is_parsed_alike_alone_and_in_bulk(
     type_: str, text: str | None, expected: int | None
 ) -> None:
     assert moments(pa.array([text], pa.string()), type_).to_pylist() == [expected]

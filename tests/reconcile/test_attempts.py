@@ -60,12 +60,12 @@ def obvious(rounds: list[int]) -> list[int]:
 
 
 @given(st.lists(st.integers(WHOLE, 6), max_size=40))
-def test_the_count_is_that_of_the_obvious_model(rounds: list[int]) -> None:
+def test_the_count_is_that_of_a_simple_model(rounds: list[int]) -> None:
     assert counted(rounds) == obvious(rounds)
 
 
 @given(st.lists(st.integers(WHOLE, 6), min_size=1, max_size=12))
-def test_whatever_others_do_again_and_again_a_statement_ends(others: list[int]) -> None:
+def test_a_statement_ends_whatever_others_repeat(others: list[int]) -> None:
     """No table grows for ever here: a round has at most six rows. So there are at most six
     rounds with progress between two executions from the beginning, of which there are at most
     `MOST`; and of the others at most six in a row become smaller until one of them counts."""
@@ -75,7 +75,7 @@ def test_whatever_others_do_again_and_again_a_statement_ends(others: list[int]) 
 
 
 @given(st.lists(st.integers(1, 10**9), min_size=1, max_size=40, unique=True))
-def test_a_statement_that_has_ever_less_to_do_is_never_given_up(rows: list[int]) -> None:
+def test_a_statement_with_ever_less_to_do_is_never_given_up(rows: list[int]) -> None:
     assert set(counted(sorted(rows, reverse=True))) == {0}
 
 

@@ -168,7 +168,7 @@ def test_a_new_deletion_vector_names_its_file() -> None:
     assert (summary.kind, set(summary.files)) == (ChangeKind.CHANGE, {"a"})
 
 
-def test_people_read_who_it_was() -> None:
+def test_a_commit_is_described_with_its_writer() -> None:
     text = describe(commit(body("DELETE", DELTA_RS)))
     assert text == "DELETE by delta-rs:py-1.6.6 (version 7, 2023-11-14T22:13:20Z)"
     assert "unknown operation by an unknown engine" in describe(commit(None))

@@ -165,7 +165,7 @@ def test_I13_deletes_and_inserts_of_an_update_are_one_commit(table: Table) -> No
 
 @layouts
 @pytest.mark.parametrize("update_first", [True, False])
-def test_I14_whoever_commits_second_reconciles(
+def test_I14_the_second_committer_reconciles(
     table: Table, layout: Layout | None, update_first: bool
 ) -> None:
     job = start_rewrite(table.world, table.visible(), 5, layout=layout)
@@ -237,7 +237,7 @@ def test_I17_a_map_that_loses_a_row_publishes_nothing(table: Table) -> None:
             rewrite(job.inputs, view, lying)
 
 
-def test_I18_a_random_statement_is_carried_by_position_or_executed_anew(table: Table) -> None:
+def test_I18_a_random_statement_is_carried_by_position_or_executed_again(table: Table) -> None:
     running = start_statement(table.world, RANDOM_UPDATE)
     compact(table, table.visible(), 2, z_order)
     assert isinstance(decide(table.world, running), ReadyToCommit)
@@ -268,7 +268,7 @@ def test_I19_retargeting_is_transitive(
     assert table.values() == sorted(x + 1 if x < 20 else x for x in ALL)
 
 
-def test_I19_a_generation_without_a_map_is_evaluated_anew(table: Table) -> None:
+def test_I19_a_generation_without_a_map_is_evaluated_again(table: Table) -> None:
     running = start_statement(table.world, updates(12, 99))
     compact(table, table.visible(), 2, by_value)
     foreign_optimize(3)(table.world, None)
@@ -308,7 +308,7 @@ def test_I20_deletes_may_empty_everything(table: Table, layout: Layout | None) -
 
 
 @layouts
-def test_I20_an_update_whose_rows_were_all_deleted_comes_to_nothing(
+def test_I20_an_update_whose_rows_were_all_deleted_changes_nothing(
     table: Table, layout: Layout | None
 ) -> None:
     running = start_statement(table.world, updates(12, 99))
@@ -354,7 +354,7 @@ def test_I21_a_merge_reports_what_it_did(table: Table, layout: Layout | None) ->
     assert table.values() == sorted([x for x in ALL if x != 3] + [13, 5, 7])
 
 
-def test_masks_never_accumulate(table: Table) -> None:
+def test_masked_rows_never_accumulate(table: Table) -> None:
     """A row that was deleted and came back is live again, whoever looked in between (I-16)."""
     job = start_rewrite(table.world, table.visible(), 5, layout=by_value)
     foreign(deletes(12), vectors=True)(table.world, None)

@@ -221,7 +221,7 @@ def test_the_record_of_a_job_is_read() -> None:
 
 
 @pytest.mark.parametrize("gone", [[0], [1, 2]])
-def test_whoever_evaluates_small_rounds_determines_the_inserts_again(gone: list[int]) -> None:
+def test_small_rounds_determine_the_inserts_again(gone: list[int]) -> None:
     after: Files = {"a": (4, gone)}
     outcome = ask(start(3, WHOLE), {3: BEFORE, 4: after}, "a", small=True)
     assert isinstance(outcome, Reinsert)

@@ -115,7 +115,7 @@ def test_a_merge_follows_rows_through_a_compaction_and_leaves_later_appends_alon
         change(4, "a", kind=ChangeKind.GAP),
     ],
 )
-def test_a_change_means_from_the_beginning_at_the_latest_version(commit: CommitSummary) -> None:
+def test_a_table_change_means_executing_again_at_the_latest_version(commit: CommitSummary) -> None:
     later = change(5, "c", kind=ChangeKind.BLIND_APPEND)
     history = views(v3=View(a=(4, [2])), v4=View(a=(4, [2])), v5=View(a=(4, [2]), c=(1, [])))
     outcome = decide(start(3, MIXED), [commit, later], view=history, row_maps={}, policy=MERGE)
@@ -153,7 +153,7 @@ def test_without_inserts_rows_are_answered_as_those_of_an_update() -> None:
     assert (outcome.inserts, dict(outcome.masks)) == (("i0", "j0"), {"i0": BitMap64([1])})
 
 
-def test_half_a_merge_is_refused() -> None:
+def test_an_incomplete_merge_result_is_refused() -> None:
     asked = Evaluate(4, {"a": BitMap64([1])}, start(3, MIXED))
     for progress, found in ((start(3, MIXED), RoundResult()), (start(3, RoundResult()), MIXED)):
         with pytest.raises(ValueError, match="rounds of a merge"):

@@ -39,11 +39,11 @@ def the_map(*bins: tuple[str, ...]) -> RowMap:
 TOGETHER, APART = the_map(("a", "b")), the_map(("a",), ("b",))
 
 
-def test_every_fate_has_a_rule() -> None:
+def test_every_change_of_an_input_has_a_rule() -> None:
     assert set(REWRITE) == set(InputFate)
 
 
-def test_same() -> None:
+def test_unchanged_inputs_need_no_masks() -> None:
     decision = rewrite(INPUTS, View(a={0}, b={0}), TOGETHER)
     assert (decision.removes, decision.outputs, decision.masks) == (("a", "b"), ("out0",), {})
     assert decision.counts.rows_published == 6
@@ -77,7 +77,7 @@ def test_an_output_without_a_live_row_is_dropped() -> None:
     assert not decision.superseded
 
 
-def test_nothing_left_is_superseded() -> None:
+def test_a_rewrite_without_a_usable_input_is_superseded() -> None:
     decision = rewrite(INPUTS, View(), TOGETHER)
     assert decision.superseded
     assert (decision.removes, decision.outputs, decision.dropped_outputs) == ((), (), ("out0",))

@@ -66,7 +66,7 @@ def test_counts_refuse_a_rule_that_gives_a_row_two_results() -> None:
     assert report.wrong == 0, str(report.first)
 
 
-def test_row_maps_say_what_anybody_can_see() -> None:
+def test_row_maps_agree_with_the_rows() -> None:
     """The maps of all layouts, beside a list of where each row went."""
     rng = random.Random(5)
     for _ in range(60):

@@ -68,7 +68,7 @@ def change(version: int, *files: str, kind: ChangeKind = ChangeKind.CHANGE) -> C
     return CommitSummary(version, kind, frozenset(files), f"the commit of version {version}")
 
 
-def test_nothing_happened() -> None:
+def test_a_statement_without_concurrent_commits() -> None:
     progress = start(3, RoundResult(deletes(a=[1, 3])))
     outcome = decide(progress, [], view=views(v3=View(a={0})), row_maps={}, policy=Policy())
     assert isinstance(outcome, ReadyToCommit)
@@ -145,7 +145,7 @@ def test_a_conflict_after_rounds_without_progress_names_the_last_commit() -> Non
     assert (outcome.cause.version, outcome.files) == (6, ("a",))
 
 
-def test_rows_that_nobody_need_look_at_are_no_round() -> None:
+def test_rows_that_need_no_evaluation_cause_no_round() -> None:
     """Those of files whose statistics say that nothing in them matches."""
     progress = start(3, RoundResult(), attempts=Attempts(4, rows=1, fewest=1))
     both = views(v3=View(), v4=View(a=set(), b=set()))
@@ -200,7 +200,7 @@ def test_a_conflict_names_the_commit_and_a_few_of_the_files() -> None:
     assert outcome.files == tuple(files)
 
 
-def test_the_course_says_what_the_statement_had_to_come_after() -> None:
+def test_the_report_names_the_commits_that_the_statement_follows() -> None:
     progress = start(3, RoundResult(deletes(a=[3])))
     both = views(v3=View(a={0, 1}), v4=View(a={0, 3}))
     outcome = decide(progress, [change(4, "a")], view=both, row_maps={}, policy=Policy())
@@ -228,7 +228,7 @@ def test_non_deterministic_statements_are_executed_again_as_a_whole() -> None:
     )
 
 
-def test_a_version_that_cannot_be_read_any_more_means_from_the_beginning() -> None:
+def test_an_unreadable_version_means_executing_again() -> None:
     progress = start(3, RoundResult(deletes(a=[1])))
     gone = [CommitSummary(6, ChangeKind.GAP, frozenset("a"), "lost commits")]
     outcome = decide(progress, gone, view=views(v6=View(a=set())), row_maps={}, policy=Policy())
@@ -236,7 +236,7 @@ def test_a_version_that_cannot_be_read_any_more_means_from_the_beginning() -> No
     assert (outcome.at, outcome.attempts) == (6, Attempts(1, 1))
 
 
-def test_a_history_with_a_hole_is_a_mistake_of_the_caller() -> None:
+def test_a_history_with_a_gap_is_an_error_of_the_caller() -> None:
     progress = start(3, RoundResult())
     for commits in ([change(5, "a")], [change(3, "a")], [change(4), change(4)]):
         with pytest.raises(ValueError, match="does not follow"):

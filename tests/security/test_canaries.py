@@ -203,7 +203,7 @@ def test_no_secret_is_anywhere(story: Story) -> None:
     assert canaries.looked_at["etcd's files"] > 10_000
 
 
-def test_the_watcher_would_have_found_them(story: Story) -> None:
+def test_the_search_finds_planted_secrets(story: Story) -> None:
     """The same search in places where the secrets are on purpose."""
     canaries = story.canaries
     url = f"/api/v1/namespaces/{story.space.namespace}/secrets"

@@ -197,13 +197,13 @@ ADMINISTRATION = [
 ]
 
 
-def test_the_user_administers_nothing(etcd: Locked) -> None:
+def test_the_user_has_no_administrative_rights(etcd: Locked) -> None:
     answers = etcd.ask("tandem", "ours", *ADMINISTRATION)
     said = {method: answer for (_, method, _), answer in zip(ADMINISTRATION, answers, strict=True)}
     assert {m: a for m, a in said.items() if "permission denied" not in a} == {}
 
 
-def test_the_lease_of_somebody_elses_key_is_neither_ended_nor_looked_at(etcd: Locked) -> None:
+def test_the_lease_of_a_foreign_key_is_neither_revoked_nor_read(etcd: Locked) -> None:
     foreign = ("KV", "Put", rpc.PutRequest(key=b"/other", value=b"v", lease=77))
     granted = ("Lease", "LeaseGrant", rpc.LeaseGrantRequest(TTL=60, ID=77))
     assert etcd.ask("root", "root's word", granted, foreign) == ["OK", "OK"]
@@ -217,7 +217,7 @@ def test_the_lease_of_somebody_elses_key_is_neither_ended_nor_looked_at(etcd: Lo
     assert answers == ["etcdserver: permission denied"] * 3
 
 
-def test_without_a_user_or_without_tls_there_is_nothing(etcd: Locked) -> None:
+def test_without_a_user_or_without_tls_there_is_no_access(etcd: Locked) -> None:
     for wrong in (
         etcd.settings(password="root's word"),
         etcd.settings(user=""),
@@ -266,7 +266,7 @@ def test_roots_password_is_not_guessed_and_the_users_is_renewed(etcd: Locked) ->
     assert etcd.tandem()[0] == 0
 
 
-def test_rights_that_somebody_added_are_taken_back(etcd: Locked) -> None:
+def test_rights_that_were_added_are_revoked(etcd: Locked) -> None:
     more = rpc.Permission(permType=2, key=b"/registry/", range_end=b"/registry0")
     root = partial(etcd.ask, "root", "root's word")
     assert (
@@ -324,6 +324,6 @@ def test_an_etcd_that_lost_its_users_is_set_up_again_and_the_error_says_so(etcd:
         ("tandem", "x", "tandem"),
     ],
 )
-def test_what_would_be_too_much_is_refused(user: str, password: str, prefix: str) -> None:
+def test_excessive_rights_are_refused(user: str, password: str, prefix: str) -> None:
     with pytest.raises(InvalidSpec):
         PrefixOwner(user, password, prefix)

@@ -118,7 +118,7 @@ def test_each_namespace_has_its_own() -> None:
 
 
 @pytest.mark.parametrize("rule", ["", "lake", "x=lake", "team-a=s3:///x", "s3://a/../b", "ftp://x"])
-def test_a_rule_that_is_none_ends_the_operator_at_once(rule: str) -> None:
+def test_an_invalid_rule_ends_the_operator_at_once(rule: str) -> None:
     with pytest.raises(InvalidSpec, match="--allowed-location"):
         Allowed((rule,))
 
@@ -226,13 +226,13 @@ def test_an_allowed_endpoint_is_used() -> None:
     ],
     ids=lambda environ: next(iter(environ)),
 )
-def test_nor_does_a_secret_name_another_one(environ: dict[str, str]) -> None:
+def test_a_secret_names_no_other_endpoint(environ: dict[str, str]) -> None:
     with pytest.raises(LocationNotAllowed) as refused:
         OPEN.check_endpoints(table("s3://lake/t", secretRef={"name": "keys"}), environ)
     assert CANARY not in str(refused.value)
 
 
-def test_a_google_key_as_google_makes_it_is_taken() -> None:
+def test_a_google_service_account_key_is_accepted() -> None:
     key = {"token_uri": "https://oauth2.googleapis.com/token", "private_key": CANARY}
     resource = table("gs://lake/t", secretRef={"name": "keys"})
     OPEN.check_endpoints(resource, {"GOOGLE_SERVICE_ACCOUNT_KEY": json.dumps(key)})
@@ -296,7 +296,7 @@ def test_no_name_becomes_a_host(
     ],
     ids=str,
 )
-def test_what_a_client_panics_on_is_a_wrong_spec(
+def test_input_that_panics_a_client_is_a_wrong_spec(
     location: str, options: dict[str, str], environ: dict[str, str]
 ) -> None:
     """A panic is no Exception, and would end the operator for everybody."""
@@ -306,7 +306,7 @@ def test_what_a_client_panics_on_is_a_wrong_spec(
     assert CANARY not in str(refused.value)
 
 
-def test_a_panic_all_the_same_is_an_ordinary_error() -> None:
+def test_a_remaining_panic_is_an_ordinary_error() -> None:
     class PanicException(BaseException):
         pass
 

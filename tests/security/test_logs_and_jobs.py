@@ -127,7 +127,7 @@ def job(lake: QuickLake, *, merges: bool = False, **changes: Any) -> tuple[str, 
 
 
 @pytest.mark.parametrize("merges", [False, True])
-def test_a_job_believes_its_arguments_more_than_its_file(tmp_path: Path, merges: bool) -> None:
+def test_the_arguments_of_a_job_override_its_file(tmp_path: Path, merges: bool) -> None:
     """Whoever writes to the bucket, and has no say in the cluster, may change the file."""
     lake = quick_lake.make(tmp_path, 1)
     allowed = (lake.location,)
@@ -148,7 +148,7 @@ def test_a_job_believes_its_arguments_more_than_its_file(tmp_path: Path, merges:
         open_job(lake.location, path, {}, ("s3://lake/team-a",))
 
 
-def test_a_worker_believes_only_what_its_driver_wrote(tmp_path: Path) -> None:
+def test_a_worker_accepts_only_what_its_driver_wrote(tmp_path: Path) -> None:
     lake = quick_lake.make(tmp_path, 1)
     lake.store.put("_tandem/work.json", b'{"location": "file:///etc"}')
     options = {
@@ -165,7 +165,9 @@ def test_a_worker_believes_only_what_its_driver_wrote(tmp_path: Path) -> None:
     "source", ["file:///var/run/secrets/kubernetes.io/serviceaccount/token", "file:///etc/passwd"]
 )
 @pytest.mark.parametrize("kind", ["TableIngest", "TableUpdate"])
-def test_no_source_lies_elsewhere(tmp_path: Path, source: str, kind: str) -> None:
+def test_sources_outside_the_allowed_locations_are_refused(
+    tmp_path: Path, source: str, kind: str
+) -> None:
     lake = quick_lake.make(tmp_path, 1)
     ours = replace(lake.table(), allowed_prefixes=(tmp_path.as_uri(),))
     version, ports = lake.version, lake.ports()

@@ -170,13 +170,13 @@ def used(calls: list[dict[str, Any]]) -> set[Right]:
     return found
 
 
-def test_every_right_is_used_or_has_its_reason(run: Run) -> None:
+def test_every_right_is_used_or_documented(run: Run) -> None:
     rights, needed = granted("tandem-operator"), used(run.calls())
     assert needed - rights == set(), "asked for, and not granted"
     assert rights - needed == set(UNUSED)
 
 
-def test_nothing_was_asked_for_in_vain(run: Run) -> None:
+def test_no_request_was_forbidden(run: Run) -> None:
     refused = [
         (entry["verb"], entry["requestURI"])
         for entry in run.calls()
@@ -194,7 +194,7 @@ def test_only_secrets_that_tables_name_are_read_and_one_by_one(run: Run) -> None
     assert set(read) == {("get", run.space.namespace, name) for name in run.secrets}
 
 
-def test_a_hostile_template_is_told_by_its_path_and_makes_nothing(run: Run) -> None:
+def test_a_hostile_template_is_reported_by_its_path_and_creates_nothing(run: Run) -> None:
     succeeded = condition(run.hostile)
     assert (run.hostile["phase"], succeeded["reason"]) == ("Failed", "InvalidSpec")
     assert "spec.sparkTemplate.spec.volumes.h.hostPath" in succeeded["message"]
@@ -221,7 +221,7 @@ def job(run: Run) -> Access:
     return run.cluster.admin.of_service_account(run.space.namespace, "tandem-spark")
 
 
-def test_a_job_cannot_touch_what_is_ours(run: Run, job: Access) -> None:
+def test_a_job_cannot_touch_resources_of_tandem(run: Run, job: Access) -> None:
     namespace = run.space.namespace
     base = f"/apis/tandem.dev/v1alpha1/namespaces/{namespace}"
     merge = "application/merge-patch+json"
@@ -275,7 +275,7 @@ def test_a_job_cannot_touch_what_is_ours(run: Run, job: Access) -> None:
     assert job.request("GET", f"{core}/pods")["items"] == []
 
 
-def test_nobody_but_the_operator_has_its_rights(run: Run) -> None:
+def test_only_the_operator_has_its_rights(run: Run) -> None:
     """The Spark operator's stand-in cannot touch our kinds, either."""
     base = f"/apis/tandem.dev/v1alpha1/namespaces/{run.space.namespace}/laketables"
     with pytest.raises(ApiRefused, match="403"):

@@ -126,7 +126,7 @@ ODD: tuple[Any, ...] = (
 
 
 @pytest.mark.parametrize("value", ODD, ids=repr)
-def test_what_is_of_another_type_is_refused_and_no_bug(value: Any) -> None:
+def test_a_template_value_of_another_type_is_refused_and_no_internal_error(value: Any) -> None:
     """Nobody but the Spark operator knows what it would make of these."""
     inside = {"securityContext": {"sysctls": value}}
     for template in (
@@ -143,12 +143,12 @@ def test_what_is_of_another_type_is_refused_and_no_bug(value: Any) -> None:
 
 
 @pytest.mark.parametrize("case", HARMLESS)
-def test_what_stays_in_the_pods_is_free(case: str) -> None:
+def test_template_fields_that_affect_only_the_pods_are_allowed(case: str) -> None:
     JOBS.check(HARMLESS[case])
     assert build(HARMLESS[case])["spec"]["driver"]
 
 
-def test_any_lets_through_what_is_not_ours() -> None:
+def test_policy_any_admits_fields_that_tandem_does_not_set() -> None:
     free = KubeflowApplications(ApplicationSettings(template_policy=TemplatePolicy.ANY))
     for template, _ in HOSTILE.values():
         build(template, free)
@@ -157,7 +157,7 @@ def test_any_lets_through_what_is_not_ours() -> None:
             build(template, free)
 
 
-def test_a_tables_account_is_its_own_and_nobody_elses() -> None:
+def test_a_tables_service_account_is_used_for_that_table_only() -> None:
     build(driver(serviceAccount="reader"), service_account="reader")
     JOBS.check(driver(serviceAccount="reader"), service_account="reader")
     with pytest.raises(InvalidSpec):
@@ -249,7 +249,7 @@ def _templates(value: Any) -> Iterator[Json]:
             yield from _templates(inner)
 
 
-def test_nothing_a_template_holds_is_repeated() -> None:
+def test_no_content_of_a_template_is_repeated() -> None:
     secret = "CANARY-4711"
     for template in (
         conf("spark.hadoop.fs.s3a.secret.key", secret),

@@ -65,13 +65,13 @@ def restart_strikes(kind: str, first: Passage, lives: bool) -> Iterator[tuple[Pa
     ("kind", "first"),
     [(kind, first) for kind in ALL_KINDS for first in passages(kind, Beside.NOTHING)],
 )
-def test_C6_the_restart_crashes_too(kind: str, first: Passage, lives: bool) -> None:
+def test_C6_crash_during_the_restart(kind: str, first: Passage, lives: bool) -> None:
     for strike in restart_strikes(kind, first, lives):
         crash(kind, Beside.NOTHING, first, Fault.DIE_AFTER, again=strike, jobs_live_on=lives)
 
 
 @pytest.mark.parametrize("kind", ALL_KINDS)
-def test_a_restart_comes_by_every_point_that_is_only_its(kind: str) -> None:
+def test_a_restart_reaches_every_point_that_only_restarts_have(kind: str) -> None:
     """Else nothing would be tried there."""
     come_by = {
         point
@@ -83,20 +83,22 @@ def test_a_restart_comes_by_every_point_that_is_only_its(kind: str) -> None:
 
 @pytest.mark.parametrize("funeral", Funeral)
 @pytest.mark.parametrize("kind", ALL_KINDS)
-def test_Z1_Z14_an_operator_comes_back_after_its_funeral(kind: str, funeral: Funeral) -> None:
+def test_Z1_Z14_an_operator_resumes_after_it_was_taken_for_dead(
+    kind: str, funeral: Funeral
+) -> None:
     for begun in range(steps_of(kind)):
         operator_comes_back(kind, begun, funeral)
 
 
 @pytest.mark.parametrize("cleaned", [False, True])
 @pytest.mark.parametrize("kind", ALL_KINDS)
-def test_Z1_Z6_a_job_comes_back_after_its_funeral(kind: str, cleaned: bool) -> None:
+def test_Z1_Z6_a_job_resumes_after_its_attempt_was_abandoned(kind: str, cleaned: bool) -> None:
     for begun in range(job_steps(kind)):
         job_comes_back(kind, begun, cleaned=cleaned)
 
 
 @pytest.mark.parametrize("kind", ALL_KINDS)
-def test_Z1_a_driver_that_comes_back_in_the_midst_of_its_successors_work(kind: str) -> None:
+def test_Z1_a_driver_that_resumes_during_its_successors_work(kind: str) -> None:
     """It ends before the other goes on. Every third pair of points."""
     for begun in range(steps_of(kind)):
         for done in range(begun % 3, steps_of(kind), 3):

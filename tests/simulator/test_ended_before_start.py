@@ -43,7 +43,9 @@ def told(pair: Pair, reason: Reason) -> Session:
 
 @each_change
 @each_kind
-def test_Z1_who_planned_before_and_sleeps_begins_nothing_after(kind: str, change: Change) -> None:
+def test_Z1_a_process_that_planned_before_an_ending_starts_nothing_after_it(
+    kind: str, change: Change
+) -> None:
     pair = Pair(kind)
     pair.until(pair.first, Point.CLAIM_ATTEMPT)
     change(pair.single)
@@ -57,7 +59,7 @@ def test_Z1_who_planned_before_and_sleeps_begins_nothing_after(kind: str, change
     assert pair.single.checker.version == version
 
 
-def test_Z1_who_has_not_looked_yet_when_it_is_told_hears_the_same() -> None:
+def test_Z1_a_process_that_reads_after_an_ending_reports_the_same() -> None:
     pair = Pair("update")
     sleeper = pair.session()
     pair.until(sleeper, Point.CHECK_EARLIER_OUTCOME)
@@ -71,7 +73,7 @@ def test_Z1_who_has_not_looked_yet_when_it_is_told_hears_the_same() -> None:
 
 
 @each_kind
-def test_a_mended_table_is_worked_on_when_that_is_asked_for(kind: str) -> None:
+def test_a_repaired_table_is_changed_by_another_run(kind: str) -> None:
     single = Single(kind)
     upgraded(single)
     refused = single.run()
@@ -91,7 +93,9 @@ DEAD_CLAIMS = {(Point.CLAIM_ATTEMPT, "after"), (Point.RECORD_RESULT, "before")}
 
 @each_change
 @each_kind
-def test_a_death_before_it_is_told_costs_at_most_an_abandonment(kind: str, change: Change) -> None:
+def test_a_death_before_the_ending_is_recorded_costs_at_most_an_abandonment(
+    kind: str, change: Change
+) -> None:
     """Whatever is there by then, the next process says the same, as far as it may commit."""
     for point, when in [
         (Point.CLAIM_ATTEMPT, "before"),
@@ -124,7 +128,7 @@ def test_a_death_before_it_is_told_costs_at_most_an_abandonment(kind: str, chang
 
 
 @each_kind
-def test_Z1_who_was_taken_for_dead_says_nothing(kind: str) -> None:
+def test_Z1_a_process_taken_for_dead_records_no_ending(kind: str) -> None:
     """It has claimed, and has something to say; another process takes it for dead, and works."""
     pair = about_to_speak(kind)
     second = pair.session()
@@ -136,7 +140,7 @@ def test_Z1_who_was_taken_for_dead_says_nothing(kind: str) -> None:
 
 
 @each_kind
-def test_Z1_nobody_works_on_who_took_the_speaker_for_dead_too_late(kind: str) -> None:
+def test_Z1_an_abandonment_after_the_ending_was_recorded_starts_no_work(kind: str) -> None:
     """The other order: it speaks before it is abandoned."""
     pair = about_to_speak(kind)
     second = pair.session()
@@ -149,7 +153,7 @@ def test_Z1_nobody_works_on_who_took_the_speaker_for_dead_too_late(kind: str) ->
     assert pair.single.checker.version == version
 
 
-def test_Z1_the_record_that_got_lost_is_made_up_for() -> None:
+def test_Z1_a_lost_record_of_an_ending_is_written_again() -> None:
     single = Single("update")
     upgraded(single)
     ending = single.run()
@@ -163,7 +167,7 @@ def test_Z1_the_record_that_got_lost_is_made_up_for() -> None:
 
 
 @each_kind
-def test_Z1_who_found_nothing_and_sleeps_says_nothing_after(kind: str) -> None:
+def test_Z1_a_process_that_found_nothing_to_do_records_nothing_after_a_commit(kind: str) -> None:
     """The other way round: the second finds work and does it."""
     pair = Pair(kind)
     rows = live_rows(pair.single.world)
@@ -180,7 +184,7 @@ def test_Z1_who_found_nothing_and_sleeps_says_nothing_after(kind: str) -> None:
 
 
 @each_kind
-def test_Z1_a_later_attempt_that_finds_nothing_speaks_for_the_operation(kind: str) -> None:
+def test_Z1_a_later_attempt_that_finds_nothing_to_do_ends_the_operation(kind: str) -> None:
     """The first claims, finds nothing, and says nothing since it has been taken for dead."""
     pair = Pair(kind)
     emptied(pair.single)
@@ -197,7 +201,7 @@ def test_Z1_a_later_attempt_that_finds_nothing_speaks_for_the_operation(kind: st
 
 
 @each_change
-def test_Z1_cleaning_leaves_the_claim_that_keeps_sleepers_out(change: Change) -> None:
+def test_Z1_cleaning_keeps_the_claim_that_stops_suspended_processes(change: Change) -> None:
     pair = Pair(SERIALIZABLE)
     pair.until(pair.first, Point.CLAIM_ATTEMPT)
     change(pair.single)

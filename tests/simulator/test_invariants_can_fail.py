@@ -66,7 +66,7 @@ RIGHT = {
 
 
 @pytest.mark.parametrize("name", RIGHT)
-def test_right_commits_pass(name: str) -> None:
+def test_correct_commits_pass(name: str) -> None:
     check(RIGHT[name]())
 
 
@@ -108,7 +108,7 @@ WRONG: list[tuple[str, Callable[[], Seen]]] = [
 
 
 @pytest.mark.parametrize(("name", "wrong"), WRONG)
-def test_wrong_commits_do_not(name: str, wrong: Callable[[], Seen]) -> None:
+def test_wrong_commits_are_found(name: str, wrong: Callable[[], Seen]) -> None:
     with pytest.raises(Violation, match=f"^{name}, version 8: "):
         check(wrong())
 

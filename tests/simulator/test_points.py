@@ -16,13 +16,13 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "verification.md"
 
 
 @pytest.mark.parametrize("kind", ALL_KINDS)
-def test_every_kind_comes_by_every_point_that_it_can_have(kind: str) -> None:
+def test_every_kind_reaches_every_point_that_it_can_have(kind: str) -> None:
     missed = {point for point in Point if when(kind, point) is When.NEVER}
     assert missed == (set() if kind in ROUNDS else {Point.REQUEST_ROUND})
 
 
 @pytest.mark.parametrize("kind", ALL_KINDS)
-def test_real_processes_are_struck_at_the_same_points(kind: str) -> None:
+def test_real_processes_are_killed_at_the_same_points(kind: str) -> None:
     """By SIGKILL and SIGSTOP, `tests/crash`."""
     seen = {point for point in Point if when(kind, point) is not When.NEVER}
     ways = {
@@ -37,7 +37,7 @@ def test_real_processes_are_struck_at_the_same_points(kind: str) -> None:
         assert stopped == seen
 
 
-def test_the_page_shows_them() -> None:
+def test_the_page_lists_the_points() -> None:
     """`python -m simulator.points` says what belongs there."""
     page = PAGE.read_text()
     assert page.split(BEGIN)[1].split(END)[0] == "\n" + table() + "\n"

@@ -21,7 +21,7 @@ ALL = (*PLAIN, SERIALIZABLE)
 
 @pytest.mark.parametrize("first_goes", [True, False])
 @pytest.mark.parametrize("kind", ALL)
-def test_Z1_Z6_the_locks_go_to_and_fro_between_two_drivers(kind: str, first_goes: bool) -> None:
+def test_Z1_Z6_the_locks_alternate_between_two_drivers(kind: str, first_goes: bool) -> None:
     """The second comes after any number of steps; from then on they take turns."""
     for begun in range(steps_of(kind)):
         pair = Pair(kind)
@@ -36,7 +36,7 @@ def test_Z1_Z6_the_locks_go_to_and_fro_between_two_drivers(kind: str, first_goes
 
 
 @pytest.mark.parametrize("kind", ALL)
-def test_Z1_a_driver_that_comes_back_when_its_successor_has_ended(kind: str) -> None:
+def test_Z1_a_driver_that_resumes_after_its_successors_end(kind: str) -> None:
     for begun in range(steps_of(kind)):
         pair = Pair(kind)
         pair.take(pair.first, begun)
@@ -50,7 +50,7 @@ def test_Z1_a_driver_that_comes_back_when_its_successor_has_ended(kind: str) -> 
 
 
 @pytest.mark.parametrize("kind", ["compaction", SERIALIZABLE])
-def test_Z1_a_driver_that_comes_back_in_the_midst_of_its_successors_work(kind: str) -> None:
+def test_Z1_a_driver_that_resumes_during_its_successors_work(kind: str) -> None:
     """It ends before the other goes on. Every 13th pair of points."""
     for begun in range(steps_of(kind)):
         for done in range(begun % 13, steps_of(kind), 13):

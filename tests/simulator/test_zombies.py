@@ -12,13 +12,13 @@ from simulator.zombies import Funeral, job_comes_back, job_steps, operator_comes
 
 
 @pytest.mark.parametrize("kind", ALL_KINDS)
-def test_Z1_Z14_an_operator_comes_back_after_its_files_were_cleaned(kind: str) -> None:
+def test_Z1_Z14_an_operator_resumes_after_its_files_were_cleaned(kind: str) -> None:
     funerals = tuple(Funeral)
     for begun in range(ALL_KINDS.index(kind) % 5, steps_of(kind), 5):
         operator_comes_back(kind, begun, funerals[begun // 5 % len(funerals)])
 
 
 @pytest.mark.parametrize("kind", ALL_KINDS)
-def test_Z1_Z6_a_job_comes_back_whose_attempt_was_abandoned(kind: str) -> None:
+def test_Z1_Z6_a_job_resumes_whose_attempt_was_abandoned(kind: str) -> None:
     for begun in range(ALL_KINDS.index(kind) % 3, job_steps(kind), 3):
         job_comes_back(kind, begun, cleaned=begun % 2 == 0)

@@ -212,7 +212,7 @@ def test_sizes(input_bytes: int, tasks: int, executors: int, heap_gib: int) -> N
         {"sparkConf": {"spark.executor.instances": 3}},
     ],
 )
-def test_who_asks_for_executors_gets_them(asked: Json) -> None:
+def test_requested_executors_are_granted(asked: Json) -> None:
     said = spec({"spec": asked})
     assert "kubernetesMaster" not in said["driver"]
     expected = 3 if "executor" in asked else None
@@ -234,7 +234,7 @@ def test_sizes_given_as_spark_settings_are_not_overruled_by_fields() -> None:
 # Templates
 
 
-def test_what_a_template_may_say() -> None:
+def test_fields_that_a_template_may_set() -> None:
     template = {
         "metadata": {"labels": {"team": "lake"}, "annotations": {"cost-centre": 7}},
         "spec": {
@@ -274,7 +274,7 @@ def test_what_a_template_may_say() -> None:
     assert container(driver, "sidecar") == {"name": "sidecar", "image": "proxy"}
 
 
-def test_the_resources_template_lies_over_the_operators() -> None:
+def test_the_resources_template_overrides_the_operators() -> None:
     operators = {"spec": {"image": "theirs:1", "driver": {"memory": "8g", "labels": {"a": "1"}}}}
     settings = replace(SETTINGS, template=operators)
     said = spec({"spec": {"driver": {"memory": "2g"}}}, settings=settings)
@@ -315,7 +315,7 @@ def template_setting(path: str) -> Json:
 
 
 @pytest.mark.parametrize("path", OURS)
-def test_what_is_ours_is_refused_by_its_name(path: str) -> None:
+def test_reserved_fields_are_refused_by_name(path: str) -> None:
     with pytest.raises(InvalidSpec) as raised:
         built(template_setting(path))
     error = raised.value
@@ -356,7 +356,7 @@ def test_templates_of_another_shape(template: Json, field: str, hint: str) -> No
     assert hint in str(raised.value)
 
 
-def test_merging_changes_neither_side() -> None:
+def test_merging_templates_changes_neither_input() -> None:
     below: Json = {"a": {"b": [{"name": "x", "v": 1}]}, "c": [1]}
     above: Json = {"a": {"b": [{"name": "x", "w": 2}, {"name": "y"}]}, "c": [2, 3]}
     before = json.dumps([below, above])

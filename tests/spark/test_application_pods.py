@@ -30,7 +30,7 @@ def container(pod: Json, name: str) -> Json:
     return dict(found)
 
 
-def test_pods_run_without_rights_and_keep_their_last_words() -> None:
+def test_pods_run_without_rights_and_keep_their_termination_message() -> None:
     for part, name in PARTS:
         pod = spec()[part]
         main = container(pod, name)

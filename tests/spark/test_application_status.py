@@ -77,7 +77,7 @@ def test_what_a_state_means(state: str) -> None:
     assert classify(application(state), None).phase is EXPECTED[state]
 
 
-def test_a_state_that_nobody_knows_is_waited_for() -> None:
+def test_an_unknown_state_is_waited_for() -> None:
     found = classify(application("DREAMING"), None)
     assert found.phase is JobPhase.RUNNING
     assert "DREAMING" in found.message
@@ -173,7 +173,7 @@ def test_failed_and_the_pod_says_why(driver: Json, reason: Reason, told: str) ->
 
 
 @pytest.mark.parametrize("state", ["FAILED", "SUBMISSION_FAILED"])
-def test_a_false_alarm(state: str) -> None:
+def test_a_false_failure_of_the_spark_operator(state: str) -> None:
     """Issues 2573 and 2788 of the Spark operator: it submits again after its own restart, finds
     the driver there, and calls the application failed."""
     said = application(state, "failed to submit spark application: driver pod already exist")
@@ -191,7 +191,7 @@ def test_a_false_alarm(state: str) -> None:
     assert (other.phase, other.reason) == (JobPhase.FAILED, Reason.SUBMISSION_FAILED)
 
 
-def test_of_all_that_spark_submit_prints_the_exception_is_told() -> None:
+def test_the_exception_in_the_output_of_spark_submit_is_reported() -> None:
     """As the real one words a right that is missing: warnings first, then the cause."""
     said = application(
         "FAILED",
@@ -234,7 +234,7 @@ UNSCHEDULABLE = {
         (pod("Pending", conditions=[UNSCHEDULABLE]), Reason.UNSCHEDULABLE, 1_800),
     ],
 )
-def test_a_driver_that_hangs_is_waited_for_and_then_given_up(
+def test_a_hanging_driver_is_given_up_after_a_timeout(
     driver: Json, reason: Reason, limit_s: int
 ) -> None:
     submitted = application("SUBMITTED")
@@ -297,5 +297,5 @@ def test_memory_that_the_driver_lacked() -> None:
     assert translate(MemoryError()).reason is Reason.OUT_OF_MEMORY
 
 
-def test_other_losses_are_not_blamed_on_memory() -> None:
+def test_other_executor_losses_are_not_attributed_to_memory() -> None:
     assert translate(RuntimeError("executor 1 exited with exit code 1")).reason is Reason.JOB_FAILED

@@ -35,7 +35,7 @@ def spec_path(job: Control) -> str:
     return job.path("job.json")
 
 
-def test_a_whole_job_is_opened(job: Control) -> None:
+def test_a_complete_job_is_opened(job: Control) -> None:
     assert open_job(job.store.location, spec_path(job), {}).spec == job.spec
 
 
@@ -95,7 +95,7 @@ def test_a_driver_from_before_an_upgrade_can_read_what_statements_ask() -> None:
         assert RoundRequest.model_validate_json(encode(request)) == request
 
 
-def test_every_line_of_a_driver_says_whose_it_is(
+def test_every_log_line_of_a_driver_names_its_operation(
     job: Control, capsys: pytest.CaptureFixture[str]
 ) -> None:
     arguments = ["--location", job.store.location, "--spec", spec_path(job)]
@@ -126,7 +126,7 @@ class Raised(Exception):
     """Stands for what PySpark or Py4J raise; only their text is looked at."""
 
 
-def test_nobody_is_told_to_change_a_setting_that_jobs_pin() -> None:
+def test_no_message_suggests_a_setting_that_jobs_pin() -> None:
     text = (
         "[DIVIDE_BY_ZERO] Division by zero. Use `try_divide` to return NULL instead. If necessary "
         'set "spark.sql.ansi.enabled" to "false" to bypass this error. SQLSTATE: 22012'
@@ -174,7 +174,9 @@ def test_nobody_is_told_to_change_a_setting_that_jobs_pin() -> None:
         ("java.io.IOException: No space left on device", JobFailed, "No space"),
     ],
 )
-def test_errors_of_spark_are_told_as_ours(text: str, kind: type[Exception], said: str) -> None:
+def test_errors_of_spark_become_errors_of_tandem(
+    text: str, kind: type[Exception], said: str
+) -> None:
     found = translate(Raised(text))
     assert type(found) is kind
     assert said in str(found)

@@ -153,7 +153,7 @@ def test_stopping_ends_the_whole_group_and_reaps_it(
     runner.stop("never started")
 
 
-def test_how_a_job_ended_is_told(home: Path, runner: LocalRunner) -> None:
+def test_the_outcome_of_a_job_is_reported(home: Path, runner: LocalRunner) -> None:
     runner.start(request(home, "ends"))
     assert ended(runner).phase is JobPhase.ENDED
     runner.start(request(home, "fails", "second"))

@@ -90,7 +90,9 @@ def told(job: Control, inputs: Sequence[InputFile], round_: int = 0) -> dict[Any
     }
 
 
-def test_a_part_says_of_its_rows_what_the_whole_said(table: Path, spark: SparkSession) -> None:
+def test_a_partial_round_agrees_with_the_whole_merge_on_its_rows(
+    table: Path, spark: SparkSession
+) -> None:
     """Which source row each row matched, rows that stay included; and it inserts nothing."""
     job = job_for(table, SOURCE, UPDATE, INSERT, DELETE)
     assert isinstance(job.spec.job, MergeJob)
@@ -119,7 +121,7 @@ def test_a_part_says_of_its_rows_what_the_whole_said(table: Path, spark: SparkSe
     assert fresh == [1, 0, 0]
 
 
-def test_an_insert_only_merge_tells_what_it_found(table: Path, spark: SparkSession) -> None:
+def test_an_insert_only_merge_reports_its_matches(table: Path, spark: SparkSession) -> None:
     job = job_for(table, SOURCE, INSERT)
     run(job, spark)
     assert isinstance(job.spec.job, MergeJob)
@@ -145,7 +147,7 @@ def test_too_many_matches_are_not_recorded(
     assert jobs.result(job).rows_matched == 2
 
 
-def test_one_of_many_tasks_may_tell_more_than_its_share_but_not_all(
+def test_one_task_may_report_more_than_its_share_of_matches_but_not_all(
     table: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """So little data is one task, whatever number of them was asked for."""

@@ -112,7 +112,7 @@ def test_the_last_files_of_a_quick_bin_are_shown_when_it_ends(
     assert shown_by_each == [{0: 4}, {0: 4, 1: 2}]
 
 
-def test_a_failing_counter_fails_nobody(job: Control) -> None:
+def test_a_failing_counter_fails_no_job(job: Control) -> None:
     class Broken(MemoryStore):
         def put(self, path: str, data: bytes) -> None:
             raise StorageError("no", resource=path, found=len(data))
@@ -125,7 +125,7 @@ def test_a_failing_counter_fails_nobody(job: Control) -> None:
     assert shown(job).files_done == 1
 
 
-def test_a_failed_job_does_not_claim_to_be_whole(job: Control) -> None:
+def test_a_failed_job_does_not_claim_to_be_complete(job: Control) -> None:
     with pytest.raises(ValueError, match="boom"), reported(job, "x", (5, 50), lambda _: (0, 0)):
         raise ValueError("boom")
     assert shown(job).files_done == 0

@@ -123,7 +123,9 @@ def test_a_listed_file_that_is_absent_is_named(table: Path, spark: SparkSession)
     assert not list(job.store.list(job.spec.data_prefix)), "what was begun was discarded"
 
 
-def test_other_rows_than_planned_publish_nothing(table: Path, spark: SparkSession) -> None:
+def test_a_row_count_that_differs_from_the_plan_publishes_nothing(
+    table: Path, spark: SparkSession
+) -> None:
     store, snapshot = jobs.snapshot_of(table)
     inputs = jobs.input_files(store, snapshot)
     wrong = inputs[0].model_copy(update={"rows": inputs[0].rows + 1})

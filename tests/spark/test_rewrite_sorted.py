@@ -234,7 +234,7 @@ def test_column_mapping_and_one_file_per_bin(tmp_path: Path, spark: SparkSession
     assert column(job, output, "b name") == sorted(column(job, output, "b name"))
 
 
-def test_nothing_but_deleted_rows_leaves_nothing(tmp_path: Path, spark: SparkSession) -> None:
+def test_an_input_of_deleted_rows_leaves_no_output(tmp_path: Path, spark: SparkSession) -> None:
     path = tmp_path / "t"
     write_deltalake(str(path), rows(0, 50), configuration=DV_ON)
     job = a_job(path, layout("ZOrder", "name", "id"))

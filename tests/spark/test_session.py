@@ -62,7 +62,7 @@ def test_long_jobs_keep_the_optimizing_compiler() -> None:
     assert "TieredStopAtLevel" not in long
 
 
-def test_archive_is_another_when_the_warm_up_is(
+def test_a_changed_warm_up_changes_the_archive(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     java = fake_java(tmp_path / "a", "17.0.1")

@@ -34,14 +34,14 @@ def run(machine: Path, **more: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("version", ["17.0.15", "21", "25-ea"])
-def test_nothing_is_said_where_there_is_one(machine: Path, version: str) -> None:
+def test_nothing_is_printed_where_java_exists(machine: Path, version: str) -> None:
     program(machine, "java", java(version))
     done = run(machine)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 @pytest.mark.parametrize("version", ["11.0.2", "1.8.0_392"])
-def test_an_old_one_counts_for_nothing(machine: Path, version: str) -> None:
+def test_an_old_java_is_ignored(machine: Path, version: str) -> None:
     program(machine, "java", java(version))
     assert run(machine).returncode == 1
 

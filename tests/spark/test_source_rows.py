@@ -38,7 +38,7 @@ def identities(spark: SparkSession, rows: tuple[tuple[object, ...], ...]) -> lis
     return [(row[0], row[1]) for row in told.select(*SOURCE_IDS).collect()]
 
 
-def test_rows_that_differ_are_told_apart_by_either_hash(spark: SparkSession) -> None:
+def test_rows_that_differ_are_distinguished_by_either_hash(spark: SparkSession) -> None:
     found = identities(spark, DIFFERENT)
     for one in zip(*found, strict=True):
         assert len(set(one)) == len(DIFFERENT)
@@ -55,7 +55,7 @@ def test_equal_rows_are_one_whatever_the_order_of_rows_and_columns(spark: SparkS
     assert [tuple(row) for row in told.select(*SOURCE_IDS).collect()] == found
 
 
-def test_values_that_cannot_be_told_apart_for_sure_are_not_told(spark: SparkSession) -> None:
+def test_sources_with_nested_types_have_no_row_identity(spark: SparkSession) -> None:
     for type_ in ("STRUCT<a: INT, b: INT>", "MAP<INT, INT>", "ARRAY<INT>"):
         assert with_identity(spark.createDataFrame([], f"k INT, v {type_}")) is None
 

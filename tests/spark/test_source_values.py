@@ -245,7 +245,7 @@ def parquet(path: Path) -> bytes:
         ("s.parquet", "Parquet", lambda _: b"id\n1\n"),
     ],
 )
-def test_a_broken_source_is_no_passing_trouble(
+def test_a_broken_source_is_not_a_transient_error(
     tmp_path: Path, spark: SparkSession, name: str, form: str, damage: Callable[[bytes], bytes]
 ) -> None:
     spark.sql(f"CREATE TABLE delta.`{tmp_path / 't'}` (id BIGINT) USING delta")

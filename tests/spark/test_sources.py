@@ -59,7 +59,7 @@ def test_compressed_files_are_one_split(suffix: str, pack: Callable[[bytes], byt
     assert read(store, f"f{suffix}", 0, 10_000) == text.splitlines()
 
 
-def test_bytes_that_are_no_text_are_an_error() -> None:
+def test_bytes_that_are_not_utf8_are_an_error() -> None:
     store = MemoryStore()
     store.put("f", b"caf\xe9\n")
     with pytest.raises(StatementFailed, match="0xe9"):

@@ -78,7 +78,7 @@ def test_a_delete_finds_positions(table: Path, spark: SparkSession) -> None:
 
 
 @pytest.mark.parametrize("all_deleted", [False, True])
-def test_no_live_rows_are_no_matches_and_not_no_answer(
+def test_an_input_without_live_rows_has_an_empty_result(
     table: Path, spark: SparkSession, all_deleted: bool
 ) -> None:
     """Statistics can leave no file to look at, and deletion vectors no row in those left."""

@@ -66,6 +66,8 @@ def test_damaged_files_are_named(
 
 
 @pytest.mark.parametrize("pack", [gzip.compress, bz2.compress, zstd, lambda _: b"PAR1..."])
-def test_a_name_that_hides_what_a_file_is_is_told(pack: Callable[[bytes], bytes]) -> None:
+def test_a_name_that_misstates_the_format_of_a_file_is_reported(
+    pack: Callable[[bytes], bytes],
+) -> None:
     with pytest.raises(SourceUnreadable, match=r"f\.csv: .*not what its name says"):
         read("f.csv", pack(TEXT))

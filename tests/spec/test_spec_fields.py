@@ -40,7 +40,7 @@ def test_quantities_become_bytes(text: str | int, size: int) -> None:
 @pytest.mark.parametrize(
     "text", ["1GB", "1 Gi", "", "-1Gi", "Gi", "1m", "9Ei", True, None, 1.5, "1e99999999", "0" * 33]
 )
-def test_what_is_no_size_is_refused(text: object) -> None:
+def test_invalid_sizes_are_refused(text: object) -> None:
     with pytest.raises(ValueError, match="must be"):
         parse_quantity(text)
 
@@ -68,7 +68,7 @@ def test_durations_become_milliseconds(text: str, milliseconds: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["7d", "1", "10 m", "", "h", "-1h", 5, True, "1h30"])
-def test_what_is_no_duration_is_refused(text: object) -> None:
+def test_invalid_durations_are_refused(text: object) -> None:
     with pytest.raises(ValueError, match="must be a duration"):
         parse_duration(text)
 

@@ -342,7 +342,7 @@ def test_what_kubectl_reads_otherwise_must_be_in_quotes(scalar: str) -> None:
         ("[" * 500 + "]" * 500, "nested too deeply"),
     ],
 )
-def test_what_is_no_resource_is_refused(text: str, words: str) -> None:
+def test_documents_that_are_no_resource_are_refused(text: str, words: str) -> None:
     with pytest.raises(InvalidSpec) as caught:
         load_text(text, "a.yaml")
     assert words in str(caught.value)
@@ -376,7 +376,7 @@ def test_the_same_name_in_another_namespace_or_kind_is_another_resource() -> Non
         ),
     ],
 )
-def test_references_that_lead_nowhere(text: str, field: str, words: str) -> None:
+def test_references_to_absent_resources(text: str, field: str, words: str) -> None:
     with pytest.raises(ReferenceNotFound) as caught:
         load_text(f"{TABLE}---\n{text}")
     assert field in caught.value.field
@@ -396,7 +396,7 @@ def test_operations_that_wait_for_each_other_are_refused() -> None:
         (compaction("type: Major, lockMode: Exclusive"), "spec.lockMode"),
     ],
 )
-def test_what_is_not_built_is_accepted_as_a_file_and_refused_by_name_before_a_run(
+def test_an_unimplemented_kind_is_accepted_as_a_file_and_refused_before_a_run(
     text: str, field: str
 ) -> None:
     resources = load_text(f"{TABLE}---\n{text}")
@@ -464,7 +464,7 @@ def test_the_hash_ignores_spelling_and_what_may_change(same: str) -> None:
         "type: Minor, dryRun: true",
     ],
 )
-def test_the_hash_tells_different_wishes_apart(other: str) -> None:
+def test_the_hash_distinguishes_different_specs(other: str) -> None:
     assert spec_hash(one(compaction(other))) != spec_hash(one(compaction("type: Minor")))
 
 

@@ -188,13 +188,13 @@ WORDS = st.sampled_from(
 
 @settings(max_examples=1500, deadline=None, derandomize=True)
 @given(st.lists(WORDS, max_size=14).map(" ".join) | st.lists(WORDS, max_size=10).map("".join))
-def test_any_words_are_refused_or_come_out_clean(text: str) -> None:
+def test_any_sequence_of_tokens_is_refused_or_canonicalized(text: str) -> None:
     _refused_or_clean(text)
 
 
 @settings(max_examples=1500, deadline=None, derandomize=True)
 @given(st.text(max_size=40) | st.text(string.printable, max_size=40))
-def test_any_text_is_refused_or_comes_out_clean(text: str) -> None:
+def test_any_text_is_refused_or_canonicalized(text: str) -> None:
     _refused_or_clean(text)
 
 

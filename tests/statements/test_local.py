@@ -54,7 +54,7 @@ def test_most_of_the_corpus_is_evaluated_here() -> None:
     "f64 = dec", "-0.0D = f64", "i32 > 99999999999999999999", "f64 IN (" + ", ".join(f"{n}.5D" for n in range(11)) + ")",
     "f64 = CAST(i32 AS FLOAT)", "CAST(i64 AS FLOAT) IS NULL", "CAST(f64 AS INT)", "CAST(f64 AS STRING)", "CAST(ts AS STRING)", "hour(ts)",
 ])  # fmt: skip
-def test_what_is_not_proven_is_left_to_spark(text: str) -> None:
+def test_unproven_expressions_are_left_to_spark(text: str) -> None:
     assert compiled([text]) == {}
     assert compiled([f"b AND CASE WHEN b2 THEN ({text}) IS NULL END"]) == {}
 
@@ -120,7 +120,7 @@ def test_where_spark_raises_there_is_no_value(judges: Judges, text: str) -> None
 @pytest.mark.parametrize(
     "text", ["b2 IS NULL AND i32 / 0 > 1", "CASE WHEN b IS NULL AND b THEN i32 / 0 END"]
 )
-def test_what_spark_may_not_look_at_is_left_to_it(text: str) -> None:
+def test_expressions_that_spark_may_skip_are_left_to_spark(text: str) -> None:
     ((_, expression),) = compiled([text]).values()
     with pytest.raises(NeedsSpark):
         expression.evaluate(extreme())

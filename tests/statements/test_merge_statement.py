@@ -241,7 +241,7 @@ def test_clauses_that_are_refused(clauses: tuple[Text, ...], message: str) -> No
     assert "TableUpdate/x.spec.merge.clause" in str(caught.value)
 
 
-def test_columns_that_store_otherwise_than_they_say_are_refused_in_all_columns() -> None:
+def test_generated_and_ambiguous_columns_are_refused_in_all_columns() -> None:
     computed = SchemaColumn("a", INTEGER, metadata={"delta.generationExpression": "id + 1"})
     table = Schema((SchemaColumn("id", LONG), computed))
     with pytest.raises(InvalidStatement, match="generated columns cannot be set"):

@@ -82,7 +82,7 @@ def test_canonical_parts_parse_to_the_same_statement() -> None:
      ("ts < now()", False), ("i32 = 1", True), ("year(d) = 2013", True),
      ("CASE WHEN b THEN rand() ELSE 1 END > 0.1", False)],
 )  # fmt: skip
-def test_whether_the_answer_can_change(text: str, deterministic: bool) -> None:
+def test_whether_a_statement_is_deterministic(text: str, deterministic: bool) -> None:
     assert parse_statement(text, None, SCHEMA).deterministic is deterministic
     assert update({"b": text}).deterministic is deterministic
 
@@ -106,7 +106,7 @@ def test_whether_the_answer_can_change(text: str, deterministic: bool) -> None:
         ("i32", "CAST(f64 AS INT)", "CAST(`f64` AS INT)"),
     ],
 )
-def test_what_is_stored_has_the_type_of_the_column(column: str, value: str, sql: str) -> None:
+def test_stored_values_have_the_type_of_the_column(column: str, value: str, sql: str) -> None:
     assert list(update({column: value}).set_sql.values()) == [sql]
 
 
@@ -129,7 +129,7 @@ def test_what_is_stored_has_the_type_of_the_column(column: str, value: str, sql:
         ("", "1", "does not have"),
     ],
 )
-def test_what_is_not_stored_says_why(column: str, value: str, part: str) -> None:
+def test_values_that_cannot_be_stored_say_why(column: str, value: str, part: str) -> None:
     error = refusal({column: value})
     assert part in str(error)
     assert error.resource == "TableUpdate/t"
@@ -211,7 +211,7 @@ def test_errors_cross_process_borders() -> None:
     assert (str(again), again.position) == (str(error), error.position)
 
 
-def test_a_condition_must_be_one() -> None:
+def test_a_condition_must_be_boolean() -> None:
     with pytest.raises(InvalidStatement, match="no condition"):
         parse_where("i32", SCHEMA)
     with pytest.raises(InvalidStatement, match="a text"):
@@ -225,6 +225,6 @@ def test_a_condition_of_no_type_becomes_a_boolean() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "1", '{"type": "struct"}', '{"type": "array"}'])
-def test_a_broken_schema_is_no_crash(text: str) -> None:
+def test_a_broken_schema_is_an_error(text: str) -> None:
     with pytest.raises(InvalidStatement):
         parse_where("TRUE", text)

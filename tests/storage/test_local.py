@@ -44,7 +44,7 @@ def files_below(root: Path) -> list[str]:
 
 @pytest.mark.parametrize("write", WRITES)
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
-def test_a_full_disk_is_told_and_leaves_nothing(
+def test_a_full_disk_is_reported_and_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: Callable[[Store], None], number: int
 ) -> None:
     real_write = os.write
@@ -109,7 +109,7 @@ def without_privileges() -> Iterator[None]:
         os.seteuid(0)
 
 
-def test_missing_permission_is_told(tmp_path: Path) -> None:
+def test_missing_permission_is_reported(tmp_path: Path) -> None:
     root = tmp_path / "table"
     root.mkdir()
     (root / "secret").write_bytes(b"x")
@@ -155,7 +155,7 @@ sys.stdin.read()
 """
 
 
-def test_a_killed_writer_leaves_what_only_cleaning_sees(tmp_path: Path) -> None:
+def test_files_of_a_killed_writer_are_visible_only_to_cleaning(tmp_path: Path) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", KILLED, str(tmp_path)],
         stdin=subprocess.PIPE,

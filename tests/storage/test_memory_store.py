@@ -42,7 +42,7 @@ def test_Z20_a_fault_after_a_put_means_applied_with_the_answer_lost() -> None:
         store.put_if_absent("a", b"y")
 
 
-def test_a_hook_may_act_in_between_like_another_writer() -> None:
+def test_a_hook_may_act_as_a_concurrent_writer() -> None:
     def other_writer(call: Call) -> None:
         if call.name == "put_if_absent" and call.when == "before":
             store.fault = None

@@ -45,7 +45,7 @@ def test_credentials_inside_a_value_are_refused() -> None:
     assert "hunter2" not in str(caught.value)
 
 
-def test_an_unknown_option_is_told_with_those_that_exist() -> None:
+def test_an_unknown_option_is_reported_with_those_that_exist() -> None:
     with pytest.raises(InvalidSpec) as caught:
         open_store("s3://b/t", {"regoin": "x"})
     assert caught.value.field == "spec.storage.options.regoin"
@@ -56,7 +56,7 @@ def test_an_unknown_option_is_told_with_those_that_exist() -> None:
         open_store("s3://b/t", {"allow_http": "perhaps"})
 
 
-def test_options_and_environment_meet_by_meaning() -> None:
+def test_options_and_environment_variables_merge_by_meaning() -> None:
     environ = {"AWS_REGION": "a", "AWS_ACCESS_KEY_ID": "k", "AWS_ALLOW_HTTP": "1", "HOME": "/x"}
     found = settings("s3", {"AWS_ENDPOINT_URL": "http://x", "region": "b"}, environ)
     assert found.config == {"aws_access_key_id": "k", "endpoint": "http://x", "region": "b"}

@@ -100,7 +100,7 @@ def test_absolute_paths_need_an_allowed_prefix() -> None:
         assert "allowed prefixes" in caught.value.remedy
 
 
-def test_the_root_itself_is_no_object() -> None:
+def test_the_root_is_not_an_object() -> None:
     for path in ("s3://lake/t", "s3://lake/t/"):
         with pytest.raises(LocationNotAllowed):
             resolve(path, "s3://lake/t")

@@ -166,7 +166,7 @@ def test_Z20_a_put_that_never_arrived_is_unknown_too(
         direct.get("_delta_log/1.json")
 
 
-def test_a_full_server_is_told(s3_server: S3Server, proxy: Proxy) -> None:
+def test_a_full_server_is_reported(s3_server: S3Server, proxy: Proxy) -> None:
     store = through(proxy, s3_server, s3_server.fresh_location())
     proxy.mischief = Mischief.FULL
     with pytest.raises(StorageFull) as caught:
@@ -183,7 +183,7 @@ def test_digits_in_a_message_are_not_taken_for_a_status(s3_server: S3Server, pro
         store.put_if_absent("507/416/403/401", b"1")
 
 
-def test_a_certain_no_is_told_as_such(s3_server: S3Server, proxy: Proxy) -> None:
+def test_a_definite_refusal_is_reported_as_such(s3_server: S3Server, proxy: Proxy) -> None:
     store = through(proxy, s3_server, s3_server.fresh_location())
     store.put_if_absent("a", b"1")
     with pytest.raises(AlreadyExists):
@@ -231,7 +231,7 @@ def test_wrong_keys_are_access_denied(s3_server: S3Server) -> None:
         assert "credentials" in str(caught.value)
 
 
-def test_an_absent_bucket_is_told(s3_server: S3Server) -> None:
+def test_an_absent_bucket_is_reported(s3_server: S3Server) -> None:
     store = open_store("s3://no-such-bucket/t", s3_server.options, environ=s3_server.environ)
     for call in (lambda: store.put("a", b""), lambda: list(store.list())):
         with pytest.raises(StorageError, match=r"[Bb]ucket") as caught:
@@ -248,7 +248,7 @@ def test_messages_are_short_and_free_of_secrets(s3_server: S3Server) -> None:
     assert s3_server.secret_key not in repr(store)
 
 
-def test_what_an_abandoned_upload_leaves_is_not_listed(s3_server: S3Server) -> None:
+def test_parts_of_an_abandoned_upload_are_not_listed(s3_server: S3Server) -> None:
     store = s3_server.open()
     output = store.open_output("large")
     for _ in range(12):

@@ -51,7 +51,7 @@ def paths(store: Store, prefix: str = "", start_after: str = "") -> list[str]:
     return [meta.path for meta in store.list(prefix, start_after=start_after)]
 
 
-def test_what_was_put_is_read_whole_and_in_ranges(store: Store) -> None:
+def test_an_object_is_read_whole_and_in_ranges(store: Store) -> None:
     store.put("a/b.bin", b"0123456789")
     assert store.get("a/b.bin") == b"0123456789"
     assert store.get_range("a/b.bin", 3, 4) == b"3456"
@@ -85,7 +85,7 @@ def test_an_absent_object_is_named_as_such(store: Store) -> None:
         assert "no/such" in caught.value.resource
 
 
-def test_a_folder_is_no_object(store: Store) -> None:
+def test_a_folder_is_not_an_object(store: Store) -> None:
     store.put("folder/file", b"x")
     with pytest.raises(ObjectNotFound):
         store.get("folder")
@@ -168,7 +168,7 @@ def test_delete_prefix_takes_the_folder_only(store: Store) -> None:
     assert paths(store) == ["a.b", "ab"]
 
 
-def test_delete_prefix_keeps_what_it_is_told(store: Store) -> None:
+def test_delete_prefix_keeps_the_excluded_objects(store: Store) -> None:
     for name in ("a/b", "a/c/d", "a/c/e", "a/f", "b"):
         store.put(name, name.encode())
     assert store.delete_prefix("a", keep={"a/c/d", "a/f", "a/absent", "b"}) == 2
@@ -216,7 +216,7 @@ def test_a_writer_that_is_dropped_leaves_nothing(store: Store) -> None:
     assert paths(store) == []
 
 
-def test_a_writer_is_dead_after_a_failed_write(store: Store) -> None:
+def test_a_writer_is_unusable_after_a_failed_write(store: Store) -> None:
     output = store.open_output("out/file")
     output.write(b"half")
     with pytest.raises(TypeError):
@@ -225,7 +225,7 @@ def test_a_writer_is_dead_after_a_failed_write(store: Store) -> None:
     assert paths(store) == []
 
 
-def test_parquet_goes_out_and_comes_back(store: Store) -> None:
+def test_parquet_round_trips(store: Store) -> None:
     table = pa.table({"id": range(200_000), "text": [str(n) for n in range(200_000)]})
     with store.open_output("part.parquet") as output:
         pq.write_table(table, output, row_group_size=10_000)
@@ -281,7 +281,7 @@ def test_paths_that_leave_the_root_are_refused_by_every_call(store: Store) -> No
     assert paths(store) == []
 
 
-def test_absolute_paths_below_the_root_are_its_own(store: Store) -> None:
+def test_absolute_paths_below_the_root_are_accepted(store: Store) -> None:
     store.put("dv/x.bin", b"here")
     assert store.get(f"{store.location}/dv/x.bin") == b"here"
 

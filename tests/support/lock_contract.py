@@ -114,7 +114,7 @@ class LockContract:
     def release(self, locks: LockStore, operation: str) -> None:
         locks.release(TABLE, operation, owner(operation))
 
-    def test_C14_a_held_segment_makes_a_rewrite_wait_and_says_for_whom(
+    def test_C14_a_held_segment_makes_a_rewrite_wait_and_names_its_holder(
         self, locks: LockStore
     ) -> None:
         assert isinstance(locks.acquire(request("a", Mode.REWRITE, "0", "1")), Granted)
@@ -195,7 +195,9 @@ class LockContract:
             assert locks.enter_commit(TABLE, operation, owner(operation)) is CommitLease.REVOKED
         assert locks.enter_commit(TABLE, "c", owner("c")) is CommitLease.ENTERED
 
-    def test_S26_or_none_of_them(self, locks: LockStore) -> None:
+    def test_S26_a_higher_priority_revokes_none_if_one_cannot_be_revoked(
+        self, locks: LockStore
+    ) -> None:
         locks.acquire(request("a", Mode.REWRITE, "0"))
         locks.acquire(request("b", Mode.REWRITE, "1", priority=1))
         assert isinstance(locks.acquire(request("c", Mode.REWRITE, "0", "1", priority=1)), Waiting)
@@ -222,7 +224,7 @@ class LockContract:
         locks.acquire(request("a", Mode.REWRITE, "0"))
         assert locks.enter_commit(TABLE, "a", owner("a")) is CommitLease.LOST
 
-    def test_S20_an_exclusive_lock_waits_for_all_and_lets_nobody_pass(
+    def test_S20_an_exclusive_lock_waits_for_all_and_is_not_overtaken(
         self, locks: LockStore
     ) -> None:
         locks.acquire(request("a", Mode.APPEND))
@@ -232,7 +234,7 @@ class LockContract:
         self.release(locks, "a")
         assert isinstance(locks.acquire(request("b", Mode.EXCLUSIVE)), Granted)
 
-    def test_tables_do_not_know_each_other(self, locks: LockStore) -> None:
+    def test_locks_of_different_tables_are_independent(self, locks: LockStore) -> None:
         locks.acquire(request("a", Mode.EXCLUSIVE))
         assert isinstance(locks.acquire(request("b", Mode.EXCLUSIVE, table="file:///b")), Granted)
 
@@ -245,7 +247,7 @@ class LockContract:
             self.release(locks, operation)
         assert tokens == sorted(set(tokens))
 
-    def test_a_release_wakes_who_waits(self, locks: LockStore) -> None:
+    def test_a_release_wakes_the_waiter(self, locks: LockStore) -> None:
         locks.acquire(request("a", Mode.REWRITE, "0"))
         locks.acquire(request("b", Mode.REWRITE, "0"))
         granted = threading.Event()
@@ -282,7 +284,7 @@ class LockContract:
         assert most == [1] * 32
         assert locks.entries(TABLE) == ()
 
-    def test_C10_of_two_compactions_with_a_common_input_one_waits_and_then_may_plan_anew(
+    def test_C10_of_two_compactions_with_a_common_input_one_waits_and_may_then_plan_again(
         self, locks: LockStore
     ) -> None:
         locks.acquire(request("a", Mode.REWRITE, "0", "1", "2", "3"))
@@ -325,12 +327,12 @@ class LockContract:
         for operation in ("a", "b"):
             assert locks.enter_commit(TABLE, operation, owner(operation)) is CommitLease.REVOKED
 
-    def test_S25_the_name_of_an_output_is_nobodys_lock(self, locks: LockStore) -> None:
+    def test_S25_the_name_of_an_output_is_not_locked(self, locks: LockStore) -> None:
         # It is given out in the commit: who is granted "0.1" meanwhile names a live segment.
         locks.acquire(request("a", Mode.REWRITE, "0", "1", "2", "3"))
         assert isinstance(locks.acquire(request("b", Mode.REWRITE, "0.1")), Granted)
 
-    def test_Z16_tokens_are_not_given_twice_when_nobody_is_left(self, locks: LockStore) -> None:
+    def test_Z16_tokens_are_not_issued_twice_after_the_last_release(self, locks: LockStore) -> None:
         first = locks.acquire(request("a", Mode.REWRITE, "0"))
         self.release(locks, "a")
         assert locks.entries(TABLE) == ()
@@ -367,7 +369,7 @@ class LockContract:
         assert locks.enter_commit(TABLE, "a", "restarted") is CommitLease.ENTERED
         assert [e.state for e in locks.entries(TABLE)] == [EntryState.COMMITTING]
 
-    def test_S24_extend_says_whom_it_met_and_a_lost_lock_extends_nothing(
+    def test_S24_extend_names_the_holders_and_a_lost_lock_extends_nothing(
         self, locks: LockStore
     ) -> None:
         locks.acquire(request("a", Mode.REWRITE, "0"))
@@ -389,7 +391,7 @@ class LockContract:
         self.release(locks, "a")
         assert isinstance(locks.acquire(request("b", Mode.REPLACE, "19")), Granted)
 
-    def test_a_watch_tells_a_waiter_to_go_and_no_other(self, locks: LockStore) -> None:
+    def test_a_watch_notifies_the_granted_waiter_and_no_other(self, locks: LockStore) -> None:
         for operation in ("a", "b", "c"):
             locks.acquire(request(operation, Mode.REWRITE, "0"))
         woken = {operation: threading.Event() for operation in ("b", "c")}
@@ -404,9 +406,7 @@ class LockContract:
         for end in ends:
             end()
 
-    def test_a_watch_calls_at_once_where_nothing_is_to_be_waited_for(
-        self, locks: LockStore
-    ) -> None:
+    def test_a_watch_calls_at_once_if_there_is_nothing_to_wait_for(self, locks: LockStore) -> None:
         for asked_for in (None, request("a", Mode.REWRITE, "0")):
             if asked_for is not None:
                 locks.acquire(asked_for)
@@ -415,7 +415,7 @@ class LockContract:
             assert woken.wait(LONG_S)
             end()
 
-    def test_a_watch_tells_a_holder_of_its_loss(self, locks: LockStore) -> None:
+    def test_a_watch_notifies_a_holder_of_its_loss(self, locks: LockStore) -> None:
         locks.acquire(request("a", Mode.REWRITE, "0"))
         told: list[tuple[EntryState, str]] = []
         changed = threading.Event()

@@ -43,13 +43,13 @@ def message(status: OperationStatus) -> str:
     return MS.sub("N ms", re.sub(r"\d{4}-\d\d-\d\dT[\d:]+Z", "TIME", found))
 
 
-def test_a_compaction_that_met_nobody(lake: QuickLake) -> None:
+def test_a_compaction_without_concurrent_commits(lake: QuickLake) -> None:
     done = lake.do(lake.compaction())
     assert told(done) == ["no other commit since version 4"]
     assert message(done) == "committed as version 5"
 
 
-def test_a_compaction_says_whose_deletes_it_replayed_where(lake: QuickLake) -> None:
+def test_a_compaction_names_the_deletes_that_it_replayed(lake: QuickLake) -> None:
     compaction = lake.hold(lake.compaction(), Point.RECONCILE)
     lake.do(lake.delete("k = 2"))
     lake.append(batch(9))
@@ -62,7 +62,7 @@ def test_a_compaction_says_whose_deletes_it_replayed_where(lake: QuickLake) -> N
     assert reconciled(done).by_segment == {"0.1": 8}
 
 
-def test_a_compaction_names_who_took_its_inputs_away(lake: QuickLake) -> None:
+def test_a_compaction_names_the_commit_that_removed_its_inputs(lake: QuickLake) -> None:
     compaction = lake.hold(lake.compaction(), Point.RECONCILE)
     lake.foreign().delete("id >= 10 AND id < 20")
     engine = lake.commit().info
@@ -76,7 +76,7 @@ def test_a_compaction_names_who_took_its_inputs_away(lake: QuickLake) -> None:
     assert (met.version, met.operation, met.inputs_gone, met.rows_masked) == (5, "DELETE", 1, 10)
 
 
-def test_a_superseded_compaction_says_by_whom(lake: QuickLake) -> None:
+def test_a_superseded_compaction_names_the_commit_that_superseded_it(lake: QuickLake) -> None:
     compaction = lake.hold(lake.compaction(), Point.RECONCILE)
     other = lake.delete("true")
     lake.do(other)

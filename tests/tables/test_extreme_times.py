@@ -76,7 +76,7 @@ OPERATIONS: dict[str, Callable[[Lake, Path], Operation]] = {
 }
 
 
-def test_every_operation_keeps_them(made: Path, delta_spark: SparkSession) -> None:
+def test_every_operation_keeps_extreme_times(made: Path, delta_spark: SparkSession) -> None:
     lake = _lake(delta_spark, made / "table")
     ids = [first + i for first in (0, 10) for i in range(len(MICROS))]
     for name, make in OPERATIONS.items():

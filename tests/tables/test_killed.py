@@ -344,7 +344,7 @@ def _compaction_or_update(lake: Lake, kind: str) -> Operation:
     return lake.update("k = 1", v="v + 15")
 
 
-def test_Z5_full_vacuum_spares_what_versions_name(lakes: Lakes) -> None:
+def test_Z5_a_full_vacuum_keeps_files_that_versions_name(lakes: Lakes) -> None:
     """Deletion vectors and row maps lie in `_`-folders, where vacuum does not look."""
     lake = _patient(lakes)
     held = lake.hold(lake.compaction(), Point.RECONCILE)
@@ -375,7 +375,7 @@ def _engines(lake: Lake, living: set[int]) -> tuple[Ports, Ports]:
         ]
     ),
 )
-def test_Z6_second_engine_takes_over_from_one_that_only_seemed_dead(
+def test_Z6_a_second_engine_takes_over_from_one_that_only_seemed_dead(
     lakes: Lakes, kind: str, at: Point
 ) -> None:
     lake = _patient(lakes)
@@ -426,7 +426,7 @@ def test_Z6_duplicate_driver(lakes: Lakes, kind: str, twin: Callable[..., None])
 # Z14: stuck, failed, and what comes after ---------------------------------------------------------
 
 
-def test_Z14_commit_fails_and_the_next_run_cleans_and_plans_anew(lakes: Lakes) -> None:
+def test_Z14_commit_fails_and_the_next_run_cleans_and_plans_again(lakes: Lakes) -> None:
     lake = lakes.loaded(4)
     compaction = lake.compaction()
 
@@ -447,7 +447,7 @@ def test_Z14_commit_fails_and_the_next_run_cleans_and_plans_anew(lakes: Lakes) -
     lake.assert_clean()
 
 
-def test_Z14_stuck_engine_is_replaced_and_wakes_up_later(lakes: Lakes) -> None:
+def test_Z14_a_stuck_engine_is_replaced_and_resumes_later(lakes: Lakes) -> None:
     lake = _patient(lakes)
     compaction = lake.compaction()
     first, second = _engines(lake, living={2})
@@ -487,7 +487,7 @@ def test_Z20_outcome_of_the_commit_is_unknown(lakes: Lakes, kind: str, arrived: 
     lake.assert_clean()
 
 
-def test_Z20_not_even_the_look_up_answers(lakes: Lakes) -> None:
+def test_Z20_the_look_up_of_a_commit_fails_too(lakes: Lakes) -> None:
     """Perhaps committed, perhaps not: nothing is deleted, nothing claimed, and the next run
     finds out."""
     lake = _patient(lakes)

@@ -113,7 +113,7 @@ def test_C3b_an_update_through_a_bin_pack_and_then_a_z_order(lakes: Lakes) -> No
     lake.assert_clean()
 
 
-def test_C3b_a_bin_pack_of_sorted_files_meets_what_the_sort_missed(lakes: Lakes) -> None:
+def test_C3b_a_bin_pack_of_sorted_files_replays_deletes_since_the_sort(lakes: Lakes) -> None:
     """The other way round: rows go by a permuted map first, and by an ordered one then."""
     lake = lakes.loaded(4)
     update = lake.hold(lake.update("id >= 30", k="k + 10"), Point.RECONCILE)

@@ -162,7 +162,7 @@ def test_a_merge_that_would_insert_the_same_looks_at_new_rows_only(
         lake.assert_rows(join(upserted(before), SOURCE[2:3]))
 
 
-def test_a_kept_row_that_goes_lets_its_key_be_inserted(lakes: Lakes) -> None:
+def test_deleting_a_kept_row_lets_its_key_be_inserted(lakes: Lakes) -> None:
     """Nothing was done to row 4, but it was there."""
     lake = lakes.loaded(2)
     held = lake.hold(lake.merge(SOURCE, **INSERT_ALL), Point.PUT_COMMIT)
@@ -216,7 +216,7 @@ def test_a_merge_and_an_append_of_a_key_that_it_inserts(
     lake.assert_rows_so_far(after)
 
 
-def test_a_merge_killed_after_it_began_anew_goes_on_where_it_was(lakes: Lakes) -> None:
+def test_a_merge_killed_after_executing_again_resumes(lakes: Lakes) -> None:
     lake = lakes.loaded(2)
     merge = lake.merge(SOURCE)
     held = lake.hold(merge, Point.PUT_COMMIT)
@@ -295,7 +295,9 @@ def _change(lake: Lake, operation: Operation) -> None:
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns + 10_000_000))
 
 
-def test_a_source_that_changes_is_told_and_not_mixed(lakes: Lakes, small: bool) -> None:
+def test_a_source_that_changes_is_an_error_and_its_versions_are_not_mixed(
+    lakes: Lakes, small: bool
+) -> None:
     """The job has read it once; who has its copy has no need of it any more."""
     lake = lakes.empty()
     lake.small = small

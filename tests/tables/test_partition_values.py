@@ -81,7 +81,7 @@ def lake(delta_spark: SparkSession, tmp_path: Path) -> Lake:
     return lake
 
 
-def test_they_are_read_alike_and_kept_as_they_are_logged(
+def test_partition_values_are_read_alike_and_kept_as_logged(
     lake: Lake, delta_spark: SparkSession
 ) -> None:
     before, logged = _shown(lake, delta_spark), _logged(lake)

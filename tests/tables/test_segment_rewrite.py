@@ -35,7 +35,7 @@ from tandem.spec.status import Phase
 from tandem.timeline.segments import TAG_ROW_MAP, Segment
 
 
-def test_D45_a_segment_written_anew_hides_no_sibling(two: QuickLake) -> None:
+def test_D45_a_rewritten_segment_hides_no_sibling(two: QuickLake) -> None:
     sibling, before = segment(two, "1"), segment(two, "0")
     status = two.do(rewrite(two, "0"))
 
@@ -50,7 +50,7 @@ def test_D45_a_segment_written_anew_hides_no_sibling(two: QuickLake) -> None:
     two.assert_clean()
 
 
-def test_D46_a_segment_written_anew_is_not_shown_twice(two: QuickLake) -> None:
+def test_D46_a_rewritten_segment_is_not_shown_twice(two: QuickLake) -> None:
     two.do(rewrite(two, "0"))
     two.do(rewrite(two, "0", **RECOMPRESS))
     two.do(rewrite(two, "0", **RECOMPRESS))
@@ -59,7 +59,7 @@ def test_D46_a_segment_written_anew_is_not_shown_twice(two: QuickLake) -> None:
     two.assert_clean()
 
 
-def test_D52_one_version_takes_the_segment_away_and_brings_it_anew(two: QuickLake) -> None:
+def test_D52_one_version_removes_and_adds_a_segment(two: QuickLake) -> None:
     old = paths(two, "0")
     two.do(rewrite(two, "0"))
     commit = two.commit()
@@ -132,7 +132,7 @@ def test_nothing_to_purge_is_a_success_without_a_commit(two: QuickLake) -> None:
     assert two.version == version
 
 
-def test_the_same_resource_again_does_nothing_twice(two: QuickLake) -> None:
+def test_the_same_resource_does_its_work_once(two: QuickLake) -> None:
     operation = rewrite(two, "0", **RECOMPRESS)
     first = two.do(operation)
     version, files = two.version, paths(two, "0")
@@ -175,7 +175,7 @@ def test_rows_cannot_be_sorted_by_what_is_not_there(two: QuickLake) -> None:
 # Tables of all sorts ------------------------------------------------------------------------
 
 
-def test_a_file_without_a_live_row_goes_without_a_successor(two: QuickLake) -> None:
+def test_a_file_without_a_live_row_is_removed_without_an_output(two: QuickLake) -> None:
     """Some writers leave such a file; we do not."""
     [file] = segment(two, "0").files
     vector = encode_inline(BitMap64(range(10)))

@@ -32,7 +32,7 @@ def foreign(delta_spark: SparkSession, tmp_path_factory: pytest.TempPathFactory)
     return root
 
 
-def test_a_compaction_and_an_update_change_no_answer(
+def test_a_compaction_and_an_update_change_no_value(
     delta_spark: SparkSession, foreign: Path
 ) -> None:
     compacted = rewritten(delta_spark, foreign, "bin-pack")

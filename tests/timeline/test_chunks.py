@@ -116,12 +116,12 @@ def test_file_covers_the_chunks_of_its_statistics(times: tuple[str, str], expect
 @pytest.mark.parametrize(
     "times", [None, ("soon", "later"), ("2013-02-01", "2013-01-01"), ("9999-12-01", "9999-12-31")]
 )
-def test_file_that_says_nothing_has_no_interval(times: tuple[str, str] | None) -> None:
+def test_a_file_without_statistics_has_no_interval(times: tuple[str, str] | None) -> None:
     assert file_interval(add_file("a", times=times), MONTHS) is None
 
 
 @pytest.mark.parametrize("stats", ["", "[", "[]", '{"minValues": 3}', '{"minValues": {"t": 5}}'])
-def test_broken_statistics_say_nothing(stats: str) -> None:
+def test_broken_statistics_count_as_absent(stats: str) -> None:
     assert file_interval(replace(add_file("a"), stats=stats), MONTHS) is None
 
 

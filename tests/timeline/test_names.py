@@ -43,7 +43,7 @@ def test_names_derive_as_in_carbondata(first: str, level: int, expected: str | N
 
 @pytest.mark.parametrize("text", ["", "7.0", "07", "-1", "1.", ".1", "1.2.3", "f-", "F-" + "a" * 12,
                                   "f-" + "a" * 13, "../7", "7\n", "9" * 40, "١"])  # fmt: skip
-def test_what_is_no_name_is_none(text: str) -> None:
+def test_invalid_segment_names_are_rejected(text: str) -> None:
     assert parse_name(text) is None
 
 
@@ -117,7 +117,7 @@ def test_Z16_numbers_that_tags_carry_are_taken_without_a_high_water_mark() -> No
 
 
 @given(st.sets(names))
-def test_lineage_survives_its_text(parents: set[str]) -> None:
+def test_lineage_round_trips_as_text(parents: set[str]) -> None:
     made = lineage.of(parents)
     text = format_lineage(made, limit=1 << 20)
 

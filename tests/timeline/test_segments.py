@@ -129,7 +129,7 @@ def commit(version: int, *actions: AddFile | RemoveFile) -> Commit:
     return Commit(version, version, actions)
 
 
-def test_compacted_and_deleted_segments_are_told_apart() -> None:
+def test_compacted_and_deleted_segments_are_distinguished() -> None:
     files = [add_file(f"p{n}", segment=str(n), sequence=n) for n in range(6)]
     output = add_file(
         "q",
@@ -161,7 +161,7 @@ def test_compacted_and_deleted_segments_are_told_apart() -> None:
     )
 
 
-def test_compaction_by_somebody_else_is_one_too() -> None:
+def test_compaction_by_a_foreign_writer_counts_too() -> None:
     files = [add_file(f"p{n}", sequence=n) for n in range(2)]
     output = add_file("q", sequence=9, data_change=False)
     commits = [
@@ -192,7 +192,7 @@ def test_update_in_place_retires_nothing_and_a_restore_brings_back() -> None:
     ]
 
 
-def test_a_segment_written_anew_counts_once_when_it_is_gone() -> None:
+def test_a_rewritten_segment_counts_once_when_it_is_removed() -> None:
     file = add_file("p", segment="0", sequence=3)
     renewed = add_file("p2", tags=successor_tags(file, row_map="m"), data_change=False)
     output = add_file("q", tags=output_tags("0.1", 3, parents=lineage.of("0")), data_change=False)
@@ -207,7 +207,7 @@ def test_a_segment_written_anew_counts_once_when_it_is_gone() -> None:
     assert gone.sequence == 3
 
 
-def test_segment_that_lost_its_files_one_by_one_is_what_the_last_one_was() -> None:
+def test_a_segment_that_lost_its_files_one_by_one_has_the_fate_of_the_last_file() -> None:
     files = [add_file(f"p{n}", segment="0") for n in range(2)]
     output = add_file("q", tags=output_tags("1.1", 0, parents=lineage.of("0")), data_change=False)
     commits = [

@@ -91,7 +91,7 @@ def test_a_restored_file_stays_in_its_segment(wide: QuickLake) -> None:
     wide.assert_clean()
 
 
-def test_a_segment_that_a_compaction_has_swallowed_is_left_to_it(wide: QuickLake) -> None:
+def test_a_segment_that_a_compaction_has_replaced_is_skipped(wide: QuickLake) -> None:
     held = wide.hold(rewrite(wide, "0.1", **RECOMPRESS), Point.RECONCILE)
     wide.do(wide.compaction("Custom", custom={"segments": ["0.1", "4"]}))
     done = held.finish()

@@ -92,7 +92,7 @@ KINDS_OF_TEXT: dict[str, tuple[Callable[[random.Random], str], Callable[[str], d
 
 
 @pytest.mark.parametrize("kind", KINDS_OF_TEXT)
-def test_both_judges_agree(sender: Sender, kind: str) -> None:
+def test_schema_and_model_agree(sender: Sender, kind: str) -> None:
     make, resource = KINDS_OF_TEXT[kind]
     rnd = random.Random(kind)
     odd = sorted({make(rnd) for _ in range(4 * COUNT)})
@@ -117,13 +117,13 @@ def refusal(resource: dict[str, Any]) -> str:
 
 
 @pytest.mark.parametrize("size", [0, 1, -1, 2**62, 2**63 - 2, 2**63 - 1])
-def test_both_judges_agree_on_numbers_of_bytes(sender: Sender, size: int) -> None:
+def test_schema_and_model_agree_on_numbers_of_bytes(sender: Sender, size: int) -> None:
     resource = manifest("TableCompaction", {"targetFileSize": size})
     [answer] = sender.dry_run([resource])
     assert bool(answer) == bool(refusal(resource))
 
 
-def test_null_is_absent_to_both(sender: Sender) -> None:
+def test_null_counts_as_absent_in_schema_and_model(sender: Sender) -> None:
     """As a template leaves it behind whose value is missing."""
     null = {"suspend": None, "layout": None, "targetFileSize": None, "sparkTemplate": None}
     resource = manifest("TableCompaction", {})

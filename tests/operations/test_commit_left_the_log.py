@@ -71,7 +71,7 @@ def _loses_answer(then: Callable[[], object]) -> Interceptor:
 
 @pytest.mark.parametrize("made", MADE)
 @pytest.mark.parametrize("remembers", [True, False])
-def test_commit_that_a_checkpoint_forgot_is_found_by_its_file(
+def test_a_commit_that_left_the_log_is_found_by_its_file(
     tmp_path: Path,
     made: Callable[[QuickLake], Operation],
     remembers: bool,
@@ -105,7 +105,7 @@ def test_commit_that_a_checkpoint_forgot_is_found_by_its_file(
 
 
 @pytest.mark.parametrize("made", MADE)
-def test_commit_that_nobody_can_find_again_is_neither_repeated_nor_cleaned(
+def test_a_commit_that_cannot_be_found_is_neither_repeated_nor_cleaned(
     tmp_path: Path, made: Callable[[QuickLake], Operation]
 ) -> None:
     lake = make(tmp_path, 4)

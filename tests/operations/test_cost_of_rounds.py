@@ -47,7 +47,7 @@ def test_a_round_looks_up_only_new_files(tmp_path: Path, monkeypatch: pytest.Mon
     assert looked_up[3] == looked_up[-2] > 0, looked_up
 
 
-def test_what_a_version_shows_otherwise_is_not_taken_over(tmp_path: Path) -> None:
+def test_files_changed_in_a_later_version_are_not_reused(tmp_path: Path) -> None:
     lake = quick_lake.make(tmp_path, 2)
     cache = VectorCache(lake.store)
     before = SnapshotView(lake.log.snapshot(), cache)

@@ -27,7 +27,9 @@ from tandem.planning.cleaning import DAY_MS, CleaningRules
 
 @each_kind
 @pytest.mark.parametrize("point", [Point.CHECK_EARLIER_OUTCOME, Point.PLAN, Point.CLAIM_ATTEMPT])
-def test_Z1_who_planned_before_a_deadline_was_told_begins_nothing(kind: str, point: Point) -> None:
+def test_Z1_a_process_that_planned_before_a_recorded_deadline_starts_nothing(
+    kind: str, point: Point
+) -> None:
     pair = Pair(kind)
     pair.until(pair.first, Point.CLAIM_ATTEMPT)
     second = pair.session()
@@ -41,7 +43,7 @@ def test_Z1_who_planned_before_a_deadline_was_told_begins_nothing(kind: str, poi
     assert pair.single.commits == 0
 
 
-def test_a_deadline_changes_nothing_in_what_a_plan_came_to() -> None:
+def test_a_deadline_does_not_change_the_outcome_of_a_plan() -> None:
     pair = Pair("update")
     emptied(pair.single)
     pair.until(pair.first, Point.CLAIM_ATTEMPT)
@@ -55,7 +57,7 @@ def test_a_deadline_changes_nothing_in_what_a_plan_came_to() -> None:
 
 
 @pytest.mark.parametrize("closer_first", [True, False])
-def test_Z1_who_closes_and_who_has_nothing_to_do_say_the_same(closer_first: bool) -> None:
+def test_Z1_closing_and_nothing_to_do_report_the_same_ending(closer_first: bool) -> None:
     pair = Pair("delete")
     pair.until(pair.first, Point.ACQUIRE_LOCKS)
     closer = pair.session()
@@ -76,7 +78,7 @@ def test_Z1_who_closes_and_who_has_nothing_to_do_say_the_same(closer_first: bool
 
 
 @pytest.mark.parametrize("file", ["/ended.json", "/ending.json"])
-def test_Z1_who_is_overtaken_between_two_puts_says_what_was_told(file: str) -> None:
+def test_Z1_a_process_overtaken_between_two_puts_reports_the_recorded_ending(file: str) -> None:
     """It has put this, and not yet its commit: another one takes it for dead."""
     single = Single("compaction")
     first = single.session()
@@ -97,7 +99,7 @@ def test_Z1_who_is_overtaken_between_two_puts_says_what_was_told(file: str) -> N
     assert single.run() == ending
 
 
-def test_Z1_who_is_just_being_taken_for_dead_says_nothing() -> None:
+def test_Z1_a_process_that_is_being_abandoned_records_no_ending() -> None:
     """The other one has put `ended.json`, and not yet its commit."""
     pair = about_to_speak("update")
     store = pair.single.world.store
@@ -118,7 +120,9 @@ def test_Z1_who_is_just_being_taken_for_dead_says_nothing() -> None:
 
 
 @pytest.mark.parametrize("finished", [True, False])
-def test_Z14_who_comes_back_after_its_record_was_cleaned_says_nothing(finished: bool) -> None:
+def test_Z14_a_process_that_resumes_after_its_record_was_cleaned_records_nothing(
+    finished: bool,
+) -> None:
     pair = about_to_speak("delete")
     world = pair.single.world
     second = pair.session()
@@ -141,7 +145,7 @@ def test_Z14_who_comes_back_after_its_record_was_cleaned_says_nothing(finished: 
 # Deaths, and another run that is asked for
 
 
-def test_another_run_is_begun_although_the_record_of_the_first_is_missing() -> None:
+def test_another_run_starts_although_the_record_of_the_first_is_missing() -> None:
     single = Single("delete")
     upgraded(single)
 
@@ -158,7 +162,7 @@ def test_another_run_is_begun_although_the_record_of_the_first_is_missing() -> N
     assert again.reason is Reason.COMMITTED
 
 
-def test_Z20_a_commit_that_cannot_be_read_is_no_failure_to_be_abandoned() -> None:
+def test_Z20_an_unreadable_commit_is_not_abandoned_as_a_failure() -> None:
     single = Single("delete")
 
     def dies(effect: Effect, perform: Callable[[], Event]) -> Event:
@@ -190,7 +194,7 @@ UNTOLD = "the attempt could not be closed"
 
 
 @each_kind
-def test_what_cannot_be_abandoned_stays_and_is_gone_on_with(kind: str) -> None:
+def test_an_attempt_that_cannot_be_abandoned_is_continued_later(kind: str) -> None:
     single = Single(kind)
     first = single.session()
     single.until(first, Point.RECONCILE)
@@ -219,7 +223,9 @@ def test_what_cannot_be_abandoned_stays_and_is_gone_on_with(kind: str) -> None:
         (StopRequest.DEADLINE, Reason.UNSUPPORTED_FEATURE),
     ],
 )
-def test_what_is_asked_for_is_done_as_far_as_it_can_be(what: StopRequest, reason: Reason) -> None:
+def test_a_stop_request_is_honoured_although_the_attempt_cannot_be_abandoned(
+    what: StopRequest, reason: Reason
+) -> None:
     single = Single("update")
     first = single.session()
     single.until(first, Point.POLL_JOB)

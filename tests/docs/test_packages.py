@@ -13,7 +13,7 @@ MOST_MODULES = 14
 
 
 @pytest.mark.parametrize("room", ROOMS, ids=lambda room: room.relative_to(PACKAGE).as_posix())
-def test_a_room_is_small_and_lists_what_is_in_it(room: Path) -> None:
+def test_a_package_is_small_and_lists_its_modules(room: Path) -> None:
     modules = {p.stem for p in room.glob("*.py")} - {"__init__"}
     assert len(modules) <= MOST_MODULES
     text = ast.get_docstring(ast.parse((room / "__init__.py").read_text()), clean=False)

@@ -48,7 +48,7 @@ def _refused(status: OperationStatus) -> None:
 
 
 @pytest.mark.parametrize("made", [Lake.compaction, lambda lake: lake.ingest(batch(9))])
-def test_table_that_forgets_is_refused(
+def test_a_table_with_short_log_retention_is_refused(
     tmp_path: Path, made: Callable[[QuickLake], Operation]
 ) -> None:
     lake = make(tmp_path, 2, properties={**DELETION_VECTORS, **NOW})
@@ -57,7 +57,7 @@ def test_table_that_forgets_is_refused(
     lake.assert_rows(loads(range(2)))
 
 
-def test_success_that_was_forgotten_is_neither_done_again_nor_deleted(tmp_path: Path) -> None:
+def test_a_success_that_left_the_log_is_neither_repeated_nor_deleted(tmp_path: Path) -> None:
     lake = make(tmp_path, 2)
     ingest = lake.ingest(batch(2))
     ports = lake.ports(processes=_ElsewhereProcesses(), hands=Hands())

@@ -27,7 +27,7 @@ def _made_again(lake: QuickLake, appends: int) -> None:
         lake.append(batch(number))
 
 
-def test_what_was_done_to_the_old_table_is_done_to_the_new_one(tmp_path: Path) -> None:
+def test_an_operation_of_the_old_table_runs_again_on_the_new_one(tmp_path: Path) -> None:
     lake = make(tmp_path, 4)
     ingest, compaction = lake.ingest(batch(4)), lake.compaction()
     first = [lake.do(ingest), lake.do(compaction)]
@@ -44,9 +44,7 @@ def test_what_was_done_to_the_old_table_is_done_to_the_new_one(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("point", [Point.START_JOB, Point.PUT_COMMIT])
-def test_attempt_that_was_going_on_in_the_old_table_is_left_alone(
-    tmp_path: Path, point: Point
-) -> None:
+def test_an_attempt_that_ran_in_the_old_table_is_left_alone(tmp_path: Path, point: Point) -> None:
     lake = make(tmp_path, 4)
 
     def begun(operation: Operation) -> None:
