@@ -27,7 +27,7 @@ ENGINE = (
         (Check.DRIVERS, Check.SIMULATOR, Check.ENGINE),
     ),
     Mutant(
-        "told-unclaimed",
+        "reported-without-claim",
         "exactly once: after the end of a plan was reported, no paused process begins; Z1",
         "operations/machine/transitions.py",
         "        return claim(state)\n    return close(",
@@ -35,7 +35,7 @@ ENGINE = (
         (Check.SIMULATOR, Check.DRIVERS),
     ),
     Mutant(
-        "told-though-taken-for-dead",
+        "reported-though-taken-for-dead",
         "exactly once: a process declared dead before its report does not report; Z1",
         "operations/session/committer.py",
         "if self._end(ended).token != session:\n            return False",
@@ -43,7 +43,7 @@ ENGINE = (
         (Check.DRIVERS,),
     ),
     Mutant(
-        "told-after-cleaning",
+        "reported-after-cleaning",
         "exactly once: a process declared dead does not report, even without a record; Z14",
         "operations/session/committer.py",
         "return not commit_actions.stops(work.snapshot, self._id).forbid(ending.attempt)",
@@ -51,7 +51,7 @@ ENGINE = (
         (Check.DRIVERS,),
     ),
     Mutant(
-        "told-otherwise",
+        "reported-otherwise",
         "exactly once: all processes of an operation report the same ending; Z1",
         "operations/session/performer.py",
         "if there is not None and not state.log.succeeded:",
@@ -59,7 +59,7 @@ ENGINE = (
         (Check.DRIVERS,),
     ),
     Mutant(
-        "dead-though-told",
+        "abandoned-though-reported",
         "exactly once: no process continues an operation whose end was reported; Z1",
         "operations/session/committer.py",
         "if there.phase:\n            return EndedBeforeStart()",

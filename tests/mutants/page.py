@@ -1,4 +1,4 @@
-"""The table of mutants in docs/verification.md: read, and written anew by `make mutants`."""
+"""The table of mutants in docs/verification.md: read, and written again by `make mutants`."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ def read(path: Path) -> dict[str, Caught]:
     found = {}
     for line in _table(path.read_text()).splitlines():
         row = _ROW.match(line)
-        if row is not None and row["check"] != "nobody yet":
+        if row is not None and row["check"] != "no check yet":
             found[row["name"]] = Caught(row["check"], row["test"] or "")
     return found
 
 
 def write(path: Path, caught: Mapping[str, Caught]) -> None:
-    """Write the table; a mutant that nobody caught says so."""
+    """Write the table; a mutant that no check caught says so."""
     lines = ["| planted bug | breaks | as shipped by | caught by |", "|---|---|---|---|"]
     for mutant in MUTANTS:
-        by = caught.get(mutant.name, "nobody yet")
+        by = caught.get(mutant.name, "no check yet")
         lines.append(f"| `{mutant.name}` | {mutant.breaks} | {mutant.precedent or '–'} | {by} |")
     before, begin, rest = path.read_text().partition(_BEGIN)
     _, end, after = rest.partition(_END)

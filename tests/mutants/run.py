@@ -105,7 +105,7 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=2, help="how many at once")
     found = parser.parse_args()
     chosen = [m for m in MUTANTS if not found.names or m.name in found.names]
-    told = threading.Lock()
+    output_lock = threading.Lock()
     done: list[Verdict] = []
     with tempfile.TemporaryDirectory(prefix="tandem-mutants-") as folder:
         trees: Queue[Path] = Queue()
@@ -124,7 +124,7 @@ def main() -> int:
                 verdict = judge(mutant, tree)
             finally:
                 trees.put(tree)
-            with told:
+            with output_lock:
                 done.append(verdict)
                 by = verdict.caught or "SURVIVED"
                 sys.stdout.write(
