@@ -144,7 +144,7 @@ def test_A2_a_semi_major_compaction_comes_by_its_schedule_while_appends_go_on_be
     beside = decide(wanted, table(["0.1", "4.1", *range(8, 13)]), [semi_major], night + HOUR)
     assert created(beside).spec["minor"]["segments"] == ["9", "10", "11", "12"]
 
-    # Before it has planned nobody knows what it takes.
+    # Before it has planned, its inputs are unknown.
     unplanned = decide(
         wanted, table(["0.1", "4.1", *range(8, 13)]), [replace(semi_major, segments=None)], night
     )
@@ -312,7 +312,7 @@ def test_A5_names_fit_into_labels_and_differ_by_table(name: str, type_: str) -> 
                 "spec": {"tableRef": {"name": name}, "type": "Minor"},
             }
         )
-    # The same table made anew, and another one whose name begins alike.
+    # The same table created again, and another one whose name starts alike.
     assert not found & names(TableId(name, "u2"))
 
 

@@ -63,9 +63,9 @@ class Case:
 
 
 def watched(case: Case) -> list[tuple[int, str]]:
-    """The starts `(minute, type)` of a policy of schedules only, minute by minute: who is due
-    starts if the window is open, nobody is at work and the interval is over; semi-major first,
-    but who was passed over before."""
+    """The starts `(minute, type)` of a policy of schedules only, minute by minute: a due type
+    starts if the window is open, no other one runs and the interval is over; semi-major first,
+    except for one that was passed over before."""
     fires = {}
     for cron, _ in case.crons:
         times, moment = set(), case.begin

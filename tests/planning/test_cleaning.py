@@ -92,7 +92,7 @@ def obviously_garbage(history: History, path: str) -> bool:
     if attempt and attempt != history.succeeded:
         return True  # never to be seen, however young
     if not attempt and not ever:
-        return False  # a foreign file that somebody may be about to commit
+        return False  # a foreign file that its writer may be about to commit
     return history.now_ms - history.written[path] >= KEEP
 
 

@@ -128,7 +128,7 @@ def rewrite_of(
     def attempt(world: World, job: object) -> object:
         assert isinstance(job, Rewrite)
         try_rewrite(world, job)
-        return job  # the put was lost: somebody else had that version
+        return job  # the put was lost: another writer had that version
 
     def end(world: World, job: object) -> object:
         assert isinstance(job, Rewrite)

@@ -130,18 +130,18 @@ def ignore_gaps(
     """Take commits that are no longer in the log for appends."""
     from tandem.reconcile.model import ChangeKind
 
-    told: list[CommitSummary] = []
+    summaries: list[CommitSummary] = []
     version = progress.evaluated_at
     for commit in commits:
         if commit.kind is ChangeKind.GAP:
-            told += (
+            summaries += (
                 replace(commit, kind=ChangeKind.BLIND_APPEND, version=lost)
                 for lost in range(version + 1, commit.version + 1)
             )
         else:
-            told.append(commit)
+            summaries.append(commit)
         version = commit.version
-    return statement.decide(progress, tuple(told), **more)
+    return statement.decide(progress, tuple(summaries), **more)
 
 
 def appends_by_actions(
@@ -150,13 +150,13 @@ def appends_by_actions(
     """Take whatever adds one file for a blind append: an insert-only merge looks the same."""
     from tandem.reconcile.model import ChangeKind
 
-    told = tuple(
+    summaries = tuple(
         replace(c, kind=ChangeKind.BLIND_APPEND)
         if c.kind is ChangeKind.CHANGE and len(c.files) <= 1
         else c
         for c in commits
     )
-    return statement.decide(progress, told, **more)
+    return statement.decide(progress, summaries, **more)
 
 
 def non_deterministic_in_part(
@@ -175,8 +175,8 @@ def merges_look_once(
 
     if not more["policy"].inserts:
         return statement.decide(progress, commits, **more)
-    told = tuple(replace(commit, kind=ChangeKind.BLIND_APPEND) for commit in commits)
-    return statement.decide(progress, told, **more)
+    summaries = tuple(replace(commit, kind=ChangeKind.BLIND_APPEND) for commit in commits)
+    return statement.decide(progress, summaries, **more)
 
 
 def inserts_stay_as_they_are(

@@ -1,6 +1,6 @@
 """Our operations in `reconcile.world`: each begins, tries, and commits by the rules under test.
 
-Jobs are played here in a few lines: a rewrite lays rows out anew and says where they went, a
+Jobs are played here in a few lines: a rewrite lays rows out again and says where they went, a
 statement matches rows and writes what they become.
 """
 
@@ -170,11 +170,11 @@ class Statement:
 
 @dataclass(frozen=True)
 class Merge(Statement):
-    """Source rows are told by their `keys`, and match rows whose x is one; what is done with a
-    match, and with rows of no key, is what `matches` and `change` say. A key that no row has
-    is inserted, if it `inserts`. The token numbers the inserted rows, whoever executes it.
-    `records`: its jobs tell which key each row matched. `small`: rounds are evaluated without a
-    job, and so is what it inserts, if other keys match than before."""
+    """Source rows are identified by their `keys`, and match rows whose x is one; what is done
+    with a match, and with rows of no key, is what `matches` and `change` say. A key that no row
+    has is inserted, if it `inserts`. The token numbers the inserted rows, in every execution.
+    `records`: its jobs report the key that each row matched. `small`: rounds are evaluated
+    without a job, and so is what it inserts, if other keys match than before."""
 
     keys: tuple[int, ...] = ()
     inserts: bool = True
@@ -210,7 +210,7 @@ def run_round(
     part: bool = False,
 ) -> RoundResult:
     """What the job does: match rows, write what they become to files of at most two rows. Of a
-    merge, rows of a key that stay are told, too, and each row's key; a part inserts nothing."""
+    merge, rows of a key that stay are reported, too, and each row's key; a part inserts nothing."""
     records = isinstance(statement, Merge) and statement.records
     keys = statement.keys if isinstance(statement, Merge) and statement.records else ()
     matches: dict[str, FileMatches] = {}
@@ -305,7 +305,7 @@ def step_statement(world: World, running: Running) -> Running | statements.Ready
 
 
 def finish_statement(world: World, running: Running) -> statements.ReadyToCommit | None:
-    """Rounds until the commit, with nobody in between."""
+    """Rounds until the commit, without a commit in between."""
     while True:
         outcome = step_statement(world, running)
         if outcome is None:

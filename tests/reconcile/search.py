@@ -69,7 +69,7 @@ def interleavings(operations: Sequence[Operation], rules: Rules) -> Iterator[Fai
     """Run every order of the steps of these operations; one result for each."""
 
     def go(
-        world: World, done: tuple[int, ...], memory: tuple[object, ...], told: tuple[str, ...]
+        world: World, done: tuple[int, ...], memory: tuple[object, ...], trace: tuple[str, ...]
     ) -> Iterator[Failure | None]:
         ended = True
         for index, operation in enumerate(operations):
@@ -84,17 +84,17 @@ def interleavings(operations: Sequence[Operation], rules: Rules) -> Iterator[Fai
             try:
                 result = operation.steps[done[index]](after, memory[index])
             except TandemError as error:
-                yield Failure((*told, line), f"refused: {error}", refused=True)
+                yield Failure((*trace, line), f"refused: {error}", refused=True)
                 continue
             yield from go(
                 after,
                 (*done[:index], done[index] + 1, *done[index + 1 :]),
                 (*memory[:index], result, *memory[index + 1 :]),
-                (*told, line),
+                (*trace, line),
             )
         if ended:
             what = problem(world)
-            yield Failure(told, what) if what else None
+            yield Failure(trace, what) if what else None
 
     none = tuple([0] * len(operations))
     yield from go(initial(rules), none, tuple([None] * len(operations)), ())
@@ -153,23 +153,23 @@ def run_one(operations: Sequence[Operation], rng: random.Random, rules: Rules) -
     world = initial(rules)
     done = [0] * len(operations)
     memory: list[object] = [None] * len(operations)
-    told: list[str] = []
+    trace: list[str] = []
     while True:
         waiting = [i for i, op in enumerate(operations) if done[i] < len(op.steps)]
         if not waiting:
             return None
         index = rng.choice(waiting)
         operation = operations[index]
-        told.append(f"{operation.name}, step {done[index] + 1} of {len(operation.steps)}")
+        trace.append(f"{operation.name}, step {done[index] + 1} of {len(operation.steps)}")
         before = world.latest
         try:
             memory[index] = operation.steps[done[index]](world, memory[index])
         except TandemError as error:
-            return Failure(tuple(told), f"refused: {error}", refused=True)
+            return Failure(tuple(trace), f"refused: {error}", refused=True)
         done[index] += 1
         what = problem(world) if world.latest > before else ""
         if what:
-            return Failure(tuple(told), what)
+            return Failure(tuple(trace), what)
 
 
 def both(small: int, longer: int, seed: int, part: tuple[int, int]) -> tuple[Report, Report]:

@@ -89,7 +89,7 @@ def test_an_append_that_merges_a_schema_says_that_the_table_changed() -> None:
         body("WRITE", SPARK, "Append", isBlindAppend=False),
         body("WRITE", SPARK, "Append"),
         body("WRITE", DELTA_RS, "Overwrite"),
-        body("WRITE", {"engineInfo": "somebody/1"}, "Append"),
+        body("WRITE", {"engineInfo": "unknown/1"}, "Append"),
         body("WRITE", DELTA_RS, "Append", isBlindAppend=False),
         body("WRITE", TANDEM, "Append", isBlindAppend=True, tandem={"kind": "TableUpdate"}),
         body("RESTORE", DELTA_RS),

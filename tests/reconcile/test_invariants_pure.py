@@ -355,7 +355,7 @@ def test_I21_a_merge_reports_what_it_did(table: Table, layout: Layout | None) ->
 
 
 def test_masked_rows_never_accumulate(table: Table) -> None:
-    """A row that was deleted and came back is live again, whoever looked in between (I-16)."""
+    """A row that was deleted and came back is live again, whatever was read in between (I-16)."""
     job = start_rewrite(table.world, table.visible(), 5, layout=by_value)
     foreign(deletes(12), vectors=True)(table.world, None)
     view = table.world.view(table.world.latest)

@@ -162,16 +162,18 @@ def test_it_commits_if_the_same_keys_are_there(
 ) -> None:
     """Key 0 is of no source row, the others are of one; every odd one is deleted."""
 
-    def told(rows: list[int]) -> dict[int, tuple[int, int]]:
+    def recorded_keys(rows: list[int]) -> dict[int, tuple[int, int]]:
         return {p: (-1 if key % 2 else KEPT, key) for p, key in enumerate(rows) if key}
 
     files: Files = {"a": (len(before), ())}
     left = sorted(p for p in gone if p < len(before))
     after: Files = {"a": (len(before), left), **({"b": (len(new), ())} if new else {})}
-    outcome = ask(start(3, keys({"a": told(before)}, fresh=True)), {3: files, 4: after}, "a", "b")
+    outcome = ask(
+        start(3, keys({"a": recorded_keys(before)}, fresh=True)), {3: files, 4: after}, "a", "b"
+    )
     if isinstance(outcome, Evaluate):
         assert dict(outcome.rows) == {"b": BitMap64(range(len(new)))}
-        outcome = ask(absorb(outcome, keys({"b": told(new)})), {4: after})
+        outcome = ask(absorb(outcome, keys({"b": recorded_keys(new)})), {4: after})
     live = [key for p, key in enumerate(before) if p not in gone] + new
     same = {key for key in before if key} == {key for key in live if key}
     assert isinstance(outcome, ReadyToCommit if same else Reexecute)

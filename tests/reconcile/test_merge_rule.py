@@ -122,7 +122,7 @@ def test_a_table_change_means_executing_again_at_the_latest_version(commit: Comm
     assert isinstance(outcome, Reexecute)
     assert (outcome.at, outcome.attempts) == (5, Attempts(1, 1))
     assert "and recorded no matches, is never evaluated in part" in outcome.why
-    # Whoever forgets to say so in the policy does not get half a merge either.
+    # A caller that omits it from the policy does not get half a merge either.
     forgotten = decide(start(3, MIXED), [commit], view=history, row_maps={}, policy=Policy())
     assert isinstance(forgotten, Reexecute)
 

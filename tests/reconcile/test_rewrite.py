@@ -127,7 +127,7 @@ def test_a_file_with_another_number_of_rows_is_refused() -> None:
 
 
 def test_C7_a_map_that_loses_a_deleted_row_is_not_published() -> None:
-    """A map that is valid in itself, but not what the caller was told (I-17)."""
+    """A map that is valid in itself, but does not match what the caller knows (I-17)."""
 
     class Lossy(RowMap):
         def forward(self, input_: str, positions: BitMap64) -> dict[str, BitMap64]:

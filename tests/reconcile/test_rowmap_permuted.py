@@ -317,7 +317,7 @@ def test_every_cut_and_every_flipped_byte_of_a_sorted_map_is_noticed() -> None:
         lambda h: h["shuffles"][0].__setitem__(1, [0]),
         lambda h: h.pop("shuffles"),
         lambda h: h.__setitem__("shuffles", []),
-        # Numbers that nobody can count with, or hold in memory.
+        # Numbers that are not integers, or that do not fit into memory.
         lambda h: h["outputs"][0].__setitem__(1, float("inf")),
         lambda h: h["inputs"][0].__setitem__(1, 10**30),
         lambda h: h["inputs"][0].__setitem__(1, 2**60),
@@ -337,7 +337,7 @@ def test_a_header_that_does_not_fit_the_ranks_is_refused_though_the_checksum_hol
 
 
 def test_a_map_without_sorted_rows_is_written_as_version_1_still() -> None:
-    """Whoever knows only version 1 (an older Tandem) reads what needs no more."""
+    """A reader that knows only version 1 (an older Tandem) reads maps that need no more."""
     builder = RowMapBuilder(IDENTITY)
     builder.add_input("i0", 2)
     builder.add_run("i0", 0, 2, "a")

@@ -315,7 +315,7 @@ def test_Z2_a_delete_between_plan_and_commit_is_not_missed(four: Table) -> None:
 
 
 def test_Z2_the_window_of_a_statement_begins_where_it_read() -> None:
-    """With a fresh view at commit instead, the update of a row that somebody rewrote is lost."""
+    """With a fresh view at commit instead, the update of a row rewritten by others is lost."""
 
     def run(rules: Rules) -> Table:
         table = Table(World(rules))

@@ -206,7 +206,7 @@ def test_the_report_names_the_commits_that_the_statement_follows() -> None:
     outcome = decide(progress, [change(4, "a")], view=both, row_maps={}, policy=Policy())
     assert isinstance(outcome, Evaluate)
     assert outcome.progress.course == (ConflictRound(4, Author(4), rows=1, lost=1),)
-    # What came to nothing is not told, and of many turns only the last few are kept.
+    # A round without effect is not reported, and of many rounds only the last few are kept.
     assert with_round((), 5, change(5)) == ()
     course: RoundHistory = ()
     for version in range(20):
@@ -244,7 +244,7 @@ def test_a_history_with_a_gap_is_an_error_of_the_caller() -> None:
 
 
 def test_a_row_that_would_be_in_two_files_is_refused() -> None:
-    """Somebody added an input again beside the output that holds its rows."""
+    """A foreign commit added an input again beside the output that holds its rows."""
     builder = RowMapBuilder(RowMapIdentity("t", "op", 1, 3))
     builder.add_input("a", 4)
     builder.add_run("a", 0, 4, "o")

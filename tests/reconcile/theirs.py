@@ -119,7 +119,7 @@ def foreign(statement: Statement, *, vectors: bool, inserts: Sequence[int] = ())
 
 
 def foreign_optimize(count: int) -> Step:
-    """A compaction by somebody else: no row map."""
+    """A compaction by a foreign writer: no row map."""
 
     def step(world: World, _: object) -> object:
         view = dict(world.views[-1])
@@ -218,7 +218,7 @@ def nothing_of_note(world: World, _: object) -> object:
 
 
 def clean_log(world: World, _: object) -> object:
-    """What was committed so far can no longer be told; only the versions' files can."""
+    """The commits so far can no longer be read; only the versions' files can."""
     world.first_in_log = world.latest + 1
     return None
 

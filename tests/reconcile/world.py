@@ -4,7 +4,7 @@ The files, deletion vectors and row maps are real values of `tandem`, and our op
 through its rules (`reconcile.ours`); what rows *should* be there is worked out separately, by
 executing the same operations one after the other on plain lists (`allowed_states`). A row is
 (identity, x): an update changes x and keeps the identity, so lost, doubled and resurrected
-rows can be told apart, and cannot cancel out.
+rows are distinguishable, and cannot cancel out.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Working:
         return None if dead is None else FileState(path, len(self.files[path]), dead)
 
     def prefetch(self, paths: Iterable[str]) -> None:
-        """Nothing to do; but a view that has it is told apart from others in no time."""
+        """Nothing to do; but an `isinstance` check for a view that has it is fast."""
 
 
 @dataclass(frozen=True)
@@ -80,10 +80,10 @@ class World:
     log: list[Entry] = field(default_factory=list)  # log[v] made views[v]; log[0] the table
     maps: dict[str, RowMapLike] = field(default_factory=dict)
     first_in_log: int = 0
-    lost: frozenset[int] = frozenset()  # versions that nobody can read any more
+    lost: frozenset[int] = frozenset()  # versions that can no longer be read
     next_id: int = 100
     next_file: int = 0
-    broken: str = ""  # what somebody did that no table can take
+    broken: str = ""  # a commit that no table allows
 
     def copy(self) -> World:
         return World(

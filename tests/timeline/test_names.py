@@ -86,7 +86,7 @@ def test_output_names_are_new_and_apart(
         assert parsed is not None
         assert parsed.level == request.level
         assert name == derived_name(request.first, request.level) or parsed.number > highest  # type: ignore[operator]
-    # The loop begins anew when the put loses: same version, same names.
+    # The loop starts again when the put loses: same version, same names.
     assert output_names(requests, taken, SegmentNumbers(highest)) == given_out
 
 
