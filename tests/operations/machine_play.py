@@ -1,4 +1,4 @@
-"""What the machine is told on its straight way, and what it asks for then."""
+"""The events of an undisturbed operation, and the effects that the machine requests for them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A session whose own attempt has failed takes over the attempt of somebody else: nothing that
+"""A session whose own attempt has failed takes over the attempt of another process: nothing that
 it decided for its own may be taken for a decision about the other's files."""
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tandem.spec.status import Phase
 
 
 class _Killed(BaseException):
-    """Nobody in the engine catches this."""
+    """Not caught anywhere in the engine."""
 
 
 @dataclass(frozen=True)

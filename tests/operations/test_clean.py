@@ -87,7 +87,7 @@ def foreign(single: Single, actions: list[Action], operation: str) -> None:
 
 
 def rewritten(single: Single, number: int = 0) -> None:
-    """Somebody compacts everything into one file."""
+    """Another writer compacts everything into one file."""
     world, now = single.world, single.world.clock.now_ms()
     live = list(world.log.snapshot().adds())
     found = sorted(shown(world.store).elements())
@@ -185,10 +185,10 @@ def test_without_a_retention_only_files_that_no_commit_named_are_removed() -> No
 
 def test_uncommitted_files_of_other_writers_are_left_alone() -> None:
     single = Single("compaction")
-    single.world.store.put("part-of-somebody.parquet", b"")
+    single.world.store.put("part-of-another-writer.parquet", b"")
     single.world.store.put("0123456789abcdef-1/part.parquet", b"")
     swept(single, days=1000)
-    assert "part-of-somebody.parquet" in single.world.store.paths()
+    assert "part-of-another-writer.parquet" in single.world.store.paths()
     assert "0123456789abcdef-1/part.parquet" in single.world.store.paths()
 
 
@@ -261,7 +261,7 @@ def test_a_limited_round_leaves_the_rest_to_the_next() -> None:
 
 @pytest.mark.parametrize("kind", ["compaction", "update"])
 def test_Z5_files_that_an_unfinished_plan_reads_stay(kind: str) -> None:
-    """However old it is: the process lives. Somebody compacts its inputs away meanwhile."""
+    """However old it is: the process lives. Another writer compacts its inputs away meanwhile."""
     single = Single(kind)
     session = single.session()
     single.until(session, Point.START_JOB)
@@ -269,7 +269,7 @@ def test_Z5_files_that_an_unfinished_plan_reads_stay(kind: str) -> None:
     cleaned = swept(single, days=100)
     assert whys(cleaned)[RemovalReason.REMOVED] == 0
     ending = single.drive(session)
-    # A compaction finds that nothing is left to replace; a statement is evaluated anew.
+    # A compaction finds that nothing is left to replace; a statement is evaluated again.
     assert ending.reason in ("Superseded", "Committed"), ending
     later = swept(single)
     assert whys(later)[RemovalReason.REMOVED] == 6
@@ -311,7 +311,7 @@ def test_C6b_a_row_map_stays_as_long_as_an_older_plan_may_need_it() -> None:
     ending = single.drive(session)
     assert ending.result is not None
     assert ending.result.reconciled is not None
-    assert ending.result.reconciled.rows_evaluated == 0  # the map told where its rows are
+    assert ending.result.reconciled.rows_evaluated == 0  # the map gave the positions of its rows
     swept(single)
     assert not [p for p in single.world.store.paths() if p.startswith("_tandem/rowmaps/")]
 
@@ -349,7 +349,7 @@ def test_Z14_an_attempt_of_a_dead_process_is_abandoned_in_the_log_and_then_remov
     # The log says whose attempt that was, as people know it.
     [abandonment] = single.table.log.commits(version + 1, version + 1)
     assert author_of(abandonment).by == single.resource.id
-    # It is planned anew, and succeeds.
+    # It is planned again, and succeeds.
     ending = single.run()
     assert ending is not None
     assert (ending.reason, ending.attempt) == ("Committed", 2)
@@ -490,7 +490,7 @@ def test_a_cleaning_killed_anywhere_leaves_an_intact_table_and_can_be_repeated()
 
 @pytest.mark.parametrize("what", ["append", "delete_with_vectors", "update_by_rewrite"])
 def test_commits_during_cleaning_lose_nothing(what: str) -> None:
-    """Somebody else commits before a call of the store, at all places one after another."""
+    """Another writer commits before a call of the store, at each call in turn."""
     counted = _littered()
     calls: list[Call] = []
     counted.world.store.fault = calls.append

@@ -150,7 +150,7 @@ def test_a_vector_that_is_named_by_its_absolute_path_is_live(tmp_path: Path) -> 
     "root", ["file:///link/to/it", "wasbs://files@account.net/it", "s3://b/it"]
 )
 def test_a_live_file_is_kept_under_every_name_of_the_table(tmp_path: Path, root: str) -> None:
-    """Links, and schemes that nobody here knows: it may be the file that a removal means."""
+    """Links, and unknown schemes: it may be the file that a removal means."""
     store = open_store(tmp_path.as_uri())
     commit = [dl.info(), dl.protocol(), dl.metadata(CONFIGURATION), dl.add(f"{root}/k=1/a.parquet")]
     store.put(dl.commit_name(0), dl.lines(commit))

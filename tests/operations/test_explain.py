@@ -20,7 +20,7 @@ def met(
 
 
 @pytest.mark.parametrize(
-    ("found", "onto", "statement", "told"),
+    ("found", "onto", "statement", "expected"),
     [
         (Reconciled(rounds=1), {}, False, ["no other commit since version 41"]),
         (Reconciled(commits_seen=1, rounds=1), {}, True, ["1 commit since version 41"]),
@@ -130,16 +130,16 @@ def met(
     ],
 )
 def test_sentences_of_an_explanation(
-    found: Reconciled, onto: dict[str, int], statement: bool, told: list[str]
+    found: Reconciled, onto: dict[str, int], statement: bool, expected: list[str]
 ) -> None:
-    assert list(sentences(41, found, onto, statement=statement)) == told
+    assert list(sentences(41, found, onto, statement=statement)) == expected
 
 
 def test_the_number_of_sentences_is_bounded() -> None:
     many = tuple(met(version, inputs_gone=1, inputs_restored=1) for version in range(8))
-    told = sentences(0, Reconciled(commits_seen=8, met=many), {}, statement=False)
-    assert len(told) == MOST_SENTENCES
-    assert told[-1] == "and 6 more"
+    expected = sentences(0, Reconciled(commits_seen=8, met=many), {}, statement=False)
+    assert len(expected) == MOST_SENTENCES
+    assert expected[-1] == "and 6 more"
 
 
 @pytest.mark.parametrize(

@@ -48,7 +48,7 @@ def poll(answer: JobStatus, at: Work | None = None) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("reason", "transient", "told"),
+    ("reason", "transient", "expected"),
     [
         (Reason.OUT_OF_MEMORY, True, Reason.OUT_OF_MEMORY),
         (Reason.IMAGE_PULL_FAILED, False, Reason.IMAGE_PULL_FAILED),
@@ -56,10 +56,10 @@ def poll(answer: JobStatus, at: Work | None = None) -> Any:
     ],
 )
 def test_a_failure_that_the_runner_distinguishes(
-    reason: Reason | None, transient: bool, told: Reason
+    reason: Reason | None, transient: bool, expected: Reason
 ) -> None:
     lost = poll(JobStatus(JobPhase.FAILED, "it died", LOG, reason, transient))
-    assert lost == JobLost(told, f"it died (log: {LOG})", transient)
+    assert lost == JobLost(expected, f"it died (log: {LOG})", transient)
 
 
 def test_the_message_of_the_job_comes_first() -> None:

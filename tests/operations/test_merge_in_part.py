@@ -61,7 +61,7 @@ def test_a_kept_row_that_is_deleted_leaves_its_source_row_to_insert(tmp_path: Pa
 
 @pytest.mark.parametrize("clauses", [{"whenMatched": [{"delete": {}}]}, {}])
 def test_a_row_of_two_matches_has_no_record(tmp_path: Path, clauses: dict[str, Any]) -> None:
-    """Which of them it is to be is nobody's question where it is deleted or stays anyway."""
+    """Where the row is deleted or stays anyway, it makes no difference which match counts."""
     lake = quick_lake.make(tmp_path, 1)
     source = (*SOURCE, (1, 0, 0))
     assert executed_again(merged(lake, "update", source, **clauses, **INSERT_ALL)) == [True]

@@ -307,7 +307,7 @@ def test_C10_the_second_compaction_waits_and_plans_again() -> None:
     live = [f"f-{n}" for n in range(2)]
     first = LockRequest(
         single.table.location,
-        "somebody",
+        "another",
         Mode.REWRITE,
         tuple(segment(name) for name in (*live, *_segments(single))),
         owner="99-x",
@@ -320,7 +320,7 @@ def test_C10_the_second_compaction_waits_and_plans_again() -> None:
     # The holder compacts everything before it lets go: a foreign one stands for it here.
     single.foreign("delete_by_rewrite")
     before = single.checker.version
-    single.world.locks.release(single.table.location, "somebody", "99-x")
+    single.world.locks.release(single.table.location, "another", "99-x")
     ending = single.drive(session)
     assert ending.plan is not None
     assert ending.plan.read_version == before

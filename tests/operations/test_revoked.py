@@ -1,4 +1,4 @@
-"""Who has lost his locks to somebody more important publishes nothing (I-25)."""
+"""An operation that lost its locks to one of higher priority publishes nothing (I-25)."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ from tandem.spec.status import OperationStatus, Phase, TableStatus
 
 
 class EagerJobs(SimulatedJobs):
-    """Advances a job whenever somebody looks at it. `hold` keeps all of them from going on."""
+    """Advances a job whenever its status is read. `hold` keeps all of them from going on."""
 
     def __init__(self, store: MemoryStore) -> None:
         super().__init__(store, random.Random(0), lambda _line: None)
@@ -219,7 +219,7 @@ def test_deletion_vectors_are_turned_on_only_when_asked_for(bench: Bench) -> Non
     assert statuses["TableUpdate/u"].conditions[0].reason == Reason.DELETION_VECTORS_DISABLED
     statuses = by_name(run([lake(), delete], bench.options()))
     assert statuses["LakeTable/t"].conditions[0].message == "turned deletion vectors on"
-    # What has been told stays so until somebody asks for another run.
+    # A reported ending stays until another run is requested.
     assert statuses["TableUpdate/u"].conditions[0].reason == Reason.DELETION_VECTORS_DISABLED
     statuses = by_name(run([lake(), delete], bench.options(again=True)))
     assert statuses["TableUpdate/u"].phase is Phase.SUCCEEDED

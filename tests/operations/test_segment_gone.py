@@ -31,7 +31,7 @@ def _purge(lake: QuickLake, *names: str) -> Operation:
 
 
 def _rewritten_by_others(lake: QuickLake) -> None:
-    """And the files of before are gone, so that whoever reads them must begin anew."""
+    """And the previous files are gone, so that an operation that reads them must start again."""
     lake.foreign().update(updates={"v": "v"})
     lake.foreign().vacuum(0, dry_run=False, enforce_retention_duration=False)
 

@@ -21,7 +21,7 @@ NOW = {FORGETFUL: "interval 0 seconds"}
 
 
 class _Killed(BaseException):
-    """Nobody in the engine catches this."""
+    """Not caught anywhere in the engine."""
 
 
 class _ElsewhereProcesses:

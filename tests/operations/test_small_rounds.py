@@ -41,7 +41,7 @@ def test_small_rounds_end_as_the_job_does(tmp_path: Path) -> None:
 
 
 def test_the_copy_of_a_source_goes_with_its_merge(tmp_path: Path) -> None:
-    """Whoever reads the table's store could read it."""
+    """Any reader of the table's store could read it."""
     lake = quick_lake.make(tmp_path, 1)
     seen: list[str] = []
 

@@ -15,7 +15,7 @@ from tandem.spec.status import ENDED, OperationStatus, Phase
 
 def kstatus(generation: int, status: dict[str, Any]) -> str:
     """The rules of kstatus (which Flux and others wait by), in their order, for objects that
-    nobody deletes."""
+    are not being deleted."""
     observed = status.get("observedGeneration")
     if observed is not None and observed != generation:
         return "InProgress"

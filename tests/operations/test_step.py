@@ -216,8 +216,8 @@ def test_an_incomplete_attempt_is_abandoned_before_its_files_go_and_the_next_sta
 
 @pytest.mark.parametrize("begun", [True, False])
 def test_an_attempt_without_a_plan_cannot_have_failed(begun: bool) -> None:
-    """Whoever claimed it was suspended or restarted before it did anything: it does not count
-    towards the backoff limit."""
+    """The process that claimed it was suspended or restarted before it did anything: it does not
+    count towards the backoff limit."""
     state, _ = play([Started(), TableRead(3), EarlierFound(attempt=1, begun=begun)])
     assert state.outcome.closing is not None
     assert state.outcome.closing.counted is begun
@@ -296,7 +296,7 @@ def test_the_result_of_a_round_is_looked_for_often_at_first() -> None:
     assert pauses[-1] == 300
     waited = [sum(pauses[:number]) for number in range(len(pauses))]
     assert all(p <= max(20, w / 8) for p, w in zip(pauses, waited, strict=True))
-    # The next round begins anew; before the first, nobody is raced.
+    # The next round starts again; before the first, there is no race.
     state, _ = play([*asked, RoundDone(1), Done(Point.READ_RESULT), TableRead(4)])
     assert play([*RUNNING, JobRunning()], Limits(poll_ms=300))[1][-1].delay_ms == 300
     for event in (Decided(4, Verdict.EVALUATE), Done(Point.REQUEST_ROUND), JobRunning()):

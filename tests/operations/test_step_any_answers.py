@@ -82,7 +82,7 @@ _RANDOM_EVENTS = st.one_of(
             AbandonRefused(1),
             AbandonedBefore(),
             EndedBeforeStart(),
-            RecordedBefore(Ending(Phase.FAILED, Reason.CONFLICT, "told", 1)),
+            RecordedBefore(Ending(Phase.FAILED, Reason.CONFLICT, "recorded", 1)),
             *StopRequest,
         ]
     ),

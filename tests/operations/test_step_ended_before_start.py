@@ -101,10 +101,10 @@ def test_a_dry_run_that_is_refused_claims_nothing() -> None:
 
 
 def test_a_dry_run_reports_an_unrecorded_ending_and_records_nothing() -> None:
-    told = Ending(Phase.FAILED, Reason.UNSUPPORTED_FEATURE, "refused", 1)
-    events: list[Event] = [Started(), TableRead(3), EarlierFound(closing=told, attempt=1)]
+    recorded = Ending(Phase.FAILED, Reason.UNSUPPORTED_FEATURE, "refused", 1)
+    events: list[Event] = [Started(), TableRead(3), EarlierFound(closing=recorded, attempt=1)]
     state, _ = play(events, Limits(dry_run=True))
-    assert state.outcome.ended == told
+    assert state.outcome.ended == recorded
     _, effects = play(events)
     assert effects[-1] == Effect(Point.RECORD_RESULT, 1)
 

@@ -58,7 +58,7 @@ def test_a_lost_lease_stops_the_work_before_its_commit() -> None:
     _, effects = play([*lost, LocksGranted(9)])
     assert points(effects)[-2:] == [Point.ACQUIRE_LOCKS, Point.ENTER_COMMIT]
     assert Point.PUT_COMMIT not in points(effects)
-    # Somebody else had them: the table is looked at before anything else.
+    # Another operation had them: the table is read before anything else.
     waited: list[Event] = [*lost, LocksWaiting((("a", "b"),)), Done(Point.AWAIT_LOCKS)]
     _, effects = play([*waited, LocksGranted(9)])
     assert points(effects)[-1] is Point.READ_TABLE

@@ -148,7 +148,7 @@ def test_a_job_that_failed_says_why_and_whether_it_may_be_tried_again(
 
 
 def test_a_later_round_that_fails_is_not_waited_for() -> None:
-    """The driver serves on after a round that failed: the failure is told in that round."""
+    """The driver continues after a round that failed: the failure is reported in that round."""
     single = Single(SERIALIZABLE)
     session = running(single)
     single.foreign("append")
@@ -179,8 +179,8 @@ def test_a_process_taken_for_dead_does_not_wait_for_ever(why: str) -> None:
     if why == "cleaned":
         store.delete([paths.plan(operation_id, 1)])
     else:
-        told = {"ended": paths.ended(operation_id, 1), "recorded": paths.result(operation_id)}
-        store.put(told[why], b"{}")
+        records = {"ended": paths.ended(operation_id, 1), "recorded": paths.result(operation_id)}
+        store.put(records[why], b"{}")
     for _ in range(LOOK_EVERY):
         assert session.advance()
     waiting = session.state.pending.effect

@@ -101,8 +101,8 @@ def main() -> int:
         f" {played.every_order:,} histories with every serial order\n"
     )
     for what, counts in (("checked", played.checked), ("ended", played.ended)):
-        told = ", ".join(f"{name} {count:,}" for name, count in sorted(counts.items()))
-        sys.stdout.write(f"{what}: {told}\n")
+        summary = ", ".join(f"{name} {count:,}" for name, count in sorted(counts.items()))
+        sys.stdout.write(f"{what}: {summary}\n")
     return 0
 
 

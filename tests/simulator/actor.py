@@ -22,7 +22,7 @@ MOST_FAULTS = 3
 
 @dataclass
 class Process:
-    """A process that drives an operation. `stalled`: it does nothing for now, and nobody can
+    """A process that drives an operation. `stalled`: it does nothing for now, and no process can
     know whether it lives."""
 
     pid: int

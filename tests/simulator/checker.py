@@ -2,7 +2,7 @@
 
 The model is a dictionary from row identity to row. Each commit is applied to it by its meaning
 alone; what the version really shows is read from the log's JSON and the files, by a reader of
-its own. Differences are told apart: lost, doubled, resurrected, wrong value.
+its own. Differences are classified: lost, doubled, resurrected, wrong value.
 """
 
 from __future__ import annotations

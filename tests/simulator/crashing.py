@@ -26,7 +26,7 @@ from tandem.spec.status import Phase
 ALL_KINDS = (*PLAIN, *OTHERS, SERIALIZABLE)
 ROUNDS = ("update", "delete", "merge", SERIALIZABLE)
 """Kinds whose jobs can be asked for more than one round."""
-OTHER = "somebody-else"
+OTHER = "another-owner"
 NAMED_SEGMENTS_GONE = {
     ("segment rewrite", deed) for deed in ("update_by_rewrite", "an update and a delete")
 }
@@ -44,7 +44,7 @@ class Beside(StrEnum):
     DELETE = "delete_with_vectors"
     UPDATE = "update_by_rewrite"
     TWICE = "an update and a delete"
-    BLOCKED = "somebody else holds the table at first"
+    BLOCKED = "another owner holds the table at first"
     LOST = "the answer of its put is lost"
     UNSENT = "its put is lost"
 
@@ -89,14 +89,14 @@ class Crowd:
         return event
 
     def leave(self) -> None:
-        """Whoever else holds the table lets go."""
+        """The other owner releases the table."""
         self.single.world.locks.release(self.single.table.location, OTHER, OTHER)
 
     def _perform(self, effect: Effect, call: Call) -> Event:
         is_put = effect.point is Point.PUT_COMMIT and not self.acted
         if is_put and self.beside is Beside.UNSENT:
             self.acted += 1
-            raise OutcomeUnknown("nobody heard it")
+            raise OutcomeUnknown("the request was lost")
         event = call()
         if is_put and self.beside is Beside.LOST:
             self.acted += 1
@@ -126,7 +126,7 @@ class Crowd:
 
 @cache
 def passages(kind: str, beside: Beside) -> tuple[Passage, ...]:
-    """What an operation comes by that nobody strikes."""
+    """The points that an undisturbed operation reaches."""
     single, counted = Single(kind), Counted()
     assert single.run(Crowd(single, beside, counted)) is not None
     return tuple(counted.passages)

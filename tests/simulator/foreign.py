@@ -157,7 +157,7 @@ def _with_vectors(world: World, statement: Statement) -> Committed | None:
 
 
 def _by_rewrite(world: World, statement: Statement) -> Committed:
-    """delta-rs: every file with a match is written anew."""
+    """delta-rs: every file with a match is rewritten."""
     actions: list[Action] = []
     now = world.clock.now_ms()
     written: list[Row] = []

@@ -1,5 +1,5 @@
 """Other systems change the table around its rows: properties, columns, constraints, the log,
-and the files that nobody needs any more (W5, W8)."""
+and the files that no version needs any more (W5, W8)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NO_CHANGE = Intent(is_change=False)
 
 def set_property(world: World) -> Committed:
     metadata = world.log.snapshot().metadata
-    found = {**metadata.configuration, "owner": f"somebody-{world.clock.now_ms()}"}
+    found = {**metadata.configuration, "owner": f"owner-{world.clock.now_ms()}"}
     action = replace(metadata, configuration=found)
     return world.commit([action], "SET TBLPROPERTIES", SPARK), NO_CHANGE
 

@@ -75,7 +75,7 @@ class History:
         except Violation as violation:
             raise Violation(f"{violation}\n\n{self.story()}") from None
         except TandemError as error:
-            raise Violation(f"nobody expects {error!r}\n\n{self.story()}") from error
+            raise Violation(f"unexpected {error!r}\n\n{self.story()}") from error
 
     def story(self) -> str:
         """The history for people."""

@@ -207,7 +207,7 @@ def i_20_files_without_a_row(seen: Seen) -> object:
 
 
 def i_23_window_begins_later(seen: Seen) -> object:
-    """The conflict window is told, begins before the commit, and has every version in it."""
+    """The conflict window is reported, starts before the commit, and holds every version in it."""
     read = seen.ours["readVersion"]
     count = seen.ours["result"]["reconciled"]["commitsSeen"]
     if not 0 <= read < seen.version:
@@ -220,7 +220,7 @@ def i_23_window_begins_later(seen: Seen) -> object:
 
 
 def check_locks(entries: tuple[LockEntry, ...]) -> None:
-    """I-26: whoever holds, holds all that it asked for, and nobody else any of it. I-27: an
+    """I-26: a holder holds all that it requested, and no other one any of it. I-27: an
     operation has one entry. Raises Violation."""
     held = [entry for entry in entries if entry.state is not EntryState.WAITING]
     held = [entry for entry in held if not entry.revoked_by]

@@ -62,7 +62,7 @@ RANDOM = Statement("v < 50", lambda r: r.v < 50, "CAST(rand() * 100 AS BIGINT)")
 
 def drawing(statement: Statement, drawn: Mapping[int, int]) -> Statement:
     """The statement as one execution saw it: the value of each row that it met, by identity.
-    What it would have made of other rows nobody knows."""
+    What it would have made of other rows is unknown."""
     return replace(statement, new=lambda row: drawn.get(row.rid, -1_000_000))
 
 

@@ -20,7 +20,7 @@ from tandem.operations.session.performer import Interceptor, passthrough
 from tandem.spec.status import Phase
 
 INTERFERENCE = ("", "append", "delete_with_vectors", "update_by_rewrite")
-"""What somebody else commits while the operation runs."""
+"""What another writer commits while the operation runs."""
 
 
 @cache
@@ -96,7 +96,7 @@ LIVING_JOB = (
 
 @cache
 def jobs_needed(kind: str, foreign: str) -> int:
-    """How many jobs it takes when nobody dies."""
+    """How many jobs it takes when no process dies."""
     single = Single(kind)
     assert single.run(interfering(single, foreign, passthrough)) is not None
     return len(single.world.jobs.drivers)

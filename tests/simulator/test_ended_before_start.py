@@ -1,6 +1,6 @@
-"""What was told to have ended before it was begun is not begun any more, whoever planned before.
+"""An operation that was reported as ended before its start does not start afterwards.
 
-A process that found work sleeps before it claims its attempt. Others take the work away, or make
+A process that found work stands still before it claims its attempt. Others remove the work, or make
 the table one that is refused; another process of the same operation says so, and its user goes
 on. Found by histories 1067 and 9739 of the big simulation.
 """
@@ -33,7 +33,7 @@ CHANGES: dict[Change, Reason] = {
 each_change = pytest.mark.parametrize("change", CHANGES)
 
 
-def told(pair: Pair, reason: Reason) -> Session:
+def ended_by_another(pair: Pair, reason: Reason) -> Session:
     """Another process says how it ends."""
     second = pair.session()
     pair.run(second)
@@ -49,9 +49,9 @@ def test_Z1_a_process_that_planned_before_an_ending_starts_nothing_after_it(
     pair = Pair(kind)
     pair.until(pair.first, Point.CLAIM_ATTEMPT)
     change(pair.single)
-    ending = told(pair, CHANGES[change]).ending
+    ending = ended_by_another(pair, CHANGES[change]).ending
     for _ in range(4):
-        pair.single.foreign("append")  # by whoever was told, and trusts it
+        pair.single.foreign("append")  # by a client that relies on the reported ending
     version = pair.single.checker.version
     pair.run(pair.first)
     assert ended(pair.first).reason is Reason.ALREADY_RUNNING
@@ -65,7 +65,7 @@ def test_Z1_a_process_that_reads_after_an_ending_reports_the_same() -> None:
     pair.until(sleeper, Point.CHECK_EARLIER_OUTCOME)
     version = pair.single.checker.version
     upgraded(pair.single)
-    ending = told(pair, Reason.UNSUPPORTED_FEATURE).ending
+    ending = ended_by_another(pair, Reason.UNSUPPORTED_FEATURE).ending
     mended(pair.single)
     pair.run(sleeper)
     assert sleeper.ending == ending
@@ -88,7 +88,7 @@ def test_a_repaired_table_is_changed_by_another_run(kind: str) -> None:
 
 
 DEAD_CLAIMS = {(Point.CLAIM_ATTEMPT, "after"), (Point.RECORD_RESULT, "before")}
-"""After these deaths there is an attempt of which nobody knows what came of it."""
+"""After these deaths there is an attempt of unknown outcome."""
 
 
 @each_change
@@ -205,7 +205,7 @@ def test_Z1_cleaning_keeps_the_claim_that_stops_suspended_processes(change: Chan
     pair = Pair(SERIALIZABLE)
     pair.until(pair.first, Point.CLAIM_ATTEMPT)
     change(pair.single)
-    ending = told(pair, CHANGES[change]).ending
+    ending = ended_by_another(pair, CHANGES[change]).ending
     if change is upgraded:
         mended(pair.single)
     world = pair.single.world

@@ -1,6 +1,6 @@
-"""Whatever happens to those who end an operation: who is told how, is told the same as all others.
+"""All processes of an operation report the same ending, whatever happens to those that end it.
 
-Found by attack. An ending that could not be recorded says so, and is not for good.
+An ending that could not be recorded says so, and is not final.
 """
 
 from __future__ import annotations
@@ -84,17 +84,17 @@ def test_Z1_a_process_overtaken_between_two_puts_reports_the_recorded_ending(fil
     first = single.session()
     single.until(first, Point.READ_RESULT)
     emptied(single)
-    told: list[Ending] = []
+    endings: list[Ending] = []
 
     def overtake(call: Call) -> None:
         if call.when == "after" and call.path.endswith(file):
             single.world.store.fault = None
             single.world.living.clear()
-            told.append(single.drive(single.session()))
+            endings.append(single.drive(single.session()))
 
     single.world.store.fault = overtake
     ending = single.drive(first)
-    assert [ending] == told
+    assert [ending] == endings
     single.world.living.clear()
     assert single.run() == ending
 
@@ -188,9 +188,9 @@ def test_Z20_an_unreadable_commit_is_not_abandoned_as_a_failure() -> None:
     assert final.reason is Reason.COMMITTED
 
 
-# A log in which nobody may be abandoned
+# A log in which no attempt can be abandoned
 
-UNTOLD = "the attempt could not be closed"
+NOT_CLOSED = "the attempt could not be closed"
 
 
 @each_kind
@@ -202,7 +202,7 @@ def test_an_attempt_that_cannot_be_abandoned_is_continued_later(kind: str) -> No
     version = single.checker.version
     ending = single.drive(first)
     assert ending.reason is Reason.UNSUPPORTED_FEATURE
-    assert UNTOLD in ending.message
+    assert NOT_CLOSED in ending.message
     assert single.checker.version == version
     assert paths.ended(single.operation_id, 1) not in single.world.store.paths()
     mended(single)
@@ -233,7 +233,7 @@ def test_a_stop_request_is_honoured_although_the_attempt_cannot_be_abandoned(
     first.request_stop(what)
     ending = single.drive(first)
     assert ending.reason is reason
-    assert UNTOLD in ending.message
+    assert NOT_CLOSED in ending.message
     mended(single)
     single.world.living.clear()
     final = single.run()

@@ -139,6 +139,6 @@ def test_locks() -> None:
         check_locks((one, other))
     with pytest.raises(Violation, match="I-27: "):
         check_locks((waiting, waiting))
-    for operation, segments in (("other", ("1",)), ("one", ("2",)), ("nobody", ("0",))):
+    for operation, segments in (("other", ("1",)), ("one", ("2",)), ("absent", ("0",))):
         with pytest.raises(Violation, match="I-28: "):
             check_start((one, waiting), operation, segments)

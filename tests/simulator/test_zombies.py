@@ -1,4 +1,4 @@
-"""Whoever was declared dead comes back, after its files were cleaned too: a part of
+"""A process declared dead resumes, also after its files were cleaned: a part of
 `matrix_crash_points.py`, for every kind of operation at some
 of its steps."""
 

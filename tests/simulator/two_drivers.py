@@ -19,7 +19,7 @@ def steps_of(kind: str) -> int:
 
 
 class Pair:
-    """Two sessions, neither of which takes the other for alive. Somebody appends in between."""
+    """Two sessions, neither of which takes the other for alive; rows are appended in between."""
 
     def __init__(self, kind: str) -> None:
         self.single = Single(kind)
@@ -62,7 +62,7 @@ class Pair:
             ending = session.ending
             assert ending is not None, f"it hangs at {session.next_effect}"
             assert ending.reason is Reason.COMMITTED or ending.elsewhere, ending
-        # Whoever looks once more hears how it ended, and nothing is done again.
+        # Another run reports the same ending, and does nothing again.
         jobs = len(self.single.world.jobs.drivers)
         ending = self.single.run(jobs_live_on=True)
         assert ending is not None

@@ -65,8 +65,8 @@ class CountingNonces:
 
 @dataclass
 class World:
-    """`trace` is the history for people, a line an event. `living` are the processes that
-    nobody takes for dead, `departed` those that ended by themselves."""
+    """`trace` is the readable history, a line per event. `living` are the processes that
+    are not taken for dead, `departed` those that ended by themselves."""
 
     seed: int
     deletion_vectors: bool = True

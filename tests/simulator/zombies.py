@@ -21,7 +21,7 @@ from tandem.operations.machine.events import Ending
 from tandem.planning.cleaning import CleaningRules
 
 MOST_JOB_STEPS = 60
-"""No job here takes so many, but for one that waits for somebody to ask it more."""
+"""No job here takes as many, except one that waits for another round."""
 SHORT_MS = 500
 RULES = CleaningRules(SHORT_MS, SHORT_MS, SHORT_MS, SHORT_MS)
 """Nothing is kept that is not needed."""
@@ -36,7 +36,7 @@ class Funeral(StrEnum):
 
 
 def bury(single: Single) -> tuple[tuple[str, int], ...]:
-    """Long after, a cleaning by somebody who takes everybody for dead; what it abandoned."""
+    """Much later, a cleaning that takes every process for dead. Returns what it abandoned."""
     single.world.living.clear()
     single.world.locks.expire(single.table.location, single.operation_id)
     single.world.clock.now += 10 * SHORT_MS
