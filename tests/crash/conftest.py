@@ -19,7 +19,7 @@ def nurseries() -> Iterator[tuple[Nursery, Nursery]]:
 
 
 @pytest.fixture(autouse=True)
-def _nobody_is_left(nurseries: tuple[Nursery, Nursery]) -> Iterator[None]:
+def _no_process_is_left(nurseries: tuple[Nursery, Nursery]) -> Iterator[None]:
     """A test that fails leaves no process to the next one."""
     yield
     for each in nurseries:

@@ -21,7 +21,7 @@ def data_files(table: CrashTable) -> dict[str, int]:
 
 
 def test_C4_update_dies_after_writing_its_segment(nurseries: Nurseries, tables: Tables) -> None:
-    """The new segment is written, nobody names it: the restart removes it and starts afresh."""
+    """The new segment is written, no commit names it: the restart removes it and starts again."""
     nursery, table = nurseries[0], tables()
     assert nursery.run(table.order("update", strike=Strike("job:written"))).killed
     written = data_files(table)
@@ -91,8 +91,8 @@ def test_C6_replay_killed_half_way(
 
 
 def test_C6_a_round_asked_for_is_not_lost(nurseries: Nurseries, tables: Tables) -> None:
-    """Killed after the request of a second evaluation: nobody serves it any more, so that the
-    attempt is given up and the statement starts anew."""
+    """Killed after the request of a second evaluation: no driver serves it any more, so that the
+    attempt is given up and the statement starts again."""
     nursery, table = nurseries[0], tables()
     strike = Strike(Point.REQUEST_ROUND, after=True)
     assert nursery.run(table.order("update", strike=strike, meanwhile="append")).killed
@@ -171,8 +171,8 @@ def test_C6_an_undisturbed_merge_has_a_round_on_a_part(
     end = nurseries[0].run(table.order("merge", meanwhile=meanwhile))
     assert end.phase == "Succeeded"
     assert table.shown() == expected("merge", after_foreign(meanwhile, FIRST))
-    told = [
+    reported = [
         {key: each[key] for key in each if key in ("rowsEvaluated", "rowsLost", "executedAgain")}
         for each in end.status["result"]["reconciled"]["met"]
     ]
-    assert told == met
+    assert reported == met

@@ -51,7 +51,7 @@ def test_Z14_cleaning_is_killed_at_changes_of_the_disk_and_done_again(
         assert_clean(table)
     else:
         raise AssertionError("it never came to its end")
-    # What was abandoned is planned anew; what had committed is reported.
+    # An abandoned attempt is planned again; one that had committed is reported.
     assert nursery.run(table.order("update")).phase == "Succeeded"
     assert table.shown() == UPDATED
     version = table.version

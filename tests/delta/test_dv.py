@@ -199,7 +199,7 @@ def test_a_file_cut_off_anywhere_is_noticed(bitmap: BitMap64) -> None:
 def test_a_damaged_inline_vector_is_noticed_or_has_the_right_size(
     bitmap: BitMap64, data: st.DataObject
 ) -> None:
-    """There is no checksum: what is still a set of that many positions cannot be told apart."""
+    """There is no checksum: another set of that many positions cannot be detected."""
     vector = encode_inline(bitmap)
     text = vector.path_or_inline
     at = data.draw(st.integers(0, len(text) - 1))

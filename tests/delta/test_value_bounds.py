@@ -49,7 +49,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("kind", KINDS, ids=lambda k: k.name)
 def test_no_filter_loses_a_row(written: Path, reader: Reader, kind: Kind) -> None:
     asked = list(filters(kind))
-    truth = reader.told(written, asked)
+    truth = reader.evaluated(written, asked)
     assert differences(reader, truth, reader.found(written, asked), asked) == []
 
 
@@ -59,7 +59,7 @@ def test_no_filter_of_spark_loses_a_row(
 ) -> None:
     asked = list(filters(kind, ("=", ">=")))
     reader = SparkOnFiles.quick(delta_spark)
-    truth = reader.told(written, asked)
+    truth = reader.evaluated(written, asked)
     assert differences(reader, truth, reader.found(written, asked), asked) == []
 
 

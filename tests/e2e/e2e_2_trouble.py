@@ -75,7 +75,7 @@ def small(lake: Lake, tmp_path: Path, request: pytest.FixtureRequest) -> Iterato
 
 
 def test_executor_out_of_memory(small: Small) -> None:
-    """The kernel kills it; the reason is told, no row is lost, and with room it succeeds."""
+    """The kernel kills it; the reason is reported, no row is lost, with more memory it succeeds."""
     tight = {
         "executor": {
             "instances": 1,
@@ -87,7 +87,7 @@ def test_executor_out_of_memory(small: Small) -> None:
         "sparkConf": {"spark.kubernetes.executor.deleteOnTermination": "false"},
     }
     tidy = small.compact("tight", tight, backoffLimit=0)
-    until(lambda: _killed_for_memory(small.lake), tidy.told)
+    until(lambda: _killed_for_memory(small.lake), tidy.described)
     tidy.failed("OutOfMemory")
     small.has(small.rows)
     small.compact("roomy", {"executor": {"instances": 1}}).succeeded()
@@ -95,23 +95,23 @@ def test_executor_out_of_memory(small: Small) -> None:
 
 
 def test_image_cannot_be_pulled(small: Small) -> None:
-    """Told while Kubernetes tries again and again; a deletion ends it, and nothing happened."""
-    tidy = small.compact("nowhere", {"image": "registry.invalid/nobody/has:this"})
-    until(lambda: tidy.reason() == "ImagePullFailed", tidy.told)
+    """Reported while Kubernetes retries; a deletion ends it, and nothing happened."""
+    tidy = small.compact("nowhere", {"image": "registry.invalid/absent/image:1"})
+    until(lambda: tidy.reason() == "ImagePullFailed", tidy.described)
     tidy.delete()
     assert tidy.read() == {}
     small.lake.nothing_is_left_behind()
     never = small.compact(
-        "never", {"image": "registry.invalid/nobody/has:this", "imagePullPolicy": "Never"}
+        "never", {"image": "registry.invalid/absent/image:1", "imagePullPolicy": "Never"}
     )
     never.failed("ImagePullFailed")
     small.has(small.rows)
 
 
 def test_driver_unschedulable(small: Small, cluster: Target) -> None:
-    """Told while no node fits; it starts by itself when one does."""
+    """Reported while no node fits; it starts by itself when one does."""
     tidy = small.compact("choosy", {"driver": {"nodeSelector": {LABEL: "here"}}})
-    until(lambda: tidy.reason() == "Unschedulable", tidy.told)
+    until(lambda: tidy.reason() == "Unschedulable", tidy.described)
     node = cluster.some_node()
     cluster.kube("label", "node", node, f"{LABEL}=here")
     try:
@@ -131,7 +131,7 @@ def test_operator_pod_deleted_half_way(small: Small, cluster: Target) -> None:
         cluster.kube("delete", "pod", "-n", install.SYSTEM, name, "--force", "--grace-period=0")
     for each in (tidy, statement):
         each.succeeded()
-    assert tidy.read()["status"]["attempt"] == 1, tidy.told()
+    assert tidy.read()["status"]["attempt"] == 1, tidy.described()
     assert driver["metadata"]["name"] == f"{tidy.read()['status']['application']}-driver"
     small.has(rows)
 

@@ -25,7 +25,7 @@ AIM_S = 1.0
 def test_removed_and_installed_again(
     cluster: Target, lake: Lake, flights: Flights, figures: Figures
 ) -> None:
-    """Definitions and resources stay; a second start is told in the same steps."""
+    """Definitions and resources stay; a second start is measured in the same steps."""
     before = {each["metadata"]["name"] for each in lake.target.kube.items(TABLES)}
     cluster.run_helm("uninstall", "tandem", "--namespace", install.SYSTEM, "--wait")
     until(lambda: not cluster.kube.pods(install.SYSTEM), "pods of the release stay")
@@ -75,7 +75,7 @@ def test_what_the_cluster_costs_over_tandem_run(
 
 
 TABLES = f"/apis/tandem.dev/v1alpha1/namespaces/{install.LAKE}/laketables"
-BEFORE, JOB, AFTER = "asked to job wanted", "job wanted to committed", "committed to told"
+BEFORE, JOB, AFTER = "asked to job wanted", "job wanted to committed", "committed to reported"
 
 
 def outside(objects: Mapping[str, datetime], began: float, ended: float) -> dict[str, float]:

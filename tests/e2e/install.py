@@ -58,7 +58,7 @@ def namespaces(target: Target) -> None:
 
 
 def clean(target: Target) -> None:
-    """Remove all that a run makes in somebody else's cluster, but for definitions. Tables go
+    """Remove all that a run creates in a foreign cluster, except definitions. Tables go
     first, while their operator can let them go."""
     for namespace in (LAKE, STORE):
         target.kube("delete", "namespace", namespace, "--ignore-not-found", "--timeout=180s")

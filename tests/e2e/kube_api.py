@@ -1,4 +1,4 @@
-"""A cluster as `make e2e` sees it: by kubectl alone, ours or one that somebody else runs.
+"""A cluster as `make e2e` sees it: by kubectl alone, its own or a foreign one.
 
 What is asked often goes through `kubectl proxy`, so that whatever the kubeconfig says about who
 we are holds for it, too.

@@ -132,7 +132,7 @@ class Lake:
     def adopt(self, name: str) -> Applied:
         """Apply the LakeTable, and wait until it is ready."""
         [applied] = self.apply(self.table(name))
-        until(lambda: condition(applied.read(), "Ready").get("status") == "True", applied.told)
+        until(lambda: condition(applied.read(), "Ready").get("status") == "True", applied.described)
         return applied
 
     def applications(self) -> list[Json]:
@@ -207,7 +207,7 @@ class Applied:
     def phase(self) -> str:
         return str(self.read().get("status", {}).get("phase", ""))
 
-    def told(self) -> str:
+    def described(self) -> str:
         """What a person would look at who wonders why it is not done."""
         status = json.dumps(self.read().get("status", {}))
         pods = [
@@ -222,8 +222,8 @@ class Applied:
         """Why it is as it is, while at work and afterwards."""
         found = self.read()
         at_work = condition(found, "Reconciling")
-        told = at_work if at_work.get("status") == "True" else condition(found, "Succeeded")
-        return str(told.get("reason", ""))
+        described = at_work if at_work.get("status") == "True" else condition(found, "Succeeded")
+        return str(described.get("reason", ""))
 
     def wait(self, *phases: str, within_s: float = 300) -> str:
         """Until it is in one of these phases (any end by default); which."""
@@ -232,10 +232,10 @@ class Applied:
         def reached() -> str | None:
             phase = self.phase
             if phase in ENDED and phase not in wanted:
-                raise AssertionError(f"ended otherwise: {self.told()}")
+                raise AssertionError(f"ended otherwise: {self.described()}")
             return phase if phase in wanted else None
 
-        return until(reached, self.told, within_s=within_s)
+        return until(reached, self.described, within_s=within_s)
 
     def succeeded(self, within_s: float = 300) -> Json:
         """Wait for success; its result."""
@@ -246,9 +246,9 @@ class Applied:
     def failed(self, reason: str, within_s: float = 300) -> str:
         """Wait for the failure; it must be for that reason. Its message."""
         self.wait("Failed", within_s=within_s)
-        told = condition(self.read(), "Succeeded")
-        assert told.get("reason") == reason, self.told()
-        return str(told["message"])
+        described = condition(self.read(), "Succeeded")
+        assert described.get("reason") == reason, self.described()
+        return str(described["message"])
 
     def application(self) -> Json | None:
         """The SparkApplication of its newest attempt."""
@@ -269,7 +269,7 @@ class Applied:
         def found() -> Json | None:
             application = self.application()
             if self.phase in ENDED:
-                raise AssertionError(f"it ended too soon: {self.told()}")
+                raise AssertionError(f"it ended too soon: {self.described()}")
             for pod in self.lake.target.kube.pods(LAKE) if application else ():
                 labels = pod["metadata"].get("labels", {})
                 name = application["metadata"]["name"] if application else ""
@@ -279,7 +279,7 @@ class Applied:
                     return pod
             return None
 
-        return until(found, self.told, within_s=within_s)
+        return until(found, self.described, within_s=within_s)
 
     def delete(self) -> None:
         """`kubectl delete`, which waits until it is gone."""

@@ -1,4 +1,4 @@
-"""Who did what when in the cluster, as somebody sees it who looks a few times in a second."""
+"""Steps in the cluster and their times, as polling a few times a second sees them."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Steps(AbstractContextManager["Steps"]):
 
     def _check(self) -> None:
         if self._failed is not None:
-            raise RuntimeError("nobody looks any more") from self._failed
+            raise RuntimeError("polling has stopped") from self._failed
 
     def took(self, start: str, end: str) -> float:
         return self.at[end] - self.at[start]
@@ -129,7 +129,7 @@ STEPS = (
     ("Spark starts, job runs, commit", "{name}: driver running", "{name}: Succeeded"),
     ("helm install to Succeeded", "install", "{name}: Succeeded"),
 )  # fmt: skip
-"""What a first or second run is told in: step, from where, to where."""
+"""The steps in which a first or second run is measured: step, start, end."""
 
 
 def durations(steps: Steps, table: str, name: str) -> dict[str, float]:

@@ -1,7 +1,7 @@
 """Where `make e2e` runs: a node of our own, or a cluster that a kubeconfig's context names.
 
 Images are of this machine in both. Our own node is given them as archives; into a cluster
-elsewhere whoever runs it has loaded or pushed them, under the names in E2E_IMAGE, E2E_S3_IMAGE,
+elsewhere they are loaded or pushed beforehand, under the names in E2E_IMAGE, E2E_S3_IMAGE,
 E2E_ETCD_IMAGE and E2E_SPARK_OPERATOR_IMAGE.
 """
 
@@ -45,7 +45,7 @@ OURS = Images(
 
 @dataclass
 class Target:
-    """The cluster under test. `node` is None if it is somebody else's."""
+    """The cluster under test. `node` is None if it is a foreign one."""
 
     kube: Kube
     images: Images

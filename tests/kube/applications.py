@@ -1,4 +1,4 @@
-"""SparkApplications on the real API server, `tandem dev` beside them, and jobs that end as told."""
+"""SparkApplications on the real API server, `tandem dev` beside them, and jobs that tests end."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def eventually(
 
 
 @dataclass
-class ToldJobs:
-    """A `JobRunner` whose jobs run until they are told how they end."""
+class ScriptedJobs:
+    """A `JobRunner` whose jobs run until the test ends them."""
 
     requests: list[JobRequest] = field(default_factory=list)
     stopped: list[str] = field(default_factory=list)

@@ -2,7 +2,7 @@
 
     gate = jobs.hold("rewrite")         # the next rewrite does its work and publishes nothing yet
     ... apply the compaction; gate.reached(); let others commit ...
-    gate.go()                           # or gate.die(): all files written, nobody ever hears
+    gate.go()                           # or gate.die(): all files written, no result
 
 Nothing sleeps; a wait that takes too long fails the test.
 """
@@ -68,7 +68,7 @@ class Gate:
 
     def stand(self) -> None:
         """In the job's thread."""
-        assert self._open.wait(LIMIT_S), f"nobody let {self.request} go on"
+        assert self._open.wait(LIMIT_S), f"{self.request} was never released"
         if self._dies:
             raise DriverDied(str(self.request))
 
@@ -215,7 +215,7 @@ class PointGates:
         found.stand()
 
     def open(self) -> None:
-        """Nobody is held any more."""
+        """Releases every held job or point."""
         with self._lock:
             self._armed.clear()
 
@@ -228,11 +228,11 @@ class PointGate:
     _open: threading.Event = field(default_factory=threading.Event)
 
     def reached(self) -> None:
-        assert self._arrived.wait(LIMIT_S), f"nobody came by {self.point}"
+        assert self._arrived.wait(LIMIT_S), f"{self.point} was never reached"
 
     def go(self) -> None:
         self._open.set()
 
     def stand(self) -> None:
         self._arrived.set()
-        assert self._open.wait(LIMIT_S), f"nobody let {self.point} go on"
+        assert self._open.wait(LIMIT_S), f"{self.point} was never released"

@@ -1,4 +1,4 @@
-"""A chain of operators, each killed where it is told to be, each taking up what the one before
+"""A chain of operators, each killed at a given point, each taking over what the one before
 has left.
 
     chain = Chain(world, operators, ledger, jobs)
@@ -26,14 +26,14 @@ from tandem.locks.etcd.store import EtcdLocks, EtcdSettings
 from tandem.locks.model import WHOLE_TABLE, LockRequest, Mode
 from tandem.operations.machine.effects import Point
 
-OTHER = "somebody-else"
+OTHER = "another-owner"
 _TRIES = 3
 
 
 @dataclass(frozen=True)
 class Link:
     """One death. `kind` is the fresh operation, "" for none. Of what happens beside it
-    (`crowd`): `blocked`, somebody holds the table at first; `append`, a foreign writer commits
+    (`crowd`): `blocked`, another owner holds the table at first; `append`, a foreign writer commits
     while its job runs; `lost put`, the answer of its commit is lost before."""
 
     kind: str
@@ -51,7 +51,7 @@ CROWDED = {
     Point.LOOK_UP_COMMIT: "lost put",
     Point.REQUEST_ROUND: "append",
 }
-"""These points need somebody else, or a store that loses an answer."""
+"""These points need another writer, or a store that loses an answer."""
 
 RECOVERY = {
     Point.FIND_COMMIT: Blow(Point.PUT_COMMIT, after=True),
@@ -100,7 +100,7 @@ class Chain:
         if link.crowd == "lost put":
             blows = (Blow(Point.PUT_COMMIT, after=True, signal=0), *blows)
         child = self._start(blows)
-        with self._somebody_holds_the_table(link.crowd == "blocked") as release:
+        with self._another_owner_holds_the_table(link.crowd == "blocked") as release:
             gate = self.jobs.hold("statement") if link.crowd == "append" else None
             fresh = self._apply(link)
             if gate is not None:
@@ -129,7 +129,7 @@ class Chain:
         return True
 
     def strike_all(self, links: Sequence[Link]) -> None:
-        """What it takes for one death, again if the last step was missed: whoever was killed
+        """What it takes for one death, again if the last step was missed: an operator killed
         right after its put may have lost the race for it."""
         for _ in range(_TRIES):
             if all(self.strike(link) for link in links):
@@ -168,7 +168,7 @@ class Chain:
         return made
 
     @contextmanager
-    def _somebody_holds_the_table(self, really: bool) -> Iterator[Any]:
+    def _another_owner_holds_the_table(self, really: bool) -> Iterator[Any]:
         if not really:
             yield lambda: None
             return

@@ -249,7 +249,7 @@ class Applied:
         return OperationStatus.model_validate(self.status)
 
     def wait_free(self, limit_s: float = LIMIT_S) -> None:
-        """Until its finalizer is off: nobody has anything left to do for it."""
+        """Until its finalizer is off: nothing is left to do for it."""
         await_that(
             lambda: not (self.body() or {"metadata": {}})["metadata"].get("finalizers"),
             lambda: str(self.body()),
@@ -323,11 +323,11 @@ class Etcd:
         }
 
     def keys_with_lease(self) -> list[str]:
-        """What lives only as long as somebody renews it."""
+        """Keys that live only as long as their lease is renewed."""
         return [key for key, value in self.keys().items() if value["lease"] != "0"]
 
     def empty_leases(self) -> list[str]:
-        """Leases that keep nothing alive: somebody forgot to revoke them."""
+        """Leases that keep nothing alive: they were not revoked."""
         found = []
         for lease in self._ask("lease/leases", {}).get("leases", ()):
             left = self._ask("lease/timetolive", {"ID": lease["ID"], "keys": True})
@@ -448,7 +448,7 @@ class World:
         table.applied.wait(ready)
 
     def story(self) -> str:
-        """All that there is, for whoever must find out why a test failed."""
+        """The whole state, to find out why a test failed."""
         lines = []
         for kind in ("LakeTable", *OPERATIONS, "SparkApplication"):
             for body in self.space.all(kind):

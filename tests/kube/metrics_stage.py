@@ -1,4 +1,4 @@
-"""An operator's metrics without the operator: what happens to it is told by the test."""
+"""An operator's metrics without the operator: the test sets what happens to it."""
 
 from __future__ import annotations
 

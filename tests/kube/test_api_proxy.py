@@ -28,7 +28,7 @@ TABLES = "/apis/tandem.dev/v1alpha1/namespaces/lake/laketables"
 
 
 class Server:
-    """An API server that says what it was asked, and whose watches say what they are told."""
+    """An API server that records its requests, and whose watches deliver what the test sets."""
 
     def __init__(self) -> None:
         self.asked: list[str] = []
@@ -54,7 +54,7 @@ class Server:
             return web.json_response({"body": (await request.read()).decode()})
         response = web.StreamResponse()
         lines: asyncio.Queue[str] = asyncio.Queue()
-        # Before the headers go: whoever has them may make us say something at once.
+        # Before the headers are sent: a client that has them may cause an event at once.
         self._watches.append(lines)
         await response.prepare(request)
         while line := await lines.get():

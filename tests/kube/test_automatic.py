@@ -1,4 +1,4 @@
-"""Automatic compaction under a real API server: nobody asks for anything but the LakeTable.
+"""Automatic compaction under a real API server: the user creates nothing but the LakeTable.
 
 Rows are written by deltalake, which knows nothing of Tandem. Jobs are quick ones, and can be
 held. The operators' clock is the machine's with an offset, so that nights come when they are
@@ -59,7 +59,7 @@ class ShiftedClock:
 
 @dataclass
 class Stage:
-    """A namespace whose tables nobody compacts by hand."""
+    """A namespace whose tables are compacted automatically only."""
 
     space: Resources
     folder: Path

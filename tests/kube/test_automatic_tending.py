@@ -1,5 +1,5 @@
 """What the operator asks of the API server for automatic compaction, and what it does not ask:
-against a server that only answers, and a clock that only moves when it is told to."""
+against a server that only answers, and a clock that the test moves."""
 
 from __future__ import annotations
 

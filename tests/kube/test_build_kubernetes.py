@@ -51,7 +51,7 @@ class Machine:
             "CALLS": str(self.folder / "calls"),
             "MINOR": str(self.minor),
             "FAILS": "yes" if fails else "",
-            # Whoever needs a Python gets one that makes no environment and says what it was for.
+            # A step that needs Python fails with the name of the missing program.
             "PYTHON": "/nonexistent/python",
         }
         return subprocess.run(

@@ -64,8 +64,8 @@ class Plugin:
         self.program = folder / name
         self._answer = folder / f"{name}.json"
         self._runs = folder / f"{name}.runs"
-        told = f'printf "%s\\n" "$KUBERNETES_EXEC_INFO" >>{self._runs}'
-        self.program.write_text(f"#!/bin/sh\n{told}\ncat {self._answer}\n")
+        record = f'printf "%s\\n" "$KUBERNETES_EXEC_INFO" >>{self._runs}'
+        self.program.write_text(f"#!/bin/sh\n{record}\ncat {self._answer}\n")
         self.program.chmod(0o755)
 
     def answers(self, *, expires: datetime | None = None, **status: str) -> None:

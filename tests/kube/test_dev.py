@@ -17,7 +17,7 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from kube.applications import SETTINGS, Applications, ToldJobs, eventually
+from kube.applications import SETTINGS, Applications, ScriptedJobs, eventually
 from support.cluster.api_proxy import ApiProxy
 from support.cluster.api_server import Cluster
 from support.jobs.job_files import control, input_files, snapshot_of
@@ -42,12 +42,14 @@ def owner(space: Applications) -> JobOwner:
 
 
 @pytest.fixture
-def jobs() -> ToldJobs:
-    return ToldJobs()
+def jobs() -> ScriptedJobs:
+    return ScriptedJobs()
 
 
 @contextmanager
-def running(space: Applications, owner: JobOwner, jobs: ToldJobs, **spec: Any) -> Iterator[None]:
+def running(
+    space: Applications, owner: JobOwner, jobs: ScriptedJobs, **spec: Any
+) -> Iterator[None]:
     """`tandem dev`, and one application, `a`, whose job runs."""
     with space.dev(jobs), space.watched():
         space.create(space.body("a", owner, **spec))
@@ -55,7 +57,7 @@ def running(space: Applications, owner: JobOwner, jobs: ToldJobs, **spec: Any) -
         yield
 
 
-def test_a_job_that_ends_well(space: Applications, owner: JobOwner, jobs: ToldJobs) -> None:
+def test_a_job_that_ends_well(space: Applications, owner: JobOwner, jobs: ScriptedJobs) -> None:
     with running(space, owner, jobs):
         jobs.end()
         body = space.await_state("a", "COMPLETED")
@@ -86,7 +88,7 @@ def test_a_job_that_ends_well(space: Applications, owner: JobOwner, jobs: ToldJo
     ],
 )
 def test_a_job_that_fails(
-    space: Applications, owner: JobOwner, jobs: ToldJobs, message: str, code: int
+    space: Applications, owner: JobOwner, jobs: ScriptedJobs, message: str, code: int
 ) -> None:
     with running(space, owner, jobs):
         jobs.end(JobPhase.FAILED, message)
@@ -100,7 +102,7 @@ def test_a_job_that_fails(
 
 
 @pytest.mark.parametrize(
-    ("spec", "told"),
+    ("spec", "expected_text"),
     [
         ({"mainApplicationFile": "local:///opt/pi.py"}, "none of Tandem's applications"),
         ({"mainApplicationFile": "local:///rewrite.py/../pi.jar"}, "none of Tandem's"),
@@ -111,7 +113,11 @@ def test_a_job_that_fails(
     ],
 )
 def test_what_is_none_of_ours_is_not_run(
-    space: Applications, owner: JobOwner, jobs: ToldJobs, spec: dict[str, Any], told: str
+    space: Applications,
+    owner: JobOwner,
+    jobs: ScriptedJobs,
+    spec: dict[str, Any],
+    expected_text: str,
 ) -> None:
     with space.dev(jobs), space.watched():
         space.create(space.body("a", owner, **spec))
@@ -120,12 +126,12 @@ def test_what_is_none_of_ours_is_not_run(
     assert space.states["a"] == ["", "SUBMISSION_FAILED", "FAILED"]
     status = classify(body, None)
     assert status.reason is Reason.SUBMISSION_FAILED
-    assert told in status.message
+    assert expected_text in status.message
     assert not jobs.requests
 
 
 def test_others_applications_are_left_alone(
-    space: Applications, owner: JobOwner, jobs: ToldJobs
+    space: Applications, owner: JobOwner, jobs: ScriptedJobs
 ) -> None:
     other = space.body("other", owner)
     del other["metadata"]["labels"]
@@ -138,7 +144,7 @@ def test_others_applications_are_left_alone(
         eventually(lambda: len(jobs.requests) == 2, lambda: jobs.requests)
 
 
-def test_deletion_kills_the_job(space: Applications, owner: JobOwner, jobs: ToldJobs) -> None:
+def test_deletion_kills_the_job(space: Applications, owner: JobOwner, jobs: ScriptedJobs) -> None:
     with running(space, owner, jobs):
         space.delete("a")
         eventually(lambda: jobs.stopped == [jobs.requests[0].name], lambda: jobs.stopped)
@@ -148,7 +154,7 @@ def test_deletion_kills_the_job(space: Applications, owner: JobOwner, jobs: Told
         assert len({request.name for request in jobs.requests}) == 2
 
 
-def test_suspended_and_resumed(space: Applications, owner: JobOwner, jobs: ToldJobs) -> None:
+def test_suspended_and_resumed(space: Applications, owner: JobOwner, jobs: ScriptedJobs) -> None:
     with running(space, owner, jobs):
         space.patch("a", {"spec": {"suspend": True}})
         body = space.await_state("a", "SUSPENDED")
@@ -167,7 +173,7 @@ def test_suspended_and_resumed(space: Applications, owner: JobOwner, jobs: ToldJ
 
 
 def test_a_changed_application_runs_again(
-    space: Applications, owner: JobOwner, jobs: ToldJobs
+    space: Applications, owner: JobOwner, jobs: ScriptedJobs
 ) -> None:
     with running(space, owner, jobs):
         space.patch("a", {"spec": {"timeToLiveSeconds": 3600}})
@@ -181,7 +187,7 @@ def test_a_changed_application_runs_again(
 
 
 def test_a_job_that_ran_when_dev_died_has_lost_its_driver(
-    space: Applications, owner: JobOwner, jobs: ToldJobs
+    space: Applications, owner: JobOwner, jobs: ScriptedJobs
 ) -> None:
     with running(space, owner, jobs):
         pass
@@ -189,7 +195,7 @@ def test_a_job_that_ran_when_dev_died_has_lost_its_driver(
     assert space.state("a") == "RUNNING"
     with space.dev(jobs):
         body = space.await_state("a", "FAILED")
-        # What nobody had begun is begun.
+        # An application that was not started yet starts.
         space.create(space.body("b", owner))
         space.await_state("b", "RUNNING")
     status = classify(body, None)
@@ -198,7 +204,7 @@ def test_a_job_that_ran_when_dev_died_has_lost_its_driver(
     assert len(jobs.requests) == 2
 
 
-def test_time_to_live(space: Applications, owner: JobOwner, jobs: ToldJobs) -> None:
+def test_time_to_live(space: Applications, owner: JobOwner, jobs: ScriptedJobs) -> None:
     with space.dev(jobs):
         space.create(space.body("short", owner, timeToLiveSeconds=0))
         space.create(space.body("long", owner, timeToLiveSeconds=3600))
@@ -208,14 +214,16 @@ def test_time_to_live(space: Applications, owner: JobOwner, jobs: ToldJobs) -> N
         space.await_state("short", "gone")
         space.await_state("long", "COMPLETED")
         space.await_state("endless", "COMPLETED")
-    # Also what ended while nobody served.
+    # Also applications that ended while no controller ran.
     space.patch("long", {"spec": {"timeToLiveSeconds": 0}})
     with space.dev(jobs):
         space.await_state("long", "gone")
         assert space.state("endless") == "COMPLETED"
 
 
-def test_no_more_jobs_than_allowed(space: Applications, owner: JobOwner, jobs: ToldJobs) -> None:
+def test_no_more_jobs_than_allowed(
+    space: Applications, owner: JobOwner, jobs: ScriptedJobs
+) -> None:
     with space.dev(jobs, max_jobs=1), space.watched():
         space.create(space.body("a", owner))
         space.await_state("a", "RUNNING")
@@ -237,7 +245,7 @@ def secret(space: Applications, name: str, **data: str) -> None:
 
 
 def test_secrets_reach_the_environment_alone(
-    space: Applications, owner: JobOwner, jobs: ToldJobs, capfd: pytest.CaptureFixture[str]
+    space: Applications, owner: JobOwner, jobs: ScriptedJobs, capfd: pytest.CaptureFixture[str]
 ) -> None:
     secret(space, "lake", AWS_ACCESS_KEY_ID="AKIA", AWS_SECRET_ACCESS_KEY="hush", LD_PRELOAD="x.so")
     request = JobRequest("a", "rewrite", "s3://lake/t", "job.json")
@@ -255,7 +263,7 @@ def test_secrets_reach_the_environment_alone(
         assert "hush" not in text
 
 
-def test_a_secret_that_is_missing(space: Applications, owner: JobOwner, jobs: ToldJobs) -> None:
+def test_a_secret_that_is_missing(space: Applications, owner: JobOwner, jobs: ScriptedJobs) -> None:
     driver = space.body("a", owner)["spec"]["driver"]
     missing = [{"secretRef": {"name": "nowhere"}}]
     with space.dev(jobs):
@@ -266,7 +274,7 @@ def test_a_secret_that_is_missing(space: Applications, owner: JobOwner, jobs: To
 
 
 def test_jobs_go_on_while_the_api_server_is_away(
-    space: Applications, owner: JobOwner, jobs: ToldJobs, tmp_path: Path
+    space: Applications, owner: JobOwner, jobs: ScriptedJobs, tmp_path: Path
 ) -> None:
     with (
         ApiProxy(space.cluster.dev_kubeconfig) as proxy,
@@ -279,7 +287,7 @@ def test_jobs_go_on_while_the_api_server_is_away(
         proxy.close_door()
         jobs.end(only="a")
         space.delete("b")
-        # The end is noticed, and cannot be told; the deletion is not noticed.
+        # The end is noticed, and cannot be reported; the deletion is not noticed.
         eventually(lambda: jobs.stopped == [jobs.requests[0].name], lambda: jobs.stopped)
         assert space.state("a") == "RUNNING"
         proxy.open_door()
@@ -291,15 +299,15 @@ def test_jobs_go_on_while_the_api_server_is_away(
     assert set(jobs.stopped) == {request.name for request in jobs.requests}
 
 
-def test_dev_without_rights(space: Applications, jobs: ToldJobs, tmp_path: Path) -> None:
-    access = dataclasses.replace(space.cluster.dev, token="nobody")
-    kubeconfig = access.write(tmp_path / "nobody.kubeconfig")
+def test_dev_without_rights(space: Applications, jobs: ScriptedJobs, tmp_path: Path) -> None:
+    access = dataclasses.replace(space.cluster.dev, token="unknown")
+    kubeconfig = access.write(tmp_path / "unknown.kubeconfig")
     with pytest.raises(AccessDenied, match="tandem-dev"), space.dev(jobs, kubeconfig=kubeconfig):
         pass
 
 
 def test_without_the_spark_operators_crds(
-    space: Applications, jobs: ToldJobs, monkeypatch: pytest.MonkeyPatch
+    space: Applications, jobs: ScriptedJobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from tandem.kube.client.api import ResourcePath
     from tandem.kube.dev import controller

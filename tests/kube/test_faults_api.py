@@ -140,7 +140,7 @@ def test_everything_is_slow(stage: Stage) -> None:
 
 
 def test_watches_expire(stage: Stage) -> None:
-    """410 within a watch: it lists anew and misses nothing."""
+    """410 within a watch: it lists again and misses nothing."""
     assert stage.proxy.expire_watches() > 0
     stage.all_end_well(*stage.one_of_each())
     assert not stage.world.restarts
@@ -148,7 +148,7 @@ def test_watches_expire(stage: Stage) -> None:
 
 def test_watches_are_refused_as_gone(cluster: Cluster, tmp_path: Path) -> None:
     """410 in answer to a watch, which no API server of today says, kills kopf: the operator, or
-    the next process of its pod, begins anew and misses nothing."""
+    the next process of its pod, starts again and misses nothing."""
     world, jobs = World.make(cluster, tmp_path), GatedQuickJobs()
     ledger = Ledger(quick_lake.make(tmp_path))
     with (
@@ -195,7 +195,7 @@ def test_watches_are_stale(stage: Stage) -> None:
 
 
 def test_a_watch_of_spark_applications_says_nothing_any_more(stage: Stage) -> None:
-    """Nobody tells that the driver has died; a look now and then does. (Results are read from
+    """No event reports that the driver has died; a periodic read does. (Results are read from
     the table anyway.)"""
     gate = stage.jobs.hold("ingest")
     ingest = stage.apply("ingest")

@@ -99,7 +99,7 @@ def test_the_data_of_etcd_is_gone(cluster: Cluster, tmp_path: Path) -> None:
 def test_the_lease_runs_out_while_the_operator_stands_still(
     cluster: Cluster, operators: Nursery, tmp_path: Path, point: Point
 ) -> None:
-    """SIGSTOP for longer than the lease; somebody else's update goes in between; then it goes on
+    """SIGSTOP for longer than the lease; another update commits in between; then it goes on
     where it stood, without a lock."""
     jobs, ledger = GatedQuickJobs(), Ledger(quick_lake.make(tmp_path))
     world = World.make(cluster, tmp_path)
@@ -123,7 +123,7 @@ def test_the_lease_runs_out_while_the_operator_stands_still(
 def test_a_lost_lock_stops_the_work_before_its_commit(
     cluster: Cluster, operators: Nursery, tmp_path: Path
 ) -> None:
-    """Its lease ran out, and another operation took the segments: the first one plans anew or
+    """Its lease ran out, and another operation took the segments: the first one plans again or
     reconciles, and hides nothing of what the other one did."""
     jobs, ledger = GatedQuickJobs(), Ledger(quick_lake.make(tmp_path))
     world = World.make(cluster, tmp_path)

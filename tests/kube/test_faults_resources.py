@@ -90,7 +90,7 @@ def test_Z7_deleted_at_each_step(stage: Stage, half: int) -> None:
 
 @pytest.mark.parametrize("half", range(2))
 def test_Z7_suspended_and_resumed_at_each_step(stage: Stage, half: int) -> None:
-    """Before its commit (unless it was late) it lets go of everything, and begins anew when it
+    """Before its commit (unless it was late) it releases everything, and starts again when it
     may."""
     for number, point in enumerate((*BEFORE_COMMIT, *AFTER_COMMIT)):
         if number % 2 != half:

@@ -1,4 +1,4 @@
-"""Kinds that are not installed are waited for, also when an operator begins anew: kopf would not
+"""Kinds that are not installed are waited for, also when an operator starts again: kopf would not
 notice them later."""
 
 from __future__ import annotations

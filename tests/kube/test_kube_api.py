@@ -1,4 +1,4 @@
-"""Our client of the Kubernetes API: against a server that misbehaves as told, and a real one."""
+"""Our client of the Kubernetes API: against a server with injected faults, and a real one."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 def refused(status: int, reason: str = "", **headers: str) -> Answer:
     async def answer(_request: web.Request) -> web.Response:
-        body = {"kind": "Status", "code": status, "reason": reason, "message": f"told {status}"}
+        body = {"kind": "Status", "code": status, "reason": reason, "message": f"status {status}"}
         return web.json_response(body, status=status, headers=headers)
 
     return answer
@@ -68,7 +68,7 @@ async def cut(request: web.Request) -> web.Response:
 
 
 class Server:
-    """Answers requests as told, one after the other, and remembers them."""
+    """Gives the prepared answers, one after the other, and records the requests."""
 
     def __init__(self, *answers: Answer) -> None:
         self.answers = list(answers)
@@ -178,7 +178,7 @@ def test_lasting_errors_have_a_type(status: int, error: type[ApiError]) -> None:
         with pytest.raises(error) as caught:
             await api.patch(THING, {"spec": {}})
         assert caught.value.status == status
-        assert caught.value.message == f"told {status}"
+        assert caught.value.message == f"status {status}"
 
     server.run(test)
     assert len(server.requests) == 1

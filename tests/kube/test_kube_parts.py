@@ -36,7 +36,7 @@ def body(name: str = "m", uid: str = "u1", kind: str = "TableCompaction", **more
 
 
 def test_the_later_of_two_resources_of_one_name_counts() -> None:
-    """A deletion may never be seen, and what was before may be told late."""
+    """A deletion may never be seen, and an earlier state may arrive late."""
     registry, woken = Registry(), list[str]()
     registry.watch(("LakeTable", "n", "t"), lambda: woken.append(""))
     old = body("t", "u1", "LakeTable", metadata={"resourceVersion": "9"})
@@ -118,7 +118,7 @@ def test_whatever_is_in_an_object_a_summary_is_made() -> None:
     odd = {"kind": "TableUpdate", "metadata": metadata}
     assert summarize({**odd, "spec": None, "status": None}).table == ""
     assert summarize({**odd, "spec": [], "status": "no"}).phase == ""
-    # Who only plans is left out of the table's news; a label alone leaves nobody out.
+    # A dry run is left out of the table's status; the label alone leaves none out.
     labelled = {**odd, "metadata": {**metadata, "labels": {PLAN: "true"}}}
     assert summarize({**labelled, "spec": {"dryRun": True}}).labels == ((PLAN, "true"),)
     assert summarize({**labelled, "spec": {}}).labels == ()

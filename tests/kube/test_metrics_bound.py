@@ -113,8 +113,8 @@ def test_every_family_is_counted_or_read_at_scrape_time() -> None:
     stage.operation(1, "Succeeded", table="t1", completionTime="2026-11-21T10:00:00Z")
     stage.operation(2, "Running")
     text = stage.text()
-    told = {line.split()[2] for line in text.splitlines() if line.startswith("# TYPE tandem_")}
-    assert told == {family.name for family in FAMILIES}
+    exposed = {line.split()[2] for line in text.splitlines() if line.startswith("# TYPE tandem_")}
+    assert exposed == {family.name for family in FAMILIES}
     assert {family for family in FAMILIES if family.per_table} <= LOOKED_UP
     assert len({family.name for family in FAMILIES}) == len(FAMILIES)
 

@@ -34,7 +34,7 @@ Json = dict[str, Any]
 KIND = "TableCompaction"
 _KNOWN = frozenset({"job started", "adopted", "committed", "ended"})
 """Lines that are written when the operation's id is known."""
-CANARY = "canary-that-nobody-may-see"
+CANARY = "canary-that-must-not-be-seen"
 
 
 @dataclass
@@ -65,8 +65,8 @@ def scrape(port: int) -> Scrape:
 
 
 @dataclass
-class Told:
-    """What the two operators told; `statuses` are those of the compactions at the end."""
+class Served:
+    """Metrics and logs of two operators; `statuses` are those of the compactions at the end."""
 
     first: Scrape
     second: Scrape
@@ -112,9 +112,9 @@ def free_port() -> int:
 
 
 @pytest.fixture(scope="module")
-def told(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Told:
-    space, jobs = Resources(cluster, cluster.namespace("told")), HeldJobs()
-    lake = quick_lake.make(tmp_path_factory.mktemp("told"), 4)
+def served(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Served:
+    space, jobs = Resources(cluster, cluster.namespace("served")), HeldJobs()
+    lake = quick_lake.make(tmp_path_factory.mktemp("served"), 4)
     other = quick_lake.make(tmp_path_factory.mktemp("other"), 4)
     secret = base64.b64encode(CANARY.encode()).decode()
     cluster.request(
@@ -144,7 +144,7 @@ def told(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Told:
             space.await_end(KIND, "left")
             second = scrape(port)
     raw = stream.getvalue()
-    return Told(
+    return Served(
         first=first,
         second=second,
         lines=[json.loads(line) for line in raw.splitlines()],
@@ -154,19 +154,19 @@ def told(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Told:
     )
 
 
-def test_metrics_are_served_in_the_format_of_prometheus(told: Told) -> None:
-    assert told.first.content_type == "text/plain; version=0.0.4; charset=utf-8"
-    names = {name for name, kind in told.first.types.items() if name.startswith("tandem_")}
+def test_metrics_are_served_in_the_format_of_prometheus(served: Served) -> None:
+    assert served.first.content_type == "text/plain; version=0.0.4; charset=utf-8"
+    names = {name for name, kind in served.first.types.items() if name.startswith("tandem_")}
     assert names == {family.name for family in FAMILIES}
-    assert all(told.first.types[family.name] == family.type for family in FAMILIES)
-    for scraped in (told.first, told.second):
+    assert all(served.first.types[family.name] == family.type for family in FAMILIES)
+    for scraped in (served.first, served.second):
         series = [line for line in scraped.text.splitlines() if line.startswith("tandem_")]
         promtool("check", "metrics", text=scraped.text)
         assert len(series) == len({line.rpartition(" ")[0] for line in series}) < bound(2)
 
 
-def test_the_first_operator_counts_what_it_did(told: Told) -> None:
-    first = told.first
+def test_the_first_operator_counts_what_it_did(served: Served) -> None:
+    first = served.first
     assert first.value("tandem_leader") == 1
     assert first.value("tandem_lock_store_up") == 1
     assert first.value("tandem_operations", kind=KIND, phase="Succeeded") == 1
@@ -180,9 +180,9 @@ def test_the_first_operator_counts_what_it_did(told: Told) -> None:
     assert first.value("tandem_files_removed_total") == 4
     assert first.value("tandem_lock_wait_seconds_count") >= 2
     assert first.value("tandem_tables", ready="True", reason="Adopted") == 2
-    where = {"table_namespace": told.namespace, "table": "lake"}
+    where = {"table_namespace": served.namespace, "table": "lake"}
     assert (
-        first.value("tandem_table_version", **where) == told.statuses["good"]["result"]["version"]
+        first.value("tandem_table_version", **where) == served.statuses["good"]["result"]["version"]
     )
     assert first.value("tandem_table_last_compaction_timestamp_seconds", **where) > 1e9
     assert first.value("tandem_table_automatic_compaction", table="other", hold="NotDue") == 1
@@ -192,8 +192,8 @@ def test_the_first_operator_counts_what_it_did(told: Told) -> None:
     assert first.value("process_cpu_seconds_total") > 0
 
 
-def test_the_next_operator_begins_at_zero_and_counts_the_adoption(told: Told) -> None:
-    second = told.second
+def test_the_next_operator_begins_at_zero_and_counts_the_adoption(served: Served) -> None:
+    second = served.second
     assert second.value("tandem_operations_adopted_total", kind=KIND) == 1
     assert second.value("tandem_jobs_started_total") == 0
     assert second.value("tandem_operations_ended_total", reason="Committed") == 1
@@ -201,45 +201,45 @@ def test_the_next_operator_begins_at_zero_and_counts_the_adoption(told: Told) ->
     assert second.value("tandem_operations", phase="Failed") == 1
 
 
-def test_every_log_line_about_an_operation_names_it(told: Told) -> None:
-    for name, status in told.statuses.items():
-        lines = [line for line in told.lines if line.get("name") == name]
+def test_every_log_line_about_an_operation_names_it(served: Served) -> None:
+    for name, status in served.statuses.items():
+        lines = [line for line in served.lines if line.get("name") == name]
         assert lines
         for line in lines:
-            assert (line["kind"], line["namespace"]) == (KIND, told.namespace), line
+            assert (line["kind"], line["namespace"]) == (KIND, served.namespace), line
             if line["logger"].startswith("tandem."):
                 assert line["table"] == ("other" if name == "left" else "lake"), line
                 if line["event"] in _KNOWN or line.get("reason") == "JobStarted":
                     assert line["operation"] == status["operationId"], line
                     assert line["attempt"] == 1, line
         operation = status["operationId"]
-        about = [line for line in told.lines if line.get("operation") == operation]
+        about = [line for line in served.lines if line.get("operation") == operation]
         assert {line["name"] for line in about} == {name}
     assert any(
-        line["logger"].startswith("kopf") and line.get("name") == "good" for line in told.lines
+        line["logger"].startswith("kopf") and line.get("name") == "good" for line in served.lines
     )
 
 
-def test_the_log_records_the_life_of_an_operation(told: Told) -> None:
-    good, bad, left = (told.statuses[name] for name in ("good", "bad", "left"))
-    starts = [line for line in told.lines if line["event"] == "starts"]
+def test_the_log_records_the_life_of_an_operation(served: Served) -> None:
+    good, bad, left = (served.statuses[name] for name in ("good", "bad", "left"))
+    starts = [line for line in served.lines if line["event"] == "starts"]
     assert len(starts) == 2
     assert starts[0]["version"] == __version__
-    assert starts[0]["namespaces"] == [told.namespace]
-    assert len([line for line in told.lines if line["event"] == "leads"]) == 2
-    assert len([line for line in told.lines if line["event"] == "resigned"]) == 2
-    assert len([line for line in told.lines if line["event"] == "stops"]) == 2
-    assert told.one("job started", name="good")["job"] == job_name(good["operationId"], 1)
-    assert told.one("committed", name="good")["version"] == good["result"]["version"]
-    assert told.one("ended", name="good")["version"] == good["result"]["version"]
-    failed = told.one("ended", name="bad")
+    assert starts[0]["namespaces"] == [served.namespace]
+    assert len([line for line in served.lines if line["event"] == "leads"]) == 2
+    assert len([line for line in served.lines if line["event"] == "resigned"]) == 2
+    assert len([line for line in served.lines if line["event"] == "stops"]) == 2
+    assert served.one("job started", name="good")["job"] == job_name(good["operationId"], 1)
+    assert served.one("committed", name="good")["version"] == good["result"]["version"]
+    assert served.one("ended", name="good")["version"] == good["result"]["version"]
+    failed = served.one("ended", name="bad")
     assert (failed["reason"], failed["level"]) == ("JobFailed", "warning")
     assert failed["message"] == bad["conditions"][0]["message"]
-    assert told.one("adopted", name="left")["operation"] == left["operationId"]
-    assert told.one("committed", name="left")["version"] == left["result"]["version"]
+    assert served.one("adopted", name="left")["operation"] == left["operationId"]
+    assert served.one("committed", name="left")["version"] == left["result"]["version"]
 
 
-def test_no_secret_is_in_logs_or_metrics(told: Told) -> None:
-    for text in (told.raw, told.first.text, told.second.text):
+def test_no_secret_is_in_logs_or_metrics(served: Served) -> None:
+    for text in (served.raw, served.first.text, served.second.text):
         assert CANARY not in text
         assert base64.b64encode(CANARY.encode()).decode() not in text

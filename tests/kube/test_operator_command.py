@@ -45,7 +45,7 @@ class Process:
         self._port = port
 
     def health(self, path: str = "healthz") -> Json | None:
-        """None as long as nobody answers."""
+        """None as long as there is no answer."""
         try:
             with urllib.request.urlopen(
                 f"http://127.0.0.1:{self._port}/{path}", timeout=5

@@ -156,7 +156,7 @@ def test_suspended_from_the_start_it_waits_and_then_runs(stage: Stage) -> None:
     table, lake = stage.lake()
     stage.space.compaction("patient", table, suspend=True)
     status = stage.space.await_phase(KIND, "patient", "Suspended")
-    # Suspended is a state that tools shall take for current: no Ready condition.
+    # Tools must take Suspended for current: no Ready condition.
     assert condition(status, "Ready") == {}
     assert condition(status, "Reconciling")["status"] == "False"
     assert lake.version == 4
@@ -182,9 +182,11 @@ def test_suspending_stops_the_job_and_resuming_starts_another(stage: Stage) -> N
     assert (status["phase"], status["attempt"]) == ("Succeeded", 2)
     assert status["application"] == stage.jobs.started[-1]
     lake.assert_clean()
-    # What goes on as asked is not told as if it had failed.
-    told = ["JobStarted", "Suspended", "Resumed", "JobStarted", "Committed"]
-    await_that(lambda: stage.space.events("paused") == told, lambda: stage.space.events("paused"))
+    # A requested suspension is not reported as a failure.
+    reasons = ["JobStarted", "Suspended", "Resumed", "JobStarted", "Committed"]
+    await_that(
+        lambda: stage.space.events("paused") == reasons, lambda: stage.space.events("paused")
+    )
 
 
 def test_a_deadline_ends_an_operation(stage: Stage) -> None:
@@ -204,7 +206,7 @@ def test_as_many_attempts_as_backoff_limit_allows(stage: Stage) -> None:
     status = stage.space.await_end(KIND, "weak")
     assert stage.jobs.fail == 0
     assert (status["phase"], status["attempt"]) == ("Failed", 2)
-    assert "it was told to fail" in condition(status)["message"]
+    assert "the test made it fail" in condition(status)["message"]
     assert "Retrying" in stage.space.events("weak")
     lake.assert_clean()
 

@@ -125,7 +125,7 @@ def test_a_running_operation_and_its_locks_appear_in_the_status(stage: Stage) ->
     status = stage.space.await_status(
         TABLE,
         "busy",
-        # An operation's end is told before the table has been looked at again.
+        # An operation's end is reported before the table is read again.
         lambda s: not s["runningOperations"] and bool(s.get("lastOperations")) and s["version"] > 4,
     )
     (last,) = status["lastOperations"]
@@ -140,7 +140,7 @@ def test_a_running_operation_and_its_locks_appear_in_the_status(stage: Stage) ->
 
 def test_nothing_is_written_while_nothing_happens(stage: Stage) -> None:
     lake = stage.lake("calm")
-    # The last that is to be told of it.
+    # The last field of its status to appear.
     stage.space.await_status(TABLE, "calm", lambda s: "lastCleaning" in s)
     before = stage.space.get(TABLE, "calm")
     # Another table, of which much later commits show, proves that time has passed.

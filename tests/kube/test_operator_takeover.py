@@ -93,7 +93,7 @@ def test_what_was_deleted_while_no_operator_ran_is_cleaned_up(stage: Stage) -> N
         assert stage.jobs.stopped == stage.jobs.started
     stage.lake.assert_clean()
     with stage.locks() as locks:
-        # The lease of the one that is gone is kept by nobody.
+        # The lease of the one that is gone expires.
         await_that(lambda: not locks.entries(stage.lake.location), lambda: "still locked")
 
 
@@ -179,7 +179,7 @@ def test_deletion_before_the_commit_phase_commits_nothing(stage: Stage) -> None:
         stage.space.await_gone(KIND, "m")
         version = stage.lake.version
         stage.space.compaction("m", "t")
-        # Of the same name, and of the same spec: it is the same operation, and starts anew.
+        # Of the same name, and of the same spec: it is the same operation, and starts again.
         stage.space.await_gone(KIND, "m")
     assert version in (4, 5, 6)
     stage.lake.assert_clean()
@@ -191,7 +191,7 @@ def deleting(space: Resources) -> bool:
 
 
 def test_without_etcd_it_waits_and_says_so(stage: Stage, cluster: Cluster) -> None:
-    """Whoever cannot reach etcd does not lead, writes nothing, and can be stopped."""
+    """An operator that cannot reach etcd does not lead, writes nothing, and can be stopped."""
     nowhere = EtcdSettings(("127.0.0.1:1",), ttl_s=4, timeout_s=0.3)
     operator = Operator(replace(stage.settings("one"), etcd=nowhere), stage.jobs, passthrough)
     operator.launch()
@@ -202,7 +202,7 @@ def test_without_etcd_it_waits_and_says_so(stage: Stage, cluster: Cluster) -> No
 
 
 def test_what_was_deleted_together_with_its_table_is_let_go(stage: Stage) -> None:
-    """Nothing keeps the LakeTable, and nobody knows any more where to clean up."""
+    """Nothing keeps the LakeTable, and its location for cleaning is gone with it."""
     with stage.jobs.held():
         with operating(stage.settings("one"), stage.jobs):
             stage.space.compaction("m", "t")

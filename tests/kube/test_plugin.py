@@ -58,7 +58,7 @@ def test_status_locks_and_plan_while_one_runs_and_one_waits(stage: Stage) -> Non
                       "waits for TableCompaction/first on segment f-"):  # fmt: skip
             assert words in shown, shown
         assert "\x1b[" not in shown
-        # On a terminal it is shown in colours, and anew.
+        # On a terminal it is shown in colours, and refreshed.
         seen = b""
         while b"Ready" not in seen or b"\x1b[" not in seen:
             seen += os.read(screen, 65536)
@@ -154,7 +154,7 @@ def test_what_is_not_allowed_is_named_by_verb_and_resource(stage: Stage) -> None
     assert "you may not create tablecompactions.tandem.dev" in refused.stderr
     everywhere = stage.type("locks", "-A", viewer=True)
     assert "you may not list laketables.tandem.dev in all namespaces" in everywhere.stderr
-    missing = stage.type("wait", "tcomp/nobody")
+    missing = stage.type("wait", "tcomp/absent")
     assert missing.exit_code == 2
     assert "there is none" in missing.stderr
 
@@ -165,7 +165,7 @@ def test_suspend_resume_wait_and_retry(stage: Stage) -> None:
     stage.space.compaction("weak", "tried", backoffLimit=0)
     waited = stage.type("wait", "tcomp/weak", "--timeout", "30s", viewer=True)
     assert waited.exit_code == 1
-    assert "it was told to fail" in waited.stderr
+    assert "the test made it fail" in waited.stderr
     found = stage.json("status", "tried", viewer=True)
     (problem,) = found["problems"]
     assert (problem["resource"], problem["reason"]) == ("TableCompaction/weak", "JobFailed")
@@ -196,15 +196,15 @@ def test_suspend_resume_wait_and_retry(stage: Stage) -> None:
         *("TableCompaction/", "TableIngest/", "TableUpdate/")
     ]
     assert candidates(["wait", *where, "tcomp/lo"]) == ["tcomp/long"]
-    nobody = ["--kubeconfig", str(stage.folder / "none")]
-    assert candidates(["wait", *nobody, "tcomp/lo"]) == []
+    no_cluster = ["--kubeconfig", str(stage.folder / "none")]
+    assert candidates(["wait", *no_cluster, "tcomp/lo"]) == []
     refused = stage.type("suspend", "tcomp/long")
     assert refused.exit_code == 2
     assert "it has ended" in refused.stderr
 
 
 def test_ctrl_c_deletes_what_a_plan_has_made(stage: Stage) -> None:
-    alone = stage.cluster.namespace("alone")  # nobody serves it: no plan ever comes
+    alone = stage.cluster.namespace("alone")  # no operator watches it: no plan ever comes
     file = stage.folder / "compaction.yaml"
     body = {
         "apiVersion": "tandem.dev/v1alpha1",

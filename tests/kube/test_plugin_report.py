@@ -1,5 +1,5 @@
 """`kubectl tandem report` against a real API server: what is in the bundle, and that no secret is,
-wherever somebody may have put one by mistake."""
+wherever a user may have put one by mistake."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ def stage(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 
 def test_a_report_holds_diagnostics_and_no_secret(stage: Stage) -> None:
-    lake = stage.lake("told")
+    lake = stage.lake("reported")
     _plant(stage, lake)
     planted = json.dumps([stage.cluster.request("GET", url) for url in _places(stage)])
     assert {n for n in range(1, 20) if f"{CANARY}-{n}" not in planted} == {18}
     admin = _bundle(stage.type("report"))
-    viewer = _bundle(stage.type("report", "told", viewer=True))
+    viewer = _bundle(stage.type("report", "reported", viewer=True))
     for files in (admin, viewer):
         everything = "\n".join(files.values())
         assert CANARY not in everything, [n for n, t in files.items() if CANARY in t]
         manifest = json.loads(files["tandem-report/manifest.json"])
         assert "Secrets: never read." in manifest["never"]
         resources = f"tandem-report/resources/{stage.namespace}"
-        assert f"{resources}/LakeTable/told.yaml" in files
+        assert f"{resources}/LakeTable/reported.yaml" in files
         update = yaml.safe_load(files[f"{resources}/TableUpdate/planted.yaml"])
         assert update["spec"]["update"]["where"] == "k = 1"
         assert update["status"]["phase"] == "Suspended"
@@ -60,7 +60,7 @@ def test_a_report_holds_diagnostics_and_no_secret(stage: Stage) -> None:
     assert "you may not" in missing["CRD laketables.tandem.dev"]
     definitions = yaml.safe_load(admin["tandem-report/versions.yaml"])["definitions"]
     assert {d["name"] for d in definitions} >= {"laketables.tandem.dev"}
-    silent = _bundle(stage.type("report", "told", "--redact-statements"))
+    silent = _bundle(stage.type("report", "reported", "--redact-statements"))
     assert "k = 1" not in "\n".join(silent.values())
 
 
@@ -83,7 +83,7 @@ def _bundle(result: Result) -> dict[str, str]:
 
 
 def _plant(stage: Stage, lake: QuickLake) -> None:
-    """A secret of its own wherever somebody may have put one by mistake."""
+    """A secret of its own wherever a user may have put one by mistake."""
     space, request = stage.space, stage.cluster.request
     template = {
         "metadata": {"annotations": {"note": f"{CANARY}-1"}, "labels": {"x": f"{CANARY}-2"}},
@@ -104,7 +104,7 @@ def _plant(stage: Stage, lake: QuickLake) -> None:
         "TableUpdate",
         "planted",
         {
-            "tableRef": {"name": "told"},
+            "tableRef": {"name": "reported"},
             "update": {"where": "k = 1", "set": {"v": "0"}},
             "suspend": True,
             "sparkTemplate": template,
@@ -120,7 +120,7 @@ def _plant(stage: Stage, lake: QuickLake) -> None:
         "TableIngest",
         "planted",
         {
-            "tableRef": {"name": "told"},
+            "tableRef": {"name": "reported"},
             "suspend": True,
             "source": {
                 "format": "Csv",
@@ -130,11 +130,11 @@ def _plant(stage: Stage, lake: QuickLake) -> None:
         },
     )
     space.patch(
-        "LakeTable", "told", {"spec": {"storage": {"options": {"key_hint": f"{CANARY}-12"}}}}
+        "LakeTable", "reported", {"spec": {"storage": {"options": {"key_hint": f"{CANARY}-12"}}}}
     )
     labels = {
         "app.kubernetes.io/managed-by": "tandem",
-        "tandem.dev/table": "told",
+        "tandem.dev/table": "reported",
         "sparkoperator.k8s.io/app-name": "tandem-planted",
     }
     core = f"/api/v1/namespaces/{stage.namespace}"

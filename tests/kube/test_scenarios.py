@@ -59,7 +59,7 @@ def operators(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
 
 
 class Stage:
-    """A world with jobs on the shared Spark session, and one operator unless told otherwise."""
+    """A world with jobs on the shared Spark session, and one operator by default."""
 
     def __init__(self, world: World, jobs: GatedSpark, lakes: Lakes) -> None:
         self.world = world

@@ -155,16 +155,16 @@ def test_fields_that_no_longer_apply_are_removed() -> None:
     [(NotFound(404, "NotFound", ""), ""), (Conflict(409, "Conflict", ""), "another")],
 )
 def test_an_object_that_is_gone_or_another_ends_the_writing(refusal: Exception, now: str) -> None:
-    told: list[bool] = []
+    calls: list[bool] = []
 
     async def test(server: Server) -> None:
         server.refusals, server.now = [refusal], now
-        writer = server.writer(on_gone=lambda: told.append(True))
+        writer = server.writer(on_gone=lambda: calls.append(True))
         await writer.finish(status("Succeeded", "Committed", "True"))
         await writer.finish(status("Failed", "JobFailed", "False"))
 
     assert run(test).patches == []
-    assert told == [True]
+    assert calls == [True]
 
 
 def test_a_conflict_with_other_writers_passes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -248,7 +248,7 @@ def test_a_late_watch_event_is_ignored() -> None:
 
 
 class SlowServer(Server):
-    """Answers when told to."""
+    """Answers when the test lets it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -262,11 +262,11 @@ class SlowServer(Server):
 
 @pytest.mark.parametrize("refusal", [Forbidden(403, "Forbidden", "the role is gone"), OSError()])
 def test_a_write_that_fails_after_the_end_is_reported(refusal: Exception) -> None:
-    """Of a task whose exception nobody has asked for, asyncio tells with a traceback."""
-    told: list[Json] = []
+    """For a task whose exception is never retrieved, asyncio prints a traceback."""
+    calls: list[Json] = []
 
     async def test() -> None:
-        asyncio.get_running_loop().set_exception_handler(lambda _, what: told.append(what))
+        asyncio.get_running_loop().set_exception_handler(lambda _, what: calls.append(what))
         server = SlowServer()
         writer = server.writer()
         writer.offer(status("Running", "Running"))
@@ -279,7 +279,7 @@ def test_a_write_that_fails_after_the_end_is_reported(refusal: Exception) -> Non
 
     with structlog.testing.capture_logs() as lines:
         asyncio.run(test())
-    assert not told
+    assert not calls
     assert [line["log_level"] for line in lines] == [
         "warning" if isinstance(refusal, Forbidden) else "error"
     ]

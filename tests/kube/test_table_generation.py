@@ -1,5 +1,5 @@
-"""A LakeTable whose spec changes while its log is looked at: nothing is said of the new spec
-before somebody has looked at that one."""
+"""A LakeTable whose spec changes while its log is read: nothing is reported for the new spec
+before the operator has observed it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Resources without our finalizer: LakeTables always, operations where nobody could be sure to
+"""Resources without our finalizer: LakeTables always, operations where no operator is certain to
 take it off. They go at once, and what was done for them ends."""
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def finalizers(stage: Stage, kind: str, name: str) -> list[str]:
 
 
 def await_untended(stage: Stage, tasks: int) -> None:
-    """Nobody tends anything, and kopf has as few daemons as before."""
+    """No resource is watched over, and kopf has as few daemons as before."""
     await_that(lambda: not stage.lives, lambda: stage.lives)
     await_that(lambda: stage.daemons() == tasks, lambda: f"{stage.daemons()} instead of {tasks}")
 
@@ -114,7 +114,7 @@ def test_a_laketable_goes_at_once_and_its_name_is_free(stage: Stage) -> None:
 
 
 def test_a_laketable_whose_deletion_was_missed(stage: Stage) -> None:
-    """The watch is blind while it is deleted, and lists anew what there is then."""
+    """The watch is frozen while it is deleted, and then lists what there is."""
     table(stage, "unseen")
     assert stage.proxy.freeze_watches("laketables") > 0
     stage.space.delete(TABLE, "unseen")
@@ -143,7 +143,7 @@ def test_an_operation_that_vanishes_is_cancelled_and_releases_its_locks(stage: S
         # Its locks are free: the other one's job starts.
         stage.space.await_phase(COMPACTION, "waiting", "Running")
         assert stage.jobs.stopped[-1] == doomed
-        # Made again, it begins anew, and waits for the other one now.
+        # Created again, it starts again, and waits for the other one now.
         stage.space.compaction("doomed", "busy")
         stage.space.await_reason(COMPACTION, "doomed", "WaitingForLock")
     assert stage.space.await_end(COMPACTION, "waiting")["phase"] == "Succeeded"

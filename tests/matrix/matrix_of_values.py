@@ -54,6 +54,6 @@ def test_no_operation_changes_a_value(
             # Delta runs a job of Spark for each filter.
             few = isinstance(reader, Spark)
             asked = list(filters(kind, ("=", "<=", ">=") if few else OPERATORS))
-            truth = reader.told(before, asked)
+            truth = reader.evaluated(before, asked)
             wrong += differences(reader, truth, reader.found(after, asked), asked)
     assert wrong == []

@@ -1,9 +1,9 @@
 """How statements of ours converge beside a foreign copy-on-write writer that never rests long.
 
-Every commit of the other one writes files anew, so our statement must be evaluated on their
-rows again: a round. A round begins when the table is read, and is the last one if nobody has
-committed before our put. One that lost to a commit ends at most a round later, so that whoever
-needs less than half of the other's pause for a round commits in the next one at the latest.
+Every commit of the other one rewrites files, so our statement must be evaluated on their
+rows again: a round. A round begins when the table is read, and is the last one if no writer has
+committed before our put. One that lost to a commit ends at most a round later, so that a statement
+that needs less than half of the other's pause for a round commits in the next one at the latest.
 That is what is asserted; how long rounds take here is printed, and depends on the machine.
 """
 

@@ -39,9 +39,10 @@ def table(heading: str) -> list[list[str]]:
 
 def test_states() -> None:
     written = {
-        state.replace("(none)", ""): (job, told) for state, job, told in table("What a state means")
+        state.replace("(none)", ""): (job, meaning)
+        for state, job, meaning in table("What a state means")
     }
-    assert written == {state: (str(phase), told) for state, (phase, told) in STATES.items()}
+    assert written == {state: (str(phase), meaning) for state, (phase, meaning) in STATES.items()}
 
 
 def test_paths_that_are_ours() -> None:

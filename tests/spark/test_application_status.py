@@ -92,7 +92,7 @@ def test_an_application_that_is_gone() -> None:
     assert (found.phase, found.reason) == (JobPhase.UNKNOWN, Reason.JOB_VANISHED)
 
 
-# Failures told apart
+# Kinds of failures
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ def test_failed_and_the_pod_is_gone(message: str, reason: Reason) -> None:
 
 
 @pytest.mark.parametrize(
-    ("driver", "reason", "told"),
+    ("driver", "reason", "expected_text"),
     [
         (
             pod("Failed", terminated=ended(1, message="one\ntandem: no such column\n")),
@@ -165,10 +165,10 @@ def test_failed_and_the_pod_is_gone(message: str, reason: Reason) -> None:
         ),
     ],
 )
-def test_failed_and_the_pod_says_why(driver: Json, reason: Reason, told: str) -> None:
+def test_failed_and_the_pod_says_why(driver: Json, reason: Reason, expected_text: str) -> None:
     found = classify(application("FAILED", "said"), driver)
     assert (found.phase, found.reason) == (JobPhase.FAILED, reason)
-    assert told in found.message
+    assert expected_text in found.message
     assert "\n" not in found.message
 
 

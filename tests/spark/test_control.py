@@ -1,4 +1,4 @@
-"""The driver's side of control files: cut-off ones refused, Spark's errors told as ours."""
+"""The driver's side of control files: truncated ones refused, Spark's errors translated."""
 
 from __future__ import annotations
 

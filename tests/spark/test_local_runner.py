@@ -115,7 +115,7 @@ def ended(runner: LocalRunner, name: str = "job") -> JobStatus:
 
 
 def zombies() -> list[str]:
-    """Children of this process that ended and that nobody reaped."""
+    """Children of this process that ended and were not reaped."""
     found = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:

@@ -234,7 +234,7 @@ def merged(job: Control, round_: int = 0) -> list[Row]:
     return sorted(found, key=repr)
 
 
-def told(case: Case, engine: Callable[[str], str] = str) -> str:
+def clauses_of(case: Case, engine: Callable[[str], str] = str) -> str:
     """The clauses for another engine, which spells all columns out."""
     every = ", ".join(f"{name} = s.{name}" for name in TABLE.names)
     names = ", ".join(TABLE.names)
@@ -249,7 +249,7 @@ def by_duckdb(case: Case) -> list[Row]:
         engine.register("rows_", ROWS)
         engine.register("source_", SOURCE)
         engine.execute("CREATE TABLE t AS SELECT * FROM rows_")
-        engine.execute(f"MERGE INTO t USING source_ AS s ON {on} {told(case)}")
+        engine.execute(f"MERGE INTO t USING source_ AS s ON {on} {clauses_of(case)}")
         return rows_of(engine.sql("SELECT * FROM t").to_arrow_table())
 
 
@@ -271,7 +271,8 @@ def test_they_mean_the_same_to_delta(
     write_deltalake(str(tmp_path / "t"), ROWS, partition_by=["day"])
     delta_spark.read.parquet(str(source)).createOrReplaceTempView("merge_source")
     delta_spark.sql(
-        f"MERGE INTO delta.`{tmp_path / 't'}` t USING merge_source s ON {case.on} {told(case)}"
+        f"MERGE INTO delta.`{tmp_path / 't'}` t USING merge_source s ON {case.on} "
+        f"{clauses_of(case)}"
     )
     found = delta_spark.read.format("delta").load(str(tmp_path / "t")).collect()
     rows = sorted((tuple(row[n] for n in TABLE.names) for row in found), key=repr)

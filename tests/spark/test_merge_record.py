@@ -79,7 +79,7 @@ def run(job: Control, spark: SparkSession) -> None:
     assert answer(lambda c: merge.run(c, spark), job) == 0, jobs.failure(job)
 
 
-def told(job: Control, inputs: Sequence[InputFile], round_: int = 0) -> dict[Any, Any]:
+def recorded(job: Control, inputs: Sequence[InputFile], round_: int = 0) -> dict[Any, Any]:
     """By file and position: the output, and which source row it was."""
     return {
         (inputs[row["input"]].logged_path, row["position"]): (
@@ -102,7 +102,7 @@ def test_a_partial_round_agrees_with_the_whole_merge_on_its_rows(
     ask_part(job, 2, [some])
     run(job, spark)
     parts = (inputs, inputs[:1], [some])
-    whole, first, second = (told(job, files, n) for n, files in enumerate(parts))
+    whole, first, second = (recorded(job, files, n) for n, files in enumerate(parts))
     # 1 and 13 are updated, 2 and 18 stay, and 5 is deleted: of no source row.
     assert sorted(position for _, position in whole) == [1, 2, 3, 5, 8]
     outputs = [output for output, _ in whole.values()]
@@ -125,7 +125,7 @@ def test_an_insert_only_merge_reports_its_matches(table: Path, spark: SparkSessi
     job = job_for(table, SOURCE, INSERT)
     run(job, spark)
     assert isinstance(job.spec.job, MergeJob)
-    found = told(job, job.spec.job.inputs)
+    found = recorded(job, job.spec.job.inputs)
     assert [output for output, _ in found.values()] == [KEPT] * 4
     assert (jobs.result(job).rows_matched, jobs.result(job).rows_written) == (0, 1)
     doubled = job_for(table, pa.concat_tables([SOURCE, SOURCE.slice(0, 1)]), INSERT)

@@ -1,4 +1,4 @@
-"""Rows of a source that differ are told apart, and equal ones are not."""
+"""Rows of a source that differ are distinguished, and equal ones are not."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ DIFFERENT = (
 
 
 def identities(spark: SparkSession, rows: tuple[tuple[object, ...], ...]) -> list[tuple[int, int]]:
-    told = with_identity(spark.createDataFrame(rows, TEXT))
-    assert told is not None
-    return [(row[0], row[1]) for row in told.select(*SOURCE_IDS).collect()]
+    identified = with_identity(spark.createDataFrame(rows, TEXT))
+    assert identified is not None
+    return [(row[0], row[1]) for row in identified.select(*SOURCE_IDS).collect()]
 
 
 def test_rows_that_differ_are_distinguished_by_either_hash(spark: SparkSession) -> None:
@@ -50,9 +50,9 @@ def test_equal_rows_are_one_whatever_the_order_of_rows_and_columns(spark: SparkS
     found = identities(spark, DIFFERENT)
     assert identities(spark, DIFFERENT[::-1]) == found[::-1]
     other = spark.createDataFrame(DIFFERENT, TEXT).select("y", "n", "d", "x", "b", "a", "f")
-    told = with_identity(other)
-    assert told is not None
-    assert [tuple(row) for row in told.select(*SOURCE_IDS).collect()] == found
+    identified = with_identity(other)
+    assert identified is not None
+    assert [tuple(row) for row in identified.select(*SOURCE_IDS).collect()] == found
 
 
 def test_sources_with_nested_types_have_no_row_identity(spark: SparkSession) -> None:

@@ -273,7 +273,7 @@ def test_values_that_no_table_holds_are_refused(tmp_path: Path, spark: SparkSess
         ),
         ('{"m":{"1":"a","01":"b"}}', Reason.STATEMENT_FAILED, "s.json, line 1, column m: a map"),
     ]
-    for attempt, (content, reason, told) in enumerate(cases, start=1):
+    for attempt, (content, reason, expected_text) in enumerate(cases, start=1):
         text = isinstance(content, str)
         source = tmp_path / ("s.json" if text else "s.parquet")
         if text:
@@ -283,7 +283,7 @@ def test_values_that_no_table_holds_are_refused(tmp_path: Path, spark: SparkSess
         job = job_for(tmp_path / "t", "Json" if text else "Parquet", source, attempt)
         failure = outcome(job, spark)
         assert (failure.reason, failure.transient) == (reason, False), failure.message
-        assert told in failure.message
+        assert expected_text in failure.message
     good = pa.table(
         {
             "s": ["ä"],

@@ -195,7 +195,7 @@ def test_rounds_are_served_until_the_engine_is_done(table: Path, spark: SparkSes
     job.store.put(job.round_path(1, "request.json"), encode(request))
     while not any("rounds/1/result" in m.path for m in job.store.list(job.path("rounds"))):
         service.join(0.05)
-        assert service.is_alive(), "the driver ended before it was told to"
+        assert service.is_alive(), "the driver ended before done.json was written"
     job.store.put(job.path("done.json"), b"{}")
     service.join(30)
     assert not service.is_alive()

@@ -98,7 +98,7 @@ def test_visible_but_perhaps_not_durable_is_an_unknown_outcome(
 
 @contextmanager
 def without_privileges() -> Iterator[None]:
-    """Root may do anything; for a moment be nobody."""
+    """Root may do anything; the block runs as the user `nobody`."""
     if os.geteuid() != 0:
         yield
         return

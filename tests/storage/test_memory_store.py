@@ -1,4 +1,4 @@
-"""The store for simulations: it fails exactly when and how it is told to."""
+"""The store for simulations: it fails exactly when and how the test sets."""
 
 from __future__ import annotations
 

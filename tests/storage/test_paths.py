@@ -124,7 +124,7 @@ PATHS = st.one_of(
 
 @pytest.fixture(scope="module")
 def trap(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A table with links that lead out of it, and a neighbour that nobody may touch."""
+    """A table with links that lead out of it, and a neighbour that must not be touched."""
     base = tmp_path_factory.mktemp("trap")
     root = base / "table"
     (root / "a" / "a").mkdir(parents=True)

@@ -417,14 +417,14 @@ class LockContract:
 
     def test_a_watch_notifies_a_holder_of_its_loss(self, locks: LockStore) -> None:
         locks.acquire(request("a", Mode.REWRITE, "0"))
-        told: list[tuple[EntryState, str]] = []
+        seen: list[tuple[EntryState, str]] = []
         changed = threading.Event()
         end = locks.watch(TABLE, "a", changed.set)
         locks.acquire(request("b", Mode.REWRITE, "0", priority=1))
-        while not any(revoked for _, revoked in told):
+        while not any(revoked for _, revoked in seen):
             assert changed.wait(LONG_S)
             changed.clear()
-            told += [(e.state, e.revoked_by) for e in locks.entries(TABLE)]
+            seen += [(e.state, e.revoked_by) for e in locks.entries(TABLE)]
         end()
         assert locks.enter_commit(TABLE, "a", owner("a")) is CommitLease.REVOKED
 

@@ -77,7 +77,7 @@ class StormModel:
                 row.least += not (row.blind and row.born > update.read)
 
     def faults(self, found: Iterable[Mapping[str, int]]) -> list[str]:
-        """Rows lost, doubled, resurrected, or with values that nobody gave them."""
+        """Rows lost, doubled, resurrected, or with values that no statement gave them."""
         seen: dict[int, Mapping[str, int]] = {}
         faults: list[str] = []
         for row in found:

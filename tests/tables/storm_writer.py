@@ -1,8 +1,8 @@
 """One foreign writer of a storm: `python -m tables.storm_writer LOCATION NUMBER PAUSE_MS`.
 
 By deltalake it appends, updates, deletes and merges rows of its own, until standard input ends,
-and tells every try on standard output as a line of JSON. Each try carries a tag in its commit,
-so that the log can tell which were committed, whatever the writer was told.
+and reports every try on standard output as a line of JSON. Each try carries a tag in its commit,
+so that the log shows which were committed, whatever answer the writer received.
 """
 
 from __future__ import annotations

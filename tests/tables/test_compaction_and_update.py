@@ -91,7 +91,7 @@ def test_C2b_several_updates_before_compaction_ends(lakes: Lakes) -> None:
 
 
 def test_C2b_a_compaction_that_loses_the_race_again_and_again(lakes: Lakes) -> None:
-    """Masks are made anew in every round; they do not add up."""
+    """Masks are computed again in every round; they do not add up."""
     lake = lakes.loaded(4)
     compaction = lake.hold(lake.compaction(), Point.PUT_COMMIT)
     states = [FOUR]

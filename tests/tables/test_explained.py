@@ -33,7 +33,7 @@ def lake(four: QuickLake, tmp_path: Path) -> QuickLake:
     return quick_lake.copy(four, tmp_path)
 
 
-def told(status: OperationStatus) -> list[str]:
+def explanation(status: OperationStatus) -> list[str]:
     """Its sentences, without what differs from run to run."""
     return [MS.sub("N ms", text) for text in result(status).summary or ()]
 
@@ -45,7 +45,7 @@ def message(status: OperationStatus) -> str:
 
 def test_a_compaction_without_concurrent_commits(lake: QuickLake) -> None:
     done = lake.do(lake.compaction())
-    assert told(done) == ["no other commit since version 4"]
+    assert explanation(done) == ["no other commit since version 4"]
     assert message(done) == "committed as version 5"
 
 
@@ -54,11 +54,11 @@ def test_a_compaction_names_the_deletes_that_it_replayed(lake: QuickLake) -> Non
     lake.do(lake.delete("k = 2"))
     lake.append(batch(9))
     done = compaction.finish()
-    assert told(done) == [
+    assert explanation(done) == [
         "2 commits since version 4, met in 2 rounds",
         "8 deletes replayed onto 0.1 (1 file, N ms)",
     ]
-    assert message(done) == "committed as version 7: " + "; ".join(told(done))
+    assert message(done) == "committed as version 7: " + "; ".join(explanation(done))
     assert reconciled(done).by_segment == {"0.1": 8}
 
 
@@ -68,7 +68,7 @@ def test_a_compaction_names_the_commit_that_removed_its_inputs(lake: QuickLake) 
     engine = lake.commit().info
     assert engine is not None
     done = compaction.finish()
-    assert told(done) == [
+    assert explanation(done) == [
         "1 commit since version 4, met in 2 rounds",
         f"1 input gone to version 5 by `{engine.engine}` (DELETE) → 10 rows masked",
     ]
@@ -90,7 +90,7 @@ def test_a_superseded_compaction_names_the_commit_that_superseded_it(lake: Quick
 def test_an_update_says_where_it_followed_its_rows(lake: QuickLake) -> None:
     update = lake.hold(lake.update("k = 1", v="v + 15"), Point.RECONCILE)
     lake.do(lake.compaction())
-    assert told(update.finish()) == [
+    assert explanation(update.finish()) == [
         "1 commit since version 4, met in 2 rounds",
         "8 rows followed into 0.1 (1 file, N ms)",
     ]
@@ -101,7 +101,7 @@ def test_an_update_says_what_it_evaluated_and_what_it_lost(lake: QuickLake) -> N
     lake.foreign().update({"k": "1"}, predicate="id = 10")
     lake.foreign().delete("id = 1")
     done = update.finish()
-    first, second, third = told(done)
+    first, second, third = explanation(done)
     assert first == "2 commits since version 4, met in 2 rounds"
     assert re.fullmatch(r"\d+ rows evaluated as of version 6 by `delta-rs:.*` \(DELETE\)", second)
     assert re.fullmatch(r"\d matched rows deleted or changed first, as of version 6 .*", third)
@@ -113,7 +113,7 @@ def test_a_conflict_names_the_commit_and_the_files(lake: QuickLake) -> None:
     lake.small = False
 
     def interceptor(effect: Effect, call: Callable[[], Event]) -> Event:
-        """Somebody rewrites the same four files before every look at the table."""
+        """A foreign writer rewrites the same four files before every read of the table."""
         if effect.point is Point.READ_TABLE and effect.attempt:
             lake.foreign().update({"v": "v + 1"}, predicate="k = 3")
         return call()

@@ -25,7 +25,7 @@ FOUR = loads(range(4))
 ONE = rows([77])
 
 ITS_OWN_DEFECTS: dict[str, tuple[Callable[[DeltaTable], object], Rows]] = {
-    # what it does while somebody compacts, and the rows after (right would be to be refused)
+    # what it does during a compaction, and the rows after it (correct would be a refusal)
     "compact": (lambda table: table.optimize.compact(), join(FOUR, FOUR)),
     "z-order": (lambda table: table.optimize.z_order(["id"]), join(FOUR, FOUR)),
     "delete all": (lambda table: table.delete(), FOUR),

@@ -158,8 +158,8 @@ def test_D9_a_stream_goes_on_while_its_rows_are_compacted(lakes: Lakes) -> None:
 def test_D10_compaction_running(lakes: Lakes) -> None:
     lake = lakes.loaded(4)
     compaction = _start(lake, lake.compaction())
-    assert lake.unreachable()  # its output lies there …
-    lake.assert_states(OLD)  # … and nobody sees it
+    assert lake.unreachable()  # its output exists …
+    lake.assert_states(OLD)  # … and no reader sees it
     assert lake.names == ["0", "1", "2", "3"]
     compaction.finish()
 

@@ -127,7 +127,7 @@ def test_C5_compaction_killed_before_its_commit_is_adopted(lakes: Lakes, kill: K
     compaction = lake.compaction()
     _kill(lake, compaction, kill)
     lake.assert_states_so_far(FOUR)
-    lake.do(lake.update("k = 1", v="v + 15"))  # nobody waits for the dead
+    lake.do(lake.update("k = 1", v="v + 15"))  # a dead process blocks no other
     jobs = len(lake.jobs.started)
     done = lake.do(compaction)
     assert len(lake.jobs.started) == jobs  # the work is not done twice
@@ -279,7 +279,7 @@ def test_C6b_row_map_in_flight_is_lost_or_corrupt(
 def test_C6b_published_row_map_is_lost_or_corrupt(
     lakes: Lakes, damage: Callable[[bytes], bytes] | None
 ) -> None:
-    """Nobody can tell any more which row is which: the statement is evaluated on them again."""
+    """The rows can no longer be followed: the statement is evaluated on them again."""
     lake = _patient(lakes)
     update = lake.hold(lake.update("k = 1", v="v + 15"), Point.RECONCILE)
     lake.do(lake.compaction())
@@ -296,7 +296,7 @@ def test_C6b_published_row_map_is_lost_or_corrupt(
     lake.assert_clean()
 
 
-# Z5: somebody vacuums without retention ---------------------------------------------------------
+# Z5: a vacuum without retention -----------------------------------------------------------------
 
 
 def _vacuum(lake: Lake) -> None:
@@ -307,7 +307,7 @@ def _vacuum(lake: Lake) -> None:
 
 @pytest.mark.parametrize("kind", ["compaction", "update"])
 def test_Z5_vacuum_between_plan_and_job(lakes: Lakes, kind: str) -> None:
-    """Its inputs are gone from the disk, since somebody compacted and vacuumed."""
+    """Its inputs are gone from the disk, since another writer compacted and vacuumed."""
     lake = _patient(lakes)
     operation = _compaction_or_update(lake, kind)
     held = lake.hold(operation, Point.START_JOB)
@@ -454,7 +454,7 @@ def test_Z14_a_stuck_engine_is_replaced_and_resumes_later(lakes: Lakes) -> None:
     stuck = lake.hold(compaction, Point.START_JOB, ports=first)
     lake.do(lake.delete("k = 1"))
     done = lake.do(compaction, ports=second)
-    assert done.attempt == 2  # planned anew: the deleted rows were not copied
+    assert done.attempt == 2  # planned again: the deleted rows were not copied
     assert lake.deleted() == {}
     files = lake.data_files()
     stuck.finish()

@@ -23,7 +23,7 @@ COMMITS = 60
 
 def test_Z8_sixty_writers_want_the_same_version(tmp_path: Path) -> None:
     """All stand before the put of the same file, by put-if-absent on the local disk. One gets
-    it; the others take the next ones, and nobody's rows are lost or doubled."""
+    it; the others take the next ones, and no writer's rows are lost or doubled."""
     lake = quick_lake.make(tmp_path, 1)
     wanted = lake.version + 1
     held = [
@@ -44,8 +44,8 @@ def test_Z8_sixty_writers_want_the_same_version(tmp_path: Path) -> None:
 
 @dataclass
 class Beside:
-    """Somebody who commits all the time: two of three times an append; else a row is deleted,
-    in turn by ours (a deletion vector) and by deltalake (the file is written anew)."""
+    """A writer that commits all the time: two of three times an append; else a row is deleted,
+    in turn by Tandem (a deletion vector) and by deltalake (the file is rewritten)."""
 
     lake: QuickLake
     appended: list[Row] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""Merges on real tables: alone, beside compactions, and beside writers that make them begin anew.
+"""Merges on real tables: alone, beside compactions, and beside writers that force a re-execution.
 
 Rows are compared with a model that knows nothing of files; versions are forced as in C1 to C3.
 """
@@ -173,7 +173,7 @@ def test_deleting_a_kept_row_lets_its_key_be_inserted(lakes: Lakes) -> None:
 
 
 def test_a_merge_without_inserts_looks_at_new_rows_only(lakes: Lakes, small: bool) -> None:
-    """Rows of files that somebody copied, and rows that came; those of no source row, too."""
+    """Rows of files that a foreign writer copied, and new rows; those of no source row, too."""
     lake = lakes.loaded(3)
     lake.small = small
     clauses: dict[str, Any] = {

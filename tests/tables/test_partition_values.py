@@ -132,12 +132,12 @@ def _shown(lake: Lake, spark: SparkSession) -> list[Any]:
     for name in COLUMNS:
         assert _texts(ours[name]) == _texts(theirs[name]), name
     for name, kind in (("bin", bytes), ("str", str)):
-        told = [
+        stored = [
             None if v is None else v if kind is bytes else v.encode()
             for v in ours[name].to_pylist()
         ]
         column = list(COLUMNS).index(name) + 1
-        assert told == [None if r[column] is None else bytes(r[column]) for r in rows]
+        assert stored == [None if r[column] is None else bytes(r[column]) for r in rows]
     return [
         tuple(None if v is None else bytes(v) if isinstance(v, bytearray) else v for v in r)
         for r in rows

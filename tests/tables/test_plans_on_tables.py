@@ -47,7 +47,7 @@ def test_C11_step_by_step_the_names_are_the_same(lakes: Lakes) -> None:
         status = lake.do(lake.compaction())
         names.append(result(status).segments)
         if last < 12:
-            lake.append(loads(range(last, last + 4), 1))  # one file: a load of somebody else
+            lake.append(loads(range(last, last + 4), 1))  # one file: a foreign load
             lake.load(*(batch(number, 1) for number in range(last * 100, last * 100 + 3)))
     # Foreign loads have no number to derive a name from: a fresh one is given out.
     assert names[0] == ("0.1",)

@@ -132,7 +132,7 @@ def test_W9_eight_foreign_writers_in_a_loop_and_ours_beside_them(
     writers.start(WRITERS, PAUSE_MS)
     compactions = Loop(lake, lambda _: lake.compaction("SemiMajor"), stop)
     updates = Loop(lake, lambda n: _update(lake, n % 5), stop)
-    stop.wait(SECONDS)  # for as long as it shall last, not until something has happened
+    stop.wait(SECONDS)  # for a fixed time, not until something has happened
     stop.set()
     compacted, updated = compactions.join(), updates.join()
     writers.stop()
@@ -142,13 +142,13 @@ def test_W9_eight_foreign_writers_in_a_loop_and_ours_beside_them(
     model.replay(lake.log.commits(0, lake.version))
     with capsys.disabled():
         print(_figures(writers, compacted, updated, lake.version))  # noqa: T201
-    # Whoever was told that it had committed has; then every row is as the commits say.
+    # Every commit that was reported exists; then every row is as the commits say.
     assert {tag for tag, said in tries.items() if not said["error"]} == model.committed
     for reader, rows in _readers(lake).items():
         assert model.faults(rows) == [], reader
     assert [end for end in compacted if end.phase is Phase.FAILED or end.attempt > 1] == []
     assert [end for end in updated if end.attempt > 1] == []
-    # Whether nobody commits for the length of a round, five times in a row, is chance here.
+    # Whether a round without a foreign commit occurs within five tries is chance here.
     lost = [end for end in updated if end.phase is Phase.FAILED]
     assert [end for end in lost if reason(end) != "Conflict"] == []
     assert len(lost) <= max(1, len(updated) // LOST_OF)

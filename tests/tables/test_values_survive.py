@@ -45,7 +45,7 @@ def test_a_compaction_and_an_update_change_no_value(
     readers: list[Reader] = [Spark.quick(delta_spark), DuckDB(), Deltalake(), Polars()]
     wrong = []
     for reader in readers:
-        truth = reader.told(foreign, asked)
+        truth = reader.evaluated(foreign, asked)
         assert any(truth)
         wrong += differences(reader, truth, reader.found(updated, asked), asked)
     assert wrong == []
@@ -54,7 +54,7 @@ def test_a_compaction_and_an_update_change_no_value(
     beyond = Filter(DOUBLE, ">", 100.0)
     everything = Filter(DOUBLE, "IS NOT NULL")
     spark = Spark.quick(delta_spark)
-    [deleted, there] = spark.told(foreign, [beyond, everything])
+    [deleted, there] = spark.evaluated(foreign, [beyond, everything])
     lake_at(delta_spark, updated).sql("DELETE FROM TABLE WHERE f64 > 100")
-    [left] = spark.told(updated, [everything])
+    [left] = spark.evaluated(updated, [everything])
     assert left == there - deleted

@@ -240,7 +240,7 @@ def test_Z19_deletes_in_the_log_in_a_file_and_merged_are_each_remapped(tmp_path:
 
 
 def _delete_in_the_log(lake: QuickLake, row: int) -> None:
-    """By somebody who, unlike us, writes small vectors inline. The row is of the first load."""
+    """By a writer that, unlike Tandem, writes small vectors inline. The row is of load 1."""
     adds = lake.log.snapshot().adds()
     [add] = [a for a in adds if json.loads(a.stats or "{}")["minValues"]["id"] == 0]
     changed = dataclasses.replace(add, deletion_vector=encode_inline(BitMap64([row])))

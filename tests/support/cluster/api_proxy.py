@@ -6,7 +6,7 @@
         conflict.wait()                                      # until it has struck
         proxy.writes("nightly")                              # who wrote what about one object
 
-Everything it does is told beforehand and counted: a rule strikes at its n-th match, so many
+Its faults are rules set in advance and counted: a rule applies at its n-th match, so many
 times, or until it is ended. It runs on a loop and a thread of its own, so that tests need not
 be asynchronous.
 """

@@ -166,7 +166,7 @@ class Cluster:
 
 
 def shared_cluster(base: Path) -> Cluster:
-    """The run's one cluster, started by whoever asks first; it ends with the run.
+    """The run's one cluster, started by the first caller; it ends with the run.
 
     `base` is the run's temporary folder, as `tmp_path_factory.getbasetemp()` gives it.
     """
@@ -180,7 +180,7 @@ def shared_cluster(base: Path) -> Cluster:
         if not folder.exists():
             folder.mkdir()
             keeper = _keep(folder, run)
-            # Only so that nobody misses its end; it goes on when this process has ended.
+            # Only to report its end; it goes on when this process has ended.
             threading.Thread(target=keeper.wait, daemon=True).start()
         return _wait_until_ready(folder)
 

@@ -33,7 +33,7 @@ def main(folder: Path, watched: int) -> None:
     try:
         keep(folder, _end_of(watched))
     finally:
-        # Whoever waits shall not wait for ever; what went wrong stands in this process's log.
+        # Waiting processes must not wait for ever; the error is in this process's log.
         if not (folder / "state.json").exists():
             _write(folder, {"error": "see keeper.log"})
 

@@ -196,7 +196,7 @@ class Nursery:
         return child
 
     def kill_all(self) -> None:
-        """Nobody outlives a test."""
+        """No process outlives a test."""
         for child in self._children:
             if child.alive:
                 child.kill()

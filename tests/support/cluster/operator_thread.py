@@ -52,7 +52,7 @@ def await_that(
 
 
 class HeldJobs:
-    """`QuickJobs` that can be told to stand still: jobs that are started while `held` run when
+    """`QuickJobs` that can be held: jobs that are started while `held` run when
     that ends. `fail` makes the next so many jobs fail. Outlives operators, as a cluster does."""
 
     def __init__(self) -> None:
@@ -95,7 +95,7 @@ class HeldJobs:
     def status(self, name: str) -> JobStatus:
         with self._lock:
             if name in self._failed:
-                return JobStatus(JobPhase.FAILED, "it was told to fail")
+                return JobStatus(JobPhase.FAILED, "the test made it fail")
             request = self._waiting.get(name)
             if request is not None:
                 if not self._open.is_set():
@@ -272,7 +272,7 @@ class Operator:
         self._launched.wait(LIMIT_S)
 
     def start(self) -> Operator:
-        """Start it if nobody has, and wait until it leads and works."""
+        """Start it if it is not running, and wait until it leads and works."""
         if not self._thread.is_alive():
             self.launch()
         if not self._is_ready.wait(LIMIT_S):
@@ -292,7 +292,7 @@ class Operator:
     def _body(self) -> None:
         try:
             asyncio.run(self._run())
-        except BaseException as error:  # noqa: BLE001 - shown by whoever waits
+        except BaseException as error:  # noqa: BLE001 - shown by the waiting test
             self.error = error
         finally:
             self._is_ready.set()

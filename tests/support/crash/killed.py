@@ -52,10 +52,10 @@ CROWDED: Mapping[Point, Mapping[str, Any]] = {
     Point.LOOK_UP_COMMIT: {"lost_answers": (Point.PUT_COMMIT,)},
     Point.REQUEST_ROUND: {"meanwhile": "append"},
 }
-"""These need somebody else, or a store that loses an answer."""
+"""These need another writer, or a store that loses an answer."""
 
 COMMIT_LOOP = (Point.RECONCILE, Point.WRITE_SIDECARS, Point.ENTER_COMMIT, Point.PUT_COMMIT)
-"""Done again for each version that somebody else took."""
+"""Done again for each version that another writer took."""
 
 
 def circumstances(point: Point) -> dict[str, Any]:
@@ -158,7 +158,7 @@ def recover(nursery: Nursery, table: CrashTable, kind: str, end: End) -> None:
     assert finished.phase == "Succeeded", finished.condition
     assert table.shown() == final
     assert set(table.history()) <= {FIRST, final}
-    # Neither whole files that nobody names nor halves of them.
+    # Neither complete files that no version names nor parts of them.
     assert table.unreachable() == set()
     version = table.version
     again = nursery.run(table.order(kind))

@@ -45,7 +45,7 @@ from tandem.storage import open_store
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 LIMIT_S = 60.0
-OTHER = "somebody-else"
+OTHER = "another-owner"
 CLEANING = "Cleaning"
 """In place of a kind: a cleaning, for which everything is old."""
 
@@ -70,7 +70,7 @@ class Strike:
 class Order:
     """What a process is to do. `answer` is the file for its status; `meanwhile` an append or an
     update by deltalake just before the first reconciliation; `blocked` makes the locks be held
-    by somebody else at first; `lost_answers` are points of which the first answer is lost."""
+    by another owner at first; `lost_answers` are points of which the first answer is lost."""
 
     location: str
     resource: dict[str, Any]
@@ -358,7 +358,7 @@ def main() -> None:
             _tell(stopped=os.WSTOPSIG(how))
         if foreign is not None:
             foreign.end()
-        # A process that failed without a signal tells so by an exit code; nobody expects that.
+        # A process that failed without a signal reports its exit code; no test expects that.
         _tell(ended=os.WTERMSIG(how) if os.WIFSIGNALED(how) else -os.WEXITSTATUS(how))
 
 

@@ -23,11 +23,11 @@ from tandem.operations.machine.effects import Point
 
 ROUNDS = ("update", "delete", "merge")
 """Kinds whose statements an append makes evaluate another round, as they are serializable."""
-ANEW = {
+ENDS_WHEN_PLANNED_AGAIN = {
     "compaction": "NothingToDo",  # too few segments of like age are left
     "sort": "NothingToDo",
 }
-"""How an operation ends that is planned anew after somebody has replaced half of the files;
+"""How an operation ends that is planned again after another writer has replaced half of the files;
 others commit. (A segment rewrite writes what is left of the segments that it once found.)"""
 ELSEWHERE = ("Abandoned", "AlreadyRunning")
 """Why a process ends whose operation others do, or have done."""
@@ -42,7 +42,7 @@ class Funeral(StrEnum):
     REPLACED_CLEANED = "replaced, then cleaned"
 
     @property
-    def begins_anew(self) -> bool:
+    def starts_again(self) -> bool:
         """Whether what the first one did is thrown away."""
         return self in (Funeral.CLEANED, Funeral.CLEANED_REPLACED)
 
@@ -65,7 +65,7 @@ class Stop:
 
     @property
     def between(self) -> str:
-        """What somebody else commits meanwhile."""
+        """What another writer commits meanwhile."""
         return str(self.more.get("meanwhile", ""))
 
 
@@ -124,11 +124,11 @@ def comes_back(
     begun = after_foreign(stop.between, FIRST)
     seen = {FIRST, begun, expected(kind, begun)}
     reason = "Committed"
-    if stop.between == "update" and funeral.begins_anew:
-        reason = ANEW.get(kind, reason)
+    if stop.between == "update" and funeral.starts_again:
+        reason = ENDS_WHEN_PLANNED_AGAIN.get(kind, reason)
     final = expected(kind, begun) if reason == "Committed" else begun
     table.move_claims_to_another_host()
-    if funeral.begins_anew:
+    if funeral.starts_again:
         bury(second, table)
         assert table.shown() in seen
     result = None
@@ -155,7 +155,7 @@ def comes_back(
         assert table.named() - {""} <= table.files().keys()
         # What it wrote after its funeral is a dead attempt's.
         assert stop.first is not None or all("-1" in path for path in table.unreachable())
-    # Whoever looks once more hears how it ended; `tandem clean` takes what zombies wrote.
+    # Another run reports the same ending; `tandem clean` removes what zombies wrote.
     again = _ended_by(second, table, kind, reason, final)
     assert result in (None, again)
     clean(target(str(table.path)), output=Output.JSON, dry_run=False)

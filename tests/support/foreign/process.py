@@ -1,4 +1,4 @@
-"""A foreign engine in a process of its own, told what to do by lines of JSON.
+"""A foreign engine in a process of its own, controlled by lines of JSON.
 
     with started("deltalake") as engine:                # or "spark": one JVM, for a whole run
         engine.call("open", table="a", location=...)

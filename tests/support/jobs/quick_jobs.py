@@ -42,11 +42,11 @@ from tandem.spark.runtime.frames import dead_rows
 from tandem.spark.runtime.ipc import to_file
 
 Hook = Callable[[str], None]
-"""Told where a job is: `written` (its files, nothing else), `published` (its result)."""
+"""Receives where a job is: `written` (its files, nothing else), `published` (its result)."""
 
 
 def unwatched(_where: str) -> None:
-    """Nobody listens."""
+    """A hook that does nothing."""
 
 
 @dataclass
@@ -186,8 +186,8 @@ class QuickJobs:
         ]
         self.hook("written")
         acted = pc.sum(pc.not_equal(matched.column(FATE), STAYS)).as_py() or 0
-        told = _matches(matched, pc.equal(matched.column(FATE), "Update"))
-        answer = to_file(quick_merge.with_record(told, matched))
+        to_update = _matches(matched, pc.equal(matched.column(FATE), "Update"))
+        answer = to_file(quick_merge.with_record(to_update, matched))
         copy = quick_merge.copied(opened, job) if self.copies and round_ == 0 else None
         opened.publish(
             JobResult(
@@ -294,7 +294,7 @@ def _bare(rows: pa.Table) -> pa.Table:
 
 
 def _matches(found: pa.Table, updated: pa.Array) -> pa.Table:
-    """`updated`: which of the rows are written anew; others are deleted. One output at most: the
+    """`updated`: which of the rows are rewritten; others are deleted. One output at most: the
     tables of these tests are far below the target size."""
     is_updated = np.asarray(updated, dtype=bool)
     places = pa.array(np.cumsum(is_updated) - 1, pa.int64(), mask=~is_updated)

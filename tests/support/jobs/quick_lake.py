@@ -78,7 +78,7 @@ def copy(lake: QuickLake, folder: Path) -> QuickLake:
 
 
 def just_before(point: Point, act: Callable[[], object]) -> Interceptor:
-    """Let somebody act before `point` is performed for the first time."""
+    """Call `act` before `point` is performed for the first time."""
     acted: list[Point] = []
 
     def interceptor(effect: Effect, call: Callable[[], Event]) -> Event:

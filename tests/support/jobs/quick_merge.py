@@ -30,7 +30,7 @@ FATE = "__fate"
 STAYS = "Keep"
 """The fate of a row that matched, and to which no clause applies."""
 _STAYS, _NOTHING = -1, -2
-"""In place of a clause's number: of matches that are told though nothing is done, of the rest."""
+"""In place of a clause's number: of matches that are recorded but not changed, of the rest."""
 SOURCES = ("__source_1", "__source_2")
 """Which source row it was, as two hashes; null where there is none. Only where it is recorded."""
 
@@ -55,8 +55,8 @@ def merged(opened: Control, job: MergeJob, rows: pa.Table, *, part: bool) -> pa.
         engine.execute("SET threads = 1")
         engine.register("target", rows)
         engine.register("source", source)
-        told = SOURCES if len(hidden) > 1 else ()
-        text = _text(statement, rows.schema.names, told, part=part)
+        source_columns = SOURCES if len(hidden) > 1 else ()
+        text = _text(statement, rows.schema.names, source_columns, part=part)
         found = engine.sql(text).to_arrow_table()
     source_pin.check(opened, held)
     return _once(statement, found.cast(pa.schema([*rows.schema, *hidden])))
@@ -69,12 +69,12 @@ def copied(opened: Control, job: MergeJob) -> SidecarRef:
     schema = (source.schema.metadata or {}).get(SOURCE_SCHEMA, opened.spec.table.schema_string)
     if not any(pa.types.is_nested(field.type) for field in source.schema):
         source = _with_identity(source).rename_columns([*source.schema.names, *SOURCE_IDS])
-    told = {SOURCE_SCHEMA: schema, SOURCE_IS_WHOLE: "true"}
-    return opened.sidecar(0, "source.arrow", to_file(source.replace_schema_metadata(told)))
+    metadata = {SOURCE_SCHEMA: schema, SOURCE_IS_WHOLE: "true"}
+    return opened.sidecar(0, "source.arrow", to_file(source.replace_schema_metadata(metadata)))
 
 
 def with_record(matches: pa.Table, matched: pa.Table) -> pa.Table:
-    """The answer for the rows `matched`, with which source row each of them matched, if told."""
+    """The answer for the rows `matched`, with the source row that each one matched, if recorded."""
     if SOURCES[0] not in matched.schema.names:
         return matches
     stays = pa.array([fate == STAYS for fate in matched.column(FATE).to_pylist()])
@@ -100,7 +100,7 @@ def _with_identity(source: pa.Table) -> pa.Table:
 
 def _once(statement: MergeStatement, found: pa.Table) -> pa.Table:
     """Each row of the table once, without a record if it came several times; rows that stay are
-    told only if they are recorded."""
+    included only if they are recorded."""
     ours = pc.is_valid(found["__position"])
     places = found.filter(ours).select(["__input", "__position"])
     recorded = SOURCES[0] in found.schema.names
@@ -122,8 +122,10 @@ def _once(statement: MergeStatement, found: pa.Table) -> pa.Table:
     return found if recorded else found.filter(pc.not_equal(found[FATE], STAYS))
 
 
-def _text(statement: MergeStatement, names: list[str], told: tuple[str, ...], *, part: bool) -> str:
-    """`told`: the columns of the source that say which row it was. All rows that match are told,
+def _text(
+    statement: MergeStatement, names: list[str], columns: tuple[str, ...], *, part: bool
+) -> str:
+    """`columns`: the columns of the source that identify its row. All rows that match are there,
     whatever happens to them: one may do so twice."""
     clauses = list(enumerate(statement.clauses))
     clause = (
@@ -133,7 +135,7 @@ def _text(statement: MergeStatement, names: list[str], told: tuple[str, ...], *,
     )
     becomes = [_becomes(clauses, name) for name in names if not name.startswith("__")]
     fate = " ".join(f"WHEN {number} THEN '{each.action}'" for number, each in clauses)
-    sources = "".join(f", s.{name}" for name in told)
+    sources = "".join(f", s.{name}" for name in columns)
     return (
         f"SELECT {', '.join(becomes)}, __position, __input, "
         f"CASE __clause {fate} WHEN {_STAYS} THEN '{STAYS}' END AS {FATE}{sources} "

@@ -60,7 +60,7 @@ def dies_before_its_work(jobs: Jobs, request: JobRequest) -> None:
 
 
 def dies_after_its_work(jobs: Jobs, request: JobRequest) -> None:
-    """All files are written, and nobody will ever hear of it."""
+    """All files are written, and no result is published."""
     jobs.work_through(request)
     folder = request.spec_path.rsplit("/", 1)[0]
     jobs.store.delete([f"{folder}/rounds/0/result.json"])

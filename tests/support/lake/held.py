@@ -117,6 +117,6 @@ class Held:
             self._where, self._at = None, effect
             self._changed.notify_all()
             if not self._changed.wait_for(lambda: self._at is None, LIMIT_S):
-                raise AssertionError(f"nobody let {effect} go on")
+                raise AssertionError(f"{effect} was never released")
             if self._kill:
                 raise Killed(str(effect))

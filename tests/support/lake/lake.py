@@ -359,7 +359,7 @@ def _rows(table: pa.Table) -> Rows:
 
 
 class QuickClock(SystemClock):
-    """Nobody waits seconds for the next try."""
+    """Does not wait seconds for the next try."""
 
     def sleep(self, ms: int, wake: threading.Event) -> None:
         super().sleep(min(ms, POLL_MS), wake)

@@ -1,6 +1,6 @@
 """Rows with an identity, and the slow obvious model of what statements do to them.
 
-`id` says which row it is, so that lost, doubled and resurrected rows are told apart; `k` is what
+`id` identifies a row, so that lost, doubled and resurrected rows are distinguished; `k` is what
 statements choose by, `v` what they change.
 """
 

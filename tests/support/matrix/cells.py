@@ -265,7 +265,7 @@ class _Play:
         """The rows that may be there, by what they mean."""
         ours, theirs = self.ours.model, self.foreign.model
         if done.phase is Phase.FAILED:
-            return {"foreign alone": theirs} if self.done_by_foreign else {"nobody's": _same}
+            return {"foreign alone": theirs} if self.done_by_foreign else {"none": _same}
         if not self.done_by_foreign:
             return {"ours alone": ours}
         if self.cell.order is Order.FOREIGN_FIRST:

@@ -1,6 +1,6 @@
 """The foreign actions of the W matrix (W1 to W8): what is done, and what it does to rows.
 
-One line a cell's column: to add one, add it here. A step is what one engine is told to do
+One line per column of the matrix: to add one, add it here. A step is what one engine does
 (`support.foreign.calls`); `model` is the obvious meaning of all steps together.
 """
 
@@ -107,7 +107,7 @@ _VALUES = ", ".join(f"({r['id']}L, {r['k']}L, {r['v']}L)" for r in SOURCE)
 _STATEMENTS = ("update", "merge")
 _CONSTRAINED = dict.fromkeys(_STATEMENTS, "UnsupportedFeature")
 _ALL_OURS = ("bin-pack", "sort", "z-order", "segment rewrite", "update", "delete", "merge")
-_NEVER = "some value that nobody has"
+_NEVER = "some value that no row has"
 
 
 def _spark_merge(condition: str = "") -> str:

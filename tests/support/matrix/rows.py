@@ -1,6 +1,6 @@
 """Rows of the W matrix, and the slow obvious model of what statements do to them.
 
-A row is a dict with an `id`, so that lost, doubled and resurrected rows are told apart; `k` is
+A row is a dict with an `id`, so that lost, doubled and resurrected rows are distinct; `k` is
 what statements choose by, `v` what they change. Some actions add columns.
 """
 

@@ -135,7 +135,7 @@ def quickly(lake: Lake) -> Ports:
 
 
 def add_unknown_feature(path: Path) -> None:
-    """A commit by a writer of the future: it needs a feature that nobody knows yet."""
+    """A commit by a writer of the future: it needs a feature that no reader knows yet."""
     log = path / "_delta_log"
     versions = sorted(int(file.stem) for file in log.glob("*.json"))
     protocol = next(

@@ -1,8 +1,8 @@
 """Four engines that filter the rows of a table: they skip files, row groups and pages by what
 is written beside the values, each in its own way.
 
-`told` gives the truth, as the engine itself sees it: filters are columns of a query over all rows,
-by which it cannot skip any. `found` filters.
+`evaluated` gives the truth, as the engine itself sees it: filters are columns of a query over all
+rows, by which it cannot skip any. `found` filters.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Spark:
     def _source(self, root: Path) -> DataFrame:
         return self.session.read.format("delta").load(str(root))
 
-    def told(self, root: Path, filters: Sequence[Filter]) -> list[Ids]:
+    def evaluated(self, root: Path, filters: Sequence[Filter]) -> list[Ids]:
         texts = [_sql(f, for_spark, "nested.f") for f in filters]
         self._source(root).createOrReplaceTempView("t")
         return _sets(self.session.sql(f"SELECT {_projection(texts)} FROM t").toArrow(), len(texts))
@@ -115,7 +115,7 @@ class DuckDB:
         listed = ", ".join("'" + path.replace("'", "''") + "'" for path in live_files(root))
         return f"read_parquet([{listed}], hive_partitioning = false)"
 
-    def told(self, root: Path, filters: Sequence[Filter]) -> list[Ids]:
+    def evaluated(self, root: Path, filters: Sequence[Filter]) -> list[Ids]:
         texts = [_sql(f, for_duckdb, "nested.f") for f in filters]
         with duckdb.connect() as engine:
             query = f"SELECT {_projection(texts)} FROM {self._source(root)}"
@@ -138,7 +138,7 @@ class Deltalake:
         builder = QueryBuilder().register("t", DeltaTable(str(root)))
         return pa.table(builder.execute(query))
 
-    def told(self, root: Path, filters: Sequence[Filter]) -> list[Ids]:
+    def evaluated(self, root: Path, filters: Sequence[Filter]) -> list[Ids]:
         texts = [_sql(f, for_datafusion, "nested['f']") for f in filters]
         return _sets(self._query(root, f"SELECT {_projection(texts)} FROM t"), len(texts))
 
@@ -156,7 +156,7 @@ class Polars:
     def _scan(self, root: Path) -> pl.LazyFrame:
         return pl.scan_parquet(live_files(root), hive_partitioning=False)
 
-    def told(self, root: Path, filters: Sequence[Filter]) -> list[Ids]:
+    def evaluated(self, root: Path, filters: Sequence[Filter]) -> list[Ids]:
         rows = self._scan(root).collect()
         # INT96, which is how Spark writes instants, is nanoseconds without a zone here.
         rows = rows.with_columns(pl.selectors.datetime("ns").cast(pl.Datetime("us")))
@@ -222,7 +222,7 @@ def differences(
     """What a filter loses or brings, a line each."""
     return [
         f"{reader.name}: {f.kind.name} {f.operator} {f.value!r:.40}: "
-        f"lost {sorted(told - ids)}, too many {sorted(ids - told)}"
-        for f, told, ids in zip(filters, truth, found, strict=True)
-        if told != ids
+        f"lost {sorted(evaluated - ids)}, too many {sorted(ids - evaluated)}"
+        for f, evaluated, ids in zip(filters, truth, found, strict=True)
+        if evaluated != ids
     ]
