@@ -1,4 +1,4 @@
-"""A row map that somebody planted below `_tandem`, and that claims more rows than memory holds."""
+"""A row map planted below `_tandem` that claims more rows than memory holds."""
 
 from __future__ import annotations
 

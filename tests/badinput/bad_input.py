@@ -161,7 +161,7 @@ def tandem(*words: str | Path) -> Ended:
     return Ended(result.exit_code, documents, result.stderr)
 
 
-def assert_tells(text: str, *parts: str) -> None:
+def assert_mentions(text: str, *parts: str) -> None:
     """Every part of an error is there: resource, field, found, expected, remedy."""
     flat = " ".join(text.split())
     missing = [part for part in parts if part not in flat]

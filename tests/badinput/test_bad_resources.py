@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from badinput.bad_input import BadLake, assert_tells, compaction, tandem, update
+from badinput.bad_input import BadLake, assert_mentions, compaction, tandem, update
 from support.jobs.quick_jobs import QuickJobs
 
 HEAD = "apiVersion: tandem.dev/v1alpha1\n"
@@ -104,9 +104,9 @@ def test_files_that_are_refused(what: str, lake: BadLake, jobs: QuickJobs) -> No
         ended = tandem("run", "-f", file)
     assert ended.code == 2
     assert ended.documents == []
-    assert_tells(ended.said, "InvalidSpec" if "no LakeTable" not in parts[1] else "Reference")
-    assert_tells(ended.said, *parts)
-    assert_tells(ended.said, "expected:") if "is not" in parts[0] else None
+    assert_mentions(ended.said, "InvalidSpec" if "no LakeTable" not in parts[1] else "Reference")
+    assert_mentions(ended.said, *parts)
+    assert_mentions(ended.said, "expected:") if "is not" in parts[0] else None
     assert "Traceback" not in ended.said
     assert jobs.started == []
 
@@ -116,7 +116,7 @@ def test_every_refusal_names_a_remedy(what: str, lake: BadLake) -> None:
     text, _ = BAD_FILES[what]
     file = lake.folder / "resources.yaml"
     file.write_text(text)
-    assert_tells(tandem("plan", "-f", file).said, "remedy:")
+    assert_mentions(tandem("plan", "-f", file).said, "remedy:")
 
 
 @pytest.mark.parametrize(
@@ -136,14 +136,14 @@ def test_unreadable_files(
         file.write_bytes(content)
     ended = tandem("run", "-f", file)
     assert ended.code == 2
-    assert_tells(ended.said, str(file), *parts)
+    assert_mentions(ended.said, str(file), *parts)
     assert jobs.started == []
 
 
 def test_a_folder_without_resources_and_a_file_that_never_ends(tmp_path: Path) -> None:
     ended = tandem("run", "-f", tmp_path)
     assert ended.code == 2
-    assert_tells(ended.said, str(tmp_path), "no YAML files in this folder", ".yaml", "Name the")
+    assert_mentions(ended.said, str(tmp_path), "no YAML files in this folder", ".yaml", "Name the")
 
 
 def test_a_path_that_the_system_rejects() -> None:
@@ -151,7 +151,7 @@ def test_a_path_that_the_system_rejects() -> None:
     name = "x" * 300
     ended = tandem("run", "-f", name)
     assert ended.code == 2
-    assert_tells(ended.said, name, "cannot be read", "File name too long", "Correct the path")
+    assert_mentions(ended.said, name, "cannot be read", "File name too long", "Correct the path")
 
 
 def test_a_pipe_is_not_read(tmp_path: Path) -> None:
@@ -160,7 +160,7 @@ def test_a_pipe_is_not_read(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "sub" / "resources.yaml")
     ended = tandem("run", "-f", tmp_path / "sub")
     assert ended.code == 2
-    assert_tells(ended.said, "no YAML files in this folder")
+    assert_mentions(ended.said, "no YAML files in this folder")
 
 
 def test_one_wrong_resource_stops_all(lake: BadLake, jobs: QuickJobs) -> None:
@@ -170,7 +170,7 @@ def test_one_wrong_resource_stops_all(lake: BadLake, jobs: QuickJobs) -> None:
     with lake.untouched():
         ended = lake.run(compaction(), wrong)
     assert ended.code == 2
-    assert_tells(
+    assert_mentions(
         ended.said, "TableUpdate/more.spec.isolation", "ReadCommitted", "one of", "Serializable"
     )
     assert jobs.started == []

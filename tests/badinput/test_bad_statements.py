@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from badinput.bad_input import BadLake, assert_tells, delete, ingest, update
+from badinput.bad_input import BadLake, assert_mentions, delete, ingest, update
 from support.jobs.inline_runner import InlineRunner
 from support.jobs.quick_jobs import QuickJobs
 from tandem.operations import runner as engine
@@ -67,7 +67,7 @@ def test_statements_that_are_refused(what: str, lake: BadLake, jobs: QuickJobs) 
     assert ended.code == 1
     condition = ended.condition("TableUpdate")
     assert condition["reason"] == "InvalidStatement"
-    assert_tells(condition["message"], *parts)
+    assert_mentions(condition["message"], *parts)
     assert jobs.started == []
 
 
@@ -78,7 +78,7 @@ def test_no_deletion_vectors(tmp_path: Path, jobs: QuickJobs) -> None:
     assert ended.code == 1
     condition = ended.condition("TableUpdate")
     assert condition["reason"] == "DeletionVectorsDisabled"
-    assert_tells(
+    assert_mentions(
         condition["message"], "TableUpdate/more.spec.tableRef",
         "found: delta.enableDeletionVectors", "expected:", "enableDeletionVectors: true",
     )  # fmt: skip
@@ -111,7 +111,7 @@ def test_a_row_on_which_the_statement_fails(what: str, lake: BadLake) -> None:
     assert ended.code == 1
     condition = ended.condition("TableUpdate")
     assert condition["reason"] == "StatementFailed"
-    assert_tells(
+    assert_mentions(
         condition["message"], operation["metadata"]["name"], condition_name, "found:", "expected:",
         "Change the statement or the source",
     )  # fmt: skip
@@ -147,4 +147,4 @@ def test_sources_that_do_not_fit(what: str, lake: BadLake) -> None:
     condition = ended.condition("TableIngest")
     # Another attempt would read the same file: none is made.
     assert ended.status("TableIngest").get("attempt", 0) <= 1
-    assert_tells(condition["message"], *parts)
+    assert_mentions(condition["message"], *parts)

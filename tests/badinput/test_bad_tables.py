@@ -13,7 +13,7 @@ import pytest
 from deltalake import DeltaTable
 from typer.testing import CliRunner
 
-from badinput.bad_input import BadLake, assert_tells, compaction, delete, edit_commit, update
+from badinput.bad_input import BadLake, assert_mentions, compaction, delete, edit_commit, update
 from support.jobs.quick_jobs import QuickJobs
 from tandem.cli.main import app
 
@@ -142,10 +142,10 @@ def test_tables_that_are_refused(
     assert ended.code == 1
     condition = ended.condition("LakeTable")
     assert condition["reason"] == reason
-    assert_tells(condition["message"], *parts)
+    assert_mentions(condition["message"], *parts)
     follower = ended.condition(operation["kind"])
     assert follower["reason"] == "WaitingForDependency"
-    assert_tells(follower["message"], "LakeTable/lake")
+    assert_mentions(follower["message"], "LakeTable/lake")
     assert jobs.started == []
 
 
@@ -195,7 +195,9 @@ def test_paths_of_the_log_that_leave_the_table(
     assert ended.code == 1
     condition = ended.condition(operation["kind"])
     assert condition["reason"] == "LocationNotAllowed"
-    assert_tells(condition["message"], lake.path.as_uri(), problem, "found:", "expected:", remedy)
+    assert_mentions(
+        condition["message"], lake.path.as_uri(), problem, "found:", "expected:", remedy
+    )
     # The plan finds out: no job is started, and nothing has to be given up in the log.
     assert jobs.started == []
     assert DeltaTable(str(lake.path)).version() == version
@@ -211,7 +213,9 @@ def test_a_link_that_leads_out_of_the_table(lake: BadLake, jobs: QuickJobs) -> N
     assert ended.code == 1
     condition = ended.condition("TableCompaction")
     assert condition["reason"] == "LocationNotAllowed"
-    assert_tells(condition["message"], "a link leads out", "outside.parquet", "expected:", "Adopt")
+    assert_mentions(
+        condition["message"], "a link leads out", "outside.parquet", "expected:", "Adopt"
+    )
     assert_only_abandonments(lake)
 
 
@@ -225,12 +229,12 @@ def test_a_listed_file_is_absent(
 ) -> None:
     file = data_file(lake, 1)
     file.unlink()
-    operation["spec"]["backoffLimit"] = 0  # else it is planned anew a few times, which may help
+    operation["spec"]["backoffLimit"] = 0  # else it is planned again a few times, which may help
     ended = lake.run(operation)
     assert ended.code == 1
     condition = ended.condition(kind)
     assert condition["reason"] == "DataFileMissing"
-    assert_tells(
+    assert_mentions(
         condition["message"], file.name, "found: no such object", "expected: the file", "vacuum"
     )
     assert_only_abandonments(lake)
@@ -242,7 +246,9 @@ def test_a_listed_file_is_not_parquet(lake: BadLake, jobs: QuickJobs) -> None:
     ended = lake.run(compaction(backoffLimit=0))
     assert ended.code == 1
     condition = ended.condition("TableCompaction")
-    assert_tells(condition["message"], file.name, "found:", "expected: a Parquet file", "Restore")
+    assert_mentions(
+        condition["message"], file.name, "found:", "expected: a Parquet file", "Restore"
+    )
     assert_only_abandonments(lake)
 
 
@@ -262,7 +268,7 @@ def test_a_file_with_other_rows_than_the_log_says(lake: BadLake, jobs: QuickJobs
     assert ended.code == 1
     condition = ended.condition("TableCompaction")
     assert condition["reason"] == "CountMismatch"
-    assert_tells(condition["message"], other.name, "found: 7", "expected: 10", "Restore")
+    assert_mentions(condition["message"], other.name, "found: 7", "expected: 10", "Restore")
 
 
 # Nothing to do -----------------------------------------------------------------------------
@@ -299,7 +305,7 @@ def test_an_unknown_segment(lake: BadLake, jobs: QuickJobs) -> None:
     assert ended.code == 1
     condition = ended.condition("TableCompaction")
     assert condition["reason"] == "UnknownSegment"
-    assert_tells(
+    assert_mentions(
         condition["message"], "TableCompaction/tidy.spec.custom.segments", "found: 77",
         "expected: live segments", "tandem table segments",
     )  # fmt: skip
@@ -318,7 +324,7 @@ def test_read_only_commands_fail_as_clearly(
     with lake.untouched():
         found = CliRunner().invoke(app, [*command, str(lake.path)])
     assert found.exit_code == 1
-    assert_tells(found.stderr, reason, "expected:")
+    assert_mentions(found.stderr, reason, "expected:")
     assert "Traceback" not in found.stderr
 
 

@@ -13,7 +13,7 @@ import pytest
 from pyroaring import BitMap64
 from typer.testing import CliRunner
 
-from badinput.bad_input import BadLake, assert_tells, compaction, delete, edit_commit, update
+from badinput.bad_input import BadLake, assert_mentions, compaction, delete, edit_commit, update
 from support.jobs.quick_jobs import QuickJobs
 from tandem.cli.main import app
 from tandem.delta import dv
@@ -106,7 +106,7 @@ def test_operations_refuse(what: str, operation: str, lake: BadLake, jobs: Quick
     assert ended.code == 1
     condition = ended.condition(OPERATIONS[operation]["kind"])
     assert condition["reason"] == _reason(what)
-    assert_tells(condition["message"], *parts, "estore")
+    assert_mentions(condition["message"], *parts, "estore")
     # The log holds no more than that an attempt died, and the damage is as it was.
     for commit in sorted(lake.log.glob("*.json"))[4:]:
         for line in commit.read_text().splitlines():
@@ -122,7 +122,7 @@ def test_scans_refuse(what: str, lake: BadLake) -> None:
     with lake.untouched():
         found = CliRunner().invoke(app, ["scan", str(lake.path), "-o", "json"])
     assert found.exit_code == 1
-    assert_tells(found.stderr, _reason(what), *parts, "remedy:")
+    assert_mentions(found.stderr, _reason(what), *parts, "remedy:")
 
 
 def test_an_intact_vector_is_accepted(lake: BadLake, jobs: QuickJobs) -> None:

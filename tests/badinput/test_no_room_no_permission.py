@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from deltalake import write_deltalake
 
-from badinput.bad_input import BadLake, assert_tells, compaction, document, tandem, update
+from badinput.bad_input import BadLake, assert_mentions, compaction, document, tandem, update
 from support.jobs.quick_jobs import QuickJobs
 from support.lake import rows as model
 from support.lake.s3 import S3Server
@@ -65,7 +65,7 @@ def test_a_full_disk(tmp_path: Path) -> None:
     """
     with lake.unharmed():
         said = in_a_process(lake, limit)
-    assert_tells(said, "1 StorageFull", "found:", "expected: free space", "Free some space")
+    assert_mentions(said, "1 StorageFull", "found:", "expected: free space", "Free some space")
 
 
 @pytest.mark.parametrize("nth", range(1, 17))
@@ -95,7 +95,9 @@ def test_the_volume_is_full_at_any_write(
     adopted = ended.status("LakeTable")["phase"] == "Succeeded"
     condition = ended.condition("TableUpdate" if adopted else "LakeTable")
     assert condition["reason"] == "StorageFull"
-    assert_tells(condition["message"], "found: No space left", "expected: free space", "Free some")
+    assert_mentions(
+        condition["message"], "found: No space left", "expected: free space", "Free some"
+    )
 
     state["full"] = False
     again = lake.run(update())
@@ -106,15 +108,15 @@ def test_the_volume_is_full_at_any_write(
 
 
 def test_no_permission_on_the_table(lake: BadLake, tmp_path: Path) -> None:
-    """As a user whom the folder does not belong to. Root may write anywhere, so root becomes
-    nobody; anyone else takes the permission away from himself."""
+    """As a user that does not own the folder. Root may write anywhere, so root becomes the user
+    `nobody`; any other user removes its own permission."""
     for folder in [tmp_path, *tmp_path.parents]:
         if folder == Path(tempfile.gettempdir()):
             break
         folder.chmod(0o755)
     for path in [lake.path, *lake.path.rglob("*")]:
         path.chmod(0o555 if path.is_dir() else 0o444)
-    # A run on another table first loads what nobody may not read of the installation.
+    # A run on another table first loads the files that the user `nobody` may not read.
     other = BadLake(tmp_path / "other").make()
     first = other.write(other.lake_table(), compaction())
     become = f"""
@@ -127,7 +129,7 @@ def test_no_permission_on_the_table(lake: BadLake, tmp_path: Path) -> None:
     before = lake.bytes()
     said = in_a_process(lake, become)
     assert lake.bytes() == before
-    assert_tells(
+    assert_mentions(
         said, "1 AccessDenied", lake.path.as_uri(), "found: Permission denied",
         "expected: permission to write", "Give this user",
     )  # fmt: skip
@@ -161,6 +163,6 @@ def test_wrong_credentials(
     assert ended.code == 1
     condition = ended.condition("LakeTable")
     assert condition["reason"] == "AccessDenied"
-    assert_tells(condition["message"], "s3://", "found:", "expected:")
+    assert_mentions(condition["message"], "s3://", "found:", "expected:")
     assert "not-the-secret" not in str(ended)
     assert s3_server.secret_key not in str(ended)

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from badinput.bad_input import BadLake, Ended, assert_tells, compaction, update
+from badinput.bad_input import BadLake, Ended, assert_mentions, compaction, update
 from support.some import some
 from tandem.spark.runtime.parent_watch import alive
 
@@ -86,7 +86,7 @@ def test_spark_is_missing(lake: BadLake) -> None:
     assert end.code == 1
     condition = end.condition("TableCompaction")
     assert condition["reason"] == "SparkMissing"
-    assert_tells(
+    assert_mentions(
         condition["message"], "no Java was found", "found: java", "expected: Java 17 or later",
         "tools/setup-java.sh",
     )  # fmt: skip
@@ -103,7 +103,7 @@ def test_java_is_too_old(lake: BadLake, tmp_path: Path) -> None:
     assert end.code == 1
     condition = end.condition("TableCompaction")
     assert condition["reason"] == "SparkMissing"
-    assert_tells(condition["message"], "11.0.2 is too old", str(java), "Java 17", "setup-java")
+    assert_mentions(condition["message"], "11.0.2 is too old", str(java), "Java 17", "setup-java")
 
 
 def test_the_driver_is_killed(lake: BadLake) -> None:
@@ -126,7 +126,7 @@ def test_the_driver_is_killed_and_no_attempt_is_left(lake: BadLake) -> None:
     assert end.code == 1
     condition = end.condition("TableCompaction")
     assert condition["reason"] == "JobFailed"
-    assert_tells(condition["message"], "killed by signal 9", "log:")
+    assert_mentions(condition["message"], "killed by signal 9", "log:")
 
 
 def test_the_driver_hangs(lake: BadLake) -> None:
@@ -139,7 +139,7 @@ def test_the_driver_hangs(lake: BadLake) -> None:
     assert end.code == 1
     condition = end.condition("TableCompaction")
     assert condition["reason"] == "DeadlineExceeded"
-    assert_tells(condition["message"], "activeDeadlineSeconds")
+    assert_mentions(condition["message"], "activeDeadlineSeconds")
     assert not alive(driver)
 
 
@@ -184,7 +184,7 @@ def test_interrupted_by_the_user(lake: BadLake) -> None:
     assert end.status("TableCompaction")["result"]["version"] == 4
     condition = end.condition("TableUpdate")
     assert condition["reason"] == "Interrupted"
-    assert_tells(condition["message"], "nothing was committed")
+    assert_mentions(condition["message"], "nothing was committed")
     assert "what has committed stays" in end.said
     assert not alive(driver)
     assert lake.shown() == lake.shown(3)

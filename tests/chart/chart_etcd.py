@@ -74,7 +74,7 @@ class Bundled:
         return said.getvalue()
 
     def can_lock(self, **changes: Any) -> bool:
-        """Whether somebody with the operator's options (but for some) reaches the locks."""
+        """Whether a client with the operator's options (except `changes`) reaches the locks."""
         pod = _pod(self.objects, "Deployment")
         container = pod["containers"][0]
         root = self.folder / "operator"

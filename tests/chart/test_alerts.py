@@ -165,7 +165,7 @@ def test_every_alert_has_a_runbook_page(alert: str) -> None:
     assert rule["labels"]["severity"] in ("critical", "warning")
     assert rule["annotations"].keys() == {"summary", "description", "runbook_url"}
     assert rule["annotations"]["runbook_url"] == f"RUNBOOKS/{alert}.md"
-    assert asked(rule["expr"]) <= told()
+    assert asked(rule["expr"]) <= exposed()
     page = (RUNBOOKS / f"{alert}.md").read_text()
     assert re.findall(r"^#+ .*", page, re.MULTILINE) == [
         f"# {alert}",
@@ -240,7 +240,7 @@ def test_the_dashboard_is_fresh_and_asks_for_what_there_is(tmp_path: Path) -> No
     expressions = [target["expr"] for panel in panels for target in panel["targets"]]
     for expression in expressions:
         assert asked(expression), expression
-        assert asked(expression) <= told(), expression
+        assert asked(expression) <= exposed(), expression
     check(tmp_path, [each.replace("$__rate_interval", "5m") for each in expressions])
     places = [tuple(panel["gridPos"].values()) for panel in panels]
     assert len(set(places)) == len(places)
@@ -267,7 +267,7 @@ def asked(expression: str) -> set[str]:
     return set(re.findall(r"\b(?:tandem|process)_[a-z_]+\b(?=[{\[)\s]|$)", expression))
 
 
-def told() -> set[str]:
+def exposed() -> set[str]:
     """The names of all samples that there are: tests/kube/test_metrics_served.py compares the
     families with what an operator serves."""
     found = set(STANDARD)

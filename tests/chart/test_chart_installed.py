@@ -296,8 +296,8 @@ def test_the_operator_works_with_the_charts_rights_alone(
                 late.table("t", lake.location)
                 late.await_reason("LakeTable", "t", "Adopted")
         lake.assert_clean()
-        told = [json.loads(line) for line in log.read_text().splitlines()]
-        assert not [line for line in told if "orbidden" in json.dumps(line)]
+        entries = [json.loads(line) for line in log.read_text().splitlines()]
+        assert not [line for line in entries if "orbidden" in json.dumps(line)]
 
         account = release.account
         assert refused(account, "GET", "/api/v1/namespaces/team-a/secrets")
@@ -306,7 +306,7 @@ def test_the_operator_works_with_the_charts_rights_alone(
         assert refused(account, "GET", beyond) is (watched == ["team-a"])
         assert refused(account, "GET", "/api/v1/namespaces") is (watched != ["team-*"])
     release.uninstall()
-    assert helm_test(address) != 0, "nobody answers any more"
+    assert helm_test(address) != 0, "the service still answers"
 
 
 def test_a_listed_namespace_can_be_deleted_and_comes_back(
@@ -336,7 +336,7 @@ def test_a_listed_namespace_can_be_deleted_and_comes_back(
             space.compaction("m", "t")
             space.await_phase("TableCompaction", "m", phase)
 
-        # Nobody runs jobs there: it stays so.
+        # Nothing runs jobs there: it stays so.
         work(going, "Running")
         cluster.kubectl("delete", "namespace", going, "--timeout=20s")
 
@@ -355,8 +355,8 @@ def test_a_listed_namespace_can_be_deleted_and_comes_back(
     for lake in lakes.values():
         lake.assert_clean()
     release.uninstall()
-    told = [json.loads(line) for line in log.read_text().splitlines()]
-    assert not [line for line in told if "exception" in line or "raceback" in line["event"]]
+    entries = [json.loads(line) for line in log.read_text().splitlines()]
+    assert not [line for line in entries if "exception" in line or "raceback" in line["event"]]
 
 
 def helm_test(address: str) -> int:

@@ -92,7 +92,7 @@ CONTRADICTIONS: dict[str, tuple[Json, str]] = {
     "no password": ({"etcd": {"endpoints": ["a:1"], "auth": {"user": "a"}}}, "passwordSecret.name"),
     "needless": ({"locks": "in-process", **BUNDLED}, "needs no etcd"),
     "unsafe": ({"locks": "in-process", "replicaCount": 2}, "safe with replicaCount: 1 only"),
-    "nobody": (
+    "no-account": (
         {**EXTERNAL, "serviceAccount": {"create": False}},
         "serviceAccount.name is required",
     ),

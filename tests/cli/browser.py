@@ -1,7 +1,7 @@
 """A real browser: Chromium without a window, driven by its own protocol over a socket.
 
 `tools/setup-browser.sh` finds or installs it. Every browser has a profile of its own and is
-offline: what a page fetches is told as an error.
+offline: a page that fetches anything is an error.
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ class Log:
         return self.ours("WRITE", f"TableIngest/day-{segment}", len(self.versions) - 1, [add])
 
     def mark(self, engine: str, dead: dict[str, int], operation: str = "DELETE") -> int:
-        """Somebody deletes rows: `dead` are all of a file's then."""
+        """A commit that deletes rows: `dead` are all deleted rows of a file after it."""
         adds = [_marked(self.files[name], rows) for name, rows in dead.items()]
         return self.commit(operation, engine, adds=adds, removes=list(dead))
 

@@ -130,8 +130,12 @@ def test_a_plan_names_the_version_of_a_delta_source(
         source["version"] = version
     text = typed(table, "TableUpdate", {"merge": {**MERGE, "source": source}})
     result = tandem("plan", "-f", "-", input_=text)
-    told = {None: "its latest version; now 3", 1: "version 1; 2 files", 9: "version 9; not there"}
-    assert f"source Delta {table.as_uri()}, {told[version]}" in " ".join(result.stdout.split())
+    expected = {
+        None: "its latest version; now 3",
+        1: "version 1; 2 files",
+        9: "version 9; not there",
+    }
+    assert f"source Delta {table.as_uri()}, {expected[version]}" in " ".join(result.stdout.split())
     assert ("Warning: TableUpdate/o: spec.merge.source.location: " in result.stderr) is (
         version == 9
     )
@@ -154,7 +158,7 @@ def test_a_source_that_is_not_there_is_warned_of(
     assert result.stderr.startswith(f"Warning: {kind}/o: {field}.location: ")
     assert source["location"] in result.stderr
     assert json.loads(result.stdout)[1]["status"]["phase"] == "Succeeded"
-    assert result.exit_code == 0  # it may be there before somebody runs it
+    assert result.exit_code == 0  # it may exist before the run
 
 
 def test_a_plan_that_fails_says_so_and_does_not_open_its_source(

@@ -52,7 +52,7 @@ spec:
 
 
 class FakeEngine:
-    """Ends operations as told, and remembers what it was asked."""
+    """Ends operations as the test sets, and records what was requested."""
 
     def __init__(self) -> None:
         self.phases: dict[str, Phase] = {}
@@ -196,11 +196,11 @@ def test_what_went_wrong_stands_below_the_table(
     fake.phases = {"late": Phase.FAILED}
     lines = tandem("run", "-f", files, "-q").stdout.splitlines()
     [row] = [line for line in lines if "JobFailed, see below" in line]
-    told = lines.index("TableUpdate/late: JobFailed: the job died")
-    assert told > lines.index(row)
+    index = lines.index("TableUpdate/late: JobFailed: the job died")
+    assert index > lines.index(row)
     # Without --only, what has succeeded beside it would be done once more.
     remedy = "Read the log that the message names, then tandem run --again --only TableUpdate/late."
-    assert lines[told + 1].strip() == f"remedy:   {remedy}"
+    assert lines[index + 1].strip() == f"remedy:   {remedy}"
 
 
 def test_quiet_prints_no_progress(tandem: Tandem, fake: FakeEngine, files: Path) -> None:

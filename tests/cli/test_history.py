@@ -15,12 +15,12 @@ from tandem.cli.history.terminal import picture
 
 
 @pytest.fixture(scope="module")
-def told() -> list[HistoryEntry]:
+def history() -> list[HistoryEntry]:
     return entries(histories.story().commits())
 
 
-def test_every_commit_is_classified(told: list[HistoryEntry]) -> None:
-    assert [entry.sort for entry in told] == [
+def test_every_commit_is_classified(history: list[HistoryEntry]) -> None:
+    assert [entry.sort for entry in history] == [
         *[Sort.APPEND] * 5,
         Sort.CHANGE,
         Sort.APPEND,
@@ -34,10 +34,10 @@ def test_every_commit_is_classified(told: list[HistoryEntry]) -> None:
     ]
 
 
-def test_meetings_come_from_the_log_and_from_statuses(told: list[HistoryEntry]) -> None:
+def test_meetings_come_from_the_log_and_from_statuses(history: list[HistoryEntry]) -> None:
     found = {
         entry.version: [(m.version, m.effect, m.rows, m.onto) for m in entry.meetings]
-        for entry in told
+        for entry in history
         if entry.meetings
     }
     assert found == {
@@ -64,15 +64,17 @@ def test_a_statement_executed_again_reports_no_earlier_meetings() -> None:
     ],
 )
 def test_an_entry_as_text(
-    told: list[HistoryEntry], version: int, in_files: str, in_rows: str, met: str
+    history: list[HistoryEntry], version: int, in_files: str, in_rows: str, met: str
 ) -> None:
-    entry = told[version]
+    entry = history[version]
     assert (files(entry), rows(entry)) == (in_files, in_rows)
     assert "; ".join(map(meeting, entry.meetings)) == met
 
 
-def test_the_picture_links_an_operation_to_the_versions_it_read(told: list[HistoryEntry]) -> None:
-    assert [line.rstrip() for line in reversed(picture(told))] == [
+def test_the_picture_links_an_operation_to_the_versions_it_read(
+    history: list[HistoryEntry],
+) -> None:
+    assert [line.rstrip() for line in reversed(picture(history))] == [
         "○",
         "●─╮",
         "◆─▶",
@@ -89,7 +91,7 @@ def test_the_picture_links_an_operation_to_the_versions_it_read(told: list[Histo
         "●",
     ]
     # A part of it: what was read lies before the first line.
-    assert [line.rstrip() for line in picture(told[4:8])] == ["○ │", "◆─▶", "○ │", "●─╮"]
+    assert [line.rstrip() for line in picture(history[4:8])] == ["○ │", "◆─▶", "○ │", "●─╮"]
 
 
 def test_the_terminal_shows_the_history(tandem: Tandem, tmp_path: Path) -> None:

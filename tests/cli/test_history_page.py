@@ -121,7 +121,7 @@ def test_a_browser_shows_the_page(tmp_path: Path) -> None:
                     for what in ("paper", "ink")] for name in ("story", "dark"))  # fmt: skip
     assert light[0] > 600 > 300 > light[1]
     assert dark[0] < 150 < 500 < dark[1]
-    # Who does not see it is told.
+    # A screen reader announces the picture.
     [spoken] = found["spoken"]
     assert "History of story" in spoken
 
@@ -195,8 +195,8 @@ def test_a_long_history_is_folded() -> None:
     drawn = scene(entries(commits), segment_lives(commits))
     assert len(drawn.columns) <= MOST_COLUMNS
     assert drawn.rows <= MOST_RIVERS
-    told = [entry.version for column in drawn.columns for entry in column.entries]
-    assert told == list(range(len(commits)))
+    shown = [entry.version for column in drawn.columns for entry in column.entries]
+    assert shown == list(range(len(commits)))
     assert drawn.columns[0].earlier
 
 

@@ -227,17 +227,19 @@ def test_long_lists_of_a_plan_are_shortened_with_their_number() -> None:
 
 
 def test_a_plan_says_what_the_spec_asks_for() -> None:
-    def told(kind: str, spec: Json, statement: str = "") -> str:
+    def plan_as_text(kind: str, spec: Json, statement: str = "") -> str:
         plan = {"readVersion": 3, "inputs": 1, "inputBytes": 1, "statement": statement}
         status = said("Succeeded", "DryRun", PLANNED_ONLY, plan=plan)
         return shown(blocks([PlanRequest(kind, "n", "m", spec, outcome=body(kind, "m", status))]))
 
     layout = {"strategy": "Sort", "columns": ["a", "b"]}
-    text = told("TableCompaction", {"type": "Major", "layout": layout})
+    text = plan_as_text("TableCompaction", {"type": "Major", "layout": layout})
     assert text.startswith("TableCompaction/m: Planned\n")
     assert "layout    Sort by a, b" in text
     source = {"format": "Delta", "location": "s3://b/in"}
-    text = told("TableUpdate", {"merge": {"source": source}}, "MERGE ON x WHEN MATCHED THEN DELETE")
+    text = plan_as_text(
+        "TableUpdate", {"merge": {"source": source}}, "MERGE ON x WHEN MATCHED THEN DELETE"
+    )
     assert "source     Delta s3://b/in, its latest version" in text
     assert ["WHEN", "MATCHED", "THEN", "DELETE"] in [line.split() for line in text.splitlines()]
 

@@ -108,7 +108,7 @@ class Actor:
         self.body = dict(await self.api.get(self.path))
 
     async def change(self, **spec: Any) -> None:
-        """As somebody who applies another manifest."""
+        """Applies another manifest."""
         self.body = dict(await self.api.patch(self.path, {"spec": spec}))
 
     async def annotate(self, key: str, value: str) -> None:
@@ -206,7 +206,7 @@ def _ended(phase: Phase, reason: Reason) -> Callable[[Actor], Awaitable[None]]:
 
 
 async def _unseen(_actor: Actor) -> None:
-    """Nobody does anything."""
+    """No controller acts."""
 
 
 async def _waits_for_another(actor: Actor) -> None:
@@ -369,7 +369,7 @@ TABLES = (
 
 async def play(api: Api, namespace: str) -> dict[tuple[str, str], Json]:
     """(Kind, name of the situation) → the object."""
-    # Nobody posts events here.
+    # Nothing posts events here.
     silent = kopf.OperatorSettings()
     silent.posting.enabled = False
     posting.settings_var.set(silent)

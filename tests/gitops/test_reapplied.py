@@ -340,8 +340,8 @@ def assert_lives(stage: Stage, judges: Judges, lives: dict[tuple[str, str], str]
     our expressions says what kstatus says."""
     for key, expected in lives.items():
         versions = [v for v in stage.recorder.of(*key) if "deletionTimestamp" not in v["metadata"]]
-        told = zip(judges.kstatus(versions), judges.argo(versions), strict=True)
-        pairs = [f"{kstatus.status}/{argo.status}" for kstatus, argo in told]
+        verdicts = zip(judges.kstatus(versions), judges.argo(versions), strict=True)
+        pairs = [f"{kstatus.status}/{argo.status}" for kstatus, argo in verdicts]
         assert " ".join(word for word, _ in itertools.groupby(pairs)) == expected, key
         words = [verdict.status for verdict in judges.flux(versions)]
         flux = [word for word, _ in itertools.groupby(words)]

@@ -1,4 +1,4 @@
-"""etcd as seen by somebody else: its HTTP gateway, for tests that look at what was left there."""
+"""etcd through its HTTP gateway, for tests that read what was left there."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ def test_nothing_is_left_behind(etcd: Etcd, prefix: str, make: Make) -> None:
     other.acquire(request("b", Mode.REWRITE, "0"))  # lost the race, and gives up
     other.acquire(request("a", Mode.REWRITE, "0", owner="restarted"))  # takes over
     one.acquire(request("c", Mode.REWRITE, "0", priority=1))  # revokes
-    other.acquire(request("a", Mode.REWRITE, "0", owner="restarted"))  # queues anew
+    other.acquire(request("a", Mode.REWRITE, "0", owner="restarted"))  # queues again
     assert len(gateway.keys(prefix)) == 4
     until(lambda: len(gateway.leases() - before) == 3)
     other.release(TABLE, "b", owner("b"))

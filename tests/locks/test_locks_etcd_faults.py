@@ -98,7 +98,7 @@ def test_etcd_is_away_and_comes_back(shared: Etcd) -> None:
                 call()
         assert not woken.is_set()
         member.start()
-        # What was asked for while nobody answered may be asked for again.
+        # A request that had no answer may be repeated.
         eventually(lambda: locks.release(TABLE, "a", owner("a")))
         assert woken.wait(LONG_S)
         end()
@@ -164,7 +164,7 @@ def test_Z1_a_holder_that_cannot_renew_knows_of_the_loss_without_asking(shared: 
                 with suppress(LocksUnavailable):
                     if locks.enter_commit(TABLE, "a", owner("a")) is CommitLease.LOST:
                         return
-            raise AssertionError("nobody told of the loss")
+            raise AssertionError("the loss was never reported")
 
         member.stop()
         try:
@@ -247,14 +247,14 @@ def test_etcd_asks_for_certificates(tmp_path: Path) -> None:
         key=key,
         timeout_s=2.0,
     )
-    nobody = replace(settings, certificate=None, key=None, timeout_s=0.5)
+    anonymous = replace(settings, certificate=None, key=None, timeout_s=0.5)
     etcd.start()
     try:
         with store(settings) as locks:
             take_and_release(locks, "a")
-        with store(nobody) as locks, pytest.raises(LocksUnavailable):
+        with store(anonymous) as locks, pytest.raises(LocksUnavailable):
             locks.acquire(request("a"))
-        # Certificates expire, and somebody puts new ones into their place.
+        # Certificates expire, and new ones replace them.
         good = certificate.read_bytes(), key.read_bytes()
         _certificates(tmp_path, "stranger")
         certificate.write_bytes((tmp_path / "stranger-cert.pem").read_bytes())

@@ -21,7 +21,7 @@ Json = dict[str, Any]
 
 @dataclass
 class Canaries:
-    """Texts that nobody makes by chance. They are found in Base64 and percent-encoded, too."""
+    """Texts that do not occur by chance. They are found in Base64 and percent-encoded, too."""
 
     words: Sequence[str]
     looked_at: dict[str, int] = field(default_factory=dict)

@@ -188,7 +188,7 @@ HOSTILE: dict[str, tuple[Json, str]] = {
         driver(sidecars=[sidecar(securityContext={**SAFE, "runAsUser": 0})]),
         "spec.driver.sidecars.beside.securityContext.runAsUser",
     ),
-    # Somebody else.
+    # Another identity.
     "another account": (driver(serviceAccount="admin"), "spec.driver.serviceAccount"),
     "another account of executors": (
         spec(executor={"serviceAccount": "admin"}),
@@ -272,8 +272,8 @@ HOSTILE: dict[str, tuple[Json, str]] = {
     "a pattern of files": (spec(deps={"files": ["local:///opt/*"]}), "spec.deps.files"),
     "another host's local file": (spec(deps={"files": ["local://h/a"]}), "spec.deps.files"),
     "a listener": (conf("spark.extraListeners", "evil.Listener"), "spec.sparkConf.spark.extra"),
-    "a setting of nobody": (conf("my.setting"), "spec.sparkConf.my.setting"),
-    "a field of nobody": (spec(unknown=True), "spec.unknown"),
+    "an unknown setting": (conf("my.setting"), "spec.sparkConf.my.setting"),
+    "an unknown field": (spec(unknown=True), "spec.unknown"),
     "a field in another case": (spec(SparkConf={"spark.jars": "x"}), "spec.SparkConf"),
     "monitoring": (spec(monitoring={"exposeDriverMetrics": True}), "spec.monitoring"),
     "another scheduler": (spec(batchScheduler="volcano"), "spec.batchScheduler"),

@@ -1,4 +1,4 @@
-"""Credentials that nobody else would write down, through all that can happen to them; then they
+"""Unmistakable credentials, through all that can happen to them; then they
 are looked for everywhere. Everything is a process of its own, as it is installed: operators with
 either form of log, Spark, S3, etcd over TLS with a password, the API server."""
 
@@ -168,11 +168,11 @@ def story(
     cluster: Cluster, s3_server: S3Server, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Story]:
     with locked_etcd() as etcd:
-        told = Story(cluster, s3_server, etcd, tmp_path_factory.mktemp("canary"))
-        assert etcd.tandem(user=told.password)[0] == 0
-        with command_lines() as told.lines:
-            told.play()
-        yield told
+        played = Story(cluster, s3_server, etcd, tmp_path_factory.mktemp("canary"))
+        assert etcd.tandem(user=played.password)[0] == 0
+        with command_lines() as played.lines:
+            played.play()
+        yield played
 
 
 def test_no_secret_is_anywhere(story: Story) -> None:

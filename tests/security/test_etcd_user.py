@@ -234,7 +234,7 @@ def test_without_a_user_or_without_tls_there_is_no_access(etcd: Locked) -> None:
     with pytest.raises(LocksUnavailable):
         plain.entries(TABLE)
     plain.close()
-    # Somebody else's authority.
+    # Another certificate authority.
     trustme.CA().cert_pem.write_to_path(etcd.folder / "stranger.pem")
     fooled = EtcdLocks(etcd.settings(ca=etcd.folder / "stranger.pem", timeout_s=0.5))
     with pytest.raises(LocksUnavailable):

@@ -242,7 +242,7 @@ def test_a_google_service_account_key_is_accepted() -> None:
 @pytest.mark.parametrize("rules", [Allowed(), OPEN], ids=["anything goes", "restricted"])
 def test_a_secret_does_not_have_the_operator_read_its_own_files(key: str, rules: Allowed) -> None:
     """`AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE` with `…_FULL_URI` would send the operator's own
-    token to whoever the Secret names."""
+    token to the host that the Secret names."""
     resource = table("s3://lake/t", secretRef={"name": "keys"})
     with pytest.raises(InvalidSpec) as refused:
         rules.check_endpoints(resource, {key: CANARY})

@@ -90,7 +90,7 @@ def test_a_shallow_clone_reads_below_the_namespaces_prefix(tmp_path: Path) -> No
             store.put(str(beside), b"y")
 
 
-# What a job is told
+# The arguments of a job
 
 
 def job(lake: QuickLake, *, merges: bool = False, **changes: Any) -> tuple[str, JobSpec]:
@@ -103,7 +103,7 @@ def job(lake: QuickLake, *, merges: bool = False, **changes: Any) -> tuple[str, 
             source_format="Parquet", source_location=source, target_file_size=1,
             on="true", clauses=(), inputs=(),
         )  # fmt: skip
-    told = JobTable(
+    job_table = JobTable(
         location=lake.location,
         version=0,
         table_id="",
@@ -116,7 +116,7 @@ def job(lake: QuickLake, *, merges: bool = False, **changes: Any) -> tuple[str, 
     spec_ = JobSpec(
         operation_id="o",
         attempt=1,
-        table=told.model_copy(update=changes),
+        table=job_table.model_copy(update=changes),
         data_prefix="o-1",
         control_prefix=folder,
         job=what,
@@ -128,7 +128,7 @@ def job(lake: QuickLake, *, merges: bool = False, **changes: Any) -> tuple[str, 
 
 @pytest.mark.parametrize("merges", [False, True])
 def test_the_arguments_of_a_job_override_its_file(tmp_path: Path, merges: bool) -> None:
-    """Whoever writes to the bucket, and has no say in the cluster, may change the file."""
+    """A user with access to the bucket, and none to the cluster, may change the file."""
     lake = quick_lake.make(tmp_path, 1)
     allowed = (lake.location,)
     path, good = job(lake, merges=merges)

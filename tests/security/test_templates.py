@@ -1,7 +1,7 @@
 """What a hostile `sparkTemplate` tries, and that the policy `restricted` refuses it by its path.
 
-What is let through is in the pods of the job alone, where whoever may make operations can run
-what he likes anyway: the image is free (docs/security.md).
+What is admitted affects the pods of the job alone, where a user who may create operations can run
+any code anyway: the image is free (docs/security.md).
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ ODD: tuple[Any, ...] = (
 
 @pytest.mark.parametrize("value", ODD, ids=repr)
 def test_a_template_value_of_another_type_is_refused_and_no_internal_error(value: Any) -> None:
-    """Nobody but the Spark operator knows what it would make of these."""
+    """Only the Spark operator defines what these mean."""
     inside = {"securityContext": {"sysctls": value}}
     for template in (
         driver(securityContext={"capabilities": {"drop": value}}),
