@@ -100,11 +100,11 @@ def ours(folder: str, rows: int) -> dict[str, Any]:
     deadline = arena.await_go()
     updated: Counter[int] = Counter()
     outcomes: dict[str, list[tuple[str, float]]] = {"update": [], "compaction": []}
-    told = threading.Lock()
+    counting = threading.Lock()
 
     def note(kind: str, work: Callable[[], str]) -> bool:
         seconds, outcome = timed(work)
-        with told:
+        with counting:
             outcomes[kind].append((outcome[:300], seconds))
         return str(outcome) == "ok"
 
@@ -114,7 +114,7 @@ def ours(folder: str, rows: int) -> dict[str, Any]:
                 return
             where = f"grp = {group} AND id = {id_}"
             if note("update", partial(engine.update, where, amount="amount + 1")):
-                with told:
+                with counting:
                     updated[id_] += 1
 
     def compact(group: int) -> None:

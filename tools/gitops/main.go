@@ -8,7 +8,7 @@
 //	{"engine": "argo", "object": …, "script": "return …"}       → {"status": "Healthy", …}
 //	{"engine": "argo-diff", "object": …, "manifest": …}         → {"status": "Synced"}
 //
-// What an engine cannot make sense of is answered with "error". Talks to nobody.
+// What an engine cannot make sense of is answered with "error". Opens no connection.
 package main
 
 import (
