@@ -23,7 +23,7 @@ from cluster_processes import free_ports
 from support.cluster.api_proxy import ApiProxy
 from support.cluster.api_server import Access, ApiRefused, Cluster, own_cluster
 from support.cluster.helm import CHART, NAMESPACE, containers, helm, one, pods, template
-from support.cluster.operator_process import Nursery, Order, nursery
+from support.cluster.operator_process import Order, ProcessStarter, starter
 from support.cluster.operator_thread import Resources, await_that
 from support.jobs import quick_lake
 
@@ -251,9 +251,9 @@ def operator(
 
 
 @pytest.fixture
-def dev(place: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
+def dev(place: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProcessStarter]:
     """Runs the SparkApplications of both namespaces, without Spark."""
-    with nursery(tmp_path_factory.mktemp("dev")) as made:
+    with starter(tmp_path_factory.mktemp("dev")) as made:
         order = Order(str(place.dev_kubeconfig), tuple(NAMESPACES), role="dev")
         made.start(order).ready()
         yield made
@@ -268,7 +268,7 @@ def refused(access: Access, method: str, path: str) -> bool:
 
 
 def test_the_operator_works_with_the_charts_rights_alone(
-    release: Release, dev: Nursery, tmp_path: Path
+    release: Release, dev: ProcessStarter, tmp_path: Path
 ) -> None:
     """For all namespaces, for a listed one, and for a pattern."""
     cluster = release.cluster
@@ -310,7 +310,7 @@ def test_the_operator_works_with_the_charts_rights_alone(
 
 
 def test_a_listed_namespace_can_be_deleted_and_comes_back(
-    release: Release, dev: Nursery, tmp_path: Path
+    release: Release, dev: ProcessStarter, tmp_path: Path
 ) -> None:
     """The operator's Role goes first: it can neither write there nor watch any more."""
     cluster = release.cluster

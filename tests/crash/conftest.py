@@ -1,4 +1,4 @@
-"""Nurseries of processes to kill, and a table for each."""
+"""ProcessStarters of processes to kill, and a table for each."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from pathlib import Path
 import pytest
 
 from support.crash.crash_table import CrashTable, make_template
-from support.crash.processes import Nursery, nursery
+from support.crash.processes import ProcessStarter, starter
 
 
 @pytest.fixture(scope="session")
-def nurseries() -> Iterator[tuple[Nursery, Nursery]]:
-    with nursery() as one, nursery() as other:
+def starters() -> Iterator[tuple[ProcessStarter, ProcessStarter]]:
+    with starter() as one, starter() as other:
         yield one, other
 
 
 @pytest.fixture(autouse=True)
-def _no_process_is_left(nurseries: tuple[Nursery, Nursery]) -> Iterator[None]:
+def _no_process_is_left(starters: tuple[ProcessStarter, ProcessStarter]) -> Iterator[None]:
     """A test that fails leaves no process to the next one."""
     yield
-    for each in nurseries:
+    for each in starters:
         each.abort()
 
 

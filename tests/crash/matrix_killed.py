@@ -10,7 +10,7 @@ from support.crash.killed import (
     COMMIT_LOOP,
     SECOND_DEATH,
     STRAIGHT,
-    Nurseries,
+    ProcessStarters,
     Tables,
     answers_are_lost,
     at_every_change,
@@ -32,32 +32,32 @@ POINTS = (*STRAIGHT, *SECOND_DEATH, Point.AWAIT_LOCKS, Point.LOOK_UP_COMMIT)
 @pytest.mark.parametrize("point", POINTS)
 @pytest.mark.parametrize("kind", OTHERS)
 def test_killed_at_every_point(
-    nurseries: Nurseries, tables: Tables, kind: str, point: Point
+    starters: ProcessStarters, tables: Tables, kind: str, point: Point
 ) -> None:
-    before_and_after(nurseries, tables, kind, point, **circumstances(point))
+    before_and_after(starters, tables, kind, point, **circumstances(point))
 
 
 @pytest.mark.parametrize("meanwhile", ["append", "update"])
 @pytest.mark.parametrize("point", COMMIT_LOOP)
 @pytest.mark.parametrize("kind", [*PLAIN, *OTHERS])
 def test_C6_killed_in_the_second_round_of_the_commit_loop(
-    nurseries: Nurseries, tables: Tables, kind: str, point: Point, meanwhile: str
+    starters: ProcessStarters, tables: Tables, kind: str, point: Point, meanwhile: str
 ) -> None:
-    before_and_after(nurseries, tables, kind, point, nth=2, meanwhile=meanwhile)
+    before_and_after(starters, tables, kind, point, nth=2, meanwhile=meanwhile)
 
 
 @pytest.mark.parametrize("at", [Point.REQUEST_ROUND, *IN_A_ROUND])
 @pytest.mark.parametrize("kind", ROUNDS)
 def test_C6_killed_in_a_round_of_evaluation(
-    nurseries: Nurseries, tables: Tables, kind: str, at: str
+    starters: ProcessStarters, tables: Tables, kind: str, at: str
 ) -> None:
     """The rows of the append are evaluated; a merge is executed again then, since one of them is
     the first match of a row of its source."""
     nth = 1 if at == Point.REQUEST_ROUND else 2
     if at.startswith("job:"):  # has no other side
-        die_and_recover(nurseries[0], tables(), kind, Strike(at, nth=nth), meanwhile="append")
+        die_and_recover(starters[0], tables(), kind, Strike(at, nth=nth), meanwhile="append")
     else:
-        side_by_side(nurseries, tables, (kind, kind), at, nth=nth, meanwhile="append")
+        side_by_side(starters, tables, (kind, kind), at, nth=nth, meanwhile="append")
 
 
 @pytest.mark.parametrize(
@@ -70,36 +70,36 @@ def test_C6_killed_in_a_round_of_evaluation(
     ],
 )
 def test_C6_killed_in_a_later_round_of_a_merge(
-    nurseries: Nurseries, tables: Tables, at: str, nth: int, meanwhile: str
+    starters: ProcessStarters, tables: Tables, at: str, nth: int, meanwhile: str
 ) -> None:
     """While it is executed again after the append, and where a part is enough after the update."""
     if at in IN_A_JOB:
         strike = Strike(at, nth=nth)
-        die_and_recover(nurseries[0], tables(), "merge", strike, meanwhile=meanwhile)
+        die_and_recover(starters[0], tables(), "merge", strike, meanwhile=meanwhile)
     else:
-        side_by_side(nurseries, tables, ("merge", "merge"), at, nth=nth, meanwhile=meanwhile)
+        side_by_side(starters, tables, ("merge", "merge"), at, nth=nth, meanwhile=meanwhile)
 
 
 @pytest.mark.parametrize("kind", OTHERS)
 def test_killed_at_every_change_of_the_file_system(
-    nurseries: Nurseries, tables: Tables, kind: str
+    starters: ProcessStarters, tables: Tables, kind: str
 ) -> None:
-    assert at_every_change(nurseries, tables, kind) > 10
+    assert at_every_change(starters, tables, kind) > 10
 
 
 @pytest.mark.parametrize("kind", OTHERS)
 def test_killed_between_two_changes_of_the_clean_up(
-    nurseries: Nurseries, tables: Tables, kind: str
+    starters: ProcessStarters, tables: Tables, kind: str
 ) -> None:
-    die_while_clearing(nurseries[0], tables, kind)
+    die_while_clearing(starters[0], tables, kind)
 
 
 @pytest.mark.parametrize("point", Point)
 @pytest.mark.parametrize("kind", [*PLAIN, *OTHERS])
 def test_Z20_the_answer_of_every_point_is_lost(
-    nurseries: Nurseries, tables: Tables, kind: str, point: Point
+    starters: ProcessStarters, tables: Tables, kind: str, point: Point
 ) -> None:
     if point is Point.REQUEST_ROUND and kind not in ROUNDS:
-        assert point not in nurseries[0].run(tables().order(kind, meanwhile="append")).points
+        assert point not in starters[0].run(tables().order(kind, meanwhile="append")).points
         return
-    answers_are_lost(nurseries[0], tables(), kind, point)
+    answers_are_lost(starters[0], tables(), kind, point)

@@ -9,39 +9,39 @@ from collections.abc import Iterator
 import pytest
 
 from support.cases import OTHERS, PLAIN
-from support.crash.killed import MOST, Nurseries, Tables
-from support.crash.zombies import Funeral, Stop, at, comes_back, stops
+from support.crash.killed import MOST, ProcessStarters, Tables
+from support.crash.zombies import Stop, Takeover, at, resumes, stops
 
 ALL_KINDS = (*PLAIN, *OTHERS)
-FUNERALS = tuple(Funeral)
-CLEANED = tuple(funeral for funeral in Funeral if funeral is not Funeral.REPLACED)
+TAKEOVERS = tuple(Takeover)
+CLEANED = tuple(takeover for takeover in Takeover if takeover is not Takeover.REPLACED)
 
 
-def cases() -> Iterator[tuple[str, Stop, Funeral]]:
+def cases() -> Iterator[tuple[str, Stop, Takeover]]:
     """Each stop of each kind with a successor alone, and with one of the cleanings: each point
     meets them all, by another kind or on another side."""
     for number, kind in enumerate(ALL_KINDS):
         for nth, stop in enumerate(stops(kind)):
-            yield kind, stop, Funeral.REPLACED
+            yield kind, stop, Takeover.REPLACED
             yield kind, stop, CLEANED[(number + nth) % len(CLEANED)]
 
 
-@pytest.mark.parametrize(("kind", "stop", "funeral"), list(cases()), ids=str)
+@pytest.mark.parametrize(("kind", "stop", "takeover"), list(cases()), ids=str)
 def test_Z1_Z6_Z14_a_zombie_of_every_point(
-    nurseries: Nurseries, tables: Tables, kind: str, stop: Stop, funeral: Funeral
+    starters: ProcessStarters, tables: Tables, kind: str, stop: Stop, takeover: Takeover
 ) -> None:
-    assert comes_back(nurseries, tables(), kind, stop, funeral)
+    assert resumes(starters, tables(), kind, stop, takeover)
 
 
-@pytest.mark.parametrize("funeral", FUNERALS)
+@pytest.mark.parametrize("takeover", TAKEOVERS)
 @pytest.mark.parametrize("kind", ALL_KINDS)
 def test_Z1_Z14_a_zombie_of_every_change_of_the_file_system(
-    nurseries: Nurseries, tables: Tables, kind: str, funeral: Funeral
+    starters: ProcessStarters, tables: Tables, kind: str, takeover: Takeover
 ) -> None:
-    """Its files stand there half written. Each of the funerals has every fourth change."""
-    numbers = range(1 + FUNERALS.index(funeral), MOST, len(FUNERALS))
+    """Its files stand there half written. Each takeover has every fourth change."""
+    numbers = range(1 + TAKEOVERS.index(takeover), MOST, len(TAKEOVERS))
     for struck, number in enumerate(numbers):
-        if not comes_back(nurseries, tables(), kind, at("disk", nth=number), funeral):
+        if not resumes(starters, tables(), kind, at("disk", nth=number), takeover):
             assert struck > 2
             return
     raise AssertionError(f"more than {MOST} changes: raise MOST")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from support.crash.crash_table import FIRST, CrashTable, after_foreign, expected
-from support.crash.killed import Nurseries, Tables
+from support.crash.killed import ProcessStarters, Tables
 from support.crash.processes import Strike
 from tandem.operations.machine.effects import Point
 
@@ -20,16 +20,18 @@ def data_files(table: CrashTable) -> dict[str, int]:
     return {p.relative_to(table.path).as_posix(): p.stat().st_mtime_ns for p in paths}
 
 
-def test_C4_update_dies_after_writing_its_segment(nurseries: Nurseries, tables: Tables) -> None:
+def test_C4_update_dies_after_writing_its_segment(
+    starters: ProcessStarters, tables: Tables
+) -> None:
     """The new segment is written, no commit names it: the restart removes it and starts again."""
-    nursery, table = nurseries[0], tables()
-    assert nursery.run(table.order("update", strike=Strike("job:written"))).killed
+    starter, table = starters[0], tables()
+    assert starter.run(table.order("update", strike=Strike("job:written"))).killed
     written = data_files(table)
     assert len(written) == 1
     assert table.shown() == FIRST
     assert not written.keys() & table.named()
 
-    end = nursery.run(table.order("update"))
+    end = starter.run(table.order("update"))
     assert end.phase == "Succeeded"
     assert end.status["attempt"] == 2
     assert not written.keys() & table.files().keys()
@@ -43,18 +45,18 @@ def test_C4_update_dies_after_writing_its_segment(nurseries: Nurseries, tables: 
     ids=str,
 )
 def test_C5_compaction_dies_before_its_commit(
-    nurseries: Nurseries, tables: Tables, strike: Strike
+    starters: ProcessStarters, tables: Tables, strike: Strike
 ) -> None:
     """All its files are there: readers see nothing of them, and the restart commits just these
     instead of writing them again."""
-    nursery, table = nurseries[0], tables()
-    assert nursery.run(table.order("compaction", strike=strike)).killed
+    starter, table = starters[0], tables()
+    assert starter.run(table.order("compaction", strike=strike)).killed
     written = data_files(table)
     assert written
     assert table.shown() == FIRST
     assert table.version == 3
 
-    end = nursery.run(table.order("compaction"))
+    end = starter.run(table.order("compaction"))
     assert end.phase == "Succeeded"
     assert end.status["attempt"] == 1
     assert Point.ADOPT_ATTEMPT in end.points
@@ -75,28 +77,28 @@ def test_C5_compaction_dies_before_its_commit(
     ids=str,
 )
 def test_C6_replay_killed_half_way(
-    nurseries: Nurseries, tables: Tables, kind: str, strike: Strike
+    starters: ProcessStarters, tables: Tables, kind: str, strike: Strike
 ) -> None:
     """A foreign update came between; what was decided about its rows is decided again, and
     never half visible."""
-    nursery, table = nurseries[0], tables()
+    starter, table = starters[0], tables()
     between = after_foreign("update", FIRST)
-    assert nursery.run(table.order(kind, strike=strike, meanwhile="update")).killed
+    assert starter.run(table.order(kind, strike=strike, meanwhile="update")).killed
     assert table.shown() == between
-    end = nursery.run(table.order(kind))
+    end = starter.run(table.order(kind))
     assert end.phase == "Succeeded"
     assert set(table.history()) == {FIRST, between, expected(kind, between)}
     assert table.shown() == expected(kind, between)
     assert table.unreachable() == set()
 
 
-def test_C6_a_round_asked_for_is_not_lost(nurseries: Nurseries, tables: Tables) -> None:
+def test_C6_a_round_asked_for_is_not_lost(starters: ProcessStarters, tables: Tables) -> None:
     """Killed after the request of a second evaluation: no driver serves it any more, so that the
     attempt is given up and the statement starts again."""
-    nursery, table = nurseries[0], tables()
+    starter, table = starters[0], tables()
     strike = Strike(Point.REQUEST_ROUND, after=True)
-    assert nursery.run(table.order("update", strike=strike, meanwhile="append")).killed
-    end = nursery.run(table.order("update"))
+    assert starter.run(table.order("update", strike=strike, meanwhile="append")).killed
+    end = starter.run(table.order("update"))
     assert end.phase == "Succeeded"
     assert table.shown() == expected("update", after_foreign("append", FIRST))
     assert table.unreachable() == set()
@@ -105,14 +107,14 @@ def test_C6_a_round_asked_for_is_not_lost(nurseries: Nurseries, tables: Tables) 
 @pytest.mark.parametrize("kind", ["compaction", "sort"])
 @pytest.mark.parametrize("damage", ["cut off", "flipped", "gone"])
 def test_C6b_the_row_map_of_an_operation_in_flight_is_lost(
-    nurseries: Nurseries, tables: Tables, kind: str, damage: str
+    starters: ProcessStarters, tables: Tables, kind: str, damage: str
 ) -> None:
     """The job is done again: where rows went is never guessed."""
-    nursery, table = nurseries[0], tables()
-    assert nursery.run(table.order(kind, strike=Strike("job:published"))).killed
+    starter, table = starters[0], tables()
+    assert starter.run(table.order(kind, strike=Strike("job:published"))).killed
     [row_map] = table.path.glob("_tandem/operations/*/attempts/1/rounds/0/rowmap-*")
     spoil(row_map, damage)
-    end = nursery.run(table.order(kind))
+    end = starter.run(table.order(kind))
     assert end.phase == "Succeeded"
     assert end.status["attempt"] == 2
     assert Point.ABANDON_ATTEMPT in end.points
@@ -135,10 +137,10 @@ def spoil(path: Path, how: str) -> None:
 
 
 def test_Z6_the_same_resource_runs_already_on_this_host(
-    nurseries: Nurseries, tables: Tables
+    starters: ProcessStarters, tables: Tables
 ) -> None:
     """The second process sees that the first one lives, touches nothing, and says so."""
-    first, second = nurseries
+    first, second = starters
     table = tables()
     stop = Strike(Point.PUT_COMMIT, signal=signal.SIGSTOP)
     pid = first.start(table.order("update", strike=stop, answer="first"))
@@ -163,12 +165,12 @@ def test_Z6_the_same_resource_runs_already_on_this_host(
     ],
 )
 def test_C6_an_undisturbed_merge_has_a_round_on_a_part(
-    nurseries: Nurseries, tables: Tables, meanwhile: str, met: list[dict[str, int]]
+    starters: ProcessStarters, tables: Tables, meanwhile: str, met: list[dict[str, int]]
 ) -> None:
     """What the others here die in. The append has the first match of a row of the source, the
     update leaves all matches as they were."""
     table = tables()
-    end = nurseries[0].run(table.order("merge", meanwhile=meanwhile))
+    end = starters[0].run(table.order("merge", meanwhile=meanwhile))
     assert end.phase == "Succeeded"
     assert table.shown() == expected("merge", after_foreign(meanwhile, FIRST))
     reported = [

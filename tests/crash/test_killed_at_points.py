@@ -17,7 +17,7 @@ from support.crash.killed import (
     CROWDED,
     SECOND_DEATH,
     STRAIGHT,
-    Nurseries,
+    ProcessStarters,
     Tables,
     before_and_after,
     circumstances,
@@ -33,16 +33,16 @@ def test_every_point_is_covered() -> None:
 @pytest.mark.parametrize("point", STRAIGHT)
 @pytest.mark.parametrize("kind", PLAIN)
 def test_killed_without_concurrent_commits(
-    nurseries: Nurseries, tables: Tables, kind: str, point: Point
+    starters: ProcessStarters, tables: Tables, kind: str, point: Point
 ) -> None:
-    before_and_after(nurseries, tables, kind, point)
+    before_and_after(starters, tables, kind, point)
 
 
 @pytest.mark.parametrize("point", SECOND_DEATH)
 @pytest.mark.parametrize("kind", PLAIN)
-def test_killed_twice(nurseries: Nurseries, tables: Tables, kind: str, point: Point) -> None:
+def test_killed_twice(starters: ProcessStarters, tables: Tables, kind: str, point: Point) -> None:
     """The process that picks up after a crash dies too."""
-    before_and_after(nurseries, tables, kind, point, first=SECOND_DEATH[point])
+    before_and_after(starters, tables, kind, point, first=SECOND_DEATH[point])
 
 
 @pytest.mark.parametrize(
@@ -51,19 +51,19 @@ def test_killed_twice(nurseries: Nurseries, tables: Tables, kind: str, point: Po
     + [("update", Point.REQUEST_ROUND), ("delete", Point.REQUEST_ROUND)],
 )
 def test_killed_among_concurrent_commits(
-    nurseries: Nurseries, tables: Tables, kind: str, point: Point
+    starters: ProcessStarters, tables: Tables, kind: str, point: Point
 ) -> None:
-    before_and_after(nurseries, tables, kind, point, **CROWDED[point])
+    before_and_after(starters, tables, kind, point, **CROWDED[point])
 
 
 @pytest.mark.parametrize("point", COMMIT_LOOP)
 @pytest.mark.parametrize("kind", PLAIN)
 def test_killed_in_the_second_round_of_the_commit_loop(
-    nurseries: Nurseries, tables: Tables, kind: str, point: Point
+    starters: ProcessStarters, tables: Tables, kind: str, point: Point
 ) -> None:
     """A foreign update won the race for the first version: masks, remapped rows, new
     evaluations are on the way to the log."""
-    before_and_after(nurseries, tables, kind, point, nth=2, meanwhile="update")
+    before_and_after(starters, tables, kind, point, nth=2, meanwhile="update")
 
 
 def of_two(points: Sequence[Point]) -> list[tuple[Point, str, str]]:
@@ -79,15 +79,15 @@ def of_two(points: Sequence[Point]) -> list[tuple[Point, str, str]]:
     ],
 )
 def test_killed_while_doing_something_else(
-    nurseries: Nurseries, tables: Tables, point: Point, before: str, after: str
+    starters: ProcessStarters, tables: Tables, point: Point, before: str, after: str
 ) -> None:
     """A part of `matrix_killed.py`."""
     more = circumstances(point)
-    side_by_side(nurseries, tables, (before, after), point, **more)
+    side_by_side(starters, tables, (before, after), point, **more)
 
 
 @pytest.mark.parametrize(("point", "before", "after"), of_two(COMMIT_LOOP))
 def test_killed_while_doing_something_else_in_the_second_round(
-    nurseries: Nurseries, tables: Tables, point: Point, before: str, after: str
+    starters: ProcessStarters, tables: Tables, point: Point, before: str, after: str
 ) -> None:
-    side_by_side(nurseries, tables, (before, after), point, nth=2, meanwhile="update")
+    side_by_side(starters, tables, (before, after), point, nth=2, meanwhile="update")

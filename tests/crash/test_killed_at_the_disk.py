@@ -9,20 +9,20 @@ from __future__ import annotations
 import pytest
 
 from support.cases import PLAIN
-from support.crash.killed import Nurseries, Tables, at_every_change, die_while_clearing
+from support.crash.killed import ProcessStarters, Tables, at_every_change, die_while_clearing
 
 
 @pytest.mark.parametrize("kind", PLAIN)
 def test_killed_at_every_change_of_the_file_system(
-    nurseries: Nurseries, tables: Tables, kind: str
+    starters: ProcessStarters, tables: Tables, kind: str
 ) -> None:
     # Plan, job, data, answer, commit, and the tidying of staged names: more than a handful.
-    assert at_every_change(nurseries, tables, kind) > 10
+    assert at_every_change(starters, tables, kind) > 10
 
 
 @pytest.mark.parametrize("kind", PLAIN)
 def test_killed_between_two_changes_of_the_clean_up(
-    nurseries: Nurseries, tables: Tables, kind: str
+    starters: ProcessStarters, tables: Tables, kind: str
 ) -> None:
     """The restart itself dies while it clears away what the first process left."""
-    die_while_clearing(nurseries[0], tables, kind)
+    die_while_clearing(starters[0], tables, kind)

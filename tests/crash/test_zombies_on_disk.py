@@ -6,32 +6,32 @@ from __future__ import annotations
 import pytest
 
 from support.cases import OTHERS, PLAIN
-from support.crash.killed import Nurseries, Tables
-from support.crash.zombies import FEW, Funeral, Stop, comes_back
+from support.crash.killed import ProcessStarters, Tables
+from support.crash.zombies import FEW, Stop, Takeover, resumes
 
-CLEANED = (Funeral.CLEANED, Funeral.CLEANED_REPLACED, Funeral.REPLACED_CLEANED)
+CLEANED = (Takeover.CLEANED, Takeover.CLEANED_REPLACED, Takeover.REPLACED_CLEANED)
 
 
-def sample() -> list[tuple[str, Stop, Funeral]]:
+def sample() -> list[tuple[str, Stop, Takeover]]:
     """Of each kind two stops, with what the others do in turn; all stops of `FEW` are there."""
     kinds = (*PLAIN, *OTHERS)
     found = []
     for number in range(2 * len(kinds) + 2):
-        stop, funeral = FEW[number % len(FEW)], CLEANED[(number + number // 9) % len(CLEANED)]
-        found.append((kinds[number % len(kinds)], stop, funeral))
+        stop, takeover = FEW[number % len(FEW)], CLEANED[(number + number // 9) % len(CLEANED)]
+        found.append((kinds[number % len(kinds)], stop, takeover))
     return found
 
 
 @pytest.mark.parametrize("stop", FEW, ids=str)
 @pytest.mark.parametrize("kind", PLAIN)
 def test_Z6_a_zombie_publishes_nothing(
-    nurseries: Nurseries, tables: Tables, kind: str, stop: Stop
+    starters: ProcessStarters, tables: Tables, kind: str, stop: Stop
 ) -> None:
-    assert comes_back(nurseries, tables(), kind, stop, Funeral.REPLACED)
+    assert resumes(starters, tables(), kind, stop, Takeover.REPLACED)
 
 
-@pytest.mark.parametrize(("kind", "stop", "funeral"), sample(), ids=str)
+@pytest.mark.parametrize(("kind", "stop", "takeover"), sample(), ids=str)
 def test_Z1_Z14_a_zombie_whose_files_were_cleaned(
-    nurseries: Nurseries, tables: Tables, kind: str, stop: Stop, funeral: Funeral
+    starters: ProcessStarters, tables: Tables, kind: str, stop: Stop, takeover: Takeover
 ) -> None:
-    assert comes_back(nurseries, tables(), kind, stop, funeral)
+    assert resumes(starters, tables(), kind, stop, takeover)

@@ -30,7 +30,7 @@ class Wrong:
     spec: dict[str, Any]
     """Fields that replace those of `RIGHT`; `None` takes one away."""
     words: str
-    """What both judges say."""
+    """What the schema and the model both say."""
     name: str = "wrong"
 
     @property

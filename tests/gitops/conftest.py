@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from gitops.judges import Judges
+from gitops.health_tools import HealthTools
 
 
 @pytest.fixture(scope="session")
-def judges() -> Judges:
+def health_tools() -> HealthTools:
     """Argo CD, Flux and kstatus; built first where they are missing."""
-    return Judges.build()
+    return HealthTools.build()

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from cluster_processes import REPOSITORY
-from gitops.judges import EXAMPLES, HEALTH_LUA, Judges
+from gitops.health_tools import EXAMPLES, HEALTH_LUA, HealthTools
 from gitops.situations import OPERATIONS, TABLES, play
 from tandem.kube.client.api import Api
 from tandem.kube.client.kinds import TABLE_KIND
@@ -69,7 +69,7 @@ OF_TABLES = {
 
 
 @dataclass(frozen=True)
-class Judged:
+class Assessed:
     """An object, and what kstatus, Argo CD and Flux say of it."""
 
     body: Json
@@ -82,7 +82,7 @@ class Judged:
 
 
 @pytest.fixture(scope="module")
-def judged(cluster: Cluster, judges: Judges) -> dict[tuple[str, str], Judged]:
+def assessed(cluster: Cluster, health_tools: HealthTools) -> dict[tuple[str, str], Assessed]:
     """All situations of all kinds."""
     namespace = cluster.namespace("health")
 
@@ -93,15 +93,19 @@ def judged(cluster: Cluster, judges: Judges) -> dict[tuple[str, str], Judged]:
     bodies = asyncio.run(all_of_them())
     listed = list(bodies.values())
     found = zip(
-        bodies, listed, judges.kstatus(listed), judges.argo(listed), judges.flux(listed),
+        bodies,
+        listed,
+        health_tools.kstatus(listed),
+        health_tools.argo(listed),
+        health_tools.flux(listed),
         strict=True,
-    )  # fmt: skip
-    judged = {}
+    )
+    assessed = {}
     for key, body, *verdicts in found:
         assert [verdict.error for verdict in verdicts] == ["", "", ""], key
         words = (verdicts[0].status, verdicts[1].status, verdicts[2].status)
-        judged[key] = Judged(body, words, verdicts[1].message)
-    return judged
+        assessed[key] = Assessed(body, words, verdicts[1].message)
+    return assessed
 
 
 def test_every_situation_has_a_health_status() -> None:
@@ -110,17 +114,17 @@ def test_every_situation_has_a_health_status() -> None:
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != TABLE_KIND])
-def test_operations(judged: dict[tuple[str, str], Judged], kind: str) -> None:
-    assert {name: judged[kind, name].verdict for name in OF_OPERATIONS} == OF_OPERATIONS
+def test_operations(assessed: dict[tuple[str, str], Assessed], kind: str) -> None:
+    assert {name: assessed[kind, name].verdict for name in OF_OPERATIONS} == OF_OPERATIONS
 
 
-def test_tables(judged: dict[tuple[str, str], Judged]) -> None:
-    assert {name: judged[TABLE_KIND, name].verdict for name in OF_TABLES} == OF_TABLES
+def test_tables(assessed: dict[tuple[str, str], Assessed]) -> None:
+    assert {name: assessed[TABLE_KIND, name].verdict for name in OF_TABLES} == OF_TABLES
 
 
-def test_argo_shows_the_reason_and_the_message(judged: dict[tuple[str, str], Judged]) -> None:
+def test_argo_shows_the_reason_and_the_message(assessed: dict[tuple[str, str], Assessed]) -> None:
     def of(name: str, kind: str = "TableCompaction") -> str:
-        return judged[kind, name].message
+        return assessed[kind, name].message
 
     assert of("just created, not seen by the operator yet") == "The operator has not seen it yet"
     assert of("waits for locks").startswith(
@@ -134,42 +138,49 @@ def test_argo_shows_the_reason_and_the_message(judged: dict[tuple[str, str], Jud
     )
 
 
-def test_the_documentation_has_the_same_table(judged: dict[tuple[str, str], Judged]) -> None:
+def test_the_documentation_has_the_same_table(assessed: dict[tuple[str, str], Assessed]) -> None:
     text = (REPOSITORY / "docs" / "gitops.md").read_text()
     tables = re.findall(r"<!-- of (\w+): tests/gitops -->\n\n(.*?)\n\n", text, re.DOTALL)
     assert dict(tables) == {
-        "operations": written(judged, "TableCompaction", OF_OPERATIONS),
-        "tables": written(judged, TABLE_KIND, OF_TABLES),
+        "operations": written(assessed, "TableCompaction", OF_OPERATIONS),
+        "tables": written(assessed, TABLE_KIND, OF_TABLES),
     }
 
 
 def written(
-    judged: dict[tuple[str, str], Judged], kind: str, names: dict[str, tuple[str, str, str]]
+    assessed: dict[tuple[str, str], Assessed], kind: str, names: dict[str, tuple[str, str, str]]
 ) -> str:
     """As Markdown."""
     lines = ["| situation | phase | kstatus | Argo CD | Flux, by our expressions |"]
     lines.append("|---|---|---|---|---|")
     for name in names:
-        found = judged[kind, name]
+        found = assessed[kind, name]
         lines.append(f"| {name} | {found.phase} | {' | '.join(found.verdict)} |")
     return "\n".join(lines)
 
 
 def test_without_our_script_argo_says_nothing(
-    judged: dict[tuple[str, str], Judged], judges: Judges
+    assessed: dict[tuple[str, str], Assessed], health_tools: HealthTools
 ) -> None:
     """Which is why it has to be configured: the failure would leave the Application green."""
-    failed = judged["TableCompaction", "failed permanently"].body
-    assert judges.argo([failed], script="")[0].status == ""
+    failed = assessed["TableCompaction", "failed permanently"].body
+    assert health_tools.argo([failed], script="")[0].status == ""
 
 
-def test_the_script_names_no_phase(judged: dict[tuple[str, str], Judged], judges: Judges) -> None:
+def test_the_script_names_no_phase(
+    assessed: dict[tuple[str, str], Assessed], health_tools: HealthTools
+) -> None:
     """Later versions may have more phases, so nothing may hang on them."""
-    bodies = [dict(found.body) for found in judged.values()]
+    bodies = [dict(found.body) for found in assessed.values()]
     for body in bodies:
         body["status"] = {**body["status"], "phase": "SomethingNew"}
-    expected = [found.verdict for found in judged.values()]
-    found = zip(judges.kstatus(bodies), judges.argo(bodies), judges.flux(bodies), strict=True)
+    expected = [found.verdict for found in assessed.values()]
+    found = zip(
+        health_tools.kstatus(bodies),
+        health_tools.argo(bodies),
+        health_tools.flux(bodies),
+        strict=True,
+    )
     assert [tuple(verdict.status for verdict in verdicts) for verdicts in found] == expected
 
 
@@ -179,20 +190,20 @@ def test_the_configuration_of_argo_has_the_script() -> None:
     assert customizations == {"tandem.dev/*": {"health.lua": HEALTH_LUA.read_text()}}
 
 
-def test_flux_has_expressions_for_every_kind(judges: Judges) -> None:
-    assert set(judges.expressions) == set(KINDS)
+def test_flux_has_expressions_for_every_kind(health_tools: HealthTools) -> None:
+    assert set(health_tools.expressions) == set(KINDS)
     expressions = [
         {key: item[key] for key in ("inProgress", "failed", "current")}
-        for item in judges.expressions.values()
+        for item in health_tools.expressions.values()
     ]
     assert all(item == expressions[0] for item in expressions)
-    versions = {item["apiVersion"] for item in judges.expressions.values()}
+    versions = {item["apiVersion"] for item in health_tools.expressions.values()}
     assert versions == {"tandem.dev/v1alpha1"}
 
 
-def test_an_invalid_health_script_is_an_error(judges: Judges) -> None:
+def test_an_invalid_health_script_is_an_error(health_tools: HealthTools) -> None:
     body = {"apiVersion": "tandem.dev/v1alpha1", "kind": "TableUpdate", "metadata": {"name": "x"}}
-    answers = judges.ask(
+    answers = health_tools.ask(
         [
             {"engine": "argo", "object": body, "script": "return os.execute('true')"},
             {"engine": "argo", "object": body, "script": "return {status = 'Fine'}"},

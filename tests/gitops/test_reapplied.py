@@ -16,7 +16,7 @@ import yaml
 
 from cluster_access import KubectlFailed
 from cluster_processes import REPOSITORY
-from gitops.judges import Judges
+from gitops.health_tools import HealthTools
 from support.cluster.dev_thread import spark_operator
 from support.cluster.operator_thread import (
     HeldJobs,
@@ -138,7 +138,9 @@ def revision(body: Json) -> tuple[str, int]:
     return body["metadata"]["resourceVersion"], body["metadata"]["generation"]
 
 
-def test_applied_again_nothing_changes_and_nothing_starts(stage: Stage, judges: Judges) -> None:
+def test_applied_again_nothing_changes_and_nothing_starts(
+    stage: Stage, health_tools: HealthTools
+) -> None:
     table, lake = stage.lake()
     name = table["metadata"]["name"]
     spec = {"tableRef": {"name": name}}
@@ -158,7 +160,9 @@ def test_applied_again_nothing_changes_and_nothing_starts(stage: Stage, judges: 
         before = stage.space.await_phase(COMPACTION, "asleep", "Suspended")
         assert set(stage.apply(*manifests)) == {"unchanged"}
         assert stage.space.status(COMPACTION, "asleep") == before
-        assert {v.status for v in judges.drift((stage.live(m), m) for m in manifests)} == {"Synced"}
+        assert {v.status for v in health_tools.drift((stage.live(m), m) for m in manifests)} == {
+            "Synced"
+        }
     stage.end(tidy)
     stage.end(wrong)
     stage.space.await_status(TABLE, name, lambda s: s.get("version") == lake.version)
@@ -179,7 +183,7 @@ def test_applied_again_nothing_changes_and_nothing_starts(stage: Stage, judges: 
     stage.apply(*marked)
     stage.apply(*marked, manager=FLUX)
     found = [stage.live(manifest) for manifest in manifests]
-    assert {v.status for v in judges.drift(zip(found, marked, strict=True))} == {"Synced"}
+    assert {v.status for v in health_tools.drift(zip(found, marked, strict=True))} == {"Synced"}
     assert {body["metadata"]["generation"] for body in found} == {1}
 
     stage.settle()
@@ -189,7 +193,7 @@ def test_applied_again_nothing_changes_and_nothing_starts(stage: Stage, judges: 
     lake.assert_clean()
     assert_lives(
         stage,
-        judges,
+        health_tools,
         {
             (COMPACTION, "tidy"): "InProgress/Progressing Current/Healthy",
             (UPDATE, "wrong"): "InProgress/Progressing Failed/Degraded",
@@ -211,7 +215,7 @@ def test_an_empty_block_is_refused_to_a_second_manager(stage: Stage) -> None:
     assert stage.live(empty)["spec"] == before
 
 
-def test_created_again_it_reports_what_it_did(stage: Stage, judges: Judges) -> None:
+def test_created_again_it_reports_what_it_did(stage: Stage, health_tools: HealthTools) -> None:
     """Deleted by hand, and Argo CD heals it; or deleted after its time, again and again."""
     table, lake = stage.lake()
     spec = {"tableRef": {"name": table["metadata"]["name"]}}
@@ -241,10 +245,12 @@ def test_created_again_it_reports_what_it_did(stage: Stage, judges: Judges) -> N
     stage.assert_started(started)
     assert lake.version == version
     life = "InProgress/Progressing Current/Healthy"
-    assert_lives(stage, judges, {(UPDATE, "once"): f"{life} {life}"})
+    assert_lives(stage, health_tools, {(UPDATE, "once"): f"{life} {life}"})
 
 
-def test_automatic_compactions_are_ignored_by_gitops_tools(stage: Stage, judges: Judges) -> None:
+def test_automatic_compactions_are_ignored_by_gitops_tools(
+    stage: Stage, health_tools: HealthTools
+) -> None:
     """They are not in Git: neither tool takes them for its own, and none is made twice."""
     minor = {"thresholds": [4, 3]}
     table, lake = stage.lake(compaction={"minor": minor, "schedules": [], "minInterval": "10m"})
@@ -271,10 +277,10 @@ def test_automatic_compactions_are_ignored_by_gitops_tools(stage: Stage, judges:
     assert not set(child["metadata"]["labels"]) & set(FLUX_LABELS)
     live = stage.live(table)
     assert live["metadata"]["generation"] == 1
-    assert judges.drift([(live, marked)])[0].status == "Synced"
+    assert health_tools.drift([(live, marked)])[0].status == "Synced"
 
 
-def test_a_change_in_git_is_observed(stage: Stage, judges: Judges) -> None:
+def test_a_change_in_git_is_observed(stage: Stage, health_tools: HealthTools) -> None:
     """Suspended by Git, resumed by Git, tried again by an annotation in Git; a table whose spec
     changes faster than anybody looks."""
     table, lake = stage.lake()
@@ -322,28 +328,30 @@ def test_a_change_in_git_is_observed(stage: Stage, judges: Judges) -> None:
     life = "InProgress/Progressing Current/Healthy"
     assert_lives(
         stage,
-        judges,
+        health_tools,
         {
             (COMPACTION, "long"): f"InProgress/Progressing Current/Suspended {life}",
             (UPDATE, "weak"): asked + life,
         },
     )
     tables = stage.recorder.of(TABLE, table["metadata"]["name"])
-    for body, verdict in zip(tables, judges.kstatus(tables), strict=True):
+    for body, verdict in zip(tables, health_tools.kstatus(tables), strict=True):
         seen = condition(body["status"], "Ready").get("observedGeneration")
         is_current = seen == body["metadata"]["generation"]
         assert verdict.status == ("Current" if is_current else "InProgress")
 
 
-def assert_lives(stage: Stage, judges: Judges, lives: dict[tuple[str, str], str]) -> None:
+def assert_lives(
+    stage: Stage, health_tools: HealthTools, lives: dict[tuple[str, str], str]
+) -> None:
     """What kstatus and Argo CD said over time, version by version, without repetitions; Flux with
     our expressions says what kstatus says."""
     for key, expected in lives.items():
         versions = [v for v in stage.recorder.of(*key) if "deletionTimestamp" not in v["metadata"]]
-        verdicts = zip(judges.kstatus(versions), judges.argo(versions), strict=True)
+        verdicts = zip(health_tools.kstatus(versions), health_tools.argo(versions), strict=True)
         pairs = [f"{kstatus.status}/{argo.status}" for kstatus, argo in verdicts]
         assert " ".join(word for word, _ in itertools.groupby(pairs)) == expected, key
-        words = [verdict.status for verdict in judges.flux(versions)]
+        words = [verdict.status for verdict in health_tools.flux(versions)]
         flux = [word for word, _ in itertools.groupby(words)]
         halves = (pair.split("/")[0] for pair in expected.split())
         assert flux == [word for word, _ in itertools.groupby(halves)], key
@@ -352,7 +360,7 @@ def assert_lives(stage: Stage, judges: Judges, lives: dict[tuple[str, str], str]
             assert generations <= {version["status"]["observedGeneration"]}
 
 
-def test_defaults_are_not_drift(cluster: Cluster, judges: Judges) -> None:
+def test_defaults_are_not_drift(cluster: Cluster, health_tools: HealthTools) -> None:
     """What the schema fills in shows neither in Argo CD nor with Flux, of any manifest of ours."""
     files = [*(REPOSITORY / "examples").rglob("*.yaml"), REPOSITORY / "tests/crds/contract.yaml"]
     namespace = cluster.namespace("drift")
@@ -369,7 +377,7 @@ def test_defaults_are_not_drift(cluster: Cluster, judges: Judges) -> None:
         cluster.kubectl("apply", "--dry-run=server", "-o", "json", "-f", "-", input=text)
     )["items"]
     assert any(live["spec"] != m["spec"] for live, m in zip(created, manifests, strict=True))
-    verdicts = judges.drift(zip(created, manifests, strict=True))
+    verdicts = health_tools.drift(zip(created, manifests, strict=True))
     assert {verdict.status for verdict in verdicts} == {"Synced"}, verdicts
 
     # Flux compares a dry run of its apply with what is there.

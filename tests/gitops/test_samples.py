@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from cluster_processes import REPOSITORY
-from gitops.judges import EXAMPLES
+from gitops.health_tools import EXAMPLES
 from tandem.spec import LakeTable, load
 
 Json = dict[str, Any]

@@ -21,7 +21,7 @@ from typing import Any
 from kube.gates import GatedQuickJobs
 from kube.kube_scenarios import ENDED, Applied, Table, World, await_that
 from kube.ledger import Ledger
-from support.cluster.operator_process import Blow, Child, Nursery
+from support.cluster.operator_process import Blow, Child, ProcessStarter
 from tandem.locks.etcd.store import EtcdLocks, EtcdSettings
 from tandem.locks.model import WHOLE_TABLE, LockRequest, Mode
 from tandem.operations.machine.effects import Point
@@ -77,7 +77,7 @@ class Chain:
     """On one table of a world in which a `dev` with `jobs` runs."""
 
     world: World
-    operators: Nursery
+    operators: ProcessStarter
     ledger: Ledger
     jobs: GatedQuickJobs
     applied: list[Applied] = field(default_factory=list)

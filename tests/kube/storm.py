@@ -20,7 +20,7 @@ from kube.kube_scenarios import World
 from kube.ledger import Ledger
 from kube.many import many_at_once
 from support.cases import PLAIN
-from support.cluster.operator_process import Nursery, nursery
+from support.cluster.operator_process import ProcessStarter, starter
 from support.jobs import quick_lake
 from tandem.operations.machine.effects import Point
 
@@ -50,15 +50,15 @@ def all_links() -> list[tuple[Link, ...]]:
 
 
 @pytest.fixture(scope="module")
-def operators(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
-    with nursery(tmp_path_factory.mktemp("operators")) as made:
+def operators(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProcessStarter]:
+    with starter(tmp_path_factory.mktemp("operators")) as made:
         yield made
 
 
 @pytest.mark.parametrize("first", range(0, len(all_links()), PER_CHAIN))
 @pytest.mark.timeout(900)
 def test_an_operator_killed_at_every_point(
-    cluster: Cluster, operators: Nursery, tmp_path: Path, first: int
+    cluster: Cluster, operators: ProcessStarter, tmp_path: Path, first: int
 ) -> None:
     world, jobs = World.make(cluster, tmp_path), GatedQuickJobs()
     with world.dev(jobs):
@@ -71,7 +71,7 @@ def test_an_operator_killed_at_every_point(
 
 @pytest.mark.timeout(900)
 def test_five_hundred_resources_at_once(
-    cluster: Cluster, operators: Nursery, tmp_path: Path
+    cluster: Cluster, operators: ProcessStarter, tmp_path: Path
 ) -> None:
     world = World.make(cluster, tmp_path)
     with world.dev(GatedQuickJobs()):

@@ -19,7 +19,7 @@ from kube.kube_scenarios import ENDED, Applied, Table, World, await_that
 from kube.ledger import Ledger
 from support.cluster.api_proxy import ApiProxy, CutAfter, CutBefore, Hold, Refuse, Rule, Slow
 from support.cluster.api_server import own_cluster
-from support.cluster.operator_process import nursery
+from support.cluster.operator_process import starter
 from support.jobs import quick_lake
 
 if TYPE_CHECKING:
@@ -153,7 +153,7 @@ def test_watches_are_refused_as_gone(cluster: Cluster, tmp_path: Path) -> None:
     ledger = Ledger(quick_lake.make(tmp_path))
     with (
         world.dev(jobs),
-        nursery(tmp_path) as operators,
+        starter(tmp_path) as operators,
         ApiProxy(cluster.operator_kubeconfig) as proxy,
     ):
         kubeconfig = str(proxy.kubeconfig(tmp_path))

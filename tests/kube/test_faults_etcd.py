@@ -14,7 +14,7 @@ from kube.gates import GatedQuickJobs
 from kube.kube_scenarios import Applied, Table, World, await_that
 from kube.ledger import Ledger
 from support.cluster.etcd import start_etcd
-from support.cluster.operator_process import Blow, Nursery, nursery
+from support.cluster.operator_process import Blow, ProcessStarter, starter
 from support.jobs import quick_lake
 from tandem.operations.machine.effects import Point
 
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(scope="module")
-def operators(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
-    with nursery(tmp_path_factory.mktemp("operators")) as made:
+def operators(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProcessStarter]:
+    with starter(tmp_path_factory.mktemp("operators")) as made:
         yield made
 
 
@@ -97,7 +97,7 @@ def test_the_data_of_etcd_is_gone(cluster: Cluster, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("point", [Point.POLL_JOB, Point.PUT_COMMIT])
 def test_the_lease_runs_out_while_the_operator_stands_still(
-    cluster: Cluster, operators: Nursery, tmp_path: Path, point: Point
+    cluster: Cluster, operators: ProcessStarter, tmp_path: Path, point: Point
 ) -> None:
     """SIGSTOP for longer than the lease; another update commits in between; then it goes on
     where it stood, without a lock."""
@@ -121,7 +121,7 @@ def test_the_lease_runs_out_while_the_operator_stands_still(
 
 
 def test_a_lost_lock_stops_the_work_before_its_commit(
-    cluster: Cluster, operators: Nursery, tmp_path: Path
+    cluster: Cluster, operators: ProcessStarter, tmp_path: Path
 ) -> None:
     """Its lease ran out, and another operation took the segments: the first one plans again or
     reconciles, and hides nothing of what the other one did."""

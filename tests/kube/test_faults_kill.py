@@ -19,7 +19,7 @@ from kube.kill_chain import Chain, Link, links_for
 from kube.kube_scenarios import World
 from kube.ledger import Ledger
 from support.cases import PLAIN
-from support.cluster.operator_process import Blow, Nursery, nursery
+from support.cluster.operator_process import Blow, ProcessStarter, starter
 from support.jobs import quick_lake
 from tandem.operations.machine.effects import Point
 
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(scope="module")
-def operators(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
-    with nursery(tmp_path_factory.mktemp("operators")) as made:
+def operators(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProcessStarter]:
+    with starter(tmp_path_factory.mktemp("operators")) as made:
         yield made
 
 
 @pytest.fixture
-def chain(cluster: Cluster, operators: Nursery, tmp_path: Path) -> Iterator[Chain]:
+def chain(cluster: Cluster, operators: ProcessStarter, tmp_path: Path) -> Iterator[Chain]:
     world, jobs = World.make(cluster, tmp_path), GatedQuickJobs()
     with world.dev(jobs):
         yield Chain(world, operators, Ledger(quick_lake.make(tmp_path)), jobs)

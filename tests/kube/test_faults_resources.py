@@ -16,7 +16,7 @@ from kube.gates import GatedQuickJobs, PointGates
 from kube.kube_scenarios import Table, World, await_that
 from kube.ledger import Ledger
 from kube.many import many_at_once
-from support.cluster.operator_process import Blow, Nursery, nursery
+from support.cluster.operator_process import Blow, ProcessStarter, starter
 from support.crash.killed import STRAIGHT
 from support.jobs import quick_lake
 from support.lake.lake import result
@@ -61,8 +61,8 @@ def stage(running: tuple[World, PointGates, GatedQuickJobs], tmp_path: Path) -> 
 
 
 @pytest.fixture(scope="module")
-def operators(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
-    with nursery(tmp_path_factory.mktemp("operators")) as made:
+def operators(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProcessStarter]:
+    with starter(tmp_path_factory.mktemp("operators")) as made:
         yield made
 
 
@@ -201,7 +201,7 @@ def test_a_final_failure_is_retried_by_annotation(stage: Stage) -> None:
 
 @pytest.mark.parametrize("where", ["job:written", "job:published"])
 def test_the_machine_that_runs_the_drivers_dies(
-    cluster: Cluster, operators: Nursery, tmp_path: Path, where: str
+    cluster: Cluster, operators: ProcessStarter, tmp_path: Path, where: str
 ) -> None:
     """`tandem dev` is killed in the middle of a job, with it all drivers; another one comes."""
     world, ledger = World.make(cluster, tmp_path), Ledger(quick_lake.make(tmp_path))
@@ -306,7 +306,9 @@ def test_Z6_two_operators_and_many_resources(cluster: Cluster, tmp_path: Path) -
         world.assert_nothing_left_behind(*tables)
 
 
-def test_a_hundred_resources_at_once(cluster: Cluster, operators: Nursery, tmp_path: Path) -> None:
+def test_a_hundred_resources_at_once(
+    cluster: Cluster, operators: ProcessStarter, tmp_path: Path
+) -> None:
     world = World.make(cluster, tmp_path)
     with world.dev(GatedQuickJobs()):
         child = operators.start(world.order()).ready()

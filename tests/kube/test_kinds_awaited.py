@@ -45,9 +45,9 @@ def test_all_kinds_are_waited_for_while_it_keeps_leading(monkeypatch: pytest.Mon
     server = Server()
 
     async def scene() -> bool:
-        with ThreadPoolExecutor(2) as office:
+        with ThreadPoolExecutor(2) as pool:
             locks = InProcessLocks()
-            leadership = Leadership(locks, LockMembers(locks, "one", "n"), "tandem", office)
+            leadership = Leadership(locks, LockMembers(locks, "one", "n"), "tandem", pool)
             await leadership.win()
             await operator._await_kinds(cast(Api, server), leadership, spark=True)
             return leadership.leads

@@ -21,9 +21,9 @@ class Loop:
         return self._real() + self.slept
 
 
-async def _candidate(locks: InProcessLocks, name: str, office: ThreadPoolExecutor) -> Leadership:
+async def _candidate(locks: InProcessLocks, name: str, pool: ThreadPoolExecutor) -> Leadership:
     members = LockMembers(locks, name, f"nonce-of-{name}")
-    return Leadership(locks, members, "here", office, grace_s=40)
+    return Leadership(locks, members, "here", pool, grace_s=40)
 
 
 def test_a_leader_that_stood_still_too_long_leads_no_more() -> None:
@@ -32,8 +32,8 @@ def test_a_leader_that_stood_still_too_long_leads_no_more() -> None:
 
     async def scene() -> None:
         clock = Loop(asyncio.get_running_loop())
-        with ThreadPoolExecutor(2) as office:
-            leader = await _candidate(InProcessLocks(), "one", office)
+        with ThreadPoolExecutor(2) as pool:
+            leader = await _candidate(InProcessLocks(), "one", pool)
             await leader.win()
             holding = asyncio.create_task(leader.hold())
             await asyncio.sleep(0)
@@ -49,8 +49,8 @@ def test_a_leader_that_stood_still_too_long_leads_no_more() -> None:
 def test_waiting_for_kinds_to_be_installed_is_not_standing_still() -> None:
     async def scene() -> None:
         clock = Loop(asyncio.get_running_loop())
-        with ThreadPoolExecutor(2) as office:
-            leader = await _candidate(InProcessLocks(), "one", office)
+        with ThreadPoolExecutor(2) as pool:
+            leader = await _candidate(InProcessLocks(), "one", pool)
             await leader.win()
             clock.slept = 1000
             assert leader.leads
@@ -67,9 +67,9 @@ def test_waiting_for_kinds_to_be_installed_is_not_standing_still() -> None:
 def test_the_next_one_leads_when_the_first_resigns() -> None:
     async def scene() -> None:
         locks = InProcessLocks()
-        with ThreadPoolExecutor(4) as office:
-            first = await _candidate(locks, "one", office)
-            second = await _candidate(locks, "two", office)
+        with ThreadPoolExecutor(4) as pool:
+            first = await _candidate(locks, "one", pool)
+            second = await _candidate(locks, "two", pool)
             await first.win()
             winning = asyncio.create_task(second.win())
             await asyncio.sleep(0)

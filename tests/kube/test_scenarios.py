@@ -22,7 +22,7 @@ from pyspark.sql import SparkSession
 
 from kube.gates import GatedSpark
 from kube.kube_scenarios import Applied, Refused, Table, World
-from support.cluster.operator_process import Blow, Nursery, nursery
+from support.cluster.operator_process import Blow, ProcessStarter, starter
 from support.jobs.inline_runner import InlineRunner
 from support.lake.lake import Lakes, batch, loads, reconciled, result
 from support.lake.rewritten import rewrite
@@ -53,8 +53,8 @@ def lakes(
 
 
 @pytest.fixture(scope="module")
-def operators(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
-    with nursery(tmp_path_factory.mktemp("operators")) as made:
+def operators(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProcessStarter]:
+    with starter(tmp_path_factory.mktemp("operators")) as made:
         yield made
 
 
@@ -305,7 +305,7 @@ MADE: dict[str, tuple[Make, Rows]] = {
 
 @pytest.mark.parametrize("kind", ["TableCompaction", "TableUpdate"])
 def test_Z1_lease_expires_second_operator_commits_first_comes_back(
-    bare: Stage, operators: Nursery, kind: str
+    bare: Stage, operators: ProcessStarter, kind: str
 ) -> None:
     """It stands still for longer than its lease, right before its commit. Another one leads,
     takes over and commits; then the first goes on where it stood."""

@@ -28,7 +28,7 @@ ROUNDS = ("update", "delete", "merge", SERIALIZABLE)
 """Kinds whose jobs can be asked for more than one round."""
 OTHER = "another-owner"
 NAMED_SEGMENTS_GONE = {
-    ("segment rewrite", deed) for deed in ("update_by_rewrite", "an update and a delete")
+    ("segment rewrite", action) for action in ("update_by_rewrite", "an update and a delete")
 }
 """Where segments that an operation names may be gone, when it is planned again."""
 MOST_PASSAGES = 3
@@ -213,13 +213,13 @@ def happens_no_more(single: Single, ending: Ending) -> None:
 
 
 def sample(kinds: tuple[str, ...]) -> Iterator[tuple[str, Beside, Passage, Fault]]:
-    """Every kind and point once, with faults and others' deeds in turn."""
-    faults, deeds = tuple(Fault), tuple(Beside)
+    """Every kind and point once, with faults and others' actions in turn."""
+    faults, actions = tuple(Fault), tuple(Beside)
     for first, kind in enumerate(kinds):
-        found = {deed: passages(kind, deed) for deed in deeds}
+        found = {action: passages(kind, action) for action in actions}
         points = list(dict.fromkeys(point for passed in found.values() for point, _ in passed))
         for number, point in enumerate(points):
-            able = [deed for deed in deeds if (point, 1) in found[deed]]
-            deed = able[(number + first) % len(able)]
-            nth = max(n for passed, n in found[deed] if passed is point)
-            yield kind, deed, (point, nth), faults[(number + number // 4 + first) % len(faults)]
+            able = [action for action in actions if (point, 1) in found[action]]
+            action = able[(number + first) % len(able)]
+            nth = max(n for passed, n in found[action] if passed is point)
+            yield kind, action, (point, nth), faults[(number + number // 4 + first) % len(faults)]

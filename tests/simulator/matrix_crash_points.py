@@ -18,7 +18,7 @@ from simulator.crashing import (
     restart_passages,
 )
 from simulator.two_drivers import Pair, steps_of
-from simulator.zombies import Funeral, job_comes_back, job_steps, operator_comes_back
+from simulator.zombies import Takeover, job_resumes, job_steps, operator_resumes
 from support.lake.faults import Fault
 from tandem.operations.machine.effects import Point
 
@@ -81,20 +81,20 @@ def test_a_restart_reaches_every_point_that_only_restarts_have(kind: str) -> Non
     assert come_by >= set(RESTART_ONLY)
 
 
-@pytest.mark.parametrize("funeral", Funeral)
+@pytest.mark.parametrize("takeover", Takeover)
 @pytest.mark.parametrize("kind", ALL_KINDS)
 def test_Z1_Z14_an_operator_resumes_after_it_was_taken_for_dead(
-    kind: str, funeral: Funeral
+    kind: str, takeover: Takeover
 ) -> None:
     for begun in range(steps_of(kind)):
-        operator_comes_back(kind, begun, funeral)
+        operator_resumes(kind, begun, takeover)
 
 
 @pytest.mark.parametrize("cleaned", [False, True])
 @pytest.mark.parametrize("kind", ALL_KINDS)
 def test_Z1_Z6_a_job_resumes_after_its_attempt_was_abandoned(kind: str, cleaned: bool) -> None:
     for begun in range(job_steps(kind)):
-        job_comes_back(kind, begun, cleaned=cleaned)
+        job_resumes(kind, begun, cleaned=cleaned)
 
 
 @pytest.mark.parametrize("kind", ALL_KINDS)

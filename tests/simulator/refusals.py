@@ -31,7 +31,7 @@ def upgraded(single: Single) -> None:
     _with_features(single, lambda known: known | {UNKNOWN})
 
 
-def mended(single: Single) -> None:
+def repaired(single: Single) -> None:
     """They drop it again."""
     _with_features(single, lambda known: known - {UNKNOWN})
 
@@ -48,13 +48,13 @@ def _with_features(single: Single, change: Callable[[frozenset[str]], frozenset[
     single.checker.catch_up()
 
 
-def about_to_speak(kind: str) -> Pair:
+def about_to_record_ending(kind: str) -> Pair:
     """The first was refused and has claimed, and stands before it says so; by now the table is
-    mended."""
+    repaired."""
     pair = Pair(kind)
     upgraded(pair.single)
     pair.until(pair.first, Point.RECORD_RESULT)
-    mended(pair.single)
+    repaired(pair.single)
     return pair
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import pytest
 
 from simulator.foreign import live_rows
-from simulator.refusals import about_to_speak, each_kind, emptied, ended, mended, upgraded
+from simulator.refusals import about_to_record_ending, each_kind, emptied, ended, repaired, upgraded
 from simulator.single import SERIALIZABLE, Single
 from simulator.two_drivers import Pair
 from support.lake.faults import ProcessDied
@@ -61,14 +61,14 @@ def test_Z1_a_process_that_planned_before_an_ending_starts_nothing_after_it(
 
 def test_Z1_a_process_that_reads_after_an_ending_reports_the_same() -> None:
     pair = Pair("update")
-    sleeper = pair.session()
-    pair.until(sleeper, Point.CHECK_EARLIER_OUTCOME)
+    late_reader = pair.session()
+    pair.until(late_reader, Point.CHECK_EARLIER_OUTCOME)
     version = pair.single.checker.version
     upgraded(pair.single)
     ending = ended_by_another(pair, Reason.UNSUPPORTED_FEATURE).ending
-    mended(pair.single)
-    pair.run(sleeper)
-    assert sleeper.ending == ending
+    repaired(pair.single)
+    pair.run(late_reader)
+    assert late_reader.ending == ending
     assert pair.single.checker.version == version + 2
 
 
@@ -79,7 +79,7 @@ def test_a_repaired_table_is_changed_by_another_run(kind: str) -> None:
     refused = single.run()
     assert refused is not None
     assert refused.reason is Reason.UNSUPPORTED_FEATURE
-    mended(single)
+    repaired(single)
     assert single.run() == refused
     again = single.run(again=True)
     assert again is not None
@@ -130,7 +130,7 @@ def test_a_death_before_the_ending_is_recorded_costs_at_most_an_abandonment(
 @each_kind
 def test_Z1_a_process_taken_for_dead_records_no_ending(kind: str) -> None:
     """It has claimed, and has something to say; another process takes it for dead, and works."""
-    pair = about_to_speak(kind)
+    pair = about_to_record_ending(kind)
     second = pair.session()
     pair.until(second, Point.START_JOB)
     pair.run(pair.first)
@@ -142,7 +142,7 @@ def test_Z1_a_process_taken_for_dead_records_no_ending(kind: str) -> None:
 @each_kind
 def test_Z1_an_abandonment_after_the_ending_was_recorded_starts_no_work(kind: str) -> None:
     """The other order: it speaks before it is abandoned."""
-    pair = about_to_speak(kind)
+    pair = about_to_record_ending(kind)
     second = pair.session()
     pair.until(second, Point.ABANDON_ATTEMPT)
     pair.run(pair.first)
@@ -159,7 +159,7 @@ def test_Z1_a_lost_record_of_an_ending_is_written_again() -> None:
     ending = single.run()
     result = paths.result(single.operation_id)
     single.world.store.delete([result])
-    mended(single)
+    repaired(single)
     version = single.checker.version
     assert single.run() == ending
     assert result in single.world.store.paths()
@@ -207,7 +207,7 @@ def test_Z1_cleaning_keeps_the_claim_that_stops_suspended_processes(change: Chan
     change(pair.single)
     ending = ended_by_another(pair, CHANGES[change]).ending
     if change is upgraded:
-        mended(pair.single)
+        repaired(pair.single)
     world = pair.single.world
     world.clock.now += 1_000 * DAY_MS
     ports = world.ports()

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from simulator.refusals import about_to_speak, each_kind, emptied, ended, mended, upgraded
+from simulator.refusals import about_to_record_ending, each_kind, emptied, ended, repaired, upgraded
 from simulator.single import Single
 from simulator.two_drivers import Pair
 from support.lake.faults import ProcessDied
@@ -65,16 +65,16 @@ def test_Z1_closing_and_nothing_to_do_report_the_same_ending(closer_first: bool)
     closer.request_stop(StopRequest.DEADLINE)
     pair.until(closer, Point.ABANDON_ATTEMPT)
     emptied(pair.single)
-    empty_handed = pair.session()
-    pair.until(empty_handed, Point.RECORD_RESULT)
-    for session in (closer, empty_handed) if closer_first else (empty_handed, closer):
+    without_work = pair.session()
+    pair.until(without_work, Point.RECORD_RESULT)
+    for session in (closer, without_work) if closer_first else (without_work, closer):
         pair.run(session)
     final = pair.single.run()
     assert ended(closer) == final
     if closer_first:
-        assert ended(empty_handed).reason is Reason.ABANDONED
+        assert ended(without_work).reason is Reason.ABANDONED
     else:
-        assert ended(empty_handed) == final
+        assert ended(without_work) == final
 
 
 @pytest.mark.parametrize("file", ["/ended.json", "/ending.json"])
@@ -101,7 +101,7 @@ def test_Z1_a_process_overtaken_between_two_puts_reports_the_recorded_ending(fil
 
 def test_Z1_a_process_that_is_being_abandoned_records_no_ending() -> None:
     """The other one has put `ended.json`, and not yet its commit."""
-    pair = about_to_speak("update")
+    pair = about_to_record_ending("update")
     store = pair.single.world.store
 
     def speak(call: Call) -> None:
@@ -123,7 +123,7 @@ def test_Z1_a_process_that_is_being_abandoned_records_no_ending() -> None:
 def test_Z14_a_process_that_resumes_after_its_record_was_cleaned_records_nothing(
     finished: bool,
 ) -> None:
-    pair = about_to_speak("delete")
+    pair = about_to_record_ending("delete")
     world = pair.single.world
     second = pair.session()
     if finished:
@@ -156,7 +156,7 @@ def test_another_run_starts_although_the_record_of_the_first_is_missing() -> Non
     single.world.store.fault = die
     assert single.run() is None
     single.world.store.fault = None
-    mended(single)
+    repaired(single)
     again = single.run(again=True)
     assert again is not None
     assert again.reason is Reason.COMMITTED
@@ -205,7 +205,7 @@ def test_an_attempt_that_cannot_be_abandoned_is_continued_later(kind: str) -> No
     assert NOT_CLOSED in ending.message
     assert single.checker.version == version
     assert paths.ended(single.operation_id, 1) not in single.world.store.paths()
-    mended(single)
+    repaired(single)
     single.world.living.clear()
     jobs = len(single.world.jobs.drivers)
     final = single.run(jobs_live_on=True)
@@ -234,7 +234,7 @@ def test_a_stop_request_is_honoured_although_the_attempt_cannot_be_abandoned(
     ending = single.drive(first)
     assert ending.reason is reason
     assert NOT_CLOSED in ending.message
-    mended(single)
+    repaired(single)
     single.world.living.clear()
     final = single.run()
     assert final is not None

@@ -8,17 +8,17 @@ import pytest
 
 from simulator.crashing import ALL_KINDS
 from simulator.two_drivers import steps_of
-from simulator.zombies import Funeral, job_comes_back, job_steps, operator_comes_back
+from simulator.zombies import Takeover, job_resumes, job_steps, operator_resumes
 
 
 @pytest.mark.parametrize("kind", ALL_KINDS)
 def test_Z1_Z14_an_operator_resumes_after_its_files_were_cleaned(kind: str) -> None:
-    funerals = tuple(Funeral)
+    takeovers = tuple(Takeover)
     for begun in range(ALL_KINDS.index(kind) % 5, steps_of(kind), 5):
-        operator_comes_back(kind, begun, funerals[begun // 5 % len(funerals)])
+        operator_resumes(kind, begun, takeovers[begun // 5 % len(takeovers)])
 
 
 @pytest.mark.parametrize("kind", ALL_KINDS)
 def test_Z1_Z6_a_job_resumes_whose_attempt_was_abandoned(kind: str) -> None:
     for begun in range(ALL_KINDS.index(kind) % 3, job_steps(kind), 3):
-        job_comes_back(kind, begun, cleaned=begun % 2 == 0)
+        job_resumes(kind, begun, cleaned=begun % 2 == 0)

@@ -27,7 +27,7 @@ RULES = CleaningRules(SHORT_MS, SHORT_MS, SHORT_MS, SHORT_MS)
 """Nothing is kept that is not needed."""
 
 
-class Funeral(StrEnum):
+class Takeover(StrEnum):
     """What the others do before the first one comes back."""
 
     CLEANED = "cleaned"
@@ -35,7 +35,7 @@ class Funeral(StrEnum):
     REPLACED_CLEANED = "replaced, then cleaned"
 
 
-def bury(single: Single) -> tuple[tuple[str, int], ...]:
+def clean_as_if_dead(single: Single) -> tuple[tuple[str, int], ...]:
     """Much later, a cleaning that takes every process for dead. Returns what it abandoned."""
     single.world.living.clear()
     single.world.locks.expire(single.table.location, single.operation_id)
@@ -46,27 +46,27 @@ def bury(single: Single) -> tuple[tuple[str, int], ...]:
     return cleaned.abandoned
 
 
-def operator_comes_back(kind: str, begun: int, funeral: Funeral) -> None:
+def operator_resumes(kind: str, begun: int, takeover: Takeover) -> None:
     """The operator stood still after `begun` steps."""
     pair = Pair(kind)
     single = pair.single
     pair.take(pair.first, begun)
-    if funeral is not Funeral.REPLACED_CLEANED:
-        bury(single)
-    if funeral is not Funeral.CLEANED:
+    if takeover is not Takeover.REPLACED_CLEANED:
+        clean_as_if_dead(single)
+    if takeover is not Takeover.CLEANED:
         second = pair.session()
         pair.run(second)
         assert second.ending is not None
         assert second.ending.reason is Reason.COMMITTED, second.ending
-    if funeral is Funeral.REPLACED_CLEANED:
-        bury(single)
+    if takeover is Takeover.REPLACED_CLEANED:
+        clean_as_if_dead(single)
     version = single.checker.version
     pair.run(pair.first)
     ending = pair.first.ending
     assert ending is not None
-    if funeral is not Funeral.CLEANED:
+    if takeover is not Takeover.CLEANED:
         assert ending.reason is Reason.COMMITTED or ending.elsewhere, ending
-        assert single.checker.version == version, "it put something after its funeral"
+        assert single.checker.version == version, "it put something after the takeover"
     _settled(single, ending)
 
 
@@ -80,7 +80,7 @@ def _settled(single: Single, ending: Ending) -> None:
     assert single.commits == 1
     for driver in single.world.jobs.running():
         single.world.jobs.die(driver)
-    bury(single)
+    clean_as_if_dead(single)
     nothing_is_left(single)
     present = set(single.world.store.paths())
     assert {path for path in single.checker.files if path not in present} == set()
@@ -127,7 +127,7 @@ def job_steps(kind: str) -> int:
     return doomed.done
 
 
-def job_comes_back(kind: str, begun: int, *, cleaned: bool) -> None:
+def job_resumes(kind: str, begun: int, *, cleaned: bool) -> None:
     """The job's driver was given up after `begun` steps; it goes on beside its successor, or
     when that is over and everything has been cleaned."""
     doomed = _Doomed(kind, begun)
@@ -141,7 +141,7 @@ def job_comes_back(kind: str, begun: int, *, cleaned: bool) -> None:
     driver = doomed.driver
     assert driver is not None
     if cleaned:
-        bury(single)
+        clean_as_if_dead(single)
     version = single.checker.version
     driver.alive = True
     for _ in range(MOST_JOB_STEPS):

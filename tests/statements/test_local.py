@@ -1,6 +1,6 @@
 """The evaluator over Arrow gives what Spark gives, or nothing.
 
-Spark is the judge: what is evaluated without it is evaluated by it too, on tables with the ends
+Spark is the oracle: what is evaluated without it is evaluated by it too, on tables with the ends
 of every type and on tables where arithmetic comes to a result. Where Spark raises, there must be
 no value here.
 """
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
-from statements.local_judge import Judge, compiled
+from statements.local_oracle import SparkOracle, compiled
 from statements.test_same_meaning import CORPUS
 from support.statements.rows import SCHEMA
 from support.statements.tables import combinations, comparable, expressions, extreme, tame
@@ -25,12 +25,12 @@ from tandem.statements.local import NeedsSpark, compile_expression, compile_stat
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-Judges = tuple[Judge, Judge]
+Oracles = tuple[SparkOracle, SparkOracle]
 
 
 @pytest.fixture(scope="module")
-def judges(spark: SparkSession) -> Judges:
-    return Judge(spark, extreme()), Judge(spark, tame())
+def oracles(spark: SparkSession) -> Oracles:
+    return SparkOracle(spark, extreme()), SparkOracle(spark, tame())
 
 
 def test_most_of_the_corpus_is_evaluated_here() -> None:
@@ -79,25 +79,25 @@ def test_characters_of_bytes_that_are_no_text_are_left_to_spark(text: str, known
                 expression.evaluate(pa.table({"s": texts}))
 
 
-def test_corpus_has_the_values_of_spark(judges: Judges) -> None:
+def test_corpus_has_the_values_of_spark(oracles: Oracles) -> None:
     found = compiled(CORPUS)
-    assert [line for judge in judges for line in judge.differences(found)] == []
+    assert [line for oracle in oracles for line in oracle.differences(found)] == []
 
 
-def test_combinations_have_the_values_of_spark(judges: Judges) -> None:
+def test_combinations_have_the_values_of_spark(oracles: Oracles) -> None:
     """A part of them; `matrix_local.py` has all."""
     some = compiled(combinations()[::6])
     assert len(compiled(combinations())) > 1_500
-    assert [line for judge in judges for line in judge.differences(some)] == []
+    assert [line for oracle in oracles for line in oracle.differences(some)] == []
 
 
-def test_random_expressions_have_the_values_of_spark(judges: Judges) -> None:
+def test_random_expressions_have_the_values_of_spark(oracles: Oracles) -> None:
     found = compiled(list(itertools.islice(expressions(seed=7), 500)))
     assert len(found) > 200
-    before = [judge.judged for judge in judges]
-    assert [line for judge in judges for line in judge.differences(found)] == []
+    before = [oracle.compared for oracle in oracles]
+    assert [line for oracle in oracles for line in oracle.differences(found)] == []
     # Most of them came to a value, and were compared.
-    assert all(judge.judged - known > 180 for judge, known in zip(judges, before, strict=True))
+    assert all(oracle.compared - known > 180 for oracle, known in zip(oracles, before, strict=True))
 
 
 RAISING = [
@@ -109,12 +109,12 @@ RAISING = [
 
 
 @pytest.mark.parametrize("text", RAISING)
-def test_where_spark_raises_there_is_no_value(judges: Judges, text: str) -> None:
-    judge = judges[0]
+def test_where_spark_raises_there_is_no_value(oracles: Oracles, text: str) -> None:
+    oracle = oracles[0]
     ((root, expression),) = compiled([text]).values()
-    assert judge.raises(root)
+    assert oracle.raises(root)
     with pytest.raises(NeedsSpark):
-        expression.evaluate(judge.table)
+        expression.evaluate(oracle.table)
 
 
 @pytest.mark.parametrize(
@@ -154,28 +154,28 @@ STATEMENTS: list[tuple[str | None, dict[str, str] | None]] = [
 
 @pytest.mark.parametrize(("where", "values"), STATEMENTS)
 def test_statements_write_what_spark_writes(
-    judges: Judges, where: str | None, values: dict[str, str] | None
+    oracles: Oracles, where: str | None, values: dict[str, str] | None
 ) -> None:
     from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
-    judge = judges[1]
+    oracle = oracles[1]
     statement = parse_statement(where, values, SCHEMA)
     local = compile_statement(statement)
     assert local is not None
-    found = local.evaluate(judge.table)
+    found = local.evaluate(oracle.table)
     # As the statement job does (spark/jobs/statement.py).
-    rows = judge.frame.filter(F.expr(statement.where_sql))
+    rows = oracle.frame.filter(F.expr(statement.where_sql))
     assert rows.count() == len(found.matched)
     if not values:
         assert found.written is None
-        assert _same(rows.toArrow(), judge.table.take(found.matched))
+        assert _same(rows.toArrow(), oracle.table.take(found.matched))
         return
     chosen = statement.set_sql
     columns = [
         F.expr(chosen[f.name]).cast(f.dataType).alias(f.name)
         if f.name in chosen
         else F.col("`" + f.name.replace("`", "``") + "`")
-        for f in judge.frame.schema.fields
+        for f in oracle.frame.schema.fields
     ]
     assert found.written is not None
     assert _same(rows.select(*columns).toArrow(), found.written)

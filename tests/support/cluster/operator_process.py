@@ -1,17 +1,17 @@
 """Real operators in processes of their own, killed or stopped at named points:
 `python -m support.cluster.operator_process`.
 
-A nursery imports the operator once and then forks: each order becomes a process (pid, memory,
+A starter imports the operator once and then forks: each order becomes a process (pid, memory,
 connections, leases) in a few milliseconds, and many live at once. What dies is a real process
 by a real SIGKILL, before or after an effect of the engine; what is stopped by SIGSTOP renews no
 lease. The product has no branch for tests: all of it goes through `run_operator(interceptor=…)`.
 
-    with nursery(folder) as operators:
+    with starter(folder) as operators:
         killed = operators.start(Order(…, blows=(Blow(Point.PUT_COMMIT),)))
         killed.ended()                       # -9
         operators.start(Order(…)).ready()    # takes over
 
-Orders and answers are JSON, a line each, over the nursery's standard input and output.
+Orders and answers are JSON, a line each, over the starter's standard input and output.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Order:
 
 
 class Child:
-    """A process of the nursery, seen from the test."""
+    """A child process, seen from the test."""
 
     def __init__(self, name: str, log: Path, changed: threading.Condition) -> None:
         self.name = name
@@ -165,7 +165,7 @@ class Child:
         raise AssertionError(f"{self.name}: no {word}, {how}\n{self.text()}")
 
 
-class Nursery:
+class ProcessStarter:
     """Starts processes; logs lie in `folder`."""
 
     def __init__(self, folder: Path) -> None:
@@ -219,8 +219,8 @@ class Nursery:
 
 
 @contextmanager
-def nursery(folder: Path) -> Iterator[Nursery]:
-    made = Nursery(folder)
+def starter(folder: Path) -> Iterator[ProcessStarter]:
+    made = ProcessStarter(folder)
     try:
         yield made
     finally:

@@ -1,4 +1,4 @@
-"""Prometheus' own judge of metrics, rules and expressions, built from its pinned source."""
+"""Prometheus' own check of metrics, rules and expressions, built from its pinned source."""
 
 from __future__ import annotations
 

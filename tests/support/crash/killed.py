@@ -8,11 +8,11 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from support.crash.crash_table import FIRST, STAGED, CrashTable, after_foreign, expected
-from support.crash.processes import CLEANING, End, Nursery, Order, Strike
+from support.crash.processes import CLEANING, End, Order, ProcessStarter, Strike
 from tandem.operations.machine.effects import Point
 
 Tables = Callable[[], CrashTable]
-Nurseries = tuple[Nursery, Nursery]
+ProcessStarters = tuple[ProcessStarter, ProcessStarter]
 MOST = 60
 """No operation on these tables changes the file system so often."""
 
@@ -66,7 +66,7 @@ def circumstances(point: Point) -> dict[str, Any]:
 
 
 def die_and_recover(
-    nursery: Nursery,
+    starter: ProcessStarter,
     table: CrashTable,
     kind: str,
     strike: Strike,
@@ -76,15 +76,15 @@ def die_and_recover(
 ) -> None:
     """Kill, look, restart, look, run once more, look."""
     if first is not None:
-        assert nursery.run(table.order(kind, strike=first)).killed
-    assert nursery.run(table.order(kind, strike=strike, **circumstances)).killed, strike
+        assert starter.run(table.order(kind, strike=first)).killed
+    assert starter.run(table.order(kind, strike=strike, **circumstances)).killed, strike
 
     meanwhile = str(circumstances.get("meanwhile", ""))
     begun = {FIRST, after_foreign(meanwhile, FIRST)}
     final = expected(kind, after_foreign(meanwhile, FIRST))
     assert table.shown() in {*begun, final}
 
-    end = nursery.run(table.order(kind))
+    end = starter.run(table.order(kind))
     assert end.signal == 0
     assert end.phase == "Succeeded", end.condition
     assert table.shown() == final
@@ -94,20 +94,20 @@ def die_and_recover(
     assert table.successes() == 1
 
     version, files = table.version, table.files()
-    again = nursery.run(table.order(kind))
+    again = starter.run(table.order(kind))
     assert again.status["result"] == end.status["result"]
     assert (table.version, table.files()) == (version, files)
 
 
 def before_and_after(
-    nurseries: Nurseries, tables: Tables, kind: str, point: Point, *, nth: int = 1, **more: Any
+    starters: ProcessStarters, tables: Tables, kind: str, point: Point, *, nth: int = 1, **more: Any
 ) -> None:
     """Both sides of a point, in two processes at once."""
-    side_by_side(nurseries, tables, (kind, kind), point, nth=nth, **more)
+    side_by_side(starters, tables, (kind, kind), point, nth=nth, **more)
 
 
 def side_by_side(
-    nurseries: Nurseries,
+    starters: ProcessStarters,
     tables: Tables,
     kinds: tuple[str, str],
     point: str,
@@ -118,22 +118,22 @@ def side_by_side(
     """One kind is killed before a point and one after it, in two processes at once."""
     with ThreadPoolExecutor(2) as pool:
         futures = [
-            pool.submit(die_and_recover, nursery, tables(), kind, Strike(point, after, nth), **more)
-            for nursery, kind, after in zip(nurseries, kinds, (False, True), strict=True)
+            pool.submit(die_and_recover, starter, tables(), kind, Strike(point, after, nth), **more)
+            for starter, kind, after in zip(starters, kinds, (False, True), strict=True)
         ]
     for future in futures:
         future.result()
 
 
-def answers_are_lost(nursery: Nursery, table: CrashTable, kind: str, point: Point) -> None:
+def answers_are_lost(starter: ProcessStarter, table: CrashTable, kind: str, point: Point) -> None:
     """The first answer at a point is lost: it is done again, and nothing happens twice; of a
     put it is looked up first what became of it."""
     more = circumstances(point)
     first = more.pop("first", None)
     if first is not None:
-        assert nursery.run(table.order(kind, strike=first)).killed
+        assert starter.run(table.order(kind, strike=first)).killed
     lost = (*more.pop("lost_answers", ()), point)
-    end = nursery.run(table.order(kind, lost_answers=lost, **more))
+    end = starter.run(table.order(kind, lost_answers=lost, **more))
     assert end.phase == "Succeeded", end.condition
     if point is Point.PUT_COMMIT:
         assert (end.points.count(point), Point.LOOK_UP_COMMIT in end.points) == (1, True)
@@ -146,44 +146,44 @@ def answers_are_lost(nursery: Nursery, table: CrashTable, kind: str, point: Poin
     assert table.unreachable() == set()
     assert table.successes() == 1
     version, files = table.version, table.files()
-    again = nursery.run(table.order(kind))
+    again = starter.run(table.order(kind))
     assert again.status["result"] == end.status["result"]
     assert (table.version, table.files()) == (version, files)
 
 
-def recover(nursery: Nursery, table: CrashTable, kind: str, end: End) -> None:
+def recover(starter: ProcessStarter, table: CrashTable, kind: str, end: End) -> None:
     final = expected(kind, FIRST)
     assert table.shown() in (FIRST, final)
-    finished = nursery.run(table.order(kind))
+    finished = starter.run(table.order(kind))
     assert finished.phase == "Succeeded", finished.condition
     assert table.shown() == final
     assert set(table.history()) <= {FIRST, final}
     # Neither complete files that no version names nor parts of them.
     assert table.unreachable() == set()
     version = table.version
-    again = nursery.run(table.order(kind))
+    again = starter.run(table.order(kind))
     assert again.status["result"] == finished.status["result"]
     assert table.version == version
 
 
-def strikes_in_turn(nursery: Nursery, tables: Tables, kind: str, numbers: range) -> int:
+def strikes_in_turn(starter: ProcessStarter, tables: Tables, kind: str, numbers: range) -> int:
     """Kill at the n-th change for each number until there is none; how many there were."""
     for struck, number in enumerate(numbers):
         table = tables()
-        end = nursery.run(table.order(kind, strike=Strike("disk", nth=number)))
+        end = starter.run(table.order(kind, strike=Strike("disk", nth=number)))
         if not end.killed:
             assert end.phase == "Succeeded", end
             return struck
-        recover(nursery, table, kind, end)
+        recover(starter, table, kind, end)
     raise AssertionError(f"more than {MOST} changes: raise MOST")
 
 
-def at_every_change(nurseries: Nurseries, tables: Tables, kind: str) -> int:
+def at_every_change(starters: ProcessStarters, tables: Tables, kind: str) -> int:
     """Kill at every change of the file system; how many there are."""
     with ThreadPoolExecutor(2) as pool:
         odd, even = (
-            pool.submit(strikes_in_turn, nursery, tables, kind, range(first, MOST, 2))
-            for first, nursery in zip((1, 2), nurseries, strict=True)
+            pool.submit(strikes_in_turn, starter, tables, kind, range(first, MOST, 2))
+            for first, starter in zip((1, 2), starters, strict=True)
         )
     return odd.result() + even.result()
 
@@ -194,14 +194,14 @@ def cleaning(table: CrashTable, strike: Strike | None = None) -> Order:
     return Order(table.path.as_uri(), {"kind": CLEANING}, answer, strike)
 
 
-def die_while_clearing(nursery: Nursery, tables: Tables, kind: str) -> None:
+def die_while_clearing(starter: ProcessStarter, tables: Tables, kind: str) -> None:
     """The restart itself dies while it clears away what the first process left."""
     for number in range(1, 6):
         table = tables()
-        assert nursery.run(table.order(kind, strike=Strike("job:written"))).killed
-        end = nursery.run(table.order(kind, strike=Strike("disk", nth=number)))
+        assert starter.run(table.order(kind, strike=Strike("job:written"))).killed
+        end = starter.run(table.order(kind, strike=Strike("disk", nth=number)))
         assert end.killed
-        recover(nursery, table, kind, end)
+        recover(starter, table, kind, end)
         # The log is other people's ground: a name that they might take for a commit never stays.
         log = [p for p in table.files() if p.startswith("_delta_log/") and STAGED not in p]
         assert all(p.endswith((".json", ".parquet", ".crc")) or "_last" in p for p in log)

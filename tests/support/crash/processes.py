@@ -1,11 +1,11 @@
 """Processes that run one operation and are killed on the way: `python -m support.crash.processes`.
 
-A nursery imports the engine once and then forks: each order on its standard input becomes a
+A starter imports the engine once and then forks: each order on its standard input becomes a
 process of its own (pid, memory, open files), so that a crash costs a tenth of a second. What
 dies is a real process, by a real SIGKILL (or is stopped by a real SIGSTOP), at a named point of
 the engine or at a change of the file system. Only the job is not Spark's (`quick_jobs`).
 
-Orders and answers are JSON, a line each; `Nursery` is the test's end of the pipe.
+Orders and answers are JSON, a line each; `ProcessStarter` is the test's end of the pipe.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class End:
         return found
 
 
-class Nursery:
+class ProcessStarter:
     """Starts processes, one at a time; use two for two at once."""
 
     def __init__(self) -> None:
@@ -117,7 +117,7 @@ class Nursery:
             text=True,
         )
         self._lines: queue.Queue[str] = queue.Queue()
-        self._listener = threading.Thread(target=self._listen, name="nursery", daemon=True)
+        self._listener = threading.Thread(target=self._listen, name="starter", daemon=True)
         self._listener.start()
         self._order: Order | None = None
         self._number: int | None = None
@@ -201,8 +201,8 @@ class Nursery:
 
 
 @contextmanager
-def nursery() -> Iterator[Nursery]:
-    made = Nursery()
+def starter() -> Iterator[ProcessStarter]:
+    made = ProcessStarter()
     try:
         yield made
     finally:
@@ -297,7 +297,7 @@ class _Foreign:
             finally:
                 if code:
                     traceback.print_exc()
-                os._exit(code)  # never back into what the nursery was doing
+                os._exit(code)  # never back into what the starter was doing
 
     def _wait_and_write(self, order: Order) -> int:
         os.close(self._go[1])
@@ -315,7 +315,7 @@ class _Foreign:
             raise AssertionError("the foreign writer failed")
 
     def leave(self) -> None:
-        """Called in the nursery, when both processes are there: it has no part in this."""
+        """Called in the starter process, when both processes are there: it has no part in this."""
         for end in (*self._go, *self._done):
             os.close(end)
 

@@ -13,8 +13,8 @@ from enum import StrEnum
 from typing import Any
 
 from support.crash.crash_table import FIRST, CrashTable, after_foreign, expected
-from support.crash.killed import COMMIT_LOOP, Nurseries, circumstances, cleaning
-from support.crash.processes import Nursery, Strike
+from support.crash.killed import COMMIT_LOOP, ProcessStarters, circumstances, cleaning
+from support.crash.processes import ProcessStarter, Strike
 from support.lake.rows import Rows
 from tandem.cli.commands.clean import clean
 from tandem.cli.commands.tables import target
@@ -33,7 +33,7 @@ ELSEWHERE = ("Abandoned", "AlreadyRunning")
 """Why a process ends whose operation others do, or have done."""
 
 
-class Funeral(StrEnum):
+class Takeover(StrEnum):
     """What the others do before the first one comes back."""
 
     REPLACED = "replaced"
@@ -44,11 +44,11 @@ class Funeral(StrEnum):
     @property
     def starts_again(self) -> bool:
         """Whether what the first one did is thrown away."""
-        return self in (Funeral.CLEANED, Funeral.CLEANED_REPLACED)
+        return self in (Takeover.CLEANED, Takeover.CLEANED_REPLACED)
 
     @property
     def replaces(self) -> bool:
-        return self is not Funeral.CLEANED
+        return self is not Takeover.CLEANED
 
 
 @dataclass(frozen=True)
@@ -108,13 +108,13 @@ def stops(kind: str) -> Iterator[Stop]:
             yield at(place, nth=3, meanwhile="append")
 
 
-def comes_back(
-    nurseries: Nurseries, table: CrashTable, kind: str, stop: Stop, funeral: Funeral
+def resumes(
+    starters: ProcessStarters, table: CrashTable, kind: str, stop: Stop, takeover: Takeover
 ) -> bool:
     """A process of another host is silent; others take it for dead. Then it goes on where it
     stood: the operation happens once, and in the end nothing is left of anybody. Whether it
     came to its stop: else it has ended before."""
-    first, second = nurseries
+    first, second = starters
     if stop.first is not None:
         assert second.run(table.order(kind, strike=stop.first)).killed
     first.start(table.order(kind, strike=stop.strike, answer="first", **stop.more))
@@ -124,18 +124,18 @@ def comes_back(
     begun = after_foreign(stop.between, FIRST)
     seen = {FIRST, begun, expected(kind, begun)}
     reason = "Committed"
-    if stop.between == "update" and funeral.starts_again:
+    if stop.between == "update" and takeover.starts_again:
         reason = ENDS_WHEN_PLANNED_AGAIN.get(kind, reason)
     final = expected(kind, begun) if reason == "Committed" else begun
     table.move_claims_to_another_host()
-    if funeral.starts_again:
-        bury(second, table)
+    if takeover.starts_again:
+        clean_as_if_dead(second, table)
         assert table.shown() in seen
     result = None
-    if funeral.replaces:
+    if takeover.replaces:
         result = _ended_by(second, table, kind, reason, final)
-    if funeral is Funeral.REPLACED_CLEANED:
-        bury(second, table)
+    if takeover is Takeover.REPLACED_CLEANED:
+        clean_as_if_dead(second, table)
         assert table.unreachable() == set()
     version = table.version
 
@@ -146,14 +146,14 @@ def comes_back(
     if late.condition["reason"] not in ELSEWHERE:
         assert late.condition["reason"] == reason, late
         assert result in (None, late.status.get("result"))
-    if funeral.replaces:
+    if takeover.replaces:
         assert table.version == version
-    assert table.shown() in ({final} if funeral.replaces else seen)
-    if funeral is Funeral.REPLACED:  # a cleaning leaves nothing of the versions before
+    assert table.shown() in ({final} if takeover.replaces else seen)
+    if takeover is Takeover.REPLACED:  # a cleaning leaves nothing of the versions before
         assert set(table.history()) <= seen
         # All that the log names is still there, whatever the zombie tidied up.
         assert table.named() - {""} <= table.files().keys()
-        # What it wrote after its funeral is a dead attempt's.
+        # What it wrote after the takeover belongs to a dead attempt's.
         assert stop.first is not None or all("-1" in path for path in table.unreachable())
     # Another run reports the same ending; `tandem clean` removes what zombies wrote.
     again = _ended_by(second, table, kind, reason, final)
@@ -165,16 +165,16 @@ def comes_back(
 
 
 def _ended_by(
-    nursery: Nursery, table: CrashTable, kind: str, reason: str, final: Rows
+    starter: ProcessStarter, table: CrashTable, kind: str, reason: str, final: Rows
 ) -> dict[str, Any] | None:
     """Run it to its end, which must be the expected one; its result, None without a commit."""
-    end = nursery.run(table.order(kind))
+    end = starter.run(table.order(kind))
     assert end.condition["reason"] == reason, end.condition
     committed = reason == "Committed"
     assert (table.shown(), table.successes()) == (final, int(committed))
     return end.status["result"] if committed else None
 
 
-def bury(nursery: Nursery, table: CrashTable) -> None:
+def clean_as_if_dead(starter: ProcessStarter, table: CrashTable) -> None:
     """A cleaning for which everything is old, and everybody of other hosts dead."""
-    assert nursery.run(cleaning(table)).phase == "Succeeded"
+    assert starter.run(cleaning(table)).phase == "Succeeded"

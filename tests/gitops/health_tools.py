@@ -1,7 +1,7 @@
-"""Asks GitOps tools what they think of an object: their own code, in the program of `tools/gitops`.
+"""The health that GitOps tools report for an object: their own code, called by `tools/gitops`.
 
-judges = Judges.build()
-judges.kstatus([body])[0].status == "InProgress"
+health_tools = HealthTools.build()
+health_tools.kstatus([body])[0].status == "InProgress"
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ KUSTOMIZATIONS = EXAMPLES / "flux" / "kustomizations.yaml"
 
 @dataclass(frozen=True)
 class Verdict:
-    """`status` in the words of the tool; `error` where it could make nothing of the object."""
+    """`status` in the words of the tool; `error` if it could not evaluate the object."""
 
     status: str
     message: str = ""
@@ -34,13 +34,13 @@ class Verdict:
 
 
 @dataclass(frozen=True)
-class Judges:
+class HealthTools:
     """All three tools. Each call starts the program once, however many objects it is given."""
 
     program: Path
 
     @classmethod
-    def build(cls) -> Judges:
+    def build(cls) -> HealthTools:
         """Built where it is missing."""
         script = str(REPOSITORY / "tools" / "build-gitops.sh")
         done = subprocess.run([script], stdout=subprocess.PIPE, check=True, text=True)
@@ -61,16 +61,16 @@ class Judges:
         return answers
 
     def kstatus(self, bodies: Iterable[Json]) -> list[Verdict]:
-        """What `kstatus`, so Flux with nothing but `wait: true`, says."""
+        """The answers of `kstatus`, which Flux uses with nothing but `wait: true`."""
         return self.ask({"engine": "kstatus", "object": body} for body in bodies)
 
     def argo(self, bodies: Iterable[Json], script: str | None = None) -> list[Verdict]:
-        """What Argo CD says by our health.lua, or by another script ("" for none)."""
+        """The answers of Argo CD with our health.lua, or with another script ("" for none)."""
         text = HEALTH_LUA.read_text() if script is None else script
         return self.ask({"engine": "argo", "object": body, "script": text} for body in bodies)
 
     def flux(self, bodies: Iterable[Json]) -> list[Verdict]:
-        """What Flux says by the expressions of our example."""
+        """The answers of Flux with the expressions of our example."""
         return self.ask(
             {"engine": "flux", "object": body, "expressions": self.expressions[body["kind"]]}
             for body in bodies

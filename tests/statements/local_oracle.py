@@ -1,4 +1,4 @@
-"""Spark as the judge of what is evaluated without it: many expressions in one query."""
+"""Spark as the oracle of what is evaluated without it: many expressions in one query."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _AT_ONCE = 60
 as many."""
 
 
-class Judge:
+class SparkOracle:
     """One table, held by Spark and as Arrow in the same order."""
 
     def __init__(self, spark: SparkSession, table: pa.Table) -> None:
         self.frame = spark.createDataFrame(table, DDL).coalesce(1).cache()
         self.table = self.frame.toArrow()
         assert self.table.num_rows == table.num_rows
-        self.judged = 0
+        self.compared = 0
         """Expressions that had values here, which were compared."""
         self.left_to_spark = 0
 
@@ -41,7 +41,7 @@ class Judge:
                 values[text] = to_spark_sql(root), expression.evaluate(self.table)
             except NeedsSpark:
                 self.left_to_spark += 1
-        self.judged += len(values)
+        self.compared += len(values)
         listed = list(values.items())
         return [
             line
