@@ -220,7 +220,7 @@ def etcd(folder: Path, members: int = 1, arguments: Sequence[str] = ()) -> Etcd:
     ports = free_ports(2 * members)
     clients, peers = ports[:members], ports[members:]
     names = [f"etcd-{number}" if members > 1 else "etcd" for number in range(members)]
-    everybody = ",".join(
+    initial_cluster = ",".join(
         f"{name}=http://127.0.0.1:{peer}" for name, peer in zip(names, peers, strict=True)
     )
     found = []
@@ -232,7 +232,7 @@ def etcd(folder: Path, members: int = 1, arguments: Sequence[str] = ()) -> Etcd:
             f"--advertise-client-urls=http://127.0.0.1:{client}",
             f"--listen-peer-urls=http://127.0.0.1:{peer}",
             f"--initial-advertise-peer-urls=http://127.0.0.1:{peer}",
-            f"--initial-cluster={everybody}",
+            f"--initial-cluster={initial_cluster}",
             f"--initial-cluster-token={ports[0]}",
             "--log-level=warn",
             "--unsafe-no-fsync",

@@ -1,6 +1,6 @@
 """What tests of bad input share: a healthy table to damage, the command line, what must hold.
 
-The rule that all of them check: an error tells resource, field, found, expected and remedy; the
+The rule that all of them check: an error names resource, field, found, expected and remedy; the
 exit code is the documented one; the table reads as before; what was written cannot be reached.
 """
 

@@ -45,7 +45,7 @@ class BadJobs(QuickJobs):
 
 @dataclass
 class HangingJobs:
-    """Starts, and is never heard of again."""
+    """Starts, and never reports anything."""
 
     stopped: list[str] = field(default_factory=list)
 

@@ -1,5 +1,5 @@
 """Alerts and dashboard: real promtool fires each alert when it should and leaves it silent when
-not; they ask for nothing that the operator does not tell, and each alert has its page."""
+not; they ask for no metric that the operator does not expose, and each alert has its page."""
 
 from __future__ import annotations
 

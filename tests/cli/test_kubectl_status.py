@@ -58,7 +58,7 @@ def test_a_failure_that_was_repaired_or_is_retried_is_no_problem() -> None:
     twin_ = body("TableUpdate", "d", said("Failed", "JobFailed"), metadata=looks, dryRun=True)
     assert overview([table()], [before, after, again, twin_], now_ms=NOW)["problems"] == []
     assert len(overview([table()], [before], now_ms=NOW)["problems"]) == 1
-    # A label that anybody may set does not hide what works.
+    # A label that any user may set does not hide a running operation.
     hidden = body("TableUpdate", "e", said("Failed", "JobFailed"), metadata=looks)
     assert len(overview([table()], [hidden], now_ms=NOW)["problems"]) == 1
 

@@ -1,7 +1,7 @@
 """For every field of a custom resource definition and everything that its schema demands, one
 resource that breaks just that: a wrong type, a bound, an enum, a missing or unknown field.
 
-Made from the schema, so that a new field is covered without anybody thinking of it.
+Made from the schema, so that a new field is covered automatically.
 """
 
 from __future__ import annotations

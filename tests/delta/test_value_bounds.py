@@ -70,7 +70,7 @@ def columns_of(root: Path, group: int = 0) -> dict[int, Any]:
 
 
 def bounds_of(column: Any) -> str:
-    """As text, which tells both zeros apart; "" for none."""
+    """As text, which distinguishes both zeros; "" for none."""
     found = column.statistics
     if found is None or not found.has_min_max:
         return ""

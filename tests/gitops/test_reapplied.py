@@ -282,7 +282,7 @@ def test_automatic_compactions_are_ignored_by_gitops_tools(
 
 def test_a_change_in_git_is_observed(stage: Stage, health_tools: HealthTools) -> None:
     """Suspended by Git, resumed by Git, tried again by an annotation in Git; a table whose spec
-    changes faster than anybody looks."""
+    changes faster than any controller reads it."""
     table, lake = stage.lake()
     spec = {"tableRef": {"name": table["metadata"]["name"]}}
     long = stage.manifest(COMPACTION, "long", {**spec, "type": "Minor"})

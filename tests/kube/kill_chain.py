@@ -7,7 +7,7 @@ has left.
     chain.finish()          # a last one finishes all of it; then rows, locks and files are compared
 
 One process a death, so that a hundred deaths take minutes. The operator of a link is struck at
-the first moment at which it comes by its point: on the fresh operation of that link, or on what
+the first moment at which it reaches its point: on the fresh operation of that link, or on what
 was left to it.
 """
 
@@ -59,7 +59,7 @@ RECOVERY = {
     Point.ABANDON_ATTEMPT: Blow(Point.PERSIST_PLAN, after=True),
     Point.CLEAN_ATTEMPT: Blow(Point.PERSIST_PLAN, after=True),
 }
-"""Only a restart comes by these, so that its predecessor is killed first, there."""
+"""Only a restart reaches these, so that its predecessor is killed first, there."""
 
 
 def links_for(point: Point, kind: str, **blow: Any) -> Iterator[Link]:

@@ -78,7 +78,7 @@ class Ledger:
                 self.lake.append(fresh)
                 return
             except CommitFailedError:
-                # deltalake's append gives up beside deletes, anybody's; a writer tries again.
+                # deltalake's append gives up beside deletes of any writer; a writer tries again.
                 if last:
                     raise
 

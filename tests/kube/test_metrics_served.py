@@ -1,4 +1,4 @@
-"""What an operator tells of its work: /metrics over HTTP, and its log, of a whole life: a start, a
+"""What an operator reports of its work: /metrics over HTTP, and its log, of a life: a start, a
 success, a failure, a death with a job under way, and the operator that takes over."""
 
 from __future__ import annotations

@@ -67,7 +67,7 @@ class Idle:
 def test_a_watch_that_dies_at_once_is_restarted(
     monkeypatch: pytest.MonkeyPatch, status: int, *, goes_on: bool
 ) -> None:
-    """Before anybody has seen it among kopf's tasks. What no new beginning mends is an end."""
+    """Before it was seen among kopf's tasks. A failure that no restart repairs ends the process."""
 
     async def dying(**_: Any) -> None:
         raise APIClientError("refused", status=status, headers={})

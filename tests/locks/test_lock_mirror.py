@@ -23,7 +23,7 @@ OPERATIONS = "abcd"
 
 @dataclass
 class Server:
-    """One table in etcd: what it holds, and what a watch has yet to tell."""
+    """One table in etcd: what it holds, and what a watch has yet to deliver."""
 
     revision: int = 0
     keys: dict[bytes, KeyValue] = field(default_factory=dict)
@@ -103,7 +103,7 @@ class Story:
             assert not unknown, f"the head is as believed, but these are not known: {unknown}"
 
     def settle(self) -> None:
-        """All answers come, the watch begins and tells all; then belief and truth are one."""
+        """All answers come, the watch starts and delivers all; then mirror and table agree."""
         while self.answers:
             self.answer()
         if not self.watching:
@@ -139,7 +139,7 @@ class Story:
             self.server.change({}, (KEYS.head,))
             self.answers.append(lambda: self.mirror.head_removed(belief, head))
 
-    # What we hear
+    # What the client receives
 
     def begin_or_end_watch(self) -> None:
         self.watching = not self.watching

@@ -277,7 +277,7 @@ def test_Z5_files_that_an_unfinished_plan_reads_stay(kind: str) -> None:
 
 
 def test_Z5_work_of_another_session_of_this_process_is_left_alone() -> None:
-    """Its claim names our own process, so only the hands tell whether anybody cares."""
+    """Its claim names our own process, so only the open sessions show that it is in use."""
     single = Single("compaction")
     ports = single.world.ports()
     own = Means(ports.clock, ports.processes, ports.nonces, ports.hands)

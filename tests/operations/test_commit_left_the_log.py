@@ -1,4 +1,4 @@
-"""A commit of ours of which the answer was lost, and which the log no longer tells of: neither
+"""A commit of Tandem whose answer was lost, and which the log no longer holds: neither
 put again nor cleaned away."""
 
 from __future__ import annotations

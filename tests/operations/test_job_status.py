@@ -1,4 +1,4 @@
-"""What a runner tells of a job, as the engine hears it."""
+"""The status of a job that a runner reports, as the engine receives it."""
 
 from __future__ import annotations
 

@@ -262,8 +262,8 @@ def test_a_vacuum_between_the_job_and_the_commit_means_the_job_again() -> None:
 def test_Z5_a_vacuum_of_older_deletion_vectors_means_the_job_again(
     kind: str, attempts: int
 ) -> None:
-    """Who takes an update over cannot tell any more what was deleted when it read from what was
-    since; who takes a compaction over has it in the row map."""
+    """A process that takes over an update cannot distinguish rows deleted before its read from
+    rows deleted since; for a compaction, the row map records it."""
     single = Single(kind)
     while not _vectors(single):
         single.foreign("delete_with_vectors")

@@ -49,7 +49,7 @@ def test_a_stop_request_ends_an_operation(
 
 
 def recorded_for(ask: StopRequest) -> list[Event]:
-    """What it still does before it tells that it has stopped. A deadline is for good."""
+    """What it still does before it reports that it has stopped. A deadline is final."""
     return (
         [Done(Point.CLAIM_ATTEMPT), Done(Point.RECORD_RESULT)]
         if ask is StopRequest.DEADLINE

@@ -247,7 +247,7 @@ def operation_files(at_ms: int) -> list[ListedFile]:
             1000,
             {"ending.json", "plan.json", "result.json", "o-1.rowmap", "x.bin"},
         ),
-        # It may be run again, and then its first attempt tells what to read.
+        # It may be run again, and then its first attempt says what to read.
         (OperationEnd(abandoned=1), 39, {"result.json", "o-1.rowmap", "x.bin"}),
     ],
 )

@@ -42,7 +42,7 @@ class ColumnRange:
     """What is known of a column in one file; None is unknown.
 
     `min` and `max` are Python values as Arrow gives them: int, float, Decimal, str, bool, date,
-    datetime (with a zone for timestamp). `exact` tells that every value is `min` (partitions).
+    datetime (with a zone for timestamp). `exact`: every value is `min` (partitions).
     """
 
     min: Any = None

@@ -138,7 +138,7 @@ def rewrite_of(
 
 
 def append_and_compact(world: World, _: object) -> object:
-    """Rows that came after everybody's start end up in one file with older ones."""
+    """Rows that came after the start of every operation end up in one file with older ones."""
     append(3, 10)(world, None)
     return finish_rewrite(world, start_rewrite(world, sorted(world.views[-1]), 99))
 

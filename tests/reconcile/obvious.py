@@ -1,4 +1,4 @@
-"""A row map that anybody can check by looking at it: a list of where each row went.
+"""A row map that is easy to check: a list of where each row went.
 
 Slow, and in memory only. It stands beside the real ones to show that they say the same, and
 that reconciliation does not care which of them it is given.

@@ -158,7 +158,7 @@ class Statement:
         return None if self.change is None else self.change(x, token)
 
     def apply(self, rows: Rows, token: int) -> Rows:
-        """The statement as everybody understands it: one row after the other."""
+        """The plain meaning of the statement: one row after the other."""
         result = []
         for identity, x in rows:
             if not self.matches(x):

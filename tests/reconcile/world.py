@@ -169,7 +169,7 @@ def allowed_states(log: Sequence[Entry]) -> list[Rows]:
 
     Non-appends in commit order; a blind append may move later, never earlier, and never past
     an operation that read it, a Serializable one, or a restore. (A statement that matched
-    nothing reads nothing that anybody could tell, of whatever isolation.)
+    nothing reads nothing observable, at any isolation level.)
     """
     orders: list[list[Serial]] = [[]]
     # Built from the end: an append may be put before or behind each operation that it may pass.

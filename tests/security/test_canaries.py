@@ -158,7 +158,7 @@ class Story:
                 self.objects += objects(self.cluster, self.space.namespace)
 
     def job_logs(self) -> list[Path]:
-        """`tandem dev` adds to an application's name what tells its runs apart."""
+        """`tandem dev` adds a suffix to an application's name that distinguishes its runs."""
         logs = cache_dir() / "logs"
         return [path for name in self.jobs for path in sorted(logs.glob(f"{name}-*.log"))]
 

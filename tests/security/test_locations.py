@@ -114,7 +114,7 @@ def test_each_namespace_has_its_own() -> None:
         Allowed(("team-a=s3://lake",)).check(table("s3://lake/t", "team-b"))
     # A value in a path is no pattern.
     assert Allowed(("s3://lake/dt=1",)).prefixes("x") == ("s3://lake/dt=1",)
-    Allowed().check(table("s3://any/where", "anybody", options={"endpoint": "http://any:1"}))
+    Allowed().check(table("s3://any/where", "any-name", options={"endpoint": "http://any:1"}))
 
 
 @pytest.mark.parametrize("rule", ["", "lake", "x=lake", "team-a=s3:///x", "s3://a/../b", "ftp://x"])
@@ -299,7 +299,7 @@ def test_no_name_becomes_a_host(
 def test_input_that_panics_a_client_is_a_wrong_spec(
     location: str, options: dict[str, str], environ: dict[str, str]
 ) -> None:
-    """A panic is no Exception, and would end the operator for everybody."""
+    """A panic is no Exception, and would end the whole operator."""
     right = {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "AWS_REGION": "x"}
     with pytest.raises(InvalidSpec) as refused:
         open_store(location, options, environ={**right, **environ})

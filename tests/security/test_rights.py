@@ -164,7 +164,7 @@ def used(calls: list[dict[str, Any]]) -> set[Right]:
     for entry in calls:
         about = entry.get("objectRef")
         if about is None or "resource" not in about:
-            continue  # discovery, which everybody may
+            continue  # discovery, which every user may
         resource = "/".join(filter(None, (about["resource"], about.get("subresource"))))
         found.add((about.get("apiGroup", ""), resource, entry["verb"]))
     return found

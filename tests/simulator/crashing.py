@@ -50,7 +50,7 @@ class Beside(StrEnum):
 
 
 Passage = tuple[Point, int]
-"""A point, and the how manyth time (from 1) that an operation comes by."""
+"""A point, and the number of the passage (from 1) at which an operation reaches it."""
 
 
 @dataclass
@@ -168,7 +168,7 @@ def crash(
 
 @cache
 def restart_passages(kind: str, passage: Passage, *, jobs_live_on: bool) -> tuple[Passage, ...]:
-    """What a restart comes by whose predecessor died after a passage."""
+    """The passages of a restart whose predecessor died after a passage."""
     single = Single(kind)
     strike = StrikeOnce(passage[0], Fault.DIE_AFTER, passage[1])
     assert single.run(strike, jobs_live_on=jobs_live_on) is None

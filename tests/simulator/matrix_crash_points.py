@@ -52,7 +52,7 @@ def test_C6_crash_anywhere_while_jobs_live_on(
 
 
 def restart_strikes(kind: str, first: Passage, lives: bool) -> Iterator[tuple[Passage, Fault]]:
-    """Every passage of the restart; what only restarts come by, with every fault."""
+    """Every passage of the restart; points that only restarts reach, with every fault."""
     faults = tuple(Fault)
     for number, passage in enumerate(restart_passages(kind, first, jobs_live_on=lives)):
         rotating = (faults[(number + number // 4) % len(faults)],)

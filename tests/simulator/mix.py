@@ -38,7 +38,7 @@ REWRITES: Sequence[dict[str, Any]] = (
 
 
 class Mix:
-    """Makes operations, and tells the checker what they mean."""
+    """Makes operations, and gives the checker their meaning."""
 
     def __init__(self, world: World, checker: Checker) -> None:
         self._world = world

@@ -1,7 +1,7 @@
-"""Which kind of operation comes by which named point, and what that takes, as a table for
+"""Which kind of operation reaches which named point, and under which condition, as a table for
 `docs/verification.md`: `python -m simulator.points` says it.
 
-A point that no operation comes by is one where no crash test kills anybody.
+At a point that no operation reaches, no crash test kills a process.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ used, all that is needed, or a commit."""
 
 
 class When(StrEnum):
-    """What it takes that an operation comes by a point."""
+    """The condition under which an operation reaches a point."""
 
     ALWAYS = "always"
     RESTART = "restart"
@@ -28,7 +28,7 @@ class When(StrEnum):
 
 
 def when(kind: str, point: Point) -> When:
-    """The plainest way by which operations of a kind come by a point."""
+    """The simplest condition under which operations of a kind reach a point."""
     if point in {passed for passed, _ in passages(kind, Beside.NOTHING)}:
         return When.ALWAYS
     for death in DEATHS:

@@ -1,6 +1,6 @@
 """Tiny data files: JSON lists of rows that carry an identity.
 
-A row is (rid, k, v). `rid` is what the checker tells rows apart by; statements look at `k` and
+A row is (rid, k, v). `rid` identifies a row for the checker; statements look at `k` and
 `v` and never change `rid`.
 """
 

@@ -73,7 +73,7 @@ class Single:
     ) -> Session:
         """A new process for the operation."""
         drive = Drive(poll_ms=1, lock_wait_s=0, interceptor=interceptor, again=again)
-        # Every round is the job's, so that operations come by all points.
+        # Every round is the job's, so that operations reach all points.
         ports = replace(self.world.ports(), small_rounds=NoSmallRounds)
         return open_session(self.resource, self.table, ports, drive, started_ms=started_ms)
 

@@ -176,7 +176,7 @@ def test_again_is_another_operation(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", [*PLAIN, *OTHERS])
 def test_Z6_two_processes_of_one_operation_commit_once(kind: str) -> None:
-    """Neither knows of the other: both are on other hosts, as far as each can tell."""
+    """Neither knows of the other: each takes the other to be on another host."""
     single = Single(kind)
     first, second = single.session(), single.session()
     single.world.living.clear()

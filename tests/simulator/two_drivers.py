@@ -27,7 +27,7 @@ class Pair:
         self._others = ["append"]
 
     def session(self) -> Session:
-        """Another driver comes, and everybody else is taken for dead."""
+        """Another driver starts, and every other process is taken for dead."""
         session = self.single.session()
         self.single.world.living.clear()
         return session

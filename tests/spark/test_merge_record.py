@@ -1,4 +1,4 @@
-"""What a merge job tells of matches, so that it can be evaluated in part."""
+"""The matches that a merge job records, so that it can be evaluated in part."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ class Writer:
                 return {"kind": "merge", "ids": [*known, *self.new_ids(1)], "value": value}
 
     def try_once(self, action: Action) -> bool:
-        """Open the table, act, tell what came of it and how long the transaction ran."""
+        """Open the table, act, report the outcome and how long the transaction ran."""
         self.tries += 1
         tag = f"{self.number}-{self.tries}"
         begun = time.monotonic()

@@ -43,8 +43,8 @@ def test_W3_deltalake_1_6_does_not_see_that_a_compaction_took_its_files(
     """A defect of deltalake, without any commit of ours: it commits although another compaction
     (its own here) has replaced the files that it removes, since its conflict check passes by
     removals with dataChange false (delta-rs pull request 3982). Rows are doubled, or survive
-    their deletion. So these four may not run beside anybody's compaction. When a case fails,
-    deltalake has been mended: then its cells in the W matrix fail, too, and become usual ones.
+    their deletion. So these four may not run beside any compaction. When a case fails,
+    deltalake has been fixed: then its cells in the W matrix fail, too, and become usual ones.
     """
     act, shown = ITS_OWN_DEFECTS[name]
     lake = lakes.foreign(4)

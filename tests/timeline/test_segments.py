@@ -154,7 +154,7 @@ def test_compacted_and_deleted_segments_are_distinguished() -> None:
     ]
     assert past[0].size_bytes == MIB
 
-    # After log clean-up the lineage still tells what was compacted.
+    # After log clean-up the lineage still names what was compacted.
     later = retired(live, commits[7:])
     assert {s.name: s.status.value for s in later if s.name in "0123"} == dict.fromkeys(
         "0123", "Compacted"

@@ -92,7 +92,7 @@ func toLua(state *lua.LState, value any) lua.LValue {
 }
 
 // argoHealth is what Argo CD shows of an object; without a script, what it knows by itself, which
-// is nothing ("") of kinds that it has never heard of.
+// is nothing ("") of kinds that it does not know.
 func argoHealth(object *unstructured.Unstructured, text string) (answer, error) {
 	var override health.HealthOverride
 	if text != "" {

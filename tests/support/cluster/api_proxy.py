@@ -76,7 +76,7 @@ class Slow:
 
 @dataclass(frozen=True)
 class CutBefore:
-    """The connection breaks; the server never hears of it."""
+    """The connection breaks; the server receives nothing."""
 
 
 @dataclass(frozen=True)

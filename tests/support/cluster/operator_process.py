@@ -231,7 +231,7 @@ def starter(folder: Path) -> Iterator[ProcessStarter]:
 
 
 class Striker:
-    """Counts how often a place is come by, in whatever thread, and strikes."""
+    """Counts how often a place is reached, in any thread, and sends the signal."""
 
     def __init__(self, blows: tuple[Blow, ...]) -> None:
         self._blows = blows
@@ -324,7 +324,7 @@ def _parse(line: bytes) -> tuple[Order, int, str]:
 
 
 def main() -> None:
-    """Fork a process for every order, and tell what becomes of each, until there are no more
+    """Fork a process for every order, and report what becomes of each, until there are no more
     orders. One thread: nothing is half done in it when it forks."""
     answers = os.dup(1)
     children: dict[int, int] = {}

@@ -37,7 +37,7 @@ STRAIGHT = (
     Point.RECORD_RESULT,
     Point.MAINTAIN,
 )
-"""Every operation comes by these."""
+"""Every operation reaches these."""
 
 SECOND_DEATH = {
     Point.FIND_COMMIT: Strike(Point.PUT_COMMIT, after=True),
@@ -45,7 +45,7 @@ SECOND_DEATH = {
     Point.ABANDON_ATTEMPT: Strike(Point.START_JOB),
     Point.CLEAN_ATTEMPT: Strike(Point.START_JOB),
 }
-"""Only a restart comes by these; so its predecessor is killed first, there."""
+"""Only a restart reaches these; so its predecessor is killed first, there."""
 
 CROWDED: Mapping[Point, Mapping[str, Any]] = {
     Point.AWAIT_LOCKS: {"blocked": True},
@@ -59,7 +59,7 @@ COMMIT_LOOP = (Point.RECONCILE, Point.WRITE_SIDECARS, Point.ENTER_COMMIT, Point.
 
 
 def circumstances(point: Point) -> dict[str, Any]:
-    """What it takes that an operation comes by a point."""
+    """What makes an operation reach a point."""
     if point in SECOND_DEATH:
         return {"first": SECOND_DEATH[point]}
     return dict(CROWDED.get(point, {}))

@@ -189,7 +189,7 @@ class ProcessStarter:
     def _hear(self, word: str) -> int:
         said = self._listened()
         if word not in said:
-            raise AssertionError(f"expected {word}, heard {said}")
+            raise AssertionError(f"expected {word}, received {said}")
         return int(said[word])
 
     def _listen(self) -> None:
@@ -275,7 +275,7 @@ def _operate(order: Order, foreign: _Foreign | None) -> dict[str, Any]:
 
     jobs = QuickJobs(hook=lambda where: striker.at(f"job:{where}", after=False))
     table = Table(store=store, log=DeltaLog(store), display="LakeTable/lake")
-    # Every round is the job's, so that operations come by all points.
+    # Every round is the job's, so that operations reach all points.
     ports = Ports(jobs=jobs, locks=locks, small_rounds=NoSmallRounds)
     drive = driver.Drive(poll_ms=2, lock_wait_s=0.01, interceptor=interceptor)
     session = driver.open_session(resource, table, ports, drive)

@@ -53,7 +53,7 @@ class Takeover(StrEnum):
 
 @dataclass(frozen=True)
 class Stop:
-    """Where a process stands still, and what it takes that it comes by there: `first` kills its
+    """Where a process stands still, and what makes it reach that point: `first` kills its
     predecessor, `more` is for its order."""
 
     strike: Strike
@@ -89,7 +89,7 @@ FEW = (
 
 
 def stops(kind: str) -> Iterator[Stop]:
-    """Both sides of every point that operations of a kind come by, what their jobs come by, and
+    """Both sides of every point that operations of a kind reach, the places of their jobs, and
     the second round of the commit loop."""
     for point in Point:
         if point is Point.REQUEST_ROUND and kind not in ROUNDS:
@@ -112,7 +112,7 @@ def resumes(
     starters: ProcessStarters, table: CrashTable, kind: str, stop: Stop, takeover: Takeover
 ) -> bool:
     """A process of another host is silent; others take it for dead. Then it goes on where it
-    stood: the operation happens once, and in the end nothing is left of anybody. Whether it
+    stood: the operation happens once, and in the end no process leaves files behind. Whether it
     came to its stop: else it has ended before."""
     first, second = starters
     if stop.first is not None:
@@ -176,5 +176,5 @@ def _ended_by(
 
 
 def clean_as_if_dead(starter: ProcessStarter, table: CrashTable) -> None:
-    """A cleaning for which everything is old, and everybody of other hosts dead."""
+    """A cleaning for which everything is old, and every process of other hosts dead."""
     assert starter.run(cleaning(table)).phase == "Succeeded"

@@ -1,4 +1,4 @@
-"""What foreign engines do when a test tells them to: `DeltalakeCalls`, `SparkCalls`.
+"""The calls of foreign engines that a test may request: `DeltalakeCalls`, `SparkCalls`.
 
 Every method takes and gives JSON, so that a test may call it here or in another process
 (`support.foreign.process`). It knows nothing of Tandem and must not import it: a foreign writer

@@ -122,7 +122,7 @@ def filters(kind: Kind, operators: Sequence[str] = OPERATORS) -> Iterator[Filter
 
 @dataclass(frozen=True)
 class _Same:
-    """Tells both zeros apart."""
+    """Distinguishes both zeros."""
 
     value: Value
 
