@@ -48,5 +48,5 @@ def test_credentials_in_a_resource_are_refused_and_not_repeated(body: dict[str, 
         (5, "5"),
     ],
 )
-def test_what_is_no_secret_is_shown(value: object, expected: str) -> None:
+def test_settings_that_are_not_secret_are_shown(value: object, expected: str) -> None:
     assert shown(value) == expected

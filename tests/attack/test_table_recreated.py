@@ -62,7 +62,7 @@ def test_an_attempt_that_ran_in_the_old_table_is_left_alone(tmp_path: Path, poin
     lake.assert_rows(model.join(loads(range(2)), batch(4)))
 
 
-def test_table_whose_id_was_changed_is_still_the_one_of_its_log(tmp_path: Path) -> None:
+def test_a_table_with_a_changed_id_keeps_the_identity_of_its_log(tmp_path: Path) -> None:
     lake = make(tmp_path, 2)
     ingest = lake.ingest(batch(2))
     done = lake.do(ingest)

@@ -326,7 +326,7 @@ def test_secrets_made_by_others_are_used_and_none_is_made() -> None:
     assert used == {"made-tls", "made-root", "made-user"}
 
 
-def test_what_prometheus_asks_for_is_served() -> None:
+def test_the_scrape_path_and_port_are_served() -> None:
     objects = template(MATRIX["monitoring"])
     monitor, service = one(objects, "ServiceMonitor"), one(objects, "Service", "-operator")
     labels = service["metadata"]["labels"]
@@ -343,7 +343,7 @@ def test_what_prometheus_asks_for_is_served() -> None:
     assert dashboard["data"]["tandem.json"].strip() == original.strip()
 
 
-def test_egress_is_closed_but_for_what_is_named() -> None:
+def test_egress_is_closed_except_for_listed_destinations() -> None:
     bundled = one(template(MATRIX["closed-network"]), "NetworkPolicy", "-operator")["spec"]
     assert bundled["policyTypes"] == ["Ingress", "Egress"]
     ports = [port["port"] for rule in bundled["egress"] for port in rule.get("ports", ())]

@@ -80,7 +80,7 @@ def test_listed_namespaces_give_no_right_beyond_them(name: str) -> None:
     )
 
 
-def test_a_release_can_do_without_anything_of_the_whole_cluster() -> None:
+def test_a_release_can_be_installed_without_cluster_scoped_objects() -> None:
     objects = template(MATRIX["nothing-of-the-cluster"])
     assert not [each["kind"] for each in objects if "namespace" not in each["metadata"]]
 

@@ -190,9 +190,7 @@ def test_the_table_names_what_happened(tandem: Tandem, fake: FakeEngine, files: 
     assert "7 deleted, 2 deletes replayed" in out
 
 
-def test_what_went_wrong_stands_below_the_table(
-    tandem: Tandem, fake: FakeEngine, files: Path
-) -> None:
+def test_errors_are_printed_below_the_table(tandem: Tandem, fake: FakeEngine, files: Path) -> None:
     fake.phases = {"late": Phase.FAILED}
     lines = tandem("run", "-f", files, "-q").stdout.splitlines()
     [row] = [line for line in lines if "JobFailed, see below" in line]

@@ -76,7 +76,7 @@ def test_a_column_that_is_not_there(tandem: Tandem, table: Path) -> None:
     assert result.stdout == ""
 
 
-def test_a_preview_is_short_and_says_so(tandem: Tandem, tmp_path: Path) -> None:
+def test_a_preview_is_short_and_marked_as_truncated(tandem: Tandem, tmp_path: Path) -> None:
     folder = tmp_path / "long"
     write_deltalake(str(folder), pa.table({"id": list(range(50))}))
     result = tandem("scan", folder)

@@ -173,7 +173,7 @@ def test_the_picture_is_valid_on_its_own() -> None:
     assert len(text) < 100_000
 
 
-def test_segments_flow_into_what_they_became() -> None:
+def test_segments_are_linked_to_the_segments_that_replaced_them() -> None:
     commits = histories.story().commits()
     drawn = scene(entries(commits), segment_lives(commits))
     into = {

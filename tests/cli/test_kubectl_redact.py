@@ -47,7 +47,7 @@ def test_a_long_word_is_redacted_quickly(word: str) -> None:
         ("https://x.blob/y?sv=1&sig=hunter2%3D&se=2", "https://x.blob/y?sv=1"),
     ],
 )
-def test_what_looks_like_a_secret_is_taken_out_of_texts(text: str, kept: str) -> None:
+def test_words_that_look_like_secrets_are_redacted_in_texts(text: str, kept: str) -> None:
     clean = Redactor().text(text)
     assert REMOVED in clean
     assert kept in clean
@@ -55,7 +55,7 @@ def test_what_looks_like_a_secret_is_taken_out_of_texts(text: str, kept: str) ->
         assert secret not in clean
 
 
-def test_what_is_taken_out_of_an_object_is_taken_out_of_logs() -> None:
+def test_values_redacted_in_an_object_are_redacted_in_logs() -> None:
     redactor = Redactor(statements=True)
     found = body(
         "TableUpdate", "u", said("Failed", "JobFailed", "near k = 'x-17'"),
@@ -98,7 +98,7 @@ class Logs:
         return {"text": f"{asked}\nAWS_SECRET_ACCESS_KEY=hunter2 and open sesame\n"}
 
 
-def test_logs_are_in_a_report_without_what_was_taken_out_elsewhere() -> None:
+def test_logs_in_a_report_are_redacted() -> None:
     bundle = Bundle(Redactor())
     variable = {"env": [{"name": "A", "value": "open sesame"}]}
     bundle.redactor.clean(body("TableUpdate", "u", sparkTemplate={"spec": {"driver": variable}}))

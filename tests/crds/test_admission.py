@@ -112,7 +112,7 @@ def test_wrong_resources_are_refused_with_messages_of_tandem(
     assert "hunter2" not in caught.value.stderr
 
 
-def test_what_only_the_validator_knows_is_admitted(sender: Sender) -> None:
+def test_resources_that_only_the_validator_can_refuse_are_admitted(sender: Sender) -> None:
     """So that the list says the truth; the operator then says what is wrong."""
     answers = sender.dry_run([wrong.manifest() for wrong in ONLY_THE_VALIDATOR])
     assert answers == [""] * len(ONLY_THE_VALIDATOR)

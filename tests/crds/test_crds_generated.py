@@ -50,7 +50,7 @@ def nodes(kind: str, part: str = "") -> list[tuple[str, dict[str, Any]]]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_file_is_what_the_model_says(kind: str) -> None:
+def test_the_crd_file_is_generated_from_the_model(kind: str) -> None:
     assert (CRDS / definitions.file_name(kind)).read_text() == definitions.manifest(kind), (
         "run `make docs`"
     )
@@ -108,7 +108,7 @@ def test_every_text_list_and_mapping_of_a_spec_is_bounded(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_status_takes_what_another_version_reports(kind: str) -> None:
+def test_the_schema_of_a_status_accepts_reports_of_another_version(kind: str) -> None:
     for path, node in nodes(kind, "status"):
         inside = path.removeprefix("status.")
         assert "x-kubernetes-validations" not in node

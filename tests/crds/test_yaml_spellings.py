@@ -70,7 +70,7 @@ def test_a_plain_key_means_the_same_or_is_refused(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize("scalar", [".inf", ".nan", "-.Inf"])
-def test_what_kubectl_cannot_send_is_refused(cluster: Cluster, scalar: str) -> None:
+def test_yaml_that_kubectl_cannot_send_is_refused(cluster: Cluster, scalar: str) -> None:
     text = operation(f"{{a: {scalar}}}")
     assert by_us(text) is REFUSED
     with pytest.raises(KubectlFailed):

@@ -98,7 +98,7 @@ def test_deltalake_hides_the_rows_that_we_delete(
     assert dv.load(store, vector) == bitmap
 
 
-def test_deltalake_reads_ours_from_s3(s3_server: S3Server) -> None:
+def test_deltalake_reads_our_deletion_vectors_from_s3(s3_server: S3Server) -> None:
     location = s3_server.fresh_location()
     create(location, s3_server.storage_options)
     store = s3_server.open(location)
@@ -118,7 +118,7 @@ def test_our_reader_and_the_file_agree_with_deltalake(tmp_path: Path) -> None:
     assert [ids[n] for n in range(len(ids)) if n not in bitmap] == rows(str(tmp_path))
 
 
-def test_deltalakes_delete_and_compact_honour_ours(tmp_path: Path) -> None:
+def test_deltalakes_delete_and_compact_respect_our_deletion_vectors(tmp_path: Path) -> None:
     create(str(tmp_path))
     store = open_store(str(tmp_path))
     commit(store, dv.write_file(store, FOLDER, [BitMap64(range(500))])[0])
@@ -129,7 +129,7 @@ def test_deltalakes_delete_and_compact_honour_ours(tmp_path: Path) -> None:
     assert rows(str(tmp_path)) == list(range(500, 900))
 
 
-def test_a_full_vacuum_spares_ours(tmp_path: Path) -> None:
+def test_a_full_vacuum_keeps_our_deletion_vectors(tmp_path: Path) -> None:
     create(str(tmp_path))
     store = open_store(str(tmp_path))
     vector = dv.write_file(store, FOLDER, [BitMap64(range(500))])[0]

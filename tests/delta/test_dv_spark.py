@@ -72,7 +72,9 @@ def test_spark_hides_the_rows_that_we_delete(delta_spark: SparkSession, tmp_path
     assert spark_ids(delta_spark, tmp_path) == sorted(set(range(3 * ROWS)) - gone)
 
 
-def test_we_read_what_spark_deletes(delta_spark: SparkSession, tmp_path: Path) -> None:
+def test_tandem_hides_the_rows_that_spark_deletes(
+    delta_spark: SparkSession, tmp_path: Path
+) -> None:
     create(tmp_path)
     delta_spark.sql(f"DELETE FROM delta.`{tmp_path}` WHERE id % 7 = 0 OR id BETWEEN 20 AND 90")
     store = open_store(str(tmp_path))

@@ -149,7 +149,7 @@ SECONDS_1900 = -2_208_988_800
         ("int96", {}, None),
     ],
 )
-def test_what_spark_would_rebase_is_refused_by_name(
+def test_values_that_spark_would_rebase_are_refused_by_name(
     tmp_path: Path, kind: str, key: dict[str, str], first: int | None
 ) -> None:
     type_ = "date" if kind == "date" else "timestamp"

@@ -187,7 +187,7 @@ def test_update_notices_a_replaced_table() -> None:
     assert log.update(old).files["path"].to_pylist() == log.snapshot().files["path"].to_pylist()
 
 
-def test_update_reads_only_what_is_new() -> None:
+def test_update_reads_only_new_commits() -> None:
     store = dl.memory_log(*_appends(3))
     log = _log(store)
     snapshot = log.snapshot()

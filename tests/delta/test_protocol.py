@@ -207,7 +207,7 @@ def test_legacy_versions_stand_for_features(version: tuple[int, int], expected: 
     assert refused == ({U, D, M} if expected else set())
 
 
-def test_what_blocks_the_log_and_what_only_blocks_the_rows() -> None:
+def test_features_that_block_the_log_and_features_that_block_rows_only() -> None:
     check_readable(_named("variantType"), _metadata(type_="variant"))
     for protocol in (
         _named("catalogManaged"),
@@ -240,7 +240,7 @@ def test_where_not_even_a_commit_without_files_may_be_put(
         check_commits(protocol, metadata)
 
 
-def test_what_only_forbids_files_forbids_no_commit_without_files() -> None:
+def test_features_that_forbid_files_allow_commits_without_files() -> None:
     features = frozenset({"rowTracking", "appendOnly", "icebergCompatV1"})
     configuration = {"delta.appendOnly": "true", "delta.enableIcebergCompatV1": "true"}
     check_commits(Protocol(1, 7, frozenset(), features), _metadata(configuration))

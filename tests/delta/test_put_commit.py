@@ -113,7 +113,7 @@ def test_in_commit_timestamps_always_grow(now_ms: int, expected: int) -> None:
     assert log.snapshot().timestamp_ms == expected
 
 
-def test_a_remove_repeats_what_the_log_says() -> None:
+def test_a_remove_repeats_the_fields_of_its_add() -> None:
     store = dl.memory_log(
         [dl.add("p%20q", "v1", baseRowId=5, defaultRowCommitVersion=2, tags={"a": "b"})]
     )

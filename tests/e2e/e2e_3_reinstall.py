@@ -35,7 +35,7 @@ def test_removed_and_installed_again(
     lake.nothing_is_left_behind()
 
 
-def test_what_the_cluster_costs_over_tandem_run(
+def test_the_overhead_of_the_cluster_over_tandem_run(
     lake: Lake, flights: Flights, figures: Figures, tmp_path: Path
 ) -> None:
     """The same compaction in both ways, on the same store: what passes before the job is asked

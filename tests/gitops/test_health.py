@@ -159,7 +159,7 @@ def written(
     return "\n".join(lines)
 
 
-def test_without_our_script_argo_says_nothing(
+def test_without_our_script_argo_reports_no_health(
     assessed: dict[tuple[str, str], Assessed], health_tools: HealthTools
 ) -> None:
     """Which is why it has to be configured: the failure would leave the Application green."""

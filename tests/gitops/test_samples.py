@@ -39,7 +39,7 @@ def unknown(values: Json, known: Json, path: str = "") -> list[str]:
     return wrong
 
 
-def test_what_git_holds_can_be_read_and_is_never_deleted_by_the_operator() -> None:
+def test_manifests_in_git_are_valid_and_never_deleted_by_the_operator() -> None:
     kustomization = yaml.safe_load((TABLES / "kustomization.yaml").read_text())
     assert set(kustomization) == {"apiVersion", "kind", "namespace", "resources"}
     resources = load([TABLES / name for name in kustomization["resources"]])

@@ -127,7 +127,7 @@ def test_a_driver_is_submitted_as_a_client_with_the_archive(container: Container
     assert words[-1] == "conf=none"
 
 
-def test_what_a_user_sets_for_every_driver_stays(container: Container) -> None:
+def test_user_settings_for_every_driver_stay(container: Container) -> None:
     words = driver(container, settings(container, "spark.driver.defaultJavaOptions=-Dx=y\n"))
     assert not [word for word in words if "SharedArchiveFile" in word]
 

@@ -46,7 +46,7 @@ def copied() -> list[str]:
     return sources
 
 
-def test_what_is_copied_is_there_and_let_in() -> None:
+def test_copied_files_exist_and_are_in_the_build_context() -> None:
     lets = [
         line[1:]
         for line in (ROOT / ".dockerignore").read_text().splitlines()
@@ -118,7 +118,7 @@ def test_scripts_have_valid_syntax(script: Path) -> None:
     assert script.stat().st_mode & 0o111
 
 
-def test_what_is_locked_has_hashes() -> None:
+def test_locked_requirements_have_hashes() -> None:
     for name, packages in (("runtime.lock", ("pyspark", "pyarrow")), ("dev.lock", ("setuptools",))):
         text = (ROOT / "requirements" / name).read_text()
         # The pieces that install.sh cuts out begin with a name and end without a backslash.
@@ -136,7 +136,7 @@ def matched() -> dict[str, list[Path]]:
     return {pattern: list(SITE.glob(pattern)) for pattern in trim.patterns(LEFT_OUT.read_text())}
 
 
-def test_the_list_of_what_is_left_out_is_of_the_locked_versions() -> None:
+def test_the_list_of_trimmed_files_is_of_the_locked_versions() -> None:
     found = matched()
     assert [pattern for pattern, paths in found.items() if not paths] == []
     for line in LEFT_OUT.read_text().splitlines():
@@ -146,7 +146,7 @@ def test_the_list_of_what_is_left_out_is_of_the_locked_versions() -> None:
     assert len(jars) == len(set(jars)), "two patterns match one jar"
 
 
-def test_what_jobs_need_stays() -> None:
+def test_files_that_jobs_need_are_not_trimmed() -> None:
     gone = {path.name for paths in matched().values() for path in paths}
     jars = {jar.name for jar in (SITE / "pyspark" / "jars").glob("*.jar")}
     needed = (

@@ -93,7 +93,7 @@ def test_dev_may_not_make_jobs(cluster: Cluster) -> None:
     assert found["status"]["applicationState"]["state"] == "RUNNING"
 
 
-def test_what_an_object_owns_goes_with_it(cluster: Cluster) -> None:
+def test_owned_objects_are_deleted_with_their_owner(cluster: Cluster) -> None:
     namespace = cluster.namespace()
     path = f"/api/v1/namespaces/{namespace}/configmaps"
     owner = cluster.request("POST", path, config_map("owner"))
@@ -124,7 +124,7 @@ def test_their_crd_refuses_a_bad_application(cluster: Cluster) -> None:
         assert complaint in refused.value.message
 
 
-def test_kubectl_says_what_is_wrong(cluster: Cluster) -> None:
+def test_kubectl_reports_errors(cluster: Cluster) -> None:
     namespace = cluster.namespace()
     manifest = "{apiVersion: v1, kind: ConfigMap, metadata: {name: some}, data: {a: b}}"
     cluster.kubectl("apply", "-n", namespace, "-f", "-", input=manifest)

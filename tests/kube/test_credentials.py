@@ -144,13 +144,13 @@ def test_all_files_of_the_variable_and_the_usual_one(
     assert usual_files({"KUBECONFIG": "~/x"}) == [tmp_path / "x"]
 
 
-def test_an_empty_file_says_nothing(tmp_path: Path) -> None:
+def test_an_empty_kubeconfig_is_ignored(tmp_path: Path) -> None:
     empty = tmp_path / "empty"
     empty.touch()
     assert login(empty, kubeconfig(tmp_path, {"token": "t"})).authorization == "Bearer t"
 
 
-def test_what_is_not_there_is_named(tmp_path: Path) -> None:
+def test_missing_files_and_contexts_are_named(tmp_path: Path) -> None:
     with pytest.raises(InvalidSpec, match="contexts"):
         login(kubeconfig(tmp_path, {}), context="other")
     with pytest.raises(InvalidSpec, match="--kubeconfig"):

@@ -112,7 +112,7 @@ def test_a_job_that_fails(
         ({"arguments": ["--location", "x", "--spec", "y", "--option", "z"]}, "KEY=VALUE"),
     ],
 )
-def test_what_is_none_of_ours_is_not_run(
+def test_applications_that_tandem_did_not_create_are_not_run(
     space: Applications,
     owner: JobOwner,
     jobs: ScriptedJobs,

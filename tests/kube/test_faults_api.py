@@ -194,7 +194,7 @@ def test_watches_are_stale(stage: Stage) -> None:
     deleted.gone()
 
 
-def test_a_watch_of_spark_applications_says_nothing_any_more(stage: Stage) -> None:
+def test_a_watch_of_spark_applications_goes_silent(stage: Stage) -> None:
     """No event reports that the driver has died; a periodic read does. (Results are read from
     the table anyway.)"""
     gate = stage.jobs.hold("ingest")

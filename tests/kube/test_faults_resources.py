@@ -127,7 +127,7 @@ def test_Z7_how_long_it_is_kept_is_changed_while_it_runs(stage: Stage) -> None:
     stage.done()
 
 
-def test_Z7_its_table_comes_late_and_goes_early(stage: Stage) -> None:
+def test_Z7_its_table_is_created_late_and_deleted_early(stage: Stage) -> None:
     """The LakeTable is applied after the operation, and deleted while the job runs."""
     applied = stage.table.apply(stage.ledger.make("update"), tableRef={"name": "late"})
     applied.wait(lambda status: "late" in str(status.get("conditions")))

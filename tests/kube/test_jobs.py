@@ -113,7 +113,7 @@ OWNER = JobOwner("tandem.dev/v1alpha1", "TableCompaction", "nightly", "1-2-3")
 
 @pytest.mark.parametrize("input_bytes", [0, 300 * GIB])
 @pytest.mark.parametrize("secret_name", [None, "lake"])
-def test_the_crd_takes_what_we_build(
+def test_the_crd_accepts_the_applications_of_tandem(
     space: Applications, input_bytes: int, secret_name: str | None
 ) -> None:
     body = build(
@@ -189,7 +189,7 @@ TEMPLATES = st.fixed_dictionaries(
     max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(operators=TEMPLATES, resources=TEMPLATES, input_bytes=st.sampled_from([0, 7 * GIB]))
-def test_the_crd_takes_what_templates_make_of_it(
+def test_the_crd_accepts_applications_with_templates(
     space: Applications, operators: Json, resources: Json, input_bytes: int
 ) -> None:
     body = build(
@@ -230,7 +230,7 @@ def test_created_once(fresh: Applications, make: Make) -> None:
     assert again["metadata"]["resourceVersion"] == first["metadata"]["resourceVersion"]
 
 
-def test_what_belongs_to_another_is_neither_adopted_nor_deleted(
+def test_applications_of_another_owner_are_neither_adopted_nor_deleted(
     fresh: Applications, make: Make
 ) -> None:
     make(fresh, fresh.owner("first")).start(REQUEST)
@@ -270,7 +270,7 @@ def test_a_template_that_the_api_server_refuses(fresh: Applications, make: Make)
     assert raised.value.field == "spec.sparkTemplate"
 
 
-def test_what_the_api_server_does_not_allow(
+def test_a_request_that_the_api_server_forbids(
     fresh: Applications, make: Make, cluster: Cluster
 ) -> None:
     """By rights here; quotas and webhooks answer the same."""
@@ -323,7 +323,7 @@ def test_the_cache_answers_without_a_call(space: Applications, make: Make) -> No
     assert len(cache) == 0
 
 
-def test_what_is_kept_of_an_application_is_small(space: Applications) -> None:
+def test_the_cached_part_of_an_application_is_small(space: Applications) -> None:
     body = space.body("a", OWNER)
     body["metadata"] |= {"uid": "u1", "resourceVersion": "7", "managedFields": [{"x": "y" * 5000}]}
     body["status"] = {"applicationState": {"state": "RUNNING"}, "executorState": {"e": "RUNNING"}}

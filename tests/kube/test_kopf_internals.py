@@ -50,7 +50,7 @@ def test_this_version_of_kopf_was_checked() -> None:
     assert importlib.metadata.version("kopf") in CHECKED
 
 
-def test_no_other_module_imports_what_is_private() -> None:
+def test_no_other_module_imports_private_parts_of_kopf() -> None:
     package = Path(tandem.__file__).parent
     found = set()
     for path in package.rglob("*.py"):

@@ -100,7 +100,7 @@ def test_without_a_limit_every_slot_is_granted() -> None:
     assert all(slots.try_take() for _ in range(1000))
 
 
-def test_what_is_active() -> None:
+def test_operations_that_are_active() -> None:
     assert is_active(body())
     assert is_active(body(status={"phase": "Suspended"}))
     assert not is_active(body(status={"phase": "Succeeded"}))
@@ -113,7 +113,7 @@ def test_what_is_active() -> None:
     assert not is_active(body(status={"phase": "Succeeded"}, metadata=asked))
 
 
-def test_whatever_is_in_an_object_a_summary_is_made() -> None:
+def test_every_object_has_a_summary() -> None:
     metadata = {"name": "x", "uid": "u", "resourceVersion": "1"}
     odd = {"kind": "TableUpdate", "metadata": metadata}
     assert summarize({**odd, "spec": None, "status": None}).table == ""
@@ -140,7 +140,7 @@ def test_the_registry_knows_the_latest_of_a_name() -> None:
     assert list(registry.of_table("n", "t")) == []
 
 
-def test_the_registry_wakes_who_watches_a_resource_or_its_table() -> None:
+def test_the_registry_wakes_watchers_of_a_resource_and_of_its_table() -> None:
     registry, woken = Registry(), list[str]()
     end = registry.watch(("TableCompaction", "n", "m"), lambda: woken.append("operation"))
     registry.watch(("LakeTable", "n", "t"), lambda: woken.append("table"))
@@ -168,7 +168,7 @@ def test_the_status_of_a_table_shows_its_locks() -> None:
     assert status.held_locks == ()
 
 
-def test_a_table_is_stalled_by_what_lasts_and_reconciling_by_what_passes() -> None:
+def test_lasting_errors_stall_a_table_and_transient_ones_do_not() -> None:
     lasting = compose(None, hindered(Reason.TABLE_NOT_FOUND, "no", 3, 0), 3, [], [])
     passing = compose(None, hindered(Reason.STORAGE_ERROR, "away", 3, 0), 3, [], [])
     assert (lasting.phase, passing.phase) == (Phase.FAILED, Phase.PENDING)

@@ -218,7 +218,7 @@ def test_slots_and_threads_are_read_at_scrape_time() -> None:
     assert of(stage.series(), "tandem_worker_wait_seconds_count") == 4
 
 
-def test_an_ended_operation_is_counted_with_what_it_did() -> None:
+def test_an_ended_operation_is_counted_with_its_effects() -> None:
     stage = Stage()
     reconciled = Reconciled(commits_seen=3, deletes_remapped=7, rows_masked=5, rounds=2)
     result = OperationResult(version=4, files_added=1, files_removed=9, reconciled=reconciled)

@@ -165,7 +165,7 @@ def test_metrics_are_served_in_the_format_of_prometheus(served: Served) -> None:
         assert len(series) == len({line.rpartition(" ")[0] for line in series}) < bound(2)
 
 
-def test_the_first_operator_counts_what_it_did(served: Served) -> None:
+def test_the_first_operator_counts_its_work(served: Served) -> None:
     first = served.first
     assert first.value("tandem_leader") == 1
     assert first.value("tandem_lock_store_up") == 1

@@ -57,7 +57,7 @@ def stage(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         yield Stage(space, jobs, tmp_path_factory.mktemp("life"))
 
 
-def test_a_compaction_succeeds_and_says_so(stage: Stage) -> None:
+def test_a_compaction_succeeds_and_reports_it(stage: Stage) -> None:
     table, lake = stage.lake()
     stage.space.compaction("thin", table)
     status = stage.space.await_end(KIND, "thin")
@@ -77,7 +77,7 @@ def test_a_compaction_succeeds_and_says_so(stage: Stage) -> None:
     assert stage.space.events("thin")[-1] == "Committed"
 
 
-def test_what_runs_is_unknown_and_progresses(stage: Stage) -> None:
+def test_a_running_operation_has_succeeded_unknown_and_progress(stage: Stage) -> None:
     table, _lake = stage.lake()
     with stage.jobs.held():
         stage.space.compaction("running", table)

@@ -95,7 +95,7 @@ def test_a_deleted_operation_takes_its_application_along(stage: Stage) -> None:
     stage.lake.assert_clean()
 
 
-def test_a_template_that_sets_what_is_ours_is_refused(stage: Stage) -> None:
+def test_a_template_that_sets_reserved_fields_is_refused(stage: Stage) -> None:
     template = {"spec": {"restartPolicy": {"type": "Always"}}}
     stage.space.compaction("m", "t", sparkTemplate=template)
     status = stage.space.await_end(KIND, "m")

@@ -62,7 +62,7 @@ def stage(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         yield Stage(space, jobs, folder)
 
 
-def test_a_table_says_what_it_is(stage: Stage) -> None:
+def test_the_status_of_a_table_describes_it(stage: Stage) -> None:
     lake = stage.lake("facts", loads=3)
     status = stage.space.await_reason(TABLE, "facts", "Adopted")
     assert {name: status[name] for name in ("version", "segments", "files", "rows")} == {
@@ -79,7 +79,7 @@ def test_a_table_says_what_it_is(stage: Stage) -> None:
     assert status["observedGeneration"] == 1
 
 
-def test_what_is_past_the_retention_is_cleaned(stage: Stage) -> None:
+def test_files_past_the_retention_are_cleaned(stage: Stage) -> None:
     """And only where a retention is given; another one is heeded at once."""
     lake = quick_lake.make(stage.folder / "old", 4)
     lake.foreign().optimize.compact()

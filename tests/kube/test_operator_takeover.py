@@ -82,7 +82,7 @@ def test_a_running_job_goes_on_and_is_taken_over(stage: Stage) -> None:
         assert locks.entries(MEMBERS) == ()
 
 
-def test_what_was_deleted_while_no_operator_ran_is_cleaned_up(stage: Stage) -> None:
+def test_operations_deleted_while_no_operator_ran_are_cleaned_up(stage: Stage) -> None:
     with stage.jobs.held():
         with operating(stage.settings("one"), stage.jobs):
             stage.space.compaction("m", "t")
@@ -201,7 +201,7 @@ def test_without_etcd_it_waits_and_says_so(stage: Stage, cluster: Cluster) -> No
     assert reason_of(stage.space.status(KIND, "m")) == ""
 
 
-def test_what_was_deleted_together_with_its_table_is_let_go(stage: Stage) -> None:
+def test_operations_deleted_together_with_their_table_are_released(stage: Stage) -> None:
     """Nothing keeps the LakeTable, and its location for cleaning is gone with it."""
     with stage.jobs.held():
         with operating(stage.settings("one"), stage.jobs):

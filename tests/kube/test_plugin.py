@@ -138,7 +138,7 @@ def test_a_plan_that_cannot_be_made_says_why_and_leaves_nothing(stage: Stage) ->
     await_that(lambda: not stage.cluster.request("GET", url)["items"], lambda: "a twin is left")
 
 
-def test_what_is_not_allowed_is_named_by_verb_and_resource(stage: Stage) -> None:
+def test_forbidden_requests_are_named_by_verb_and_resource(stage: Stage) -> None:
     stage.lake("locked", loads=1)
     stage.space.compaction("idle", "locked", suspend=True)
     refused = stage.type("suspend", "tcomp/idle", viewer=True)

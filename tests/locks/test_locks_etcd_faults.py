@@ -107,7 +107,7 @@ def test_etcd_is_away_and_comes_back(shared: Etcd) -> None:
         assert locks.enter_commit(TABLE, "c", owner("c")) is CommitLease.ENTERED
 
 
-def test_what_a_watch_missed_is_read_although_it_was_compacted(shared: Etcd) -> None:
+def test_events_that_a_watch_missed_are_read_although_etcd_compacted_them(shared: Etcd) -> None:
     (member,) = shared.members
     gateway = Gateway(member.endpoint)
     settings = settings_of(shared)

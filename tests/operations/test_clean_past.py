@@ -88,7 +88,7 @@ def test_daily_rounds_leave_exactly_what_the_retention_keeps(thorough: bool) -> 
         assert daily.files() == kept, day
 
 
-def test_rounds_read_only_what_is_new() -> None:
+def test_rounds_read_only_new_commits() -> None:
     daily = Daily()
     for _ in range(20):
         daily.pass_a_day()

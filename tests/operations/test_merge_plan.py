@@ -75,7 +75,9 @@ def test_a_plan_needs_no_source(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_a_plan_refuses(tmp_path: Path, more: dict[str, Any], said: str, words: str) -> None:
+def test_merges_that_a_plan_refuses(
+    tmp_path: Path, more: dict[str, Any], said: str, words: str
+) -> None:
     lake = quick_lake.make(tmp_path, 1)
     status = planned(lake, **{**({} if "whenMatched" in more else INSERT), **more})
     assert (status.phase, reason(status)) == (Phase.FAILED, said)

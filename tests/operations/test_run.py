@@ -157,7 +157,7 @@ def test_plan_of_a_table_that_would_be_created(bench: Bench) -> None:
     assert by_name(outcomes)["TableIngest/i0"].phase is Phase.PENDING
 
 
-def test_what_depends_on_a_failure_does_not_start(bench: Bench) -> None:
+def test_operations_that_depend_on_a_failure_do_not_start(bench: Bench) -> None:
     bad = resource("TableUpdate", "u", {"delete": {"where": "no_such_column = 1"}})
     next_ = resource("TableCompaction", "c", {"type": "Major", **after("u")})
     free = resource("TableIngest", "i0", bench.source(0))

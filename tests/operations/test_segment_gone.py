@@ -36,7 +36,7 @@ def _rewritten_by_others(lake: QuickLake) -> None:
     lake.foreign().vacuum(0, dry_run=False, enforce_retention_duration=False)
 
 
-def test_what_others_rewrote_meanwhile_is_superseded(tmp_path: Path) -> None:
+def test_a_rewrite_of_segments_rewritten_meanwhile_is_superseded(tmp_path: Path) -> None:
     lake = _made(tmp_path)
     rewrite = _purge(lake, *lake.names)
     status = lake.run(

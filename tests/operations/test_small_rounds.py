@@ -84,7 +84,7 @@ def test_rows_of_much_memory_are_left_to_the_job(
     lake.assert_clean()
 
 
-def test_what_arrow_cannot_do_is_left_to_the_job(
+def test_rounds_that_arrow_cannot_evaluate_are_left_to_the_job(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The operation must not end with an error that the job would not have."""

@@ -91,7 +91,7 @@ def test_conditions_follow_the_conventions_of_kubernetes(phase: Phase) -> None:
     assert found[0].message == "a message"
 
 
-def test_a_status_says_for_whom_it_waits_and_how_long() -> None:
+def test_a_status_names_the_holder_that_it_waits_for_and_how_long() -> None:
     blockers = (("TableCompaction/nightly", "segment 0.1"), ("TableUpdate/fix", "segment 3"))
 
     def waiting_for(*blockers: tuple[str, str]) -> OperationState:

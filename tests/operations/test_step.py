@@ -117,7 +117,7 @@ def test_a_recorded_result_is_reported() -> None:
     assert points(effects) == [Point.READ_TABLE, Point.CHECK_EARLIER_OUTCOME]
 
 
-def test_a_success_in_the_log_beats_a_record_that_says_otherwise() -> None:
+def test_a_success_in_the_log_overrides_a_contradictory_record() -> None:
     recorded = Ending(Phase.SUCCEEDED, Reason.NOTHING_TO_DO, "nothing", 0)
     events: list[Event] = [Started(), TableRead(9, succeeded=2), EarlierFound(recorded=recorded)]
     _, effects = play(events)

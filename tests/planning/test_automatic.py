@@ -87,7 +87,7 @@ def test_A1_a_table_of_many_small_files_is_compacted_in_batches() -> None:
     assert longer.spec["minor"] == {"thresholds": [2, 5001]}
 
 
-def test_what_the_policy_says_of_its_compactions_is_in_every_child() -> None:
+def test_settings_of_the_policy_are_in_every_child() -> None:
     shared = {
         "skipOffsetFromLatest": "1ms",
         "sparkTemplate": {"spec": {"image": "spark"}},
@@ -459,7 +459,7 @@ def test_a_suspended_child_holds_nothing_and_keeps_its_line() -> None:
     ),
     limits=st.tuples(st.integers(0, 4), st.integers(0, 4)),
 )
-def test_history_keeps_the_newest_of_either_kind_and_whatever_is_not_finished(
+def test_history_keeps_the_newest_of_either_kind_and_all_unfinished(
     ends: list[tuple[str, str]], limits: tuple[int, int]
 ) -> None:
     facts = []

@@ -53,7 +53,7 @@ def test_a_purge_takes_only_files_with_deleted_rows() -> None:
     assert plan.expected_files == 1  # nothing is left of 7-c
 
 
-def test_what_concerns_every_row_takes_all_files_of_the_segment() -> None:
+def test_rewrites_of_every_row_take_all_files_of_the_segment() -> None:
     plan = plan_segment_rewrite(table(), ALL)
 
     assert [file.path for file in plan.files] == ["7-a", "7-b", "7-c"]

@@ -114,7 +114,7 @@ MARCH = dt.datetime(2013, 3, 1, tzinfo=UTC)
         ("rand() < 0.5", FileRange(), True),
     ],
 )  # fmt: skip
-def test_what_statistics_rule_out(text: str, file: FileRange, expected: bool) -> None:
+def test_files_that_statistics_rule_out(text: str, file: FileRange, expected: bool) -> None:
     assert match(text, file) is expected
 
 

@@ -93,7 +93,7 @@ def test_small_rounds_count_in_hundreds_and_progress_does_not_take_them_back() -
 
 
 @given(st.lists(st.booleans(), max_size=12), st.integers(1, 6))
-def test_small_rounds_end_whatever_comes_between(jobs: list[bool], rows: int) -> None:
+def test_small_rounds_end_whatever_other_rounds_occur(jobs: list[bool], rows: int) -> None:
     attempts = Attempts()
     for number in range(MOST * SMALL_ROUNDS):
         if jobs and jobs[number % len(jobs)]:

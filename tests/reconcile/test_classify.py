@@ -97,7 +97,7 @@ def test_an_append_that_merges_a_schema_says_that_the_table_changed() -> None:
         body("CREATE TABLE AS SELECT", SPARK, isBlindAppend=True),
     ],
 )
-def test_what_only_looks_like_an_append_is_a_change(info: dict[str, Any] | None) -> None:
+def test_commits_that_only_resemble_appends_are_changes(info: dict[str, Any] | None) -> None:
     assert classify(commit(info, add("n")), {}).kind is ChangeKind.CHANGE
 
 

@@ -321,7 +321,7 @@ def test_I20_an_update_whose_rows_were_all_deleted_changes_nothing(
 
 
 @layouts
-def test_I21_what_an_update_inserts_survives_its_own_replay(
+def test_I21_rows_that_an_update_inserts_survive_its_own_replay(
     table: Table, layout: Layout | None
 ) -> None:
     """What it makes would match it again."""

@@ -85,7 +85,7 @@ WHOLE = keys({"a": {0: (-1, 7), 1: (KEPT, 8), 2: (KEPT, 8)}}, fresh=True)
 BEFORE: Files = {"a": (4, [])}
 
 
-def test_rows_that_stay_are_not_deleted_and_what_was_inserted_is_added() -> None:
+def test_kept_rows_are_not_deleted_and_inserted_rows_are_added() -> None:
     outcome = ask(start(3, WHOLE), {3: BEFORE})
     assert isinstance(outcome, ReadyToCommit)
     assert outcome.deletes["a"].dead == BitMap64([0])
@@ -194,7 +194,7 @@ def test_it_commits_if_the_same_keys_are_there(
         ),
     ],
 )
-def test_what_is_recorded_must_be_complete(found: RoundResult, message: str) -> None:
+def test_recorded_matches_must_be_complete(found: RoundResult, message: str) -> None:
     with pytest.raises(CountMismatch, match=message):
         start(3, found)
 

@@ -172,7 +172,7 @@ def test_an_incomplete_merge_result_is_refused() -> None:
         (result({"a": {1: 0, 2: 0}}, sizes=[2]), "share"),
     ],
 )
-def test_what_a_merge_wrote_must_add_up(found: RoundResult, message: str) -> None:
+def test_the_counts_of_a_merge_must_add_up(found: RoundResult, message: str) -> None:
     with pytest.raises(CountMismatch, match=message):
         start(3, found)
 

@@ -154,7 +154,7 @@ def test_more_rows_deleted_are_not_the_same_ones_and_more() -> None:
     ),
     st.sampled_from([TOGETHER, APART]),
 )
-def test_I16_what_was_moved_for_one_version_changes_no_decision_on_a_later_one(
+def test_I16_rows_moved_for_one_version_change_no_decision_on_a_later_one(
     versions: list[tuple[set[int] | None, set[int] | None]], row_map: RowMap
 ) -> None:
     moved: Moved = {}

@@ -131,7 +131,7 @@ def test_every_direction_equals_a_walk_over_the_rows(case: Shuffled, rng: random
 
 @settings(max_examples=100, deadline=None)
 @given(shuffled())
-def test_groups_hold_what_shares_rows_and_every_file_once(case: Shuffled) -> None:
+def test_groups_hold_files_that_share_rows_and_every_file_once(case: Shuffled) -> None:
     found = case.row_map.bins()
     members = [path for inputs, _ in found for path in inputs]
     written = [path for _, outputs in found for path in outputs]

@@ -300,7 +300,7 @@ def test_matches_of_deletes_have_no_output() -> None:
     assert {p: m.positions.tolist() for p, m in found.items()} == {"a": [2], "b": [1, 5]}
 
 
-def test_work_is_for_what_changed_not_for_the_table() -> None:
+def test_work_grows_with_the_changes_not_with_the_table() -> None:
     """Ten million rows in 40 files are compacted while 100,000 of them are updated."""
     rows, files = 250_000, 40
     rng = np.random.default_rng(0)

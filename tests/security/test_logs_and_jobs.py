@@ -65,7 +65,7 @@ def test_the_log_names_no_file_elsewhere(tmp_path: Path, number: int) -> None:
 
 
 @pytest.mark.parametrize("path", ["/etc/passwd", "file:///etc/passwd", "s3://lake/team-b/x.bin"])
-def test_a_deletion_vector_lies_in_the_table(tmp_path: Path, path: str) -> None:
+def test_a_deletion_vector_outside_of_the_table_is_refused(tmp_path: Path, path: str) -> None:
     lake = quick_lake.make(tmp_path, 1)
     vector = {"storageType": "p", "pathOrInlineDv": path, "offset": 1, "sizeInBytes": 36,
               "cardinality": 1}  # fmt: skip

@@ -66,7 +66,7 @@ def applications(policy: TemplatePolicy, seed: int) -> list[tuple[Json, Json]]:
 
 
 @pytest.mark.parametrize("policy", list(TemplatePolicy))
-def test_what_the_policy_admits_arrives_as_it_read_it(
+def test_admitted_templates_arrive_as_the_policy_read_them(
     policy: TemplatePolicy, spark: SparkSession, tmp_path: Path
 ) -> None:
     made = applications(policy, seed=20_260)

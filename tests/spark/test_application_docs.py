@@ -45,7 +45,7 @@ def test_states() -> None:
     assert written == {state: (str(phase), meaning) for state, (phase, meaning) in STATES.items()}
 
 
-def test_paths_that_are_ours() -> None:
+def test_reserved_template_paths() -> None:
     pinned = {f"spec.sparkConf.{key}" for key in session_conf()}
     written = [path for path, _ in table("What a template may say")]
     assert written == [path for path in OURS if path not in pinned] + ["spec.sparkConf.<pinned>"]

@@ -51,7 +51,7 @@ def test_only_tmp_can_be_written() -> None:
         assert container(pod, name)["volumeMounts"] == [TMP]
 
 
-def test_a_volume_mounted_twice_stays_so_beside_ours() -> None:
+def test_a_volume_mounted_twice_is_kept_with_ours() -> None:
     twice = [{"name": "a", "mountPath": "/x", "subPath": "x"}, {"name": "a", "mountPath": "/y"}]
     name = "spark-kubernetes-driver"
     template: Json = {"spec": {"containers": [{"name": name, "volumeMounts": twice}]}}
@@ -80,7 +80,7 @@ def test_a_templates_own_tmp_is_not_mounted_over(way: str) -> None:
 
 
 @pytest.mark.parametrize("shape", ["x", 3, {"a": "b"}])
-def test_what_is_no_list_of_mounts_is_left_to_the_api_server(shape: Any) -> None:
+def test_an_invalid_list_of_mounts_is_left_to_the_api_server(shape: Any) -> None:
     pod = spec({"spec": {"driver": {"volumeMounts": shape}}})["driver"]
     assert pod["volumeMounts"] == shape
     assert "volumes" not in pod["template"]["spec"]

@@ -73,7 +73,7 @@ def test_all_states_of_the_spark_operator_are_known() -> None:
 
 
 @pytest.mark.parametrize("state", EXPECTED)
-def test_what_a_state_means(state: str) -> None:
+def test_states_of_the_spark_operator_map_to_phases(state: str) -> None:
     assert classify(application(state), None).phase is EXPECTED[state]
 
 

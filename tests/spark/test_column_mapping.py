@@ -191,7 +191,7 @@ def test_ingest_fits_a_source_to_mapped_columns(lake: Lake, tmp_path: Path) -> N
     assert_read_alike(lake, expected)
 
 
-def test_spark_goes_on_writing_to_what_we_wrote(lake: Lake) -> None:
+def test_spark_continues_to_write_after_our_commits(lake: Lake) -> None:
     lake.do(lake.compaction("Major"))
     lake.sql("UPDATE TABLE SET v = v + 1 WHERE k = 2")
     lake.spark.sql(f"ALTER TABLE {lake.sql_name} RENAME COLUMN late TO later")

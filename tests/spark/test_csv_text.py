@@ -81,7 +81,7 @@ TABLE = st.lists(st.tuples(CELL, CELL), max_size=8)
 
 
 @given(TABLE, st.sampled_from([csv.QUOTE_ALL, csv.QUOTE_MINIMAL]), st.sampled_from(["\n", "\r\n"]))
-def test_what_other_writers_write_is_read_as_they_wrote_it(
+def test_csv_of_other_writers_is_read_as_written(
     table: list[tuple[str, str]], quoting: int, end: str
 ) -> None:
     if quoting == csv.QUOTE_MINIMAL:  # Python writes a lone CR without quotes

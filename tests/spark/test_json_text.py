@@ -98,9 +98,7 @@ def test_values_are_the_texts_of_the_file(text: str, expected: list[dict[str, An
         ("[" * 5000, "line 2", "nested too deeply"),
     ],
 )
-def test_what_has_no_one_meaning_is_refused_with_its_place(
-    text: str, place: str, said: str
-) -> None:
+def test_ambiguous_json_is_refused_with_its_position(text: str, place: str, said: str) -> None:
     with pytest.raises(StatementFailed, match=said) as found:
         read('{"id": 0}\n' + text + "\n")
     assert found.value.resource == f"f.json, {place}"
@@ -112,7 +110,7 @@ def test_fields_that_the_table_lacks_are_named(text: str) -> None:
         read(text)
 
 
-def test_options_say_what_else_is_taken() -> None:
+def test_options_admit_other_forms_of_json() -> None:
     text = "/* a */ {id: 007, 'name': 'a\\q\tb'} // b"
     assert read(text, LENIENT) == [{"id": "7", "name": "aq\tb"}]
     assert parse('{"d": NaN}', Leniency()) == {"d": "NaN"}

@@ -254,7 +254,7 @@ def by_duckdb(case: Case) -> list[Row]:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_merges_mean_what_they_mean_to_duckdb(
+def test_merges_have_the_results_of_duckdb(
     table: Path, source: Path, spark: SparkSession, name: str
 ) -> None:
     case = CASES[name]
@@ -263,7 +263,7 @@ def test_merges_mean_what_they_mean_to_duckdb(
     assert merged(job) == by_duckdb(case)
 
 
-def test_they_mean_the_same_to_delta(
+def test_merges_have_the_results_of_delta(
     source: Path, delta_spark: SparkSession, tmp_path: Path
 ) -> None:
     """DuckDB is compared with us above; here it is with Spark + Delta, for what is hardest."""
@@ -279,7 +279,7 @@ def test_they_mean_the_same_to_delta(
     assert rows == by_duckdb(case)
 
 
-def test_deleted_rows_are_not_there_and_rounds_are_the_whole_merge_again(
+def test_deleted_rows_are_absent_and_rounds_repeat_the_whole_merge(
     table: Path, source: Path, spark: SparkSession
 ) -> None:
     job = job_for(table, source)
@@ -333,7 +333,7 @@ def refused(job: Control, spark: SparkSession) -> str:
         ),
     ],
 )
-def test_what_the_job_refuses(
+def test_merges_that_the_job_refuses(
     table: Path,
     source: Path,
     spark: SparkSession,

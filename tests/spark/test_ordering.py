@@ -124,7 +124,7 @@ def test_a_column_of_few_values_decides_as_much_as_one_of_many() -> None:
     assert np.mean(spans) < 50_000
 
 
-def test_what_is_not_a_number_comes_before_null_and_after_numbers() -> None:
+def test_nan_sorts_after_numbers_and_before_null() -> None:
     column = pa.array([1.0, float("nan"), None, -1.0, float("inf")])
     bounds = quantiles(column, 4)
     assert not any(np.isnan(bounds.to_numpy()))

@@ -122,7 +122,7 @@ def test_pins_have_no_other_names(spark: SparkSession) -> None:
         assert entries.getConfigEntry(key).alternatives().isEmpty(), key
 
 
-def test_what_a_caller_asks_for_does_not_replace_a_pin(spark: SparkSession) -> None:
+def test_a_requested_setting_does_not_replace_a_pin(spark: SparkSession) -> None:
     before = {key: str(spark.conf.get(key)) for key in session.session_conf()}
     try:
         made = session.session("pins", {"spark.sql.ansi.enabled": "false"})

@@ -103,7 +103,7 @@ def test_an_input_without_live_rows_has_an_empty_result(
     assert (result.outputs, result.rows_read, result.rows_matched) == ((), 0, 0)
 
 
-def test_an_update_writes_what_rows_become_also_into_other_partitions(
+def test_an_update_writes_changed_rows_also_into_other_partitions(
     table: Path, spark: SparkSession
 ) -> None:
     job = job_for(

@@ -138,7 +138,7 @@ def test_on_is_a_key_and_times_and_months_are_text() -> None:
     assert chunks.spec.semi_major_options.chunks == ("2013-02", "2013-02-01")
 
 
-def test_what_the_api_server_adds_is_accepted() -> None:
+def test_fields_that_the_api_server_adds_are_accepted() -> None:
     resource = parse(
         {
             "apiVersion": "tandem.dev/v1alpha1",
@@ -300,7 +300,7 @@ def test_all_problems_of_all_files_are_listed_at_once() -> None:
 
 
 @pytest.mark.parametrize("scalar", ["yes", "No", "on", "OFF", "y", "n"])
-def test_a_word_that_kubectl_takes_for_a_boolean_is_text_but_in_a_template(scalar: str) -> None:
+def test_a_word_that_kubectl_takes_for_a_boolean_is_text_except_in_a_template(scalar: str) -> None:
     text = update(f"update: {{set: {{{scalar}: '1'}}}}")
     (_, resource) = load_text(f"{TABLE}---\n{text}")
     assert isinstance(resource, TableUpdate)
@@ -312,7 +312,7 @@ def test_a_word_that_kubectl_takes_for_a_boolean_is_text_but_in_a_template(scala
 
 
 @pytest.mark.parametrize("scalar", ["010", "-0x1", "1_000", "0b1", ".inf", ".NaN"])
-def test_what_kubectl_reads_otherwise_must_be_in_quotes(scalar: str) -> None:
+def test_values_that_kubectl_reads_differently_must_be_quoted(scalar: str) -> None:
     with pytest.raises(InvalidSpec, match="kubectl, which reads YAML") as caught:
         load_text(f"a: [{scalar}]")
     assert f'"{scalar}"' in caught.value.expected
@@ -451,7 +451,7 @@ def one(text: str) -> TableCompaction | TableUpdate:
         "type: Minor, lockMode: Concurrent, layout: {strategy: BinPack}",
     ],
 )
-def test_the_hash_ignores_spelling_and_what_may_change(same: str) -> None:
+def test_the_hash_ignores_spelling_and_mutable_fields(same: str) -> None:
     assert spec_hash(one(compaction(same))) == spec_hash(one(compaction("type: Minor")))
 
 

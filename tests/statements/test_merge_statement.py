@@ -117,7 +117,7 @@ def test_every_clause() -> None:
     assert merge("t.id = s.id", *CLAUSES, source=None).one_match_only
 
 
-def test_what_is_recorded_is_what_delta_records_and_can_be_parsed_again() -> None:
+def test_recorded_parameters_are_those_of_delta_and_can_be_parsed_again() -> None:
     found = merge("t.id = s.id", *CLAUSES)
     parameters = {name: json.loads(text) for name, text in found.predicates().items()}
     assert parameters == {
@@ -280,6 +280,6 @@ def test_columns_that_are_not_known_yet_may_be_anything(on: str, clause: Text) -
         ("t.id = s.id -- all", "comments"),
     ],
 )
-def test_what_the_plan_finds_without_the_source(on: str, message: str) -> None:
+def test_errors_that_the_plan_finds_without_the_source(on: str, message: str) -> None:
     with pytest.raises(InvalidStatement, match=message):
         merge(on, source=None)

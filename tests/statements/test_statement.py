@@ -50,7 +50,7 @@ def test_a_key_of_set_that_may_be_a_column_or_a_field_stands_in_backquotes() -> 
 
 
 @pytest.mark.parametrize("name", ["`a`", "a.b", "`", "`a.b`", "x``y", "l" * 300])
-def test_what_is_recorded_of_set_names_columns_exactly(name: str) -> None:
+def test_the_recorded_set_clause_names_columns_exactly(name: str) -> None:
     field = {"name": "b", "type": "long", "nullable": True, "metadata": {}}
     struct = {"type": "struct", "fields": [field]}
     columns = [field | {"name": n} for n in ("c", "x`y", name)] + [

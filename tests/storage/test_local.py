@@ -177,7 +177,7 @@ def test_files_of_a_killed_writer_are_visible_only_to_cleaning(tmp_path: Path) -
     assert files_below(tmp_path) == []
 
 
-def test_ours_and_object_stores_create_exclude_each_other(tmp_path: Path) -> None:
+def test_creates_of_tandem_and_of_object_store_exclude_each_other(tmp_path: Path) -> None:
     ours, theirs = open_store(str(tmp_path)), ObstoreLocal(tmp_path)
     ours.put_if_absent("a", b"ours")
     with pytest.raises(obstore.exceptions.AlreadyExistsError):

@@ -139,7 +139,7 @@ def through(proxy: Proxy, server: S3Server, location: str, **more: str) -> Store
 
 
 @pytest.mark.parametrize("mischief", [Mischief.LOSE_ANSWER, Mischief.ERROR_AFTER, Mischief.HANG])
-def test_Z20_a_put_whose_answer_is_lost_is_unknown_never_someone_elses(
+def test_Z20_a_put_whose_answer_is_lost_is_unknown_and_never_a_conflict(
     s3_server: S3Server, proxy: Proxy, mischief: Mischief
 ) -> None:
     direct = s3_server.open()

@@ -124,7 +124,7 @@ def test_the_probe_accepts_and_leaves_nothing(store: Store) -> None:
     assert paths(store) == []
 
 
-def test_listing_is_in_order_of_whole_paths(store: Store) -> None:
+def test_listing_is_in_order_of_full_paths(store: Store) -> None:
     for name in NAMES:
         store.put(name, name.encode())
     assert paths(store) == sorted(NAMES)
@@ -152,7 +152,7 @@ def test_listing_pages(store: Store) -> None:
     assert found == names
 
 
-def test_delete_ignores_what_is_absent(store: Store) -> None:
+def test_delete_ignores_absent_objects(store: Store) -> None:
     for name in ("a", "b/c", "b/d"):
         store.put(name, b"")
     store.delete(["a", "no", "b/c"])

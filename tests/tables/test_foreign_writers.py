@@ -77,7 +77,7 @@ def by_deltalake(lake: Lake) -> None:
 
 
 @pytest.mark.parametrize("vacuum", [by_spark, by_deltalake])
-def test_W5_a_vacuum_takes_a_table_with_small_vectors_of_ours(
+def test_W5_a_vacuum_accepts_a_table_with_our_small_vectors(
     delta_spark: SparkSession, tmp_path: Path, vacuum: Callable[[Lake], None]
 ) -> None:
     """That of Spark + Delta 4.4 dies of a vector that lies inline in the log, as the protocol

@@ -162,7 +162,7 @@ def test_C5_ingest_killed_after_its_commit_is_not_done_again(lakes: Lakes) -> No
     lake.assert_clean()
 
 
-def test_C5_next_run_cleans_what_it_cannot_adopt(lakes: Lakes) -> None:
+def test_C5_the_next_run_cleans_attempts_that_it_cannot_adopt(lakes: Lakes) -> None:
     """The dead attempt's job never answered: its files go before another attempt begins."""
     lake = _patient(lakes)
     compaction = lake.compaction()

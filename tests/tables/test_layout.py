@@ -127,7 +127,7 @@ def test_C3b_a_bin_pack_of_sorted_files_replays_deletes_since_the_sort(lakes: La
     lake.assert_clean()
 
 
-def test_inputs_that_others_rewrote_live_on_beside_what_was_sorted(lakes: Lakes) -> None:
+def test_inputs_that_others_rewrote_stay_beside_the_sorted_files(lakes: Lakes) -> None:
     """GONE and OTHER: all rows of such an input are masked in the sorted files."""
     lake = lakes.foreign(4)
     lake.do(lake.delete("k = 4 AND id < 20"))

@@ -164,7 +164,7 @@ def test_C13_a_rewrite_of_a_segment_that_was_compacted(wide: QuickLake) -> None:
     assert "2 (Compacted)" in message
 
 
-def test_rows_cannot_be_sorted_by_what_is_not_there(two: QuickLake) -> None:
+def test_rows_cannot_be_sorted_by_absent_columns(two: QuickLake) -> None:
     status = two.run(rewrite(two, "0", sortBy=["kk"]))
     assert (status.phase, reason(status)) == (Phase.FAILED, "InvalidSpec")
     [message] = [c.message for c in status.conditions if c.type.value == "Succeeded"]

@@ -123,7 +123,7 @@ class Loop:
 
 
 @pytest.mark.timeout(SECONDS + 240)
-def test_W9_eight_foreign_writers_in_a_loop_and_ours_beside_them(
+def test_W9_eight_foreign_writers_in_a_loop_beside_our_operations(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     lake = quick_lake.make(tmp_path, 0, schema=SCHEMA)

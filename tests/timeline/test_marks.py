@@ -44,7 +44,7 @@ def working_sets(draw: st.DrawFn) -> list[AddFile]:
 
 
 @given(working_sets(), st.sets(st.sampled_from(["0", "1", "2"])))
-def test_columns_say_what_the_segments_say(adds: list[AddFile], without: set[str]) -> None:
+def test_columns_agree_with_the_segments(adds: list[AddFile], without: set[str]) -> None:
     left = [add for add in adds if add.logged_path not in without]
     live = segments(left)
     marks = read_live_tags(from_adds(adds), without=without)

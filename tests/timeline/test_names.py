@@ -154,5 +154,5 @@ def test_lineage_of_many_loads_is_short_and_of_many_foreign_files_bounded() -> N
 
 
 @given(st.text("0123456789-,.+f abc", max_size=60))
-def test_lineage_never_fails_on_what_others_wrote(text: str) -> None:
+def test_lineage_never_fails_on_tags_of_other_writers(text: str) -> None:
     assert isinstance(parse_lineage(text), Lineage)
