@@ -35,7 +35,7 @@ _SERVER_FIELDS = frozenset(
 )
 
 
-class Metadata(Model):
+class ObjectMetadata(Model):
     name: DnsName
     """Name of the resource, unique per kind and namespace."""
     namespace: DnsName = "default"
@@ -128,7 +128,7 @@ class Resource(Model):
     short_name: ClassVar[str]
 
     api_version: Literal["tandem.dev/v1alpha1"]
-    metadata: Metadata
+    metadata: ObjectMetadata
 
     @property
     def name(self) -> str:

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from tandem.delta.datafiles.misfit import Misfit
 from tandem.errors import InvalidSpec, ObjectNotFound, SourceUnreadable, StorageError
-from tandem.storage import ObjectMeta, Store, open_store
+from tandem.storage import ObjectInfo, Store, open_store
 from tandem.storage.paths import canonical_location, split_location
 
 _NEVER_EMPTY = (".parquet", ".gz", ".bz2", ".zst")
@@ -22,7 +22,7 @@ class ListedSource:
 
     store: Store
     options: Mapping[str, str]
-    files: tuple[ObjectMeta, ...]
+    files: tuple[ObjectInfo, ...]
 
 
 def listed(location: str, options: Mapping[str, str], *, field: str) -> ListedSource:

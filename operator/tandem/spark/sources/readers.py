@@ -36,7 +36,7 @@ from tandem.spark.sources.options import (
     storage_options,
 )
 from tandem.spark.sources.text_frames import read_csv, read_json
-from tandem.storage import ObjectMeta, open_store
+from tandem.storage import ObjectInfo, open_store
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -104,7 +104,7 @@ def _parquet(
 ) -> Iterator[SourceRows]:
     opened = source.store.open_input
 
-    def footer(meta: ObjectMeta) -> tuple[pa.Schema, int]:
+    def footer(meta: ObjectInfo) -> tuple[pa.Schema, int]:
         try:
             with (
                 opened(meta.path) as f,
