@@ -52,7 +52,7 @@ MAX_SEGMENT_LOCKS = 1_000
 _OfJob = rule.ReadyToCommit | rule.Evaluate | rule.Reexecute | rule.StatementConflict
 
 
-class ByRow(ABC, Generic[S]):
+class RowLevelKind(ABC, Generic[S]):
     """The common part of the `Kind`s of a TableUpdate.
 
     `merges` tells that the statement may delete and update side by side, and inserts.
