@@ -311,7 +311,7 @@ class MaintenanceWindow(Model):
     """An IANA time zone."""
 
 
-class History(Model):
+class HistoryLimits(Model):
     succeeded: Annotated[StrictInt, Field(ge=0, le=1_000)] = 3
     """How many automatic compactions that ended well are kept."""
     failed: Annotated[StrictInt, Field(ge=0, le=1_000)] = 3
@@ -339,7 +339,7 @@ class AutomaticCompaction(Model):
     active_deadline_seconds: Annotated[StrictInt, Field(ge=1, le=2**31 - 1)] | None = None
     """Seconds after its start at which such a compaction that has not committed fails, so that
     a stuck one does not keep the next from starting; none by default."""
-    history: History = History()
+    history: HistoryLimits = HistoryLimits()
     """How many finished children are kept. The last one of each schedule, and the last minor
     one, always stay."""
 

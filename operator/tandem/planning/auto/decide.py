@@ -35,7 +35,7 @@ from tandem.planning.model import CompactionPlan, CompactionRequest
 from tandem.spec.compaction import CompactionType
 from tandem.spec.fields import format_duration
 from tandem.spec.status import Phase
-from tandem.spec.table import AutomaticCompaction, History, Schedule
+from tandem.spec.table import AutomaticCompaction, HistoryLimits, Schedule
 from tandem.timeline import lineage
 
 BATCH = 2_000
@@ -343,7 +343,7 @@ def _last_ended(children: Iterable[ChildFact], line: str) -> ChildFact | None:
 
 
 def _beyond(
-    history: History, children: Sequence[ChildFact], lines: Iterable[str]
+    history: HistoryLimits, children: Sequence[ChildFact], lines: Iterable[str]
 ) -> tuple[str, ...]:
     """Finished children beyond the limits, oldest first. The last one of each of the `lines`
     stays: it is all that is remembered of how that went."""
