@@ -325,13 +325,13 @@ class OutputMissing(TandemError):
     reason = Reason.OUTPUT_MISSING
 
 
-class Conflict(TandemError):
+class CommitConflict(TandemError):
     """Another commit made ours impossible; the message names its version and operation."""
 
     reason = Reason.CONFLICT
 
 
-class TableReplaced(Conflict):
+class TableReplaced(CommitConflict):
     reason = Reason.TABLE_REPLACED
 
 
