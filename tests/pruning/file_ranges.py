@@ -18,7 +18,7 @@ from tandem.pruning.bounds import Mask
 from tandem.pruning.files import FileBounds, bounds_of
 from tandem.pruning.predicate import columns_of, may_match
 from tandem.statements.tree import Expr
-from tandem.statements.types import DataType
+from tandem.statements.types import SqlType
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ def table_of(ranges: Sequence[FileRange]) -> pa.Table:
 
 
 def known(
-    ranges: Sequence[FileRange], schema_string: str, wanted: Mapping[str, DataType]
+    ranges: Sequence[FileRange], schema_string: str, wanted: Mapping[str, SqlType]
 ) -> FileBounds:
     """What is known of the wanted columns of the files."""
     partitions = {name for each in ranges for name in each.partition_values}

@@ -30,7 +30,7 @@ import pyarrow.compute as pc
 
 from tandem.pruning import times
 from tandem.pruning.constants import FLOATING, INTEGRAL, MOMENTS
-from tandem.statements.types import DataType, as_decimal
+from tandem.statements.types import SqlType, as_decimal
 
 Mask = npt.NDArray[np.bool_]
 
@@ -63,7 +63,7 @@ class Place:
 class ColumnBounds(ABC):
     """One column of all files."""
 
-    type: DataType
+    type: SqlType
 
     def __init__(self, some_null: Mask, some_value: Mask) -> None:
         self.some_null = some_null
@@ -88,7 +88,7 @@ class StatisticsBounds(ColumnBounds):
     """By statistics: `low` and `high` are int64, double or binary, null where unknown."""
 
     def __init__(
-        self, type_: DataType, low: pa.Array, high: pa.Array, some_null: Mask, some_value: Mask
+        self, type_: SqlType, low: pa.Array, high: pa.Array, some_null: Mask, some_value: Mask
     ) -> None:
         super().__init__(some_null, some_value)
         self.type = type_
@@ -132,7 +132,7 @@ class PartitionBounds(ColumnBounds):
     known), and are -1 where nothing is known."""
 
     def __init__(
-        self, type_: DataType, codes: npt.NDArray[np.int64], values: Sequence[Any], null: int | None
+        self, type_: SqlType, codes: npt.NDArray[np.int64], values: Sequence[Any], null: int | None
     ) -> None:
         some_null = codes == -1 if null is None else (codes == -1) | (codes == null)
         some_value = np.ones(len(codes), bool) if null is None else codes != null
@@ -166,7 +166,7 @@ class PartitionBounds(ColumnBounds):
         return found[self._codes]
 
 
-def statistics_type(type_: DataType) -> pa.DataType | None:
+def statistics_type(type_: SqlType) -> pa.DataType | None:
     """The type as which a column's bounds are read; None where they say nothing to us."""
     if type_.name in INTEGRAL:
         return pa.int64()
@@ -177,7 +177,7 @@ def statistics_type(type_: DataType) -> pa.DataType | None:
     return pa.bool_() if type_.name == "boolean" else None
 
 
-def held(low: pa.Array, high: pa.Array, type_: DataType) -> tuple[pa.Array, pa.Array]:
+def held(low: pa.Array, high: pa.Array, type_: SqlType) -> tuple[pa.Array, pa.Array]:
     """Bounds that surely hold, from those that were read, in the form of `StatisticsBounds`."""
     if type_.name == "boolean":
         return low.cast(pa.int64()), high.cast(pa.int64())
@@ -193,7 +193,7 @@ def held(low: pa.Array, high: pa.Array, type_: DataType) -> tuple[pa.Array, pa.A
     return low, high
 
 
-def _held_numbers(bound: pa.Array, towards: int, type_: DataType) -> pa.Array:
+def _held_numbers(bound: pa.Array, towards: int, type_: SqlType) -> pa.Array:
     usable = pc.is_finite(bound)
     if type_.name == "float":
         # 1.1 of 32 bits may have been written as 1.1, which is less than it.
@@ -210,7 +210,7 @@ def _moved(bound: pa.Array, towards: int, share: float, least: float) -> pa.Arra
     return pc.add(bound, by) if towards > 0 else pc.subtract(bound, by)
 
 
-def _exact(value: Any, type_: DataType) -> tuple[Any, Any]:
+def _exact(value: Any, type_: SqlType) -> tuple[Any, Any]:
     """The bounds of a partition value, in the form of `constants.usable`."""
     if type_.name == "float":
         by = abs(value) * 1e-6 + 1e-44
@@ -218,7 +218,7 @@ def _exact(value: Any, type_: DataType) -> tuple[Any, Any]:
     return value, value
 
 
-def _neighbours(value: Any, type_: DataType) -> tuple[Any, Any]:
+def _neighbours(value: Any, type_: SqlType) -> tuple[Any, Any]:
     """The greatest value up to a constant and the least from it on that the bounds can be
     compared with; the same where it is one itself."""
     if type_.name in INTEGRAL:

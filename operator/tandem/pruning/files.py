@@ -29,7 +29,7 @@ from tandem.pruning.bounds import (
 )
 from tandem.pruning.constants import usable
 from tandem.pruning.partitions import MISSING, partition_texts
-from tandem.statements.types import DataType
+from tandem.statements.types import SqlType
 
 _NO_ROWS = 0
 
@@ -50,7 +50,7 @@ def bounds_of(
     files: pa.Table,
     schema: StructType,
     partition_columns: Iterable[str],
-    wanted: Mapping[str, DataType],
+    wanted: Mapping[str, SqlType],
 ) -> FileBounds:
     """The bounds of the wanted columns.
 
@@ -60,7 +60,7 @@ def bounds_of(
     """
     partitions = set(partition_columns)
     columns: dict[str, ColumnBounds] = {}
-    stated: dict[str, DataType] = {}
+    stated: dict[str, SqlType] = {}
     for name, type_ in wanted.items():
         field = schema.get(name)
         if field is None or not isinstance(field.type, PrimitiveType):
@@ -92,7 +92,7 @@ def bounds_of(
 
 
 def _partition(
-    codes: npt.NDArray[np.int64], texts: Sequence[str | None], type_: PrimitiveType, as_: DataType
+    codes: npt.NDArray[np.int64], texts: Sequence[str | None], type_: PrimitiveType, as_: SqlType
 ) -> PartitionBounds:
     values: list[Any] = []
     unknown: list[int] = []
@@ -116,7 +116,7 @@ def _value(text: str | None, type_: PrimitiveType) -> tuple[bool, Any]:
         return False, None
 
 
-def _fields(types: Mapping[str, DataType], physical: Mapping[str, str]) -> pa.Schema:
+def _fields(types: Mapping[str, SqlType], physical: Mapping[str, str]) -> pa.Schema:
     fields = [("numRecords", pa.int64())]
     if types:
         bounds = pa.struct([(physical[name], statistics_type(t)) for name, t in types.items()])

@@ -9,7 +9,7 @@ import numpy as np
 
 from tandem.pruning.bounds import Mask
 from tandem.pruning.files import FileBounds
-from tandem.statements.types import DataType
+from tandem.statements.types import SqlType
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,7 @@ class Keys:
     """
 
     column: str
-    type: DataType
+    type: SqlType
     values: tuple[Any, ...]
     complete: bool
 

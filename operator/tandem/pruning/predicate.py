@@ -18,10 +18,10 @@ from tandem.pruning.constants import FLOATING, comparable
 from tandem.pruning.files import FileBounds
 from tandem.statements import tree
 from tandem.statements.tree import Expr
-from tandem.statements.types import BOOLEAN, DataType
+from tandem.statements.types import BOOLEAN, SqlType
 
 
-def columns_of(where: Expr, relation: str = "") -> Iterator[tuple[str, DataType]]:
+def columns_of(where: Expr, relation: str = "") -> Iterator[tuple[str, SqlType]]:
     """The top-level columns that a condition names. `relation` stands before those of the table
     in a condition over several; other relations' are left out."""
     if isinstance(where, tree.ColumnRef):

@@ -27,9 +27,9 @@ from tandem.statements.types import (
     BOOLEAN,
     NULL,
     UNKNOWN,
-    DataType,
     Schema,
     SchemaColumn,
+    SqlType,
     matching,
     nearest,
     sql_name,
@@ -349,7 +349,7 @@ def _is_null(value: Expr) -> bool:
     return isinstance(value, tree.Literal) and value.value is None
 
 
-def _exact_literal(value: Expr, target: DataType) -> bool:
+def _exact_literal(value: Expr, target: SqlType) -> bool:
     return (
         isinstance(value, tree.Literal)
         and isinstance(value.value, Decimal)

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from decimal import Decimal
 
-from tandem.statements.types import DataType
+from tandem.statements.types import SqlType
 
 Value = None | bool | int | float | Decimal | str | bytes | dt.date | dt.datetime
 
@@ -21,7 +21,7 @@ Value = None | bool | int | float | Decimal | str | bytes | dt.date | dt.datetim
 class Expr:
     """Any node; `type` is the type that Spark gives it."""
 
-    type: DataType
+    type: SqlType
     at: int = field(default=0, compare=False, repr=False)
 
     def children(self) -> tuple[Expr, ...]:

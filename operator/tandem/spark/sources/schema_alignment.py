@@ -16,7 +16,7 @@ from tandem.spark.sources.char_types import fitting
 from tandem.spark.sources.text_casts import or_refuse, with_keys
 from tandem.statements.coercion import assignment_loss
 from tandem.statements.types import NULL, STRING, decimal
-from tandem.statements.types import DataType as StatementType
+from tandem.statements.types import SqlType as StatementType
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

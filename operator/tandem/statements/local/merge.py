@@ -14,7 +14,7 @@ from tandem.statements.local.expression import LocalExpression, compile_expressi
 from tandem.statements.local.join import KeyValues, Matches, Places, equal_pairs
 from tandem.statements.local.rows import LocalRows, NeedsSpark
 from tandem.statements.local.statement import rewritten
-from tandem.statements.merge import SOURCE, TABLE, Action, Clause, MergeStatement, When
+from tandem.statements.merge import SOURCE, TABLE, Clause, ClauseAction, MergeStatement, When
 from tandem.statements.tree import Expr
 
 _RELATIONS = (TABLE, SOURCE)
@@ -27,7 +27,7 @@ class LocalClause:
 
     number: int
     when: When
-    action: Action
+    action: ClauseAction
     where: LocalExpression | None
     assignments: Mapping[str, LocalExpression]
 

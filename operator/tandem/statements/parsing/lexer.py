@@ -24,7 +24,7 @@ from tandem.statements.types import (
     MAX_PRECISION,
     SHORT,
     STRING,
-    DataType,
+    SqlType,
     decimal,
 )
 
@@ -41,7 +41,7 @@ class Token:
     text: str
     at: int
     value: Value = None
-    type: DataType | None = None
+    type: SqlType | None = None
     number: str = ""
 
     @property
@@ -186,7 +186,7 @@ def _number(source: ExpressionText, match: re.Match[str]) -> tuple[Token, int]:
     return Token("literal", match[0], at, number=match[0]), end
 
 
-def number_value(source: ExpressionText, token: Token, negative: bool) -> tuple[Value, DataType]:
+def number_value(source: ExpressionText, token: Token, negative: bool) -> tuple[Value, SqlType]:
     """Value and type of a number with its sign, which Spark makes part of the literal.
 
     Raises:
@@ -221,7 +221,7 @@ def number_value(source: ExpressionText, token: Token, negative: bool) -> tuple[
 _BITS: Final = {"Y": (8, BYTE), "S": (16, SHORT), "": (32, INTEGER), "L": (64, LONG)}
 
 
-def _whole(source: ExpressionText, token: Token, text: str, suffix: str) -> tuple[Value, DataType]:
+def _whole(source: ExpressionText, token: Token, text: str, suffix: str) -> tuple[Value, SqlType]:
     if len(text) > MAX_PRECISION + 1:
         raise _out_of_range(source, token, f"a decimal of {MAX_PRECISION} digits")
     value = int(text)
@@ -237,7 +237,7 @@ def _whole(source: ExpressionText, token: Token, text: str, suffix: str) -> tupl
 
 def _floating(
     source: ExpressionText, token: Token, text: str, suffix: str
-) -> tuple[Value, DataType]:
+) -> tuple[Value, SqlType]:
     value = float(text)
     if value in (float("inf"), float("-inf")):
         raise _out_of_range(source, token, "DOUBLE")
@@ -251,7 +251,7 @@ def _floating(
 _FLOAT_MAX: Final = 3.4028234663852886e38
 
 
-def _decimal(source: ExpressionText, token: Token, value: Decimal) -> tuple[Value, DataType]:
+def _decimal(source: ExpressionText, token: Token, value: Decimal) -> tuple[Value, SqlType]:
     # As java.math.BigDecimal and Spark's Decimal count: 0.05 has precision and scale 2.
     parts = value.as_tuple()
     assert isinstance(parts.exponent, int)

@@ -31,8 +31,8 @@ from tandem.statements.types import (
     STRING,
     TIMESTAMP,
     TIMESTAMP_NTZ,
-    DataType,
     SchemaColumn,
+    SqlType,
     decimal,
     nearest,
 )
@@ -234,7 +234,7 @@ class Operands(Names, ABC):
         safe = token.keyword == "TRY_CAST"
         return self.note(tree.Cast(operand=operand, safe=safe, type=target, at=token.at))
 
-    def type_name(self) -> DataType:
+    def type_name(self) -> SqlType:
         token = self.advance()
         name = token.text.lower() if token.kind == "word" else ""
         if name in CAST_NAMES:
