@@ -18,7 +18,7 @@ from tandem.kube.scrape import State
 from tandem.kube.tables import status
 from tandem.kube.tables.context import TableContext, Upcoming
 from tandem.operations.report.status import conditions
-from tandem.planning.auto.model import Hold
+from tandem.planning.auto.model import WaitReason
 from tandem.spec.common import OPERATIONS
 from tandem.spec.status import (
     OperationStatus,
@@ -71,7 +71,7 @@ class Stage:
             }
         )
 
-    def table(self, number: int, files: int | None, hold: Hold | None = None) -> TableContext:
+    def table(self, number: int, files: int | None, hold: WaitReason | None = None) -> TableContext:
         table = TableContext(f"table-{number}", cast(Any, None))
         if files is None:
             table.conditions = status.hindered(Reason.ACCESS_DENIED, "no", 1, 0)

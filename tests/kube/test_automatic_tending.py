@@ -27,7 +27,7 @@ from tandem.kube.controllers.table.auto_compaction import (
 )
 from tandem.kube.runtime.context import Context
 from tandem.kube.tables.context import TableContext
-from tandem.planning.auto.child_compactions import Child
+from tandem.planning.auto.child_compactions import ChildCompaction
 from tandem.spec.table import LakeTable
 
 Json = dict[str, Any]
@@ -292,7 +292,9 @@ def test_history_is_deleted_as_it_was_seen(stage: Stage) -> None:
         stage.policy = {**POLICY, "history": {"succeeded": 0, "failed": 0}}
         stage.see()
         for ended in ("12:00:00", "13:00:00"):
-            child = Child(f"old-{ended[:2]}", "minor", {"tableRef": {"name": "flights"}}, "")
+            child = ChildCompaction(
+                f"old-{ended[:2]}", "minor", {"tableRef": {"name": "flights"}}, ""
+            )
             assert stage.table.resource is not None
             body = manifest(child, stage.table.resource, "uid-1")
             await stage.server.create(ResourcePath("", "", ""), body)

@@ -7,7 +7,7 @@ from tandem.delta.log.snapshot import Snapshot
 from tandem.operations.kinds.time_column import time_column
 from tandem.planning.auto.child_compactions import TableId
 from tandem.planning.auto.decide import decide
-from tandem.planning.auto.model import Decision, TableFacts
+from tandem.planning.auto.model import AutoCompactionDecision, TableFacts
 from tandem.planning.auto.schedule_times import spelled
 from tandem.spec.status import NextCompaction, NextRun
 from tandem.spec.table import LakeTable
@@ -32,7 +32,7 @@ def foreseen(resource: LakeTable, snapshot: Snapshot, now_ms: int) -> NextCompac
     return next_compaction(decision, decision.why)
 
 
-def next_compaction(decision: Decision, why: str) -> NextCompaction:
+def next_compaction(decision: AutoCompactionDecision, why: str) -> NextCompaction:
     """What a LakeTable's status says. Pure."""
     return NextCompaction(
         what=decision.next_what,

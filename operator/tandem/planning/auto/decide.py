@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from tandem.planning.auto import schedule_times
 from tandem.planning.auto.child_compactions import (
     MINOR_LINE,
-    Child,
+    ChildCompaction,
     TableId,
     minor_name,
     minor_spec,
@@ -29,7 +29,13 @@ from tandem.planning.auto.child_compactions import (
     scheduled_spec,
     zone_of,
 )
-from tandem.planning.auto.model import ChildFact, Decision, Hold, ScheduleState, TableFacts
+from tandem.planning.auto.model import (
+    AutoCompactionDecision,
+    ChildFact,
+    ScheduleState,
+    TableFacts,
+    WaitReason,
+)
 from tandem.planning.compaction import plan_compaction
 from tandem.planning.model import CompactionPlan, CompactionRequest
 from tandem.spec.compaction import CompactionType
@@ -57,7 +63,7 @@ _ORDER = (
 class _Candidate:
     """A compaction that is due, from `ready_ms` on, which is later than now after a failure."""
 
-    child: Child
+    child: ChildCompaction
     type: CompactionType
     ready_ms: int
     why: str
@@ -75,7 +81,7 @@ def decide(
     children: Sequence[ChildFact],
     now_ms: int,
     since: Mapping[str, int] | None = None,
-) -> Decision:
+) -> AutoCompactionDecision:
     """What automatic compaction does at a moment.
 
     Args:
@@ -94,27 +100,33 @@ def decide(
         next_ms, what, why = _expected(policy, children, candidates, states)
         why = " ".join(filter(None, (why, *notes)))
         hold = _hold(candidates, children)
-        return Decision((), delete, next_ms, what, why, min(coming, default=None), states, hold)
+        return AutoCompactionDecision(
+            (), delete, next_ms, what, why, min(coming, default=None), states, hold
+        )
     first = ready[0].child
     start_ms, why = _earliest(policy, children, now_ms)
     if start_ms > now_ms:
         why = " ".join((why, *notes))
         wake = min([start_ms, *coming])
-        hold = Hold.INTERVAL if _is_open(policy, now_ms) else Hold.WINDOW
-        return Decision((), delete, start_ms, first.what, why, wake, states, hold)
+        hold = WaitReason.INTERVAL if _is_open(policy, now_ms) else WaitReason.WINDOW
+        return AutoCompactionDecision((), delete, start_ms, first.what, why, wake, states, hold)
     blocker = _blocker(first, children)
     if blocker is not None:
         why = " ".join((f"Waits for {blocker.display}.", *notes))
         wake_ms = min(coming, default=None)
-        return Decision((), delete, None, first.what, why, wake_ms, states, Hold.AT_WORK)
-    return Decision((first,), delete, now_ms, first.what, "", min(coming, default=None), states)
+        return AutoCompactionDecision(
+            (), delete, None, first.what, why, wake_ms, states, WaitReason.AT_WORK
+        )
+    return AutoCompactionDecision(
+        (first,), delete, now_ms, first.what, "", min(coming, default=None), states
+    )
 
 
-def _hold(waiting: Sequence[_Candidate], children: Sequence[ChildFact]) -> Hold:
+def _hold(waiting: Sequence[_Candidate], children: Sequence[ChildFact]) -> WaitReason:
     """What is waited for where nothing is ready."""
     if waiting:
-        return Hold.AFTER_FAILURE
-    return Hold.AT_WORK if any(child.at_work for child in children) else Hold.NOT_DUE
+        return WaitReason.AFTER_FAILURE
+    return WaitReason.AT_WORK if any(child.at_work for child in children) else WaitReason.NOT_DUE
 
 
 # What is due
@@ -202,7 +214,7 @@ def _minor(
     while (name := minor_name(table.id, policy, first, number)) in names:
         number += 1  # the inputs came back, by a restore; that name has had its life
     what = f"Minor of segments {lineage.format_lineage(lineage.of(inputs), 60)}"
-    child = Child(name, MINOR_LINE, spec, what, retries=number)
+    child = ChildCompaction(name, MINOR_LINE, spec, what, retries=number)
     return _Candidate(child, CompactionType.MINOR, ready_ms, why, None), ""
 
 
@@ -236,7 +248,7 @@ def _scheduled(
         return None, ""
     ready_ms, why, retries = _after_failed_run(children, state.line)
     passed = any(c.line != state.line and c.created_ms >= run_ms for c in children)
-    child = Child(name, state.line, spec, _what(state), run_ms, retries)
+    child = ChildCompaction(name, state.line, spec, _what(state), run_ms, retries)
     return _Candidate(child, state.type, ready_ms, why, run_ms, passed), ""
 
 
@@ -302,7 +314,7 @@ def _is_open(policy: AutomaticCompaction, at_ms: int) -> bool:
     )
 
 
-def _blocker(first: Child, children: Sequence[ChildFact]) -> ChildFact | None:
+def _blocker(first: ChildCompaction, children: Sequence[ChildFact]) -> ChildFact | None:
     """The child at work that must end, or plan, before `first` can start."""
     at_work = sorted((c for c in children if c.at_work), key=lambda c: (c.created_ms, c.name))
     if first.line == MINOR_LINE:

@@ -26,9 +26,9 @@ from tandem.kube.client.resource_cache import Summary
 from tandem.kube.runtime.context import Context
 from tandem.kube.tables.context import TableContext, Upcoming
 from tandem.operations.tables.auto_compaction import next_compaction, table_facts
-from tandem.planning.auto.child_compactions import Child
+from tandem.planning.auto.child_compactions import ChildCompaction
 from tandem.planning.auto.decide import decide
-from tandem.planning.auto.model import ChildFact, Decision, Hold
+from tandem.planning.auto.model import AutoCompactionDecision, ChildFact, WaitReason
 from tandem.spark.application.manifest import MANAGED_BY, label_value
 from tandem.spec.compaction import TableCompaction
 from tandem.spec.resources import API_VERSION
@@ -77,7 +77,7 @@ class _Memory:
     calm_until_s: float = 0.0
     wake_ms: int | None = None
     status: dict[str, Any] = field(default_factory=dict)
-    hold: Hold = Hold.NOTHING
+    hold: WaitReason = WaitReason.NOTHING
     next_ms: int | None = None
 
 
@@ -181,7 +181,7 @@ class Automatic:
     ) -> None:
         since = dict(memory.since)
 
-        def plan() -> Decision:
+        def plan() -> AutoCompactionDecision:
             table = table_facts(resource, uid, snapshot)
             return decide(policy, table, facts, now_ms, since)
 
@@ -192,7 +192,7 @@ class Automatic:
         except TandemError as error:
             memory.status = _status(NextCompaction(why=str(error)))
             memory.wake_ms = memory.next_ms = None
-            memory.hold = Hold.REFUSED
+            memory.hold = WaitReason.REFUSED
             return
         finally:
             now_s = loop.time()
@@ -211,7 +211,7 @@ class Automatic:
         memory.status = _status(next_compaction(decision, why))
 
     async def _create(
-        self, child: Child, resource: LakeTable, uid: str, memory: _Memory, now_ms: int
+        self, child: ChildCompaction, resource: LakeTable, uid: str, memory: _Memory, now_ms: int
     ) -> str:
         """Why it could not be created, or ""."""
         api = self._context.api
@@ -229,10 +229,10 @@ class Automatic:
         except Conflict:
             # Somebody decided the same, perhaps we before a restart. Or it is something else.
             if not await self._is_ours(child.name, resource.namespace, uid):
-                memory.wake_ms, memory.hold = now_ms + _REFUSED_MS, Hold.REFUSED
+                memory.wake_ms, memory.hold = now_ms + _REFUSED_MS, WaitReason.REFUSED
                 return f"{display} exists already, and is not this table's: delete or rename it."
         except ApiError as error:
-            memory.wake_ms, memory.hold = now_ms + _REFUSED_MS, Hold.REFUSED
+            memory.wake_ms, memory.hold = now_ms + _REFUSED_MS, WaitReason.REFUSED
             _log.warning(
                 "not created",
                 namespace=resource.namespace,
@@ -274,7 +274,7 @@ class Automatic:
             _log.warning("not deleted", child=name, problem=str(error))
 
 
-def manifest(child: Child, resource: LakeTable, uid: str) -> dict[str, Any]:
+def manifest(child: ChildCompaction, resource: LakeTable, uid: str) -> dict[str, Any]:
     """The TableCompaction to create, owned by its LakeTable. Pure."""
     labels = {
         MANAGED_BY[0]: MANAGED_BY[1],
