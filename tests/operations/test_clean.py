@@ -21,7 +21,7 @@ from tandem.delta.log.delta_log import DeltaLog
 from tandem.errors import OutcomeUnknown
 from tandem.operations.attempt import paths
 from tandem.operations.clean.clean import MARKER, Cleaned, Options, clean
-from tandem.operations.clean.facts import Means
+from tandem.operations.clean.facts import CleaningDependencies
 from tandem.operations.execute import Drive, open_session
 from tandem.operations.machine.effects import Effect, Point
 from tandem.operations.machine.events import Event
@@ -33,9 +33,9 @@ KEEP = 7 * DAY_MS
 RULES = CleaningRules(KEEP)
 
 
-def means(single: Single) -> Means:
+def means(single: Single) -> CleaningDependencies:
     ports = single.world.ports()
-    return Means(ports.clock, ports.processes, ports.nonces, ports.hands)
+    return CleaningDependencies(ports.clock, ports.processes, ports.nonces, ports.hands)
 
 
 def swept(
@@ -223,7 +223,11 @@ def test_the_earlier_of_two_clocks_counts() -> None:
             raise AssertionError(f"it waits {ms} ms for {wake}")
 
     paths = set(single.world.store.paths())
-    cleaned = clean(single.table, RULES, Means(Ahead(), ahead.processes, ahead.nonces, ahead.hands))
+    cleaned = clean(
+        single.table,
+        RULES,
+        CleaningDependencies(Ahead(), ahead.processes, ahead.nonces, ahead.hands),
+    )
     assert cleaned.garbage == ()
     assert set(single.world.store.paths()) - {MARKER} == paths
 
@@ -280,7 +284,7 @@ def test_Z5_what_another_session_of_this_process_works_on_is_left_alone() -> Non
     """Its claim names our own process, so only the hands tell whether anybody cares."""
     single = Single("compaction")
     ports = single.world.ports()
-    own = Means(ports.clock, ports.processes, ports.nonces, ports.hands)
+    own = CleaningDependencies(ports.clock, ports.processes, ports.nonces, ports.hands)
     session = open_session(single.resource, single.table, ports, Drive(poll_ms=1, lock_wait_s=0))
     single.until(session, Point.START_JOB)
     single.world.clock.now += 100 * DAY_MS
@@ -382,7 +386,9 @@ def test_Z1_Z14_a_zombie_whose_files_were_cleaned_cannot_commit(kind: str, point
     single.world.clock.now += 8 * DAY_MS
     # Another process: the attempt is not in its hands.
     ports = single.world.ports()
-    cleaned = clean(single.table, RULES, Means(ports.clock, ports.processes, ports.nonces))
+    cleaned = clean(
+        single.table, RULES, CleaningDependencies(ports.clock, ports.processes, ports.nonces)
+    )
     begun = point is not Point.CLAIM_ATTEMPT
     assert cleaned.abandoned == (((single.operation_id, 1),) if begun else ())
     single.checker.catch_up()

@@ -17,7 +17,7 @@ from tandem.jobs.runner import JobRequest
 from tandem.operations.attempt import garbage, paths
 from tandem.operations.attempt.records import PlanRecord
 from tandem.operations.clean.clean import Options, clean
-from tandem.operations.clean.facts import Means
+from tandem.operations.clean.facts import CleaningDependencies
 from tandem.operations.model import Table
 from tandem.operations.session import commit_actions, recovery
 from tandem.planning.cleaning import CleaningRules
@@ -176,7 +176,7 @@ class History:
         rules = self.rng.choice(
             (CleaningRules(500, 500, 500, 500), CleaningRules(None, 500, 500, 5_000))
         )
-        means = Means(ports.clock, ports.processes, ports.nonces, ports.hands)
+        means = CleaningDependencies(ports.clock, ports.processes, ports.nonces, ports.hands)
         before = set(self.world.store.paths())
         cleaned = clean(self.table, rules, means, Options(limit=self.rng.choice((None, 3))))
         self._check_cleaned(before - set(self.world.store.paths()))

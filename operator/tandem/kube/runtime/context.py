@@ -17,7 +17,7 @@ from tandem.kube.client.resource_cache import Registry, Summary
 from tandem.kube.metrics.collectors import Metrics
 from tandem.kube.runtime.job_slots import Slots
 from tandem.kube.runtime.settings import OperatorSettings
-from tandem.kube.tables.context import Means, TableContext
+from tandem.kube.tables.context import TableContext, TableDependencies
 from tandem.kube.tables.location_policy import Allowed
 from tandem.locks.port import LockStore
 from tandem.operations.model import Table
@@ -73,7 +73,7 @@ class Context:
 
     def new_table(self, uid: str, *, adopted: bool) -> TableContext:
         """A table that nobody has looked at yet."""
-        means = Means(
+        means = TableDependencies(
             self.api,
             self.threads,
             self.locks,

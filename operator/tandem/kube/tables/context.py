@@ -62,7 +62,7 @@ class Threads(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Means:
+class TableDependencies:
     """What a `TableContext` works with."""
 
     api: Api
@@ -96,7 +96,7 @@ class TableContext:
         wake: wakes whoever refreshes it.
     """
 
-    def __init__(self, uid: str, means: Means, *, adopted: bool = False) -> None:
+    def __init__(self, uid: str, means: TableDependencies, *, adopted: bool = False) -> None:
         self.uid = uid
         self.table: Table | None = None
         self.resource: LakeTable | None = None

@@ -23,7 +23,7 @@ from tandem.jobs.formats import Format
 from tandem.operations.attempt import paths, records
 from tandem.operations.attempt.records import OperationRecord
 from tandem.operations.clean import log_history
-from tandem.operations.clean.facts import Knowledge, Means
+from tandem.operations.clean.facts import CleaningDependencies, Knowledge
 from tandem.operations.model import Identity, Table, Work
 from tandem.operations.session.committer import Publisher
 from tandem.planning.cleaning import (
@@ -111,7 +111,10 @@ def rules_for(
 
 
 def clean(
-    table: Table, rules: CleaningRules, means: Means | None = None, options: Options | None = None
+    table: Table,
+    rules: CleaningRules,
+    means: CleaningDependencies | None = None,
+    options: Options | None = None,
 ) -> Cleaned:
     """One round.
 
@@ -119,11 +122,13 @@ def clean(
         if the plan of an unfinished operation is damaged, CorruptLog, StorageError. Nothing is
         lost then; what it had not come to is still there.
     """
-    return _Round(table, rules, means or Means(), options or Options()).run()
+    return _Round(table, rules, means or CleaningDependencies(), options or Options()).run()
 
 
 class _Round:
-    def __init__(self, table: Table, rules: CleaningRules, means: Means, options: Options) -> None:
+    def __init__(
+        self, table: Table, rules: CleaningRules, means: CleaningDependencies, options: Options
+    ) -> None:
         self._table = table
         self._store: Store = table.store
         self._rules = rules

@@ -44,7 +44,7 @@ Plans = tuple[tuple[int, ...], frozenset[str]]
 
 
 @dataclass(frozen=True)
-class Means:
+class CleaningDependencies:
     """What a cleaning works with."""
 
     clock: Clock = field(default_factory=SystemClock)
@@ -56,7 +56,7 @@ class Means:
 class Knowledge:
     """Of one table."""
 
-    def __init__(self, table: Table, means: Means) -> None:
+    def __init__(self, table: Table, means: CleaningDependencies) -> None:
         self._table = table
         self._store = table.store
         self._means = means

@@ -22,7 +22,7 @@ from tandem.kube.client.kinds import Body, status_of
 from tandem.kube.runtime.context import Context
 from tandem.kube.tables.context import TableContext
 from tandem.operations.clean.clean import Cleaned, Options, clean, rules_for
-from tandem.operations.clean.facts import Means
+from tandem.operations.clean.facts import CleaningDependencies
 from tandem.operations.report.status import rfc3339
 from tandem.planning.cleaning import CleaningRules
 from tandem.spec.status import TableCleaning
@@ -111,7 +111,7 @@ class Cleaning:
             thorough=self._asked is None,
             go_on=lambda: not self._closed and context.may_write(),
         )
-        means = Means(context.clock, context.processes, context.nonces)
+        means = CleaningDependencies(context.clock, context.processes, context.nonces)
         try:
             rules = self._asked = self._rules_now()
             cleaned = await context.threads(lambda: clean(table, rules, means, options))
