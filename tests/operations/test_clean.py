@@ -20,7 +20,7 @@ from tandem.delta.log.commit import remove_of
 from tandem.delta.log.delta_log import DeltaLog
 from tandem.errors import OutcomeUnknown
 from tandem.operations.attempt import paths
-from tandem.operations.clean.clean import MARKER, Cleaned, Options, clean
+from tandem.operations.clean.clean import MARKER, CleaningOptions, CleaningResult, clean
 from tandem.operations.clean.facts import CleaningDependencies
 from tandem.operations.execute import Drive, open_session
 from tandem.operations.machine.effects import Effect, Point
@@ -40,13 +40,13 @@ def means(single: Single) -> CleaningDependencies:
 
 def swept(
     single: Single, *, days: int = 8, rules: CleaningRules = RULES, **options: object
-) -> Cleaned:
+) -> CleaningResult:
     """A cleaning, so many days later."""
     single.world.clock.now += days * DAY_MS
-    return clean(single.table, rules, means(single), Options(**options))  # type: ignore[arg-type]
+    return clean(single.table, rules, means(single), CleaningOptions(**options))  # type: ignore[arg-type]
 
 
-def whys(cleaned: Cleaned) -> Counter[RemovalReason]:
+def whys(cleaned: CleaningResult) -> Counter[RemovalReason]:
     return Counter(each.why for each in cleaned.garbage)
 
 

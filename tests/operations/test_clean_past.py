@@ -16,7 +16,7 @@ from tandem.delta.log.checkpoint_write import write_checkpoint
 from tandem.delta.log.cleanup import clean as clean_log
 from tandem.delta.log.delta_log import DeltaLog
 from tandem.errors import UnsupportedFeature
-from tandem.operations.clean.clean import MARKER, Options, clean, rules_for
+from tandem.operations.clean.clean import MARKER, CleaningOptions, clean, rules_for
 from tandem.operations.clean.facts import CleaningDependencies
 from tandem.operations.clean.log_history import live_files
 from tandem.operations.model import Table
@@ -69,7 +69,9 @@ class Daily:
                 raise AssertionError(f"{ms} {wake}")
 
         means = CleaningDependencies(clock=Clock())
-        return len(clean(self.table, self.rules(), means, Options(thorough=thorough)).garbage)
+        return len(
+            clean(self.table, self.rules(), means, CleaningOptions(thorough=thorough)).garbage
+        )
 
 
 def name(day: int, *, logged: bool = True) -> str:

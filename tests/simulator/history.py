@@ -16,7 +16,7 @@ from tandem.jobs.formats import JobSpec
 from tandem.jobs.runner import JobRequest
 from tandem.operations.attempt import garbage, paths
 from tandem.operations.attempt.records import PlanRecord
-from tandem.operations.clean.clean import Options, clean
+from tandem.operations.clean.clean import CleaningOptions, clean
 from tandem.operations.clean.facts import CleaningDependencies
 from tandem.operations.model import Table
 from tandem.operations.session import commit_actions, recovery
@@ -178,7 +178,7 @@ class History:
         )
         means = CleaningDependencies(ports.clock, ports.processes, ports.nonces, ports.hands)
         before = set(self.world.store.paths())
-        cleaned = clean(self.table, rules, means, Options(limit=self.rng.choice((None, 3))))
+        cleaned = clean(self.table, rules, means, CleaningOptions(limit=self.rng.choice((None, 3))))
         self._check_cleaned(before - set(self.world.store.paths()))
         self.world.say(
             f"  our cleaning takes {len(cleaned.garbage)} files, abandons {cleaned.abandoned}"

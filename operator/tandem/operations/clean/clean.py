@@ -23,7 +23,7 @@ from tandem.jobs.formats import Format
 from tandem.operations.attempt import paths, records
 from tandem.operations.attempt.records import OperationRecord
 from tandem.operations.clean import log_history
-from tandem.operations.clean.facts import CleaningDependencies, Knowledge
+from tandem.operations.clean.facts import CleaningDependencies, FactsReader
 from tandem.operations.model import Identity, Table, Work
 from tandem.operations.session.committer import Publisher
 from tandem.planning.cleaning import (
@@ -51,7 +51,7 @@ class MarkerRecord(Format):
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class CleaningOptions:
     """`limit`: at most so many files, None for all. `thorough`: read the whole log, not only
     what is new since the last round. `go_on` is asked before each step that changes anything."""
 
@@ -62,7 +62,7 @@ class Options:
 
 
 @dataclass(frozen=True, slots=True)
-class Cleaned:
+class CleaningResult:
     """`garbage` went, or would go. `abandoned` are attempts that were declared dead before.
     `more` is left beyond the limit; `next_ms` is when more will be due by its age alone."""
 
@@ -114,29 +114,33 @@ def clean(
     table: Table,
     rules: CleaningRules,
     means: CleaningDependencies | None = None,
-    options: Options | None = None,
-) -> Cleaned:
+    options: CleaningOptions | None = None,
+) -> CleaningResult:
     """One round.
 
     Raises: UnsupportedFeature if the table asks of writers what we do not know, ManifestInvalid
         if the plan of an unfinished operation is damaged, CorruptLog, StorageError. Nothing is
         lost then; what it had not come to is still there.
     """
-    return _Round(table, rules, means or CleaningDependencies(), options or Options()).run()
+    return _Round(table, rules, means or CleaningDependencies(), options or CleaningOptions()).run()
 
 
 class _Round:
     def __init__(
-        self, table: Table, rules: CleaningRules, means: CleaningDependencies, options: Options
+        self,
+        table: Table,
+        rules: CleaningRules,
+        means: CleaningDependencies,
+        options: CleaningOptions,
     ) -> None:
         self._table = table
         self._store: Store = table.store
         self._rules = rules
         self._means = means
         self._options = options
-        self._knowledge = Knowledge(table, means)
+        self._knowledge = FactsReader(table, means)
 
-    def run(self) -> Cleaned:
+    def run(self) -> CleaningResult:
         marker = self._marker()
         first = self._table.log.snapshot()
         protocol.check(
@@ -170,7 +174,7 @@ class _Round:
             garbage = garbage[:removed]
             if not (more or self._options.thorough) or garbage:
                 self._note(marker, decision, more=more)
-        return Cleaned(garbage, tuple(sorted(gone.items())), more, decision.next_ms)
+        return CleaningResult(garbage, tuple(sorted(gone.items())), more, decision.next_ms)
 
     def _listed(self, live: frozenset[str]) -> list[ListedFile]:
         """All files but the log, and but those of others that are live: of large tables these

@@ -53,7 +53,7 @@ class CleaningDependencies:
     hands: Hands = THIS_PROCESS
 
 
-class Knowledge:
+class FactsReader:
     """Of one table."""
 
     def __init__(self, table: Table, means: CleaningDependencies) -> None:
@@ -69,10 +69,10 @@ class Knowledge:
         Raises: ManifestInvalid if the plan of an unfinished operation is damaged, LogGap,
             CorruptLog, StorageError.
         """
-        reads, inputs = self._plans(found, self._ended(latest, found, log_history.Past()))
+        reads, inputs = self._plans(found, self._ended(latest, found, log_history.RemovalHistory()))
         kept_ms = tombstone_retention_ms(latest.configuration)
-        asked = log_history.Asked(since_ms, reads, kept_ms)
-        told = log_history.read_past(self._table.log, latest, asked)
+        asked = log_history.HistoryQuery(since_ms, reads, kept_ms)
+        told = log_history.read_removals(self._table.log, latest, asked)
         return CleaningFacts(
             now_ms,
             log_history.live_files(latest),
@@ -91,7 +91,7 @@ class Knowledge:
 
         Raises: ManifestInvalid, LocksUnavailable, StorageError.
         """
-        operations = self._ended(snapshot, found, log_history.Past())
+        operations = self._ended(snapshot, found, log_history.RemovalHistory())
         touched: dict[tuple[str, int], int] = {}
         for file in found:
             known = operations.get(file.operation_id)
@@ -121,7 +121,7 @@ class Knowledge:
         return process != processes.me() and processes.alive(process)
 
     def _ended(
-        self, snapshot: Snapshot, found: Iterable[ListedFile], told: log_history.Past
+        self, snapshot: Snapshot, found: Iterable[ListedFile], told: log_history.RemovalHistory
     ) -> dict[str, OperationEnd]:
         """Every operation that the log or `_tandem` knows."""
         attempts: dict[str, set[int]] = defaultdict(set)

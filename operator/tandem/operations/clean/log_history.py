@@ -32,7 +32,7 @@ _AT_ONCE = 500
 
 
 @dataclass
-class Past:
+class RemovalHistory:
     """`commits` are those with a success of ours: operation → version, time. All removals since
     `known_from_ms`, and since `known_from_version`, are among the tombstones."""
 
@@ -43,7 +43,7 @@ class Past:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class HistoryQuery:
     """`since_ms` and `reads`: the time and the versions since when all removals must be known;
     None for all that the log tells. `kept_ms` is how long checkpoints keep removals."""
 
@@ -52,11 +52,11 @@ class Asked:
     kept_ms: int
 
 
-def read_past(log: DeltaLog, latest: Snapshot, asked: Asked) -> Past:
+def read_removals(log: DeltaLog, latest: Snapshot, asked: HistoryQuery) -> RemovalHistory:
     """Raises: LogGap if a clean-up of the log runs meanwhile, CorruptLog, StorageError."""
     listing = read_log(log.store)
     base = _base(listing, latest.version, asked)
-    past = Past()
+    past = RemovalHistory()
     first = 0
     location = log.store.location
     if base is not None:
@@ -81,7 +81,7 @@ def read_past(log: DeltaLog, latest: Snapshot, asked: Asked) -> Past:
     return past
 
 
-def _base(listing: Listing, latest: int, asked: Asked) -> Checkpoint | None:
+def _base(listing: Listing, latest: int, asked: HistoryQuery) -> Checkpoint | None:
     """The checkpoint to begin at; None for the first commit of all."""
     usable = []
     for checkpoint in reversed(listing.checkpoints):

@@ -21,7 +21,7 @@ from tandem.kube.client.events import Note, post, where_from
 from tandem.kube.client.kinds import Body, status_of
 from tandem.kube.runtime.context import Context
 from tandem.kube.tables.context import TableContext
-from tandem.operations.clean.clean import Cleaned, Options, clean, rules_for
+from tandem.operations.clean.clean import CleaningOptions, CleaningResult, clean, rules_for
 from tandem.operations.clean.facts import CleaningDependencies
 from tandem.operations.report.status import rfc3339
 from tandem.planning.cleaning import CleaningRules
@@ -105,7 +105,7 @@ class Cleaning:
         assert table is not None
         now_ms = context.clock.now_ms()
         self._due_ms = now_ms + _FAILED_MS
-        options = Options(
+        options = CleaningOptions(
             limit=_MOST_FILES,
             # What an earlier operator did not come to is found once.
             thorough=self._asked is None,
@@ -126,7 +126,7 @@ class Cleaning:
         finally:
             self._wake()
 
-    def _tell(self, cleaned: Cleaned, now_ms: int) -> None:
+    def _tell(self, cleaned: CleaningResult, now_ms: int) -> None:
         files, size = len(cleaned.garbage), cleaned.size
         self.status = {
             "lastCleaning": TableCleaning(
@@ -143,7 +143,7 @@ class Cleaning:
             _log.info("cleaned", files=files, bytes=size, abandoned=dead)
 
 
-def due(cleaned: Cleaned, rules: CleaningRules, now_ms: int) -> int:
+def due(cleaned: CleaningResult, rules: CleaningRules, now_ms: int) -> int:
     """When the next round is due, in Unix milliseconds. Pure."""
     if cleaned.more:
         return now_ms + _AGAIN_MS
