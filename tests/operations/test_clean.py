@@ -35,7 +35,7 @@ RULES = CleaningRules(KEEP)
 
 def means(single: Single) -> CleaningDependencies:
     ports = single.world.ports()
-    return CleaningDependencies(ports.clock, ports.processes, ports.nonces, ports.hands)
+    return CleaningDependencies(ports.clock, ports.processes, ports.nonces, ports.local_claims)
 
 
 def swept(
@@ -226,7 +226,7 @@ def test_the_earlier_of_two_clocks_counts() -> None:
     cleaned = clean(
         single.table,
         RULES,
-        CleaningDependencies(Ahead(), ahead.processes, ahead.nonces, ahead.hands),
+        CleaningDependencies(Ahead(), ahead.processes, ahead.nonces, ahead.local_claims),
     )
     assert cleaned.garbage == ()
     assert set(single.world.store.paths()) - {MARKER} == paths
@@ -284,7 +284,7 @@ def test_Z5_what_another_session_of_this_process_works_on_is_left_alone() -> Non
     """Its claim names our own process, so only the hands tell whether anybody cares."""
     single = Single("compaction")
     ports = single.world.ports()
-    own = CleaningDependencies(ports.clock, ports.processes, ports.nonces, ports.hands)
+    own = CleaningDependencies(ports.clock, ports.processes, ports.nonces, ports.local_claims)
     session = open_session(single.resource, single.table, ports, Drive(poll_ms=1, lock_wait_s=0))
     single.until(session, Point.START_JOB)
     single.world.clock.now += 100 * DAY_MS

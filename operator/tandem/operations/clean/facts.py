@@ -22,7 +22,7 @@ from tandem.operations.ports import (
     THIS_PROCESS,
     AttemptKey,
     Clock,
-    Hands,
+    LocalClaims,
     Nonces,
     Processes,
     ProcessId,
@@ -50,7 +50,7 @@ class CleaningDependencies:
     clock: Clock = field(default_factory=SystemClock)
     processes: Processes = field(default_factory=SystemProcesses)
     nonces: Nonces = field(default_factory=SystemNonces)
-    hands: Hands = THIS_PROCESS
+    local_claims: LocalClaims = THIS_PROCESS
 
 
 class FactsReader:
@@ -111,7 +111,7 @@ class FactsReader:
     def _lives(self, operation_id: str, attempt: int) -> bool:
         processes = self._means.processes
         key = AttemptKey(processes.me(), self._table.location, operation_id, attempt)
-        if self._means.hands.busy(key, self):
+        if self._means.local_claims.busy(key, self):
             return True
         claim = records.load(self._store, paths.claim(operation_id, attempt), AttemptRecord)
         if claim is None:

@@ -134,7 +134,7 @@ class Performer:
 
     def close(self) -> None:
         """Nobody will perform anything more: another session may take the attempt over."""
-        self._ports.hands.drop(self)
+        self._ports.local_claims.drop(self)
 
     def _key(self, attempt: int) -> AttemptKey:
         return AttemptKey(self._ports.processes.me(), self._table.location, self._id, attempt)
@@ -168,7 +168,7 @@ class Performer:
         ports = self._ports
 
         def twin(attempt: int) -> bool:
-            return ports.hands.busy(self._key(attempt), self)
+            return ports.local_claims.busy(self._key(attempt), self)
 
         found = recovery.find(self._store, self._id, stops, ports.processes, ports.jobs, twin)
         if found.attempt and found.recorded is None and not stops.succeeded:
@@ -222,7 +222,7 @@ class Performer:
             # Ours after all if the answer of the first try was lost.
             if there is None or there.token != self._token:
                 return ClaimLost()
-        self._ports.hands.take(self._key(effect.attempt), self)
+        self._ports.local_claims.take(self._key(effect.attempt), self)
         return Done(effect.point)
 
     def _put_identity(self) -> None:
@@ -244,7 +244,7 @@ class Performer:
 
     def _adopt_attempt(self, effect: Effect, _state: OperationState) -> Event:
         work = self.work
-        if not self._ports.hands.take(self._key(effect.attempt), self):
+        if not self._ports.local_claims.take(self._key(effect.attempt), self):
             return ClaimLost()
         try:
             work.plan, work.job = recovery.load_frozen(self._store, self._id, effect.attempt)
