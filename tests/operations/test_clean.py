@@ -281,7 +281,7 @@ def test_Z5_nothing_that_an_unfinished_plan_reads_goes(kind: str) -> None:
 
 
 def test_Z5_what_another_session_of_this_process_works_on_is_left_alone() -> None:
-    """Its claim names our own process, so only the hands tell whether anybody cares."""
+    """Its claim names our own process, so only its local claims tell whether anybody cares."""
     single = Single("compaction")
     ports = single.world.ports()
     own = CleaningDependencies(ports.clock, ports.processes, ports.nonces, ports.local_claims)

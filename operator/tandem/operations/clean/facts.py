@@ -64,7 +64,8 @@ class FactsReader:
     def facts(
         self, latest: Snapshot, found: Sequence[ListedFile], now_ms: int, since_ms: int | None
     ) -> CleaningFacts:
-        """Everything that a decision needs, as of a version; `since_ms` as in `past.Asked`.
+        """Everything that a decision needs, as of a version; `since_ms` as in
+        `log_history.HistoryQuery`.
 
         Raises: ManifestInvalid if the plan of an unfinished operation is damaged, LogGap,
             CorruptLog, StorageError.
