@@ -26,10 +26,10 @@ from tandem.kube.client.kinds import (
     key_of,
     uid_of,
 )
-from tandem.kube.controllers.operation.controller import Life
+from tandem.kube.controllers.operation.controller import OperationController
 from tandem.kube.controllers.operation.spark_jobs import ApplicationCache
 from tandem.kube.controllers.operation.ttl import Finished
-from tandem.kube.controllers.table.controller import TableLife
+from tandem.kube.controllers.table.controller import TableController
 from tandem.kube.runtime.context import Context
 from tandem.kube.runtime.kopf_internals import without_finalizer
 from tandem.kube.runtime.settings import OperatorSettings
@@ -74,13 +74,13 @@ def register(
     async def operate(body: Any, stopped: Any, **_: Any) -> None:
         raw = context.registry.body(uid_of(body))
         if raw is not None:
-            await Life(context, raw).run(stopped)
+            await OperationController(context, raw).run(stopped)
         await stopped.wait()
 
     async def tend(body: Any, stopped: Any, **_: Any) -> None:
         raw = context.registry.body(uid_of(body))
         if raw is not None:
-            await TableLife(context, raw).run(stopped)
+            await TableController(context, raw).run(stopped)
         await stopped.wait()
 
     def is_there(body: Body) -> bool:
@@ -136,7 +136,7 @@ async def _clean_up(context: Context, body: Body) -> None:
         return
     try:
         async with asyncio.timeout(context.settings.cancel_s):
-            await Life(context, body).clean_up()
+            await OperationController(context, body).clean_up()
     except TimeoutError:
         kind, namespace, name = key_of(body)
         _log.warning("let go without cleaning up", kind=kind, namespace=namespace, name=name)

@@ -49,7 +49,7 @@ _LOOK_AGAIN_S = 5.0
 _AFTER_BUG_S = 10.0
 
 
-class Stopped(Protocol):
+class StopSignal(Protocol):
     """kopf's `stopped` of a daemon."""
 
     @property
@@ -58,7 +58,7 @@ class Stopped(Protocol):
     async def wait(self) -> object: ...
 
 
-class Life:
+class OperationController:
     """One resource, that is: one uid. A resource of the same name that comes later waits."""
 
     def __init__(self, context: Context, body: Body) -> None:
@@ -92,12 +92,12 @@ class Life:
     def _table_name(self) -> str:
         return str((spec_of(self._body).get("tableRef") or {}).get("name", ""))
 
-    async def run(self, stopped: Stopped) -> None:
+    async def run(self, stopped: StopSignal) -> None:
         """Live until it has ended, was deleted, or the operator stops."""
         with about(self._subject):
             await self._run(stopped)
 
-    async def _run(self, stopped: Stopped) -> None:
+    async def _run(self, stopped: StopSignal) -> None:
         context = self._context
         context.lives.add(self._uid)
         minding = asyncio.create_task(self._mind(stopped), name="mind the stop")
@@ -129,7 +129,7 @@ class Life:
 
     # Being told
 
-    async def _mind(self, stopped: Stopped) -> None:
+    async def _mind(self, stopped: StopSignal) -> None:
         await stopped.wait()
         reason = stopped.reason
         mismatch = reason == DaemonStoppingReason.FILTERS_MISMATCH

@@ -27,7 +27,7 @@ from tandem.kube.client.kinds import (
     uid_of,
 )
 from tandem.kube.client.resource_cache import Summary
-from tandem.kube.controllers.operation.controller import Stopped
+from tandem.kube.controllers.operation.controller import StopSignal
 from tandem.kube.controllers.operation.status_writer import StatusWriter
 from tandem.kube.controllers.table.clean_rounds import Cleaning
 from tandem.kube.runtime.context import Context
@@ -48,7 +48,7 @@ _STILL_THERE_S = 300.0
 had to list anew says nothing of what went meanwhile."""
 
 
-class TableLife:
+class TableController:
     """One LakeTable, that is: one uid."""
 
     def __init__(self, context: Context, body: Body) -> None:
@@ -81,13 +81,13 @@ class TableLife:
         self._interval_s = settings.table_poll_s
         self._cleaning = Cleaning(context, self._table, lambda: self._body, self._wake.set)
 
-    async def run(self, stopped: Stopped) -> None:
+    async def run(self, stopped: StopSignal) -> None:
         """Until the resource is deleted or the operator stops."""
         kind, namespace, name = self._key
         with about(Subject(kind, namespace, name, table=name)):
             await self._run(stopped)
 
-    async def _run(self, stopped: Stopped) -> None:
+    async def _run(self, stopped: StopSignal) -> None:
         self._context.tables[self._key[1:]] = self._table
         unwatch = self._context.registry.watch(self._key, self._changed)
         self._table.wake = self._wake.set
@@ -101,7 +101,7 @@ class TableLife:
             self._withdraw()
             await self._writer.close()
 
-    async def _mind(self, stopped: Stopped) -> None:
+    async def _mind(self, stopped: StopSignal) -> None:
         await stopped.wait()
         self._leaving = True
         self._wake.set()
