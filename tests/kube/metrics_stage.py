@@ -16,7 +16,7 @@ from tandem.kube.runtime.job_slots import Slots
 from tandem.kube.runtime.workers import Workers
 from tandem.kube.scrape import State
 from tandem.kube.tables import status
-from tandem.kube.tables.context import TableContext, Upcoming
+from tandem.kube.tables.context import AutoCompactionState, TableContext
 from tandem.operations.report.status import conditions
 from tandem.planning.auto.model import WaitReason
 from tandem.spec.common import OPERATIONS
@@ -82,7 +82,7 @@ class Stage:
                 version=number, segments=3, files=files, bytes=files, small_files=1, deleted_rows=2
             )
         if hold is not None:
-            table.upcoming = Upcoming(hold, 1_000 * number)
+            table.upcoming = AutoCompactionState(hold, 1_000 * number)
         self.tables[f"n{number % 50}", f"t{number}"] = table
         return table
 

@@ -20,7 +20,7 @@ from tandem.kube.client.api import Api, ApiError, Conflict, Forbidden, NotFound,
 from tandem.kube.client.resource_cache import Registry, summarize
 from tandem.kube.controllers.table import auto_compaction
 from tandem.kube.controllers.table.auto_compaction import (
-    Automatic,
+    AutoCompactionController,
     child_fact,
     manifest,
     remembered,
@@ -100,7 +100,7 @@ class Stage:
         self.context.registry = self.registry
         self.context.clock = self.clock
         self.context.pool = _Counting(self)
-        self.tend = Automatic(context)
+        self.tend = AutoCompactionController(context)
         self.table = TableContext("uid-1", cast(Any, None))
         self.see()
 

@@ -22,7 +22,7 @@ from tandem.kube.client.kinds import Body, uid_of
 from tandem.kube.client.resource_cache import Registry
 from tandem.kube.controllers.operation.spark_jobs import ApplicationCache, ApplicationRunner
 from tandem.kube.controllers.operation.ttl import Finished
-from tandem.kube.controllers.table.auto_compaction import Automatic
+from tandem.kube.controllers.table.auto_compaction import AutoCompactionController
 from tandem.kube.kopf_loop import LeadershipLost, work
 from tandem.kube.metrics.collectors import Metrics
 from tandem.kube.metrics.locks import MeasuredLocks
@@ -110,7 +110,7 @@ async def run_operator(
                 interceptor=interceptor,
                 may_write=lambda: leadership.leads,
             )
-            context.tend = Automatic(context)
+            context.tend = AutoCompactionController(context)
             metrics.add(State(context, lambda: leadership.leads, pool, settings.table_metrics))
             finished = Finished(api, registry, clock, context.may_write)
 

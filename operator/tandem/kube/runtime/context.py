@@ -34,7 +34,7 @@ class RunnerOf(Protocol):
     def __call__(self, resource: Operation, body: Body, table: Table) -> JobRunner: ...
 
 
-class Tend(Protocol):
+class AutoCompactor(Protocol):
     """Automatic compaction of one table: called after each refresh, and when it asked to be.
     Gives what to add to the table's status, and in how many seconds to call it again."""
 
@@ -60,7 +60,7 @@ class Context:
     runner_of: RunnerOf
     metrics: Metrics
     interceptor: Interceptor = passthrough
-    tend: Tend | None = None
+    tend: AutoCompactor | None = None
     may_write: Callable[[], bool] = lambda: True
     tables: dict[tuple[str, str], TableContext] = field(default_factory=dict)
     lives: set[str] = field(default_factory=set)

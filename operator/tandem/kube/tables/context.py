@@ -75,7 +75,7 @@ class TableDependencies:
 
 
 @dataclass(frozen=True, slots=True)
-class Upcoming:
+class AutoCompactionState:
     """What automatic compaction waits for; `next_ms` when it starts next, if that is known."""
 
     hold: WaitReason
@@ -104,7 +104,7 @@ class TableContext:
         self.conditions: tuple[Condition, ...] = ()
         self.facts: TableStatus | None = None
         self.locks: tuple[LockEntry, ...] = ()
-        self.upcoming: Upcoming | None = None
+        self.upcoming: AutoCompactionState | None = None
         self.adopted = adopted
         self.due = False
         self.wake: Callable[[], None] = lambda: None

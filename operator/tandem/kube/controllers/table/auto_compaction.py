@@ -24,7 +24,7 @@ from tandem.kube.client.api import ApiError, Conflict, NotFound
 from tandem.kube.client.kinds import TABLE_KIND, Body, is_deleting, path, status_of
 from tandem.kube.client.resource_cache import Summary
 from tandem.kube.runtime.context import Context
-from tandem.kube.tables.context import TableContext, Upcoming
+from tandem.kube.tables.context import AutoCompactionState, TableContext
 from tandem.operations.tables.auto_compaction import next_compaction, table_facts
 from tandem.planning.auto.child_compactions import ChildCompaction
 from tandem.planning.auto.decide import decide
@@ -81,7 +81,7 @@ class _Memory:
     next_ms: int | None = None
 
 
-class Automatic:
+class AutoCompactionController:
     """The `Tend` of an operator."""
 
     def __init__(self, context: Context) -> None:
@@ -112,7 +112,7 @@ class Automatic:
         if due or key != memory.key:
             await self._decide(table.uid, resource, policy, snapshot, memory, facts, now_ms)
             memory.key = key
-            table.upcoming = Upcoming(memory.hold, memory.next_ms)
+            table.upcoming = AutoCompactionState(memory.hold, memory.next_ms)
         return memory.status, _seconds(memory.wake_ms, now_ms)
 
     def _memory(self, table: TableContext) -> _Memory:

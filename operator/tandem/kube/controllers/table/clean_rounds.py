@@ -34,7 +34,7 @@ _AGAIN_MS = 60_000
 _FAILED_MS = 600_000
 
 
-class Cleaning:
+class CleaningController:
     """The rounds of one table, by its daemon's task.
 
     Args:

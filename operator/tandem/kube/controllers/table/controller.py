@@ -29,7 +29,7 @@ from tandem.kube.client.kinds import (
 from tandem.kube.client.resource_cache import Summary
 from tandem.kube.controllers.operation.controller import StopSignal
 from tandem.kube.controllers.operation.status_writer import StatusWriter
-from tandem.kube.controllers.table.clean_rounds import Cleaning
+from tandem.kube.controllers.table.clean_rounds import CleaningController
 from tandem.kube.runtime.context import Context
 from tandem.kube.runtime.log_context import Subject, about
 from tandem.kube.tables.status import compose, remembered_since
@@ -79,7 +79,9 @@ class TableController:
             and ready.get("observedGeneration") == generation_of(body),
         )
         self._interval_s = settings.table_poll_s
-        self._cleaning = Cleaning(context, self._table, lambda: self._body, self._wake.set)
+        self._cleaning_controller = CleaningController(
+            context, self._table, lambda: self._body, self._wake.set
+        )
 
     async def run(self, stopped: StopSignal) -> None:
         """Until the resource is deleted or the operator stops."""
@@ -96,7 +98,7 @@ class TableController:
             await self._live()
         finally:
             minding.cancel()
-            await self._cleaning.close()
+            await self._cleaning_controller.close()
             unwatch()
             self._withdraw()
             await self._writer.close()
@@ -170,7 +172,7 @@ class TableController:
             if self._leaving:
                 return
             tended = await self._tend()
-            cleaned_s = self._cleaning.tend()
+            cleaned_s = self._cleaning_controller.tend()
             self._report(tended)
             until = min(next_look, loop.time() + min(cleaned_s, tended[1] if tended else cleaned_s))
             await asyncio.sleep(_CALM)
@@ -223,7 +225,7 @@ class TableController:
         elif "nextCompaction" in self._writer.known:
             # It is also the memory of what the schedules have done.
             manifest["nextCompaction"] = self._writer.known["nextCompaction"]
-        self._writer.offer({**manifest, **self._cleaning.status})
+        self._writer.offer({**manifest, **self._cleaning_controller.status})
         first = conditions[0]
         told = (first.status, str(first.reason))
         if told != self._reported:
