@@ -12,7 +12,7 @@ import pytest
 from kube.metrics_stage import KINDS, Stage, ended, family_of, of, own
 from support.calls import count_calls
 from tandem.errors import AccessDenied, LocksUnavailable, Reason, StorageError
-from tandem.kube.controllers.operation.instrumentation import Observed
+from tandem.kube.controllers.operation.instrumentation import InstrumentedInterceptor
 from tandem.kube.metrics import families as families
 from tandem.kube.metrics.collectors import verb_and_resource
 from tandem.kube.metrics.families import FAMILIES
@@ -246,7 +246,7 @@ def test_effects_are_counted_by_what_came_of_them() -> None:
             raise answer
         return answer
 
-    observed = Observed(stage.metrics, subject, interceptor)
+    observed = InstrumentedInterceptor(stage.metrics, subject, interceptor)
 
     def happens(point: Point, answer: Event | Exception) -> None:
         answers.append(answer)
@@ -342,7 +342,9 @@ def test_an_operation_costs_a_bounded_number_of_calls() -> None:
     status = ended(Phase.SUCCEEDED, "Committed", result=result)
 
     def one() -> None:
-        observed = Observed(stage.metrics, Subject(KINDS[0], "n", "m"), lambda _, call: call())
+        observed = InstrumentedInterceptor(
+            stage.metrics, Subject(KINDS[0], "n", "m"), lambda _, call: call()
+        )
         for point in Point:
             if point not in (Point.START_JOB, Point.PUT_COMMIT, Point.ADOPT_ATTEMPT):
                 observed(Effect(point), lambda: Done(Point.PLAN))

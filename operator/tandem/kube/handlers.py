@@ -28,7 +28,7 @@ from tandem.kube.client.kinds import (
 )
 from tandem.kube.controllers.operation.controller import OperationController
 from tandem.kube.controllers.operation.spark_jobs import ApplicationCache
-from tandem.kube.controllers.operation.ttl import Finished
+from tandem.kube.controllers.operation.ttl import TtlController
 from tandem.kube.controllers.table.controller import TableController
 from tandem.kube.runtime.context import Context
 from tandem.kube.runtime.kopf_internals import without_finalizer
@@ -45,7 +45,7 @@ _LONGEST_PAUSE_S = 10.0
 
 def register(
     context: Context,
-    finished: Finished,
+    finished: TtlController,
     applications: ApplicationCache,
     application_resource: tuple[str, str, str] | None,
 ) -> kopf.OperatorRegistry:

@@ -16,7 +16,7 @@ import structlog
 
 from tandem.kube import handlers
 from tandem.kube.client.api import ApiError
-from tandem.kube.controllers.operation.ttl import Finished
+from tandem.kube.controllers.operation.ttl import TtlController
 from tandem.kube.runtime.kopf_internals import FrugalMemories, is_expired_watch, watch_tasks
 from tandem.kube.runtime.leader import Leadership
 from tandem.kube.runtime.settings import OperatorSettings
@@ -35,7 +35,7 @@ async def work(
     settings: OperatorSettings,
     registry: kopf.OperatorRegistry,
     leadership: Leadership,
-    finished: Finished,
+    finished: TtlController,
     stop: asyncio.Event,
     ready: asyncio.Event,
 ) -> bool:

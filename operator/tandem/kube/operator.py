@@ -21,7 +21,7 @@ from tandem.kube.client.api import Api, ApiError
 from tandem.kube.client.kinds import Body, uid_of
 from tandem.kube.client.resource_cache import Registry
 from tandem.kube.controllers.operation.spark_jobs import ApplicationCache, ApplicationRunner
-from tandem.kube.controllers.operation.ttl import Finished
+from tandem.kube.controllers.operation.ttl import TtlController
 from tandem.kube.controllers.table.auto_compaction import AutoCompactionController
 from tandem.kube.kopf_loop import LeadershipLost, work
 from tandem.kube.metrics.collectors import Metrics
@@ -112,7 +112,7 @@ async def run_operator(
             )
             context.tend = AutoCompactionController(context)
             metrics.add(State(context, lambda: leadership.leads, pool, settings.table_metrics))
-            finished = Finished(api, registry, clock, context.may_write)
+            finished = TtlController(api, registry, clock, context.may_write)
 
             def facts() -> dict[str, object]:
                 return {

@@ -28,10 +28,10 @@ from tandem.kube.client.kinds import (
     status_of,
     uid_of,
 )
-from tandem.kube.controllers.operation.instrumentation import Observed
+from tandem.kube.controllers.operation.instrumentation import InstrumentedInterceptor
 from tandem.kube.controllers.operation.preconditions import table_for_cleaning, waiting_reason
 from tandem.kube.controllers.operation.reporting import BEGUN, Reporter
-from tandem.kube.controllers.operation.session_loop import Driver, Signals
+from tandem.kube.controllers.operation.session_loop import SessionLoop, Signals
 from tandem.kube.runtime.context import Context
 from tandem.kube.runtime.log_context import Subject, about
 from tandem.operations.execute import Drive, finish, open_session
@@ -308,7 +308,9 @@ class OperationController:
             only_failed=True,
             poll_ms=context.settings.poll_ms,
             lock_wait_s=0,
-            interceptor=Observed(context.metrics, self._subject, context.interceptor),
+            interceptor=InstrumentedInterceptor(
+                context.metrics, self._subject, context.interceptor
+            ),
         )
         started_ms = None if retry else self._reporter.started_ms
         loop = asyncio.get_running_loop()
@@ -341,7 +343,7 @@ class OperationController:
             elif spec_of(self._body).get("suspend") is True and not resource.spec.suspend:
                 session.request_stop(StopRequest.SUSPEND)
             deadline = resource.spec.active_deadline_seconds
-            driver = Driver(
+            driver = SessionLoop(
                 session,
                 table.location,
                 context.locks,

@@ -31,7 +31,7 @@ from tandem.operations.session.performer import Interceptor
 _log = structlog.get_logger("tandem.kube.operation")
 
 
-class Observed:
+class InstrumentedInterceptor:
     """The `interceptor` of one operation. Each session needs a new one."""
 
     def __init__(self, metrics: Metrics, subject: Subject, interceptor: Interceptor) -> None:

@@ -48,7 +48,7 @@ class Signals:
         self.wake.set()
 
 
-class Driver:
+class SessionLoop:
     """Drives one session.
 
     Args:

@@ -19,7 +19,7 @@ _log = structlog.get_logger("tandem.kube.controllers.operation.ttl")
 _RETRY_S = 10.0
 
 
-class Finished:
+class TtlController:
     """Feed it with `note`; `run` works until it is cancelled."""
 
     def __init__(
