@@ -22,7 +22,7 @@ _log = structlog.get_logger("tandem.kube.operation")
 _LONGEST = 1000
 
 
-class Note(StrEnum):
+class EventReason(StrEnum):
     """Reasons of events, beside those of `tandem.errors.Reason` with which operations end."""
 
     WAITING_FOR_LOCK = "WaitingForLock"
@@ -62,7 +62,7 @@ def where_from(error: BaseException) -> str:
     return f"{type(error).__name__}\n" + "".join(traceback.format_tb(error.__traceback__))
 
 
-class Narrator:
+class EventRecorder:
     """Tells the story of one operation from its statuses, each turn once.
 
     Args:
@@ -89,24 +89,26 @@ class Narrator:
                 post(body, reason, _did(message, status), warning=warning)
             return
         if before == Phase.FAILED:
-            _tell(body, Note.RETRYING, "asked for by annotation")
+            _tell(body, EventReason.RETRYING, "asked for by annotation")
         if status.phase is Phase.SUSPENDED:
             if before != Phase.SUSPENDED:
                 self._resumed = True
-                _tell(body, Note.SUSPENDED, message)
+                _tell(body, EventReason.SUSPENDED, message)
             return
         if before == Phase.SUSPENDED:
-            _tell(body, Note.RESUMED, "spec.suspend is false again")
+            _tell(body, EventReason.RESUMED, "spec.suspend is false again")
         if reason == Reason.WAITING_FOR_LOCK and not self._waited:
             self._waited = True
-            _tell(body, Note.WAITING_FOR_LOCK, message)
+            _tell(body, EventReason.WAITING_FOR_LOCK, message)
         if status.attempt > self._attempt:
             if self._attempt and not self._resumed:  # to go on as asked is no failure
-                _tell(body, Note.RETRYING, message or f"attempt {status.attempt}", warning=True)
+                _tell(
+                    body, EventReason.RETRYING, message or f"attempt {status.attempt}", warning=True
+                )
             self._attempt, self._resumed = status.attempt, False
         if status.phase is Phase.RUNNING and status.attempt not in self._started:
             self._started.add(status.attempt)
-            _tell(body, Note.JOB_STARTED, _job(status))
+            _tell(body, EventReason.JOB_STARTED, _job(status))
 
 
 def _tell(body: Body, reason: str, message: str, *, warning: bool = False) -> None:

@@ -14,7 +14,7 @@ import structlog
 from pydantic import ValidationError
 
 from tandem.errors import Reason
-from tandem.kube.client.events import Narrator
+from tandem.kube.client.events import EventRecorder
 from tandem.kube.client.kinds import (
     Body,
     generation_of,
@@ -52,7 +52,7 @@ class Reporter:
         self._context = context
         # kopf's queue of events is found by the context of its handler, in which we are now.
         self._told = contextvars.copy_context()
-        self._narrator = Narrator(known)
+        self._narrator = EventRecorder(known)
         self._is_silent = False
         settings = context.settings
         self._writer = StatusWriter(

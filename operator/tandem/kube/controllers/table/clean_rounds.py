@@ -17,7 +17,7 @@ from typing import Any
 import structlog
 
 from tandem.errors import TandemError
-from tandem.kube.client.events import Note, post, where_from
+from tandem.kube.client.events import EventReason, post, where_from
 from tandem.kube.client.kinds import Body, status_of
 from tandem.kube.runtime.context import Context
 from tandem.kube.tables.context import TableContext
@@ -139,7 +139,7 @@ class CleaningController:
             dead = len(cleaned.abandoned)
             told = f"removed {files} files, {size} bytes"
             told += f"; {dead} attempts of processes that died were abandoned" if dead else ""
-            post(self._body(), Note.CLEANED, told)
+            post(self._body(), EventReason.CLEANED, told)
             _log.info("cleaned", files=files, bytes=size, abandoned=dead)
 
 
