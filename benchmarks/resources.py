@@ -148,18 +148,18 @@ def at_rest(kubeconfig: str, namespace: str, count: int) -> dict[str, float]:
     _as_installed()
     started = time.perf_counter()
     from tandem.kube import operator
-    from tandem.kube.client.resource_cache import Registry
+    from tandem.kube.client.resource_cache import ResourceCache
     from tandem.kube.runtime.settings import OperatorSettings
 
     imported = resident_bytes()
-    made: list[Registry] = []
+    made: list[ResourceCache] = []
 
-    class Watched(Registry):
+    class Watched(ResourceCache):
         def __init__(self) -> None:
             super().__init__()
             made.append(self)
 
-    operator.Registry = Watched  # type: ignore[attr-defined]
+    operator.ResourceCache = Watched  # type: ignore[attr-defined]
     settings = OperatorSettings(namespaces=(namespace,), kubeconfig=Path(kubeconfig))
 
     async def serve() -> float:

@@ -9,12 +9,12 @@ from typing import Any, cast
 from prometheus_client.parser import text_string_to_metric_families
 
 from tandem.errors import Reason
-from tandem.kube.client.resource_cache import Registry
+from tandem.kube.client.resource_cache import ResourceCache
 from tandem.kube.metrics.collectors import Metrics
 from tandem.kube.metrics.families import FAMILIES, Family
-from tandem.kube.runtime.job_slots import Slots
+from tandem.kube.runtime.job_slots import JobSlots
 from tandem.kube.runtime.workers import Workers
-from tandem.kube.scrape import State
+from tandem.kube.scrape import StateCollector
 from tandem.kube.tables import status
 from tandem.kube.tables.context import AutoCompactionState, TableContext
 from tandem.operations.report.status import conditions
@@ -37,12 +37,12 @@ class Stage:
 
     def __init__(self, shown: int = 100) -> None:
         self.metrics = Metrics()
-        self.registry = Registry()
+        self.registry = ResourceCache()
         self.tables: dict[tuple[str, str], TableContext] = {}
-        self.slots = Slots(2)
+        self.slots = JobSlots(2)
         self.workers = Workers(2, self.metrics)
         context = SimpleNamespace(registry=self.registry, tables=self.tables, slots=self.slots)
-        self.metrics.add(State(cast(Any, context), lambda: True, self.workers, shown))
+        self.metrics.add(StateCollector(cast(Any, context), lambda: True, self.workers, shown))
 
     def text(self) -> str:
         return asyncio.run(self.metrics.exposition()).decode()

@@ -17,7 +17,7 @@ from support.jobs.quick_lake import QuickLake
 from support.lake.lake import batch
 from tandem.errors import TandemError
 from tandem.kube.client.api import Api, ApiError, Conflict, Forbidden, NotFound, ResourcePath
-from tandem.kube.client.resource_cache import Registry, summarize
+from tandem.kube.client.resource_cache import ResourceCache, summarize
 from tandem.kube.controllers.table import auto_compaction
 from tandem.kube.controllers.table.auto_compaction import (
     AutoCompactionController,
@@ -90,7 +90,7 @@ class Stage:
     policy: Json | None = field(default_factory=lambda: dict(POLICY))
     server: Server = field(default_factory=Server)
     clock: Clock = field(default_factory=Clock)
-    registry: Registry = field(default_factory=Registry)
+    registry: ResourceCache = field(default_factory=ResourceCache)
     plans: int = 0
 
     def __post_init__(self) -> None:

@@ -7,8 +7,8 @@ from typing import Any
 
 from tandem.errors import Reason
 from tandem.kube.client.kinds import PLAN, is_active, retry_asked
-from tandem.kube.client.resource_cache import Registry, summarize
-from tandem.kube.runtime.job_slots import Slots
+from tandem.kube.client.resource_cache import ResourceCache, summarize
+from tandem.kube.runtime.job_slots import JobSlots
 from tandem.kube.tables.status import compose, held_lock, hindered, ready
 from tandem.locks.model import (
     WHOLE_TABLE,
@@ -37,7 +37,7 @@ def body(name: str = "m", uid: str = "u1", kind: str = "TableCompaction", **more
 
 def test_of_two_resources_of_one_name_the_later_one_is_there() -> None:
     """A deletion may never be seen, and what was before may be told late."""
-    registry, woken = Registry(), list[str]()
+    registry, woken = ResourceCache(), list[str]()
     registry.watch(("LakeTable", "n", "t"), lambda: woken.append(""))
     old = body("t", "u1", "LakeTable", metadata={"resourceVersion": "9"})
     new = body("t", "u2", "LakeTable", metadata={"resourceVersion": "10"})
@@ -56,7 +56,7 @@ def test_of_two_resources_of_one_name_the_later_one_is_there() -> None:
 
 def test_slots_are_given_in_order() -> None:
     async def test() -> list[int]:
-        slots, order = Slots(2), list[int]()
+        slots, order = JobSlots(2), list[int]()
 
         async def work(number: int) -> None:
             await slots.take()
@@ -73,7 +73,7 @@ def test_slots_are_given_in_order() -> None:
 
 def test_a_slot_that_nobody_waits_for_any_more_is_not_lost() -> None:
     async def test() -> None:
-        slots = Slots(1)
+        slots = JobSlots(1)
         await slots.take()
         waiting = asyncio.create_task(slots.take())
         await asyncio.sleep(0)
@@ -96,7 +96,7 @@ def test_a_slot_that_nobody_waits_for_any_more_is_not_lost() -> None:
 
 
 def test_no_limit_is_no_limit() -> None:
-    slots = Slots(0)
+    slots = JobSlots(0)
     assert all(slots.try_take() for _ in range(1000))
 
 
@@ -125,7 +125,7 @@ def test_whatever_is_in_an_object_a_summary_is_made() -> None:
 
 
 def test_the_registry_knows_the_latest_of_a_name() -> None:
-    registry = Registry()
+    registry = ResourceCache()
     registry.update(body(uid="old"))
     registry.update(body(uid="new", status={"phase": "Succeeded"}))
     registry.remove("old")
@@ -141,7 +141,7 @@ def test_the_registry_knows_the_latest_of_a_name() -> None:
 
 
 def test_the_registry_wakes_who_watches_a_resource_or_its_table() -> None:
-    registry, woken = Registry(), list[str]()
+    registry, woken = ResourceCache(), list[str]()
     end = registry.watch(("TableCompaction", "n", "m"), lambda: woken.append("operation"))
     registry.watch(("LakeTable", "n", "t"), lambda: woken.append("table"))
     registry.update(body())

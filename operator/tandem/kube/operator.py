@@ -19,7 +19,7 @@ from tandem.jobs.runner import JobRunner
 from tandem.kube import handlers
 from tandem.kube.client.api import Api, ApiError
 from tandem.kube.client.kinds import Body, uid_of
-from tandem.kube.client.resource_cache import Registry
+from tandem.kube.client.resource_cache import ResourceCache
 from tandem.kube.controllers.operation.spark_jobs import ApplicationCache, ApplicationRunner
 from tandem.kube.controllers.operation.ttl import TtlController
 from tandem.kube.controllers.table.auto_compaction import AutoCompactionController
@@ -27,12 +27,12 @@ from tandem.kube.kopf_loop import LeadershipLost, work
 from tandem.kube.metrics.collectors import Metrics
 from tandem.kube.metrics.locks import MeasuredLocks
 from tandem.kube.runtime import health, kopf_internals
-from tandem.kube.runtime.context import Context, RunnerOf
-from tandem.kube.runtime.job_slots import Slots
+from tandem.kube.runtime.context import Context, RunnerFactory
+from tandem.kube.runtime.job_slots import JobSlots
 from tandem.kube.runtime.leader import Leadership, LockMembers
 from tandem.kube.runtime.settings import OperatorSettings
 from tandem.kube.runtime.workers import Workers
-from tandem.kube.scrape import State
+from tandem.kube.scrape import StateCollector
 from tandem.locks.memory import InProcessLocks
 from tandem.locks.port import LockStore
 from tandem.operations.model import Table
@@ -59,7 +59,7 @@ async def run_operator(
     interceptor: Interceptor = passthrough,
     stop: asyncio.Event | None = None,
     ready: asyncio.Event | None = None,
-    runner_of: RunnerOf | None = None,
+    runner_of: RunnerFactory | None = None,
     clock: Clock | None = None,
 ) -> None:
     """Run until `stop` is set or, in the main thread, until SIGTERM or SIGINT. Jobs go on; the
@@ -92,7 +92,7 @@ async def run_operator(
             locks = MeasuredLocks(store, metrics)
             members = LockMembers(locks, settings.instance, nonces.nonce())
             leadership = Leadership(locks, members, settings.election_id, office, grace_s=grace_s)
-            registry = Registry()
+            registry = ResourceCache()
             applications = ApplicationCache()
             builder = KubeflowApplications(settings.application)
             context = Context(
@@ -104,14 +104,16 @@ async def run_operator(
                 clock=clock,
                 nonces=nonces,
                 pool=pool,
-                slots=Slots(settings.max_jobs),
+                slots=JobSlots(settings.max_jobs),
                 metrics=metrics,
                 runner_of=runner_of or _spark_applications(api, loop, builder, applications),
                 interceptor=interceptor,
                 may_write=lambda: leadership.leads,
             )
             context.tend = AutoCompactionController(context)
-            metrics.add(State(context, lambda: leadership.leads, pool, settings.table_metrics))
+            metrics.add(
+                StateCollector(context, lambda: leadership.leads, pool, settings.table_metrics)
+            )
             finished = TtlController(api, registry, clock, context.may_write)
 
             def facts() -> dict[str, object]:
@@ -217,7 +219,7 @@ def _spark_applications(
     loop: asyncio.AbstractEventLoop,
     builder: ApplicationBuilder,
     applications: ApplicationCache,
-) -> RunnerOf:
+) -> RunnerFactory:
     def runner_of(resource: Operation, body: Body, table: Table) -> JobRunner:
         storage = table.spec.spec.storage if table.spec is not None else None
         secret = storage.secret_ref if storage is not None else None

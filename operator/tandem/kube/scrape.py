@@ -18,7 +18,7 @@ from prometheus_client.registry import Collector
 
 from tandem.errors import Reason
 from tandem.kube.client.kinds import Body, status_of
-from tandem.kube.client.resource_cache import Summary
+from tandem.kube.client.resource_cache import CachedResource
 from tandem.kube.metrics import families as families
 from tandem.kube.metrics.families import Family
 from tandem.kube.runtime.context import Context
@@ -37,7 +37,7 @@ _NOBODY = TableStatus()
 TableKey = tuple[str, str]
 
 
-class State(Collector):
+class StateCollector(Collector):
     """The collector of one operator.
 
     Args:
@@ -83,7 +83,7 @@ class State(Collector):
 
     # Operations
 
-    def _operations(self, summaries: Iterable[Summary]) -> Iterator[Metric]:
+    def _operations(self, summaries: Iterable[CachedResource]) -> Iterator[Metric]:
         by_phase: Counter[tuple[str, str]] = Counter()
         hindered: Counter[str] = Counter()
         unchanged: dict[tuple[str, str], float] = {}
@@ -118,7 +118,7 @@ class State(Collector):
             found.add_metric([kind, phase], seconds)
         yield found
 
-    def _since(self, summary: Summary, now_s: float) -> float:
+    def _since(self, summary: CachedResource, now_s: float) -> float:
         looks = _looks(summary, self._context.registry.body(summary.uid) or {})
         before = self._seen.get(summary.uid)
         if before is not None and before[0] == looks:
@@ -128,7 +128,7 @@ class State(Collector):
 
     # Tables
 
-    def _tables(self, summaries: Iterable[Summary]) -> Iterator[Metric]:
+    def _tables(self, summaries: Iterable[CachedResource]) -> Iterator[Metric]:
         tables = self._context.tables
         ready: Counter[tuple[str, str]] = Counter()
         for table in tables.values():
@@ -176,7 +176,7 @@ class State(Collector):
         self._shown = set(nlargest(self._limit, tables, key=rank))
 
     def _note_compactions(
-        self, tables: Mapping[TableKey, TableContext], summaries: Iterable[Summary]
+        self, tables: Mapping[TableKey, TableContext], summaries: Iterable[CachedResource]
     ) -> None:
         uids = {table.uid for table in tables.values()}
         for uid in self._compacted.keys() - uids:
@@ -216,7 +216,7 @@ LOOKED_UP = frozenset(
 """Families that are looked up; all others are instruments."""
 
 
-def _looks(summary: Summary, body: Body) -> object:
+def _looks(summary: CachedResource, body: Body) -> object:
     """What changes when an operation gets on. What it says of its waiting changes with time."""
     status: Mapping[str, Any] = status_of(body)
     progress = status.get("progress")

@@ -13,12 +13,12 @@ from typing import Any, Protocol, TypeVar
 from tandem.jobs.runner import JobRunner
 from tandem.kube.client.api import Api
 from tandem.kube.client.kinds import TABLE_KIND, Body, Key
-from tandem.kube.client.resource_cache import Registry, Summary
+from tandem.kube.client.resource_cache import CachedResource, ResourceCache
 from tandem.kube.metrics.collectors import Metrics
-from tandem.kube.runtime.job_slots import Slots
+from tandem.kube.runtime.job_slots import JobSlots
 from tandem.kube.runtime.settings import OperatorSettings
 from tandem.kube.tables.context import TableContext, TableDependencies
-from tandem.kube.tables.location_policy import Allowed
+from tandem.kube.tables.location_policy import LocationPolicy
 from tandem.locks.port import LockStore
 from tandem.operations.model import Table
 from tandem.operations.ports import Clock, Nonces, Processes
@@ -28,7 +28,7 @@ from tandem.spec.resources import Operation
 _T = TypeVar("_T")
 
 
-class RunnerOf(Protocol):
+class RunnerFactory(Protocol):
     """Gives the `JobRunner` of one operation. Called in a worker thread or in the loop."""
 
     def __call__(self, resource: Operation, body: Body, table: Table) -> JobRunner: ...
@@ -39,7 +39,7 @@ class AutoCompactor(Protocol):
     Gives what to add to the table's status, and in how many seconds to call it again."""
 
     async def __call__(
-        self, table: TableContext, children: Sequence[Summary], /
+        self, table: TableContext, children: Sequence[CachedResource], /
     ) -> tuple[dict[str, Any], float]: ...
 
 
@@ -50,14 +50,14 @@ class Context:
 
     settings: OperatorSettings
     api: Api
-    registry: Registry
+    registry: ResourceCache
     locks: LockStore
     processes: Processes
     clock: Clock
     nonces: Nonces
     pool: Executor
-    slots: Slots
-    runner_of: RunnerOf
+    slots: JobSlots
+    runner_of: RunnerFactory
     metrics: Metrics
     interceptor: Interceptor = passthrough
     tend: AutoCompactor | None = None
@@ -80,7 +80,7 @@ class Context:
             self.clock,
             self.nonces,
             self.metrics,
-            Allowed(self.settings.allowed_locations, self.settings.allowed_endpoints),
+            LocationPolicy(self.settings.allowed_locations, self.settings.allowed_endpoints),
         )
         return TableContext(uid, means, adopted=adopted)
 

@@ -31,8 +31,8 @@ from tandem.kube.client.api import Api, ApiError, Forbidden, NotFound, ResourceP
 from tandem.kube.client.events import where_from
 from tandem.kube.metrics.collectors import Metrics
 from tandem.kube.tables import status
-from tandem.kube.tables.location_policy import Allowed
-from tandem.kube.tables.renewable_store import RenewedStore
+from tandem.kube.tables.location_policy import LocationPolicy
+from tandem.kube.tables.renewable_store import RenewableStore
 from tandem.locks.model import LockEntry
 from tandem.locks.port import LockStore
 from tandem.operations.model import Table
@@ -55,7 +55,7 @@ def _text(value: str) -> str:
     return base64.b64decode(value).decode(errors="replace").strip()
 
 
-class Threads(Protocol):
+class RunInThread(Protocol):
     def __call__(self, call: Callable[[], _T]) -> Awaitable[_T]:
         """Run it in the pool of worker threads."""
         ...
@@ -66,12 +66,12 @@ class TableDependencies:
     """What a `TableContext` works with."""
 
     api: Api
-    threads: Threads
+    threads: RunInThread
     locks: LockStore
     clock: Clock
     nonces: Nonces
     metrics: Metrics
-    allowed: Allowed
+    allowed: LocationPolicy
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,12 +207,12 @@ class TableContext:
             return
         fresh = await self._means.threads(lambda: self._opened_anew(resource, environ))
         same = opened is not None and opened.location == fresh.location
-        if same and opened is not None and isinstance(opened.store, RenewedStore):
+        if same and opened is not None and isinstance(opened.store, RenewableStore):
             # Whoever works on it goes on with the new credentials.
             opened.store.inner = fresh.store
             store = opened.store
         else:
-            store = RenewedStore(fresh.store)
+            store = RenewableStore(fresh.store)
             self.snapshot = None
         self._opened = replace(fresh, store=store, log=DeltaLog(store))
         if version != self._secret_version and self._secret_version:

@@ -9,7 +9,7 @@ from typing import BinaryIO
 from tandem.storage.store import ObjectInfo, Store
 
 
-class RenewedStore:
+class RenewableStore:
     """A `Store`; `inner` may be replaced at any time by another one of the same location."""
 
     def __init__(self, inner: Store) -> None:

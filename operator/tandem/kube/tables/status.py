@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from tandem.errors import Reason
 from tandem.kube.client.kinds import PLAN
-from tandem.kube.client.resource_cache import Summary
+from tandem.kube.client.resource_cache import CachedResource
 from tandem.locks.model import WHOLE_TABLE, EntryState, LockEntry, LockResource
 from tandem.locks.rules import blockers_of, waiting
 from tandem.operations.report.status import rfc3339
@@ -76,7 +76,7 @@ def compose(
     facts: TableStatus | None,
     conditions: tuple[Condition, ...],
     generation: int,
-    operations: Iterable[Summary],
+    operations: Iterable[CachedResource],
     locks: Iterable[LockEntry],
     since: MutableMapping[tuple[str, bool], str] | None = None,
     now_ms: int = 0,
@@ -103,11 +103,11 @@ def compose(
     )
 
 
-def _running(operation: Summary) -> bool:
+def _running(operation: CachedResource) -> bool:
     return operation.active and operation.phase not in ("", Phase.SUSPENDED, Phase.FAILED)
 
 
-def _last(operations: list[Summary]) -> tuple[FinishedOperation, ...]:
+def _last(operations: list[CachedResource]) -> tuple[FinishedOperation, ...]:
     ended = [o for o in operations if o.ended and o.completed]
     ended.sort(key=lambda o: (o.completed, o.name), reverse=True)
     return tuple(

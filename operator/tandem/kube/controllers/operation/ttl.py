@@ -12,7 +12,7 @@ import structlog
 
 from tandem.kube.client.api import Api, ApiError, Conflict, NotFound
 from tandem.kube.client.kinds import generation_of, path, status_of
-from tandem.kube.client.resource_cache import Registry, Summary
+from tandem.kube.client.resource_cache import CachedResource, ResourceCache
 from tandem.operations.ports import Clock
 
 _log = structlog.get_logger("tandem.kube.controllers.operation.ttl")
@@ -23,7 +23,7 @@ class TtlController:
     """Feed it with `note`; `run` works until it is cancelled."""
 
     def __init__(
-        self, api: Api, registry: Registry, clock: Clock, may_write: Callable[[], bool]
+        self, api: Api, registry: ResourceCache, clock: Clock, may_write: Callable[[], bool]
     ) -> None:
         self._api = api
         self._registry = registry
@@ -33,7 +33,7 @@ class TtlController:
         self._stale: set[str] = set()
         self._wake = asyncio.Event()
 
-    def note(self, summary: Summary) -> None:
+    def note(self, summary: CachedResource) -> None:
         """A resource as it is now; what has not ended is ignored."""
         if not summary.ended or summary.deleting:
             return
@@ -123,7 +123,7 @@ class TtlController:
             )
 
 
-def due_s(summary: Summary) -> float | None:
+def due_s(summary: CachedResource) -> float | None:
     """When its time to live is over, in Unix seconds; None for never."""
     if summary.ttl_s is None or not summary.completed:
         return None

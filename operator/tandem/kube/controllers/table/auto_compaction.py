@@ -22,7 +22,7 @@ from tandem.delta.log.snapshot import Snapshot
 from tandem.errors import TandemError
 from tandem.kube.client.api import ApiError, Conflict, NotFound
 from tandem.kube.client.kinds import TABLE_KIND, Body, is_deleting, path, status_of
-from tandem.kube.client.resource_cache import Summary
+from tandem.kube.client.resource_cache import CachedResource
 from tandem.kube.runtime.context import Context
 from tandem.kube.tables.context import AutoCompactionState, TableContext
 from tandem.operations.tables.auto_compaction import next_compaction, table_facts
@@ -89,7 +89,7 @@ class AutoCompactionController:
         self._memories: WeakKeyDictionary[TableContext, _Memory] = WeakKeyDictionary()
 
     async def __call__(
-        self, table: TableContext, children: Sequence[Summary]
+        self, table: TableContext, children: Sequence[CachedResource]
     ) -> tuple[dict[str, Any], float]:
         """Decide and act for one table; what to add to its status, and in how many seconds to
         come back although nothing has changed. Raises nothing that a cluster or a table does."""
@@ -125,7 +125,7 @@ class AutoCompactionController:
         return memory
 
     async def _knows_all(
-        self, uid: str, resource: LakeTable, memory: _Memory, children: Iterable[Summary]
+        self, uid: str, resource: LakeTable, memory: _Memory, children: Iterable[CachedResource]
     ) -> bool:
         """Whether the registry has seen all children that there were when we began: what an
         operator decides that has just started must not depend on the order of events."""
@@ -155,7 +155,7 @@ class AutoCompactionController:
         return not memory.unseen
 
     def _facts(
-        self, uid: str, memory: _Memory, children: Iterable[Summary], now_ms: int
+        self, uid: str, memory: _Memory, children: Iterable[CachedResource], now_ms: int
     ) -> tuple[ChildFact, ...]:
         found = {
             summary.name: child_fact(summary, self._context.registry.body(summary.uid))
@@ -306,7 +306,7 @@ def manifest(child: ChildCompaction, resource: LakeTable, uid: str) -> dict[str,
     }
 
 
-def child_fact(summary: Summary, body: Body | None) -> ChildFact:
+def child_fact(summary: CachedResource, body: Body | None) -> ChildFact:
     """A child as a decision needs it; `body` of one that has not ended. Pure."""
     labels = dict(summary.labels)
     scheduled, retries = labels.get(SCHEDULED, ""), labels.get(RETRIES, "")

@@ -26,7 +26,7 @@ from tandem.kube.client.kinds import (
     status_of,
     uid_of,
 )
-from tandem.kube.client.resource_cache import Summary
+from tandem.kube.client.resource_cache import CachedResource
 from tandem.kube.controllers.operation.controller import StopSignal
 from tandem.kube.controllers.operation.status_writer import StatusWriter
 from tandem.kube.controllers.table.clean_rounds import CleaningController
@@ -180,7 +180,7 @@ class TableController:
                 async with asyncio.timeout(max(0.0, until - loop.time())):
                     await self._wake.wait()
 
-    def _operations(self) -> Iterator[Summary]:
+    def _operations(self) -> Iterator[CachedResource]:
         return self._context.registry.of_table(*self._key[1:])
 
     def _pace(self, something_happened: bool) -> None:
