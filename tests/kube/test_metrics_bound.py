@@ -17,7 +17,7 @@ from tandem.kube.metrics import families as families
 from tandem.kube.metrics.collectors import verb_and_resource
 from tandem.kube.metrics.families import FAMILIES
 from tandem.kube.metrics.locks import MeasuredLocks
-from tandem.kube.runtime.log_context import Subject
+from tandem.kube.runtime.log_context import LogContext
 from tandem.kube.scrape import LOOKED_UP
 from tandem.locks.memory import InProcessLocks
 from tandem.locks.model import WHOLE_TABLE, LockRequest, Mode
@@ -237,7 +237,7 @@ def test_an_ended_operation_is_counted_with_what_it_did() -> None:
 
 def test_effects_are_counted_by_what_came_of_them() -> None:
     stage = Stage()
-    subject = Subject(KINDS[0], "n", "m", "t", operation="0123456789abcdef")
+    subject = LogContext(KINDS[0], "n", "m", "t", operation="0123456789abcdef")
     answers: list[Event | Exception] = []
 
     def interceptor(effect: Effect, call: Any) -> Event:
@@ -343,7 +343,7 @@ def test_an_operation_costs_a_bounded_number_of_calls() -> None:
 
     def one() -> None:
         observed = InstrumentedInterceptor(
-            stage.metrics, Subject(KINDS[0], "n", "m"), lambda _, call: call()
+            stage.metrics, LogContext(KINDS[0], "n", "m"), lambda _, call: call()
         )
         for point in Point:
             if point not in (Point.START_JOB, Point.PUT_COMMIT, Point.ADOPT_ATTEMPT):

@@ -1,7 +1,7 @@
 """On whose behalf something is done, for every line of the log: kind, namespace, name, table,
 operation id and attempt.
 
-A `Subject` is bound to the context of a resource's handler, from where its tasks and the threads
+A `LogContext` is bound to the context of a resource's handler, from where its tasks and the threads
 that work for it inherit it. What is learned later (the operation's id, its attempt) is seen by
 all of them.
 """
@@ -16,7 +16,7 @@ from typing import Any
 
 
 @dataclass(slots=True)
-class Subject:
+class LogContext:
     kind: str
     namespace: str
     name: str
@@ -25,11 +25,11 @@ class Subject:
     attempt: int = 0
 
 
-_SUBJECT: ContextVar[Subject | None] = ContextVar("tandem_subject", default=None)
+_SUBJECT: ContextVar[LogContext | None] = ContextVar("tandem_subject", default=None)
 
 
 @contextmanager
-def about(subject: Subject) -> Iterator[Subject]:
+def bound_log_context(subject: LogContext) -> Iterator[LogContext]:
     """All lines written in the block, and by what is started in it, are about this one."""
     token = _SUBJECT.set(subject)
     try:
@@ -38,7 +38,7 @@ def about(subject: Subject) -> Iterator[Subject]:
         _SUBJECT.reset(token)
 
 
-def add_subject(
+def add_log_context(
     _logger: object, _method: str, line: MutableMapping[str, Any]
 ) -> MutableMapping[str, Any]:
     """A processor of structlog. What a line says itself stays; a line of kopf names its object."""

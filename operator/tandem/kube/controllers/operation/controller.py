@@ -33,7 +33,7 @@ from tandem.kube.controllers.operation.preconditions import table_for_cleaning, 
 from tandem.kube.controllers.operation.reporting import BEGUN, Reporter
 from tandem.kube.controllers.operation.session_loop import SessionLoop, Signals
 from tandem.kube.runtime.context import Context
-from tandem.kube.runtime.log_context import Subject, about
+from tandem.kube.runtime.log_context import LogContext, bound_log_context
 from tandem.operations.execute import Drive, finish, open_session
 from tandem.operations.machine.events import StopRequest
 from tandem.operations.model import Table
@@ -72,12 +72,12 @@ class OperationController:
         self._give_up = False
         self._inherited = False
         self._told: OperationStatus | None = None
-        self._subject = Subject(
+        self._subject = LogContext(
             *self._key,
             table=str((spec_of(body).get("tableRef") or {}).get("name", "")),
             operation=str(status_of(body).get("operationId", "")),
         )
-        with about(self._subject):
+        with bound_log_context(self._subject):
             self._reporter = Reporter(context, body, self._gone)
 
     @property
@@ -94,7 +94,7 @@ class OperationController:
 
     async def run(self, stopped: StopSignal) -> None:
         """Live until it has ended, was deleted, or the operator stops."""
-        with about(self._subject):
+        with bound_log_context(self._subject):
             await self._run(stopped)
 
     async def _run(self, stopped: StopSignal) -> None:
@@ -120,7 +120,7 @@ class OperationController:
         self._inherited = True
         self._context.lives.add(self._uid)
         try:
-            with about(self._subject), self._context.turn(self._key) as turn:
+            with bound_log_context(self._subject), self._context.turn(self._key) as turn:
                 async with turn:
                     await self._live()
         finally:

@@ -13,7 +13,7 @@ import structlog
 
 from tandem.errors import TandemError
 from tandem.kube.metrics.collectors import Metrics
-from tandem.kube.runtime.log_context import Subject
+from tandem.kube.runtime.log_context import LogContext
 from tandem.operations.attempt.paths import job_name
 from tandem.operations.machine.effects import Effect, Point
 from tandem.operations.machine.events import (
@@ -34,7 +34,7 @@ _log = structlog.get_logger("tandem.kube.operation")
 class InstrumentedInterceptor:
     """The `interceptor` of one operation. Each session needs a new one."""
 
-    def __init__(self, metrics: Metrics, subject: Subject, interceptor: Interceptor) -> None:
+    def __init__(self, metrics: Metrics, subject: LogContext, interceptor: Interceptor) -> None:
         self._metrics = metrics
         self._subject = subject
         self._kind = subject.kind

@@ -31,7 +31,7 @@ from tandem.kube.controllers.operation.controller import StopSignal
 from tandem.kube.controllers.operation.status_writer import StatusWriter
 from tandem.kube.controllers.table.clean_rounds import CleaningController
 from tandem.kube.runtime.context import Context
-from tandem.kube.runtime.log_context import Subject, about
+from tandem.kube.runtime.log_context import LogContext, bound_log_context
 from tandem.kube.tables.status import compose, remembered_since
 from tandem.spec.loading.loader import parse
 from tandem.spec.status import TableStatus
@@ -86,7 +86,7 @@ class TableController:
     async def run(self, stopped: StopSignal) -> None:
         """Until the resource is deleted or the operator stops."""
         kind, namespace, name = self._key
-        with about(Subject(kind, namespace, name, table=name)):
+        with bound_log_context(LogContext(kind, namespace, name, table=name)):
             await self._run(stopped)
 
     async def _run(self, stopped: StopSignal) -> None:
