@@ -142,7 +142,7 @@ async def _clean_up(context: Context, body: Body) -> None:
         _log.warning("let go without cleaning up", kind=kind, namespace=namespace, name=name)
 
 
-class NoDifferences(kopf.DiffBaseStorage):
+class NoDiffBaseStorage(kopf.DiffBaseStorage):
     """kopf shall not remember what it handled last, nor look for what differs: our handlers go
     by what is there. It would copy every object for that, twice."""
 
@@ -156,7 +156,7 @@ class NoDifferences(kopf.DiffBaseStorage):
         """Nothing is stored."""
 
 
-class Patience:
+class EndlessBackoffs:
     """Pauses between tries of one API call, without end: where kopf gives up, a watch ends and
     the operator is blind."""
 
@@ -170,14 +170,14 @@ def kopf_settings(settings: OperatorSettings) -> kopf.OperatorSettings:
     found = kopf.OperatorSettings()
     found.persistence.finalizer = FINALIZER
     found.persistence.progress_storage = kopf.AnnotationsProgressStorage(prefix=GROUP)
-    found.persistence.diffbase_storage = NoDifferences()
+    found.persistence.diffbase_storage = NoDiffBaseStorage()
     found.posting.reporting_component = "tandem-operator"
     found.posting.reporting_instance = settings.instance
     found.posting.event_name_prefix = "tandem-"
     found.networking.request_timeout = 30
     found.networking.connect_timeout = 5
     found.networking.enforce_retry_after = True
-    found.networking.error_backoffs = Patience()
+    found.networking.error_backoffs = EndlessBackoffs()
     found.watching.connect_timeout = 5
     found.watching.reconnect_backoff = 0.5
     found.watching.chunk_size = 200

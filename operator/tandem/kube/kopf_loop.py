@@ -17,7 +17,7 @@ import structlog
 from tandem.kube import handlers
 from tandem.kube.client.api import ApiError
 from tandem.kube.controllers.operation.ttl import TtlController
-from tandem.kube.runtime.kopf_internals import FrugalMemories, is_expired_watch, watch_tasks
+from tandem.kube.runtime.kopf_internals import MinimalMemories, is_expired_watch, watch_tasks
 from tandem.kube.runtime.leader import Leadership
 from tandem.kube.runtime.settings import OperatorSettings
 
@@ -65,7 +65,7 @@ async def work(
             await kopf.operator(
                 registry=registry,
                 settings=handlers.kopf_settings(settings),
-                memories=FrugalMemories(),
+                memories=MinimalMemories(),
                 standalone=True,
                 clusterwide=not settings.namespaces,
                 namespaces=settings.namespaces,
