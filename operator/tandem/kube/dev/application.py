@@ -31,7 +31,7 @@ from tandem.kube.client.api import (
     ResourcePath,
     Unavailable,
 )
-from tandem.kube.dev.request import Unfit, request_of, secrets_of
+from tandem.kube.dev.request import InvalidApplication, request_of, secrets_of
 from tandem.spark.application import status as states
 from tandem.spark.application.manifest import LOG_ANNOTATION
 from tandem.spark.application.status import driver_pod_name, state_of
@@ -49,7 +49,7 @@ _START_S = 5.0
 _ORPHANED = frozenset({states.SUBMITTED, states.RUNNING, states.UNKNOWN})
 
 
-class Machine:
+class JobHost:
     """Where jobs run: so many at once, looked at so often."""
 
     def __init__(self, api: Api, runner: JobRunner, max_jobs: int, poll_s: float) -> None:
@@ -73,10 +73,10 @@ class _Gone(Exception):
     """The application was deleted, or another one has its name by now."""
 
 
-class Application:
+class ApplicationController:
     """One application, from state to state. Cancelled when it is deleted."""
 
-    def __init__(self, machine: Machine, body: Json) -> None:
+    def __init__(self, machine: JobHost, body: Json) -> None:
         self._machine = machine
         self._body = body
         self._changed = asyncio.Event()
@@ -168,7 +168,7 @@ class Application:
         }
         try:
             request_of(self._body, self.key, {})
-        except Unfit as error:
+        except InvalidApplication as error:
             return await self._write(
                 states.SUBMISSION_FAILED,
                 f"failed to submit spark application: failed to run spark-submit: {error}",
@@ -191,7 +191,7 @@ class Application:
                 self._machine.blocking(self._machine.runner.start, request)
             )
             await asyncio.shield(self._start)
-        except (Unfit, TandemError) as error:
+        except (InvalidApplication, TandemError) as error:
             # The words of the Spark operator for a driver that never came to be.
             self._log.warning("driver did not start", problem=str(error))
             return await self._write(

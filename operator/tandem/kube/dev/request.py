@@ -33,13 +33,13 @@ _DANGEROUS = re.compile(
 _MEMORY = re.compile(r"(\d+)([kmgt]?)b?", re.IGNORECASE)
 
 
-class Unfit(Exception):
+class InvalidApplication(Exception):
     """The application is none that could be run here; the text says why."""
 
 
 class _Arguments(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        raise Unfit(f"arguments: {message}")
+        raise InvalidApplication(f"arguments: {message}")
 
 
 def request_of(body: Mapping[str, Any], name: str, environ: Mapping[str, str]) -> JobRequest:
@@ -48,7 +48,9 @@ def request_of(body: Mapping[str, Any], name: str, environ: Mapping[str, str]) -
     file = str(spec.get("mainApplicationFile") or "")
     app = PurePosixPath(urlsplit(file).path)
     if spec.get("type") != "Python" or app.suffix != ".py" or app.stem not in APPS:
-        raise Unfit(f"{file or 'it'} is none of Tandem's applications ({', '.join(sorted(APPS))})")
+        raise InvalidApplication(
+            f"{file or 'it'} is none of Tandem's applications ({', '.join(sorted(APPS))})"
+        )
     parser = _Arguments(add_help=False, allow_abbrev=False)
     parser.add_argument("--location", required=True)
     parser.add_argument("--spec", required=True)
@@ -56,7 +58,7 @@ def request_of(body: Mapping[str, Any], name: str, environ: Mapping[str, str]) -
     parser.add_argument("--allowed", action="append", default=[])
     found = parser.parse_args([str(word) for word in spec.get("arguments") or ()])
     if not all("=" in option for option in found.option):
-        raise Unfit("arguments: an --option is KEY=VALUE")
+        raise InvalidApplication("arguments: an --option is KEY=VALUE")
     driver = spec.get("driver") or {}
     metadata = body["metadata"]
     labels = metadata.get("labels") or {}
@@ -97,7 +99,7 @@ async def secrets_of(api: Api, body: Mapping[str, Any]) -> dict[str, str]:
         except ApiError as error:
             if reference.get("optional"):
                 continue
-            raise Unfit(f"secret {path.name}: {error.message}") from error
+            raise InvalidApplication(f"secret {path.name}: {error.message}") from error
         prefix = source.get("prefix") or ""
         for key, value in (secret.get("data") or {}).items():
             found[prefix + key] = base64.b64decode(value).decode()
