@@ -37,11 +37,13 @@ class Stage:
 
     def __init__(self, shown: int = 100) -> None:
         self.metrics = Metrics()
-        self.registry = ResourceCache()
+        self.resource_cache = ResourceCache()
         self.tables: dict[tuple[str, str], TableContext] = {}
         self.slots = JobSlots(2)
         self.workers = Workers(2, self.metrics)
-        context = SimpleNamespace(registry=self.registry, tables=self.tables, slots=self.slots)
+        context = SimpleNamespace(
+            resource_cache=self.resource_cache, tables=self.tables, slots=self.slots
+        )
         self.metrics.add(StateCollector(cast(Any, context), lambda: True, self.workers, shown))
 
     def text(self) -> str:
@@ -57,7 +59,7 @@ class Stage:
     def operation(self, number: int, phase: str, kind: str = KINDS[0], **more: Any) -> None:
         reason = more.pop("reason", "")
         condition = {"type": "Succeeded", "status": "Unknown", "reason": reason}
-        self.registry.update(
+        self.resource_cache.update(
             {
                 "kind": kind,
                 "metadata": {

@@ -90,14 +90,14 @@ class Stage:
     policy: Json | None = field(default_factory=lambda: dict(POLICY))
     server: Server = field(default_factory=Server)
     clock: Clock = field(default_factory=Clock)
-    registry: ResourceCache = field(default_factory=ResourceCache)
+    resource_cache: ResourceCache = field(default_factory=ResourceCache)
     plans: int = 0
 
     def __post_init__(self) -> None:
         context = object.__new__(Context)
         self.context = cast(Any, context)
         self.context.api = cast(Api, self.server)
-        self.context.registry = self.registry
+        self.context.resource_cache = self.resource_cache
         self.context.clock = self.clock
         self.context.pool = _Counting(self)
         self.tend = AutoCompactionController(context)
@@ -119,11 +119,11 @@ class Stage:
     def know(self, status: Json | None = None) -> None:
         """The watch brings what the server has, with a status for the children."""
         for body in self.server.objects.values():
-            self.registry.update({**body, "status": status or {}})
+            self.resource_cache.update({**body, "status": status or {}})
 
     async def look(self) -> tuple[Json, float]:
         status, seconds = await self.tend(
-            self.table, list(self.registry.of_table("lake", "flights"))
+            self.table, list(self.resource_cache.of_table("lake", "flights"))
         )
         return status.get("nextCompaction", {}), seconds
 
@@ -248,7 +248,7 @@ def test_A5_an_operator_that_starts_waits_until_it_has_seen_all_children(stage: 
         (name,) = stage.server.objects
         said = {"nextCompaction": {"why": "as it was"}}
         other = Stage(stage.lake, server=stage.server)
-        other.registry.update(
+        other.resource_cache.update(
             {
                 "kind": "LakeTable",
                 "metadata": {
@@ -300,7 +300,7 @@ def test_history_is_deleted_as_it_was_seen(stage: Stage) -> None:
             await stage.server.create(ResourcePath("", "", ""), body)
             made = stage.server.objects[child.name]
             completed = {"phase": "Succeeded", "completionTime": f"2026-06-10T{ended}Z"}
-            stage.registry.update({**made, "status": completed})
+            stage.resource_cache.update({**made, "status": completed})
         for error in (None, NotFound(404, "", ""), Conflict(409, "", ""), Forbidden(403, "", "")):
             stage.server.error = error
             stage.clock.ms += MINUTE * 60

@@ -1,4 +1,4 @@
-"""The small parts of the operator, by themselves: slots, registry, what there is to do."""
+"""The small parts of the operator, by themselves: slots, cache, what there is to do."""
 
 from __future__ import annotations
 
@@ -37,20 +37,20 @@ def body(name: str = "m", uid: str = "u1", kind: str = "TableCompaction", **more
 
 def test_of_two_resources_of_one_name_the_later_one_is_there() -> None:
     """A deletion may never be seen, and what was before may be told late."""
-    registry, woken = ResourceCache(), list[str]()
-    registry.watch(("LakeTable", "n", "t"), lambda: woken.append(""))
+    cache, woken = ResourceCache(), list[str]()
+    cache.watch(("LakeTable", "n", "t"), lambda: woken.append(""))
     old = body("t", "u1", "LakeTable", metadata={"resourceVersion": "9"})
     new = body("t", "u2", "LakeTable", metadata={"resourceVersion": "10"})
-    registry.update(old)
-    registry.update(new)
-    assert (registry.by_uid("u1"), registry.body("u1")) == (None, None)
+    cache.update(old)
+    cache.update(new)
+    assert (cache.by_uid("u1"), cache.body("u1")) == (None, None)
     assert len(woken) == 3  # of its coming, its going, and who is there now
-    registry.update(old)
-    registry.remove("u1")
-    found = registry.get(("LakeTable", "n", "t"))
+    cache.update(old)
+    cache.remove("u1")
+    found = cache.get(("LakeTable", "n", "t"))
     assert found is not None
     assert found.uid == "u2"
-    assert len(registry) == 1
+    assert len(cache) == 1
     assert len(woken) == 3
 
 
@@ -124,31 +124,31 @@ def test_whatever_is_in_an_object_a_summary_is_made() -> None:
     assert summarize({**labelled, "spec": {}}).labels == ()
 
 
-def test_the_registry_knows_the_latest_of_a_name() -> None:
-    registry = ResourceCache()
-    registry.update(body(uid="old"))
-    registry.update(body(uid="new", status={"phase": "Succeeded"}))
-    registry.remove("old")
-    found = registry.get(("TableCompaction", "n", "m"))
+def test_the_cache_knows_the_latest_of_a_name() -> None:
+    cache = ResourceCache()
+    cache.update(body(uid="old"))
+    cache.update(body(uid="new", status={"phase": "Succeeded"}))
+    cache.remove("old")
+    found = cache.get(("TableCompaction", "n", "m"))
     assert found is not None
     assert found.uid == "new"
-    assert [s.uid for s in registry.of_table("n", "t")] == ["new"]
+    assert [s.uid for s in cache.of_table("n", "t")] == ["new"]
     # Of what has ended only a summary is kept.
-    assert registry.body("new") is None
-    registry.remove("new")
-    assert len(registry) == 0
-    assert list(registry.of_table("n", "t")) == []
+    assert cache.body("new") is None
+    cache.remove("new")
+    assert len(cache) == 0
+    assert list(cache.of_table("n", "t")) == []
 
 
-def test_the_registry_wakes_who_watches_a_resource_or_its_table() -> None:
-    registry, woken = ResourceCache(), list[str]()
-    end = registry.watch(("TableCompaction", "n", "m"), lambda: woken.append("operation"))
-    registry.watch(("LakeTable", "n", "t"), lambda: woken.append("table"))
-    registry.update(body())
+def test_the_cache_wakes_who_watches_a_resource_or_its_table() -> None:
+    cache, woken = ResourceCache(), list[str]()
+    end = cache.watch(("TableCompaction", "n", "m"), lambda: woken.append("operation"))
+    cache.watch(("LakeTable", "n", "t"), lambda: woken.append("table"))
+    cache.update(body())
     assert woken == ["operation", "table"]
     end()
-    registry.update(body("other", "u2"))
-    registry.remove("u1")
+    cache.update(body("other", "u2"))
+    cache.remove("u1")
     assert woken == ["operation", "table", "table", "table"]
 
 

@@ -141,7 +141,7 @@ def test_when_a_table_was_compacted_is_known_after_the_compaction_is_deleted() -
     stage.operation(51, "Succeeded", table="t1", completionTime="1970-01-01T00:00:10Z")
     stage.operation(101, "Failed", table="t1", completionTime="1970-01-03T00:00:00Z")
     assert of(stage.series(), name, table_namespace="n1", table="t1") == 86_400
-    stage.registry.clear()
+    stage.resource_cache.clear()
     assert of(stage.series(), name) == 86_400
     stage.tables.clear()
     assert of(stage.series(), name) is None

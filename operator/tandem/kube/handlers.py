@@ -60,10 +60,10 @@ def register(
     async def see(event: Any, **_: Any) -> None:
         body: Body = event["object"]
         if event["type"] == "DELETED":
-            context.registry.remove(uid_of(body))
+            context.resource_cache.remove(uid_of(body))
             context.cancelled.discard(uid_of(body))
             return
-        summary = context.registry.update(body)
+        summary = context.resource_cache.update(body)
         finished.note(summary)
         if summary.kind != TABLE_KIND and is_deleting(body):
             await _clean_up(context, body)
@@ -72,13 +72,13 @@ def register(
         kopf.on.event(GROUP, VERSION, plural(kind), registry=registry, id="see")(see)
 
     async def operate(body: Any, stopped: Any, **_: Any) -> None:
-        raw = context.registry.body(uid_of(body))
+        raw = context.resource_cache.body(uid_of(body))
         if raw is not None:
             await OperationController(context, raw).run(stopped)
         await stopped.wait()
 
     async def tend(body: Any, stopped: Any, **_: Any) -> None:
-        raw = context.registry.body(uid_of(body))
+        raw = context.resource_cache.body(uid_of(body))
         if raw is not None:
             await TableController(context, raw).run(stopped)
         await stopped.wait()
@@ -86,7 +86,7 @@ def register(
     def is_there(body: Body) -> bool:
         # `see` comes first, also when it is deleted: without a finalizer, kopf itself would have
         # the daemon of what has vanished go on.
-        return context.registry.by_uid(uid_of(body)) is not None
+        return context.resource_cache.by_uid(uid_of(body)) is not None
 
     options: dict[str, Any] = {
         "registry": registry,
@@ -118,9 +118,9 @@ def register(
             body: Body = event["object"]
             applications.observe(event["type"], body)
             for owner in body["metadata"].get("ownerReferences") or ():
-                summary = context.registry.by_uid(owner["uid"])
+                summary = context.resource_cache.by_uid(owner["uid"])
                 if summary is not None:
-                    context.registry.nudge(summary.key)
+                    context.resource_cache.nudge(summary.key)
 
         kopf.on.event(*application_resource, registry=registry, id="see")(see_application)
     return registry

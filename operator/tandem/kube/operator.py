@@ -92,13 +92,13 @@ async def run_operator(
             locks = MeasuredLocks(store, metrics)
             members = LockMembers(locks, settings.instance, nonces.nonce())
             leadership = Leadership(locks, members, settings.election_id, office, grace_s=grace_s)
-            registry = ResourceCache()
+            resource_cache = ResourceCache()
             applications = ApplicationCache()
             builder = KubeflowApplications(settings.application)
             context = Context(
                 settings=settings,
                 api=api,
-                registry=registry,
+                resource_cache=resource_cache,
                 locks=locks,
                 processes=members,
                 clock=clock,
@@ -114,14 +114,14 @@ async def run_operator(
             metrics.add(
                 StateCollector(context, lambda: leadership.leads, pool, settings.table_metrics)
             )
-            finished = TtlController(api, registry, clock, context.may_write)
+            finished = TtlController(api, resource_cache, clock, context.may_write)
 
             def facts() -> dict[str, object]:
                 return {
                     "instance": settings.instance,
                     "version": __version__,
                     "leads": leadership.leads,
-                    "resources": len(registry),
+                    "resources": len(resource_cache),
                     "jobs": context.slots.taken,
                 }
 
@@ -140,7 +140,7 @@ async def run_operator(
                         again = await work(
                             settings, kopf_registry, leadership, finished, stop, ready
                         )
-                        registry.clear()
+                        resource_cache.clear()
                 finally:
                     await leadership.resign()
     finally:

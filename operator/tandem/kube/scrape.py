@@ -62,7 +62,7 @@ class StateCollector(Collector):
         yield _one(families.LEADER, self._leads())
         yield from self._threads()
         yield from self._jobs()
-        summaries = [s for s in self._context.registry.all() if s.kind in OPERATIONS]
+        summaries = [s for s in self._context.resource_cache.all() if s.kind in OPERATIONS]
         yield from self._operations(summaries)
         yield from self._tables(summaries)
 
@@ -119,7 +119,7 @@ class StateCollector(Collector):
         yield found
 
     def _since(self, summary: CachedResource, now_s: float) -> float:
-        looks = _looks(summary, self._context.registry.body(summary.uid) or {})
+        looks = _looks(summary, self._context.resource_cache.body(summary.uid) or {})
         before = self._seen.get(summary.uid)
         if before is not None and before[0] == looks:
             return before[1]

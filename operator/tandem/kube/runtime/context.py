@@ -50,7 +50,7 @@ class Context:
 
     settings: OperatorSettings
     api: Api
-    registry: ResourceCache
+    resource_cache: ResourceCache
     locks: LockStore
     processes: Processes
     clock: Clock
@@ -86,7 +86,7 @@ class Context:
 
     def table_changed(self, namespace: str, name: str) -> None:
         """A table has become ready, or is not any more: wake who waits for it."""
-        self.registry.nudge((TABLE_KIND, namespace, name))
+        self.resource_cache.nudge((TABLE_KIND, namespace, name))
 
     @contextmanager
     def turn(self, key: Key) -> Iterator[asyncio.Lock]:

@@ -146,11 +146,11 @@ class OperationController:
 
     @property
     def _is_gone(self) -> bool:
-        return self._context.registry.by_uid(self._uid) is None
+        return self._context.resource_cache.by_uid(self._uid) is None
 
     def _gone(self) -> None:
         """Without our finalizer it goes at once. Perhaps a write was first to find that out."""
-        self._context.registry.remove(self._uid)
+        self._context.resource_cache.remove(self._uid)
         self._reporter.fall_silent()
         self._vanished()
 
@@ -165,7 +165,7 @@ class OperationController:
         """Something that we watch has changed: the resource, its table, what it depends on."""
         if self._is_gone and not self._deleted:
             self._gone()
-        body = self._context.registry.body(self._uid)
+        body = self._context.resource_cache.body(self._uid)
         if body is not None:
             self._reporter.observe(body)
         session = self._session
@@ -203,12 +203,12 @@ class OperationController:
     # Living
 
     async def _live(self) -> None:
-        registry = self._context.registry
+        cache = self._context.resource_cache
         namespace = self._key[1]
         watched = [self._key, (TABLE_KIND, namespace, self._table_name)]
         for dependency in spec_of(self._body).get("dependsOn") or ():
             watched.append((str(dependency.get("kind")), namespace, str(dependency.get("name"))))
-        ends = [registry.watch(key, self._changed) for key in watched]
+        ends = [cache.watch(key, self._changed) for key in watched]
         try:
             if not self._deleted:
                 await self._await_finalizer()

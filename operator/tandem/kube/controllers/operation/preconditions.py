@@ -41,7 +41,7 @@ def waiting_reason(context: Context, resource: Operation, *, begun: bool) -> Wai
 def _dependency(context: Context, resource: Operation) -> str:
     for dependency in resource.spec.depends_on:
         key = (dependency.kind, resource.namespace, dependency.name)
-        other = context.registry.get(key)
+        other = context.resource_cache.get(key)
         if other is None or not other.ended or other.phase not in _GOOD:
             state = "does not exist" if other is None else f"is {other.phase or 'new'}"
             return f"waits for {dependency.kind}/{dependency.name}, which {state}"
@@ -53,7 +53,7 @@ def _table(context: Context, resource: Operation) -> str:
     found = context.tables.get((namespace, name))
     if found is not None:
         return f"waits for {TABLE_KIND}/{name}: {found.problem[1]}" if found.problem else ""
-    exists = context.registry.get((TABLE_KIND, namespace, name)) is not None
+    exists = context.resource_cache.get((TABLE_KIND, namespace, name)) is not None
     state = "has not been looked at yet" if exists else "does not exist"
     return f"waits for {TABLE_KIND}/{name}, which {state}"
 

@@ -23,10 +23,10 @@ class TtlController:
     """Feed it with `note`; `run` works until it is cancelled."""
 
     def __init__(
-        self, api: Api, registry: ResourceCache, clock: Clock, may_write: Callable[[], bool]
+        self, api: Api, resource_cache: ResourceCache, clock: Clock, may_write: Callable[[], bool]
     ) -> None:
         self._api = api
-        self._registry = registry
+        self._resource_cache = resource_cache
         self._clock = clock
         self._may_write = may_write
         self._due: list[tuple[float, str]] = []
@@ -64,7 +64,7 @@ class TtlController:
                 continue
 
     async def _delete(self, uid: str, now_s: float) -> None:
-        summary = self._registry.by_uid(uid)
+        summary = self._resource_cache.by_uid(uid)
         if summary is None or not summary.ended or summary.deleting or not self._may_write():
             return
         due = due_s(summary)
@@ -95,7 +95,7 @@ class TtlController:
             heapq.heappush(self._due, (now_s + _RETRY_S, uid))
 
     async def _observe(self, uid: str) -> None:
-        summary = self._registry.by_uid(uid)
+        summary = self._resource_cache.by_uid(uid)
         if summary is None or not summary.ended or not self._may_write():
             return
         where = path(*summary.key)

@@ -1,7 +1,7 @@
 """Automatic compaction in a cluster: gathers facts, asks what to do, and does it.
 
-What to do is decided in `tandem.planning.auto.decide`. Children are those that the registry knows
-of; they are listed once, at the start, to know when the registry knows them all. Nothing is
+What to do is decided in `tandem.planning.auto.decide`. Children are those that the cache knows
+of; they are listed once, at the start, to know when the cache knows them all. Nothing is
 planned as long as neither the table's version, its policy or its children have changed nor the
 time has come that the last decision named.
 """
@@ -60,10 +60,10 @@ class _Memory:
 
     Attributes:
         since: up to when each schedule has been dealt with.
-        unseen: children that there were at the start and that the registry has not seen yet;
+        unseen: children that there were at the start and that the cache has not seen yet;
             None before they were listed.
         unseen_until_s: by the loop's clock: until then they are waited for.
-        made: children that exist although the registry does not know them yet.
+        made: children that exist although the cache does not know them yet.
         key, wake_ms, status: what was decided last on, until when it holds, and what it said;
         `hold` and `next_ms` are of it.
         calm_until_s: by the loop's clock: until then a new version alone is no reason to plan.
@@ -118,7 +118,7 @@ class AutoCompactionController:
     def _memory(self, table: TableContext) -> _Memory:
         memory = self._memories.get(table)
         if memory is None:
-            body = self._context.registry.body(table.uid) or {}
+            body = self._context.resource_cache.body(table.uid) or {}
             memory = self._memories[table] = _Memory(remembered(body))
             if "nextCompaction" in status_of(body):
                 memory.status = {"nextCompaction": status_of(body)["nextCompaction"]}
@@ -127,7 +127,7 @@ class AutoCompactionController:
     async def _knows_all(
         self, uid: str, resource: LakeTable, memory: _Memory, children: Iterable[CachedResource]
     ) -> bool:
-        """Whether the registry has seen all children that there were when we began: what an
+        """Whether the cache has seen all children that there were when we began: what an
         operator decides that has just started must not depend on the order of events."""
         loop = asyncio.get_running_loop()
         if memory.unseen is None:
@@ -158,7 +158,7 @@ class AutoCompactionController:
         self, uid: str, memory: _Memory, children: Iterable[CachedResource], now_ms: int
     ) -> tuple[ChildFact, ...]:
         found = {
-            summary.name: child_fact(summary, self._context.registry.body(summary.uid))
+            summary.name: child_fact(summary, self._context.resource_cache.body(summary.uid))
             for summary in children
             if summary.owner == uid and LINE in dict(summary.labels)
         }
@@ -261,7 +261,7 @@ class AutoCompactionController:
     async def _delete(self, name: str, resource: LakeTable) -> None:
         """Delete a finished child, if it still is as we saw it."""
         key = (TableCompaction.kind_name, resource.namespace, name)
-        summary = self._context.registry.get(key)
+        summary = self._context.resource_cache.get(key)
         if summary is None:
             return
         try:

@@ -91,7 +91,7 @@ class TableController:
 
     async def _run(self, stopped: StopSignal) -> None:
         self._context.tables[self._key[1:]] = self._table
-        unwatch = self._context.registry.watch(self._key, self._changed)
+        unwatch = self._context.resource_cache.watch(self._key, self._changed)
         self._table.wake = self._wake.set
         minding = asyncio.create_task(self._mind(stopped), name="mind the stop")
         try:
@@ -109,7 +109,7 @@ class TableController:
         self._wake.set()
 
     def _changed(self) -> None:
-        body = self._context.registry.body(self._uid)
+        body = self._context.resource_cache.body(self._uid)
         if body is not None:
             self._body = body
             self._writer.observe(status_of(body), body["metadata"]["resourceVersion"])
@@ -127,7 +127,7 @@ class TableController:
 
     def _gone(self) -> None:
         """It is no more, though nobody has told us: those who need it shall know."""
-        self._context.registry.remove(self._uid)
+        self._context.resource_cache.remove(self._uid)
 
     async def _is_there(self) -> bool:
         try:
@@ -181,7 +181,7 @@ class TableController:
                     await self._wake.wait()
 
     def _operations(self) -> Iterator[CachedResource]:
-        return self._context.registry.of_table(*self._key[1:])
+        return self._context.resource_cache.of_table(*self._key[1:])
 
     def _pace(self, something_happened: bool) -> None:
         poll_s = self._context.settings.table_poll_s
