@@ -40,7 +40,7 @@ from showing import (
 from tandem.cli.engine import ResourceOutcome
 from tandem.cli.progress import ProgressDisplay
 from tandem.operations import runner as engine
-from tandem.operations.execute import Drive
+from tandem.operations.execute import ExecutionOptions
 from tandem.operations.machine.effects import Effect, Point
 from tandem.operations.machine.events import Event
 from tandem.operations.ports import Ports
@@ -111,7 +111,7 @@ def run_story(story: Story, resources: Sequence[AnyResource]) -> list[ResourceOu
     ports = Ports(jobs=LocalRunner())
 
     def one_side(wanted: list[AnyResource], hook: Hook, gates: list[Gate]) -> list[ResourceOutcome]:
-        options = engine.RunOptions(ports, drive=Drive(interceptor=hook))
+        options = engine.RunOptions(ports, execution=ExecutionOptions(interceptor=hook))
         try:
             return [
                 ResourceOutcome(outcome.resource, outcome.status)

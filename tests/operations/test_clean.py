@@ -22,7 +22,7 @@ from tandem.errors import OutcomeUnknown
 from tandem.operations.attempt import paths
 from tandem.operations.clean.clean import MARKER, CleaningOptions, CleaningResult, clean
 from tandem.operations.clean.facts import CleaningDependencies
-from tandem.operations.execute import Drive, open_session
+from tandem.operations.execute import ExecutionOptions, open_session
 from tandem.operations.machine.effects import Effect, Point
 from tandem.operations.machine.events import Event
 from tandem.operations.model import Table
@@ -285,7 +285,9 @@ def test_Z5_what_another_session_of_this_process_works_on_is_left_alone() -> Non
     single = Single("compaction")
     ports = single.world.ports()
     own = CleaningDependencies(ports.clock, ports.processes, ports.nonces, ports.local_claims)
-    session = open_session(single.resource, single.table, ports, Drive(poll_ms=1, lock_wait_s=0))
+    session = open_session(
+        single.resource, single.table, ports, ExecutionOptions(poll_ms=1, lock_wait_s=0)
+    )
     single.until(session, Point.START_JOB)
     single.world.clock.now += 100 * DAY_MS
     assert clean(single.table, RULES, own).abandoned == ()

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tandem.errors import InvalidSpec, Reason, TandemError
-from tandem.operations.execute import Drive, finish, open_session
+from tandem.operations.execute import ExecutionOptions, finish, open_session
 from tandem.operations.machine.events import StopRequest
 from tandem.operations.model import Table
 from tandem.operations.ports import Ports, SystemClock
@@ -57,7 +57,7 @@ class RunOptions:
     environ: Mapping[str, str] | None = None
     probe: bool = True
     open_table: Callable[..., Table] = tables.open_table
-    drive: Drive = field(default_factory=Drive)
+    execution: ExecutionOptions = field(default_factory=ExecutionOptions)
 
 
 Observer = Callable[[AnyResource, Status], None]
@@ -214,8 +214,8 @@ class _Runner:
             message = "the table would be created first; there is nothing to plan on yet"
             return Outcome(resource, _ended(resource, Phase.PENDING, Reason.PENDING, message))
         options = self._options
-        drive = replace(
-            options.drive,
+        execution = replace(
+            options.execution,
             again=options.again,
             plan_only=options.plan_only,
             poll_ms=options.poll_ms,
@@ -224,7 +224,7 @@ class _Runner:
             resource,
             self._tables[table_key],
             self._ports,
-            drive,
+            execution,
             on_status=lambda status: self._report(resource, status),
         )
         with self._lock:

@@ -25,7 +25,7 @@ from tandem.operations.attempt.records import OperationRecord
 from tandem.operations.clean import log_history
 from tandem.operations.clean.facts import CleaningDependencies, FactsReader
 from tandem.operations.model import Identity, Table, Work
-from tandem.operations.session.committer import Publisher
+from tandem.operations.session.committer import Committer
 from tandem.planning.cleaning import (
     DAY_MS,
     CleaningPlan,
@@ -226,7 +226,7 @@ class _Round:
                     identity, kind=record.kind, namespace=record.namespace, name=record.name
                 )
             work = Work(identity, self._table, latest=first)
-            publisher = Publisher(self._table, operation_id, self._means.clock, self._means.nonces)
+            publisher = Committer(self._table, operation_id, self._means.clock, self._means.nonces)
             why = "nobody had worked on it for longer than the retention: abandoned by a cleaning"
             if publisher.declare_dead(work, attempt, why, self._means.nonces.nonce()):
                 declared[operation_id] = attempt

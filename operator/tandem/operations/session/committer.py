@@ -38,7 +38,7 @@ from tandem.spec.status import OperationResult
 _TRIES = 64
 
 
-class Publisher:
+class Committer:
     """Puts commits of one operation."""
 
     def __init__(self, table: Table, operation_id: str, clock: Clock, nonces: Nonces) -> None:

@@ -53,7 +53,7 @@ from tandem.operations.model import Identity, Kind, Table, Work
 from tandem.operations.ports import AttemptKey, Ports
 from tandem.operations.report.explain import Explainer
 from tandem.operations.session import commit_actions, job_control, recovery
-from tandem.operations.session.committer import Publisher
+from tandem.operations.session.committer import Committer
 
 Interceptor = Callable[[Effect, Callable[[], Event]], Event]
 
@@ -68,7 +68,7 @@ def passthrough(_effect: Effect, call: Callable[[], Event]) -> Event:
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class PerformerOptions:
     """`mode` and `priority` are those of its locks. `maintain` does what table properties ask
     after a commit (checkpoint, log clean-up); it gets the version that was read last."""
 
@@ -87,7 +87,7 @@ class Performer:
         table: Table,
         kind: Kind,
         ports: Ports,
-        options: Options,
+        options: PerformerOptions,
         interceptor: Interceptor = passthrough,
     ) -> None:
         self.work = Work(identity, table, ports.small_rounds())
@@ -99,7 +99,7 @@ class Performer:
         self._options = options
         self._interceptor = interceptor
         self._token = ports.nonces.nonce()
-        self._publisher = Publisher(table, identity.operation_id, ports.clock, ports.nonces)
+        self._committer = Committer(table, identity.operation_id, ports.clock, ports.nonces)
         self._explainer = Explainer(table.log)
         self._started_ms = ports.clock.now_ms()
         self._has_identity = False
@@ -157,7 +157,7 @@ class Performer:
     # Finding out where we are
 
     def _read_table(self, _effect: Effect, _state: OperationState) -> Event:
-        self._publisher.refresh(self.work)
+        self._committer.refresh(self.work)
         stops = commit_actions.stops(self.work.snapshot, self._id)
         version = self.work.snapshot.version
         return TableRead(version, stops.succeeded, stops.abandoned, stops.closed)
@@ -180,7 +180,7 @@ class Performer:
 
     def _find_commit(self, _effect: Effect, _state: OperationState) -> Event:
         if not commit_actions.stops(self.work.snapshot, self._id).succeeded:
-            self._publisher.refresh(self.work)
+            self._committer.refresh(self.work)
         found = commit_actions.find(self._table.log, self._id, self.work.snapshot.version)
         if found is None:
             # Log clean-up has taken it; perhaps another process has recorded it in time.
@@ -351,10 +351,10 @@ class Performer:
         return CommitRefused(revoked=lease is CommitLease.REVOKED)
 
     def _put_commit(self, effect: Effect, state: OperationState) -> Event:
-        return self._publisher.put(self.work, effect, state.locks.token)
+        return self._committer.put(self.work, effect, state.locks.token)
 
     def _look_up_commit(self, effect: Effect, _state: OperationState) -> Event:
-        return self._publisher.look_up(self.work, effect)
+        return self._committer.look_up(self.work, effect)
 
     # The way out
 
@@ -364,7 +364,7 @@ class Performer:
         path = paths.result(self._id)
         ending = state.outcome.closing.ending
         ended_before_start = state.outcome.ended_before_start is not None
-        if ended_before_start and not self._publisher.ends_before_start(
+        if ended_before_start and not self._committer.ends_before_start(
             self.work, ending, self._token
         ):
             return AbandonedBefore()
@@ -402,7 +402,7 @@ class Performer:
     def _abandon_attempt(self, effect: Effect, state: OperationState) -> Event:
         assert state.outcome.closing is not None
         record = self._record(state.outcome.closing.ending)
-        return self._publisher.abandon(self.work, effect, state, record, self._token)
+        return self._committer.abandon(self.work, effect, state, record, self._token)
 
     def _clean_attempt(self, effect: Effect, _state: OperationState) -> Event:
         garbage.clean_abandoned(self._store, self._id, effect.attempt)

@@ -34,7 +34,7 @@ from tandem.kube.controllers.operation.reporting import BEGUN, Reporter
 from tandem.kube.controllers.operation.session_loop import SessionLoop, Signals
 from tandem.kube.runtime.context import Context
 from tandem.kube.runtime.log_context import LogContext, bound_log_context
-from tandem.operations.execute import Drive, finish, open_session
+from tandem.operations.execute import ExecutionOptions, finish, open_session
 from tandem.operations.machine.events import StopRequest
 from tandem.operations.model import Table
 from tandem.operations.ports import Ports
@@ -302,7 +302,7 @@ class OperationController:
             processes=context.processes,
             nonces=context.nonces,
         )
-        drive = Drive(
+        execution = ExecutionOptions(
             again=bool(retry),
             # The status may be older than the log, or lost: what has succeeded is not repeated.
             only_failed=True,
@@ -329,7 +329,7 @@ class OperationController:
                 resource,
                 table,
                 ports,
-                drive,
+                execution,
                 on_status=report,
                 started_ms=started_ms,
                 snapshot=snapshot,
