@@ -55,10 +55,13 @@ class ConditionType(StrEnum):
     SUCCEEDED = "Succeeded"
 
 
+ConditionStatus = Literal["True", "False", "Unknown"]
+
+
 class Condition(StatusModel):
     type: ConditionType
     """What it is about."""
-    status: Literal["True", "False", "Unknown"]
+    status: ConditionStatus
     """Whether it is so."""
     reason: str
     """A value of `tandem.errors.Reason`; see `docs/reasons.md`."""

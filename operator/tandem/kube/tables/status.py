@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, MutableMapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 from tandem.errors import Reason
 from tandem.kube.client.kinds import PLAN
@@ -13,6 +13,7 @@ from tandem.locks.rules import blockers_of, waiting
 from tandem.operations.report.status import rfc3339
 from tandem.spec.status import (
     Condition,
+    ConditionStatus,
     ConditionType,
     FinishedOperation,
     Phase,
@@ -38,8 +39,6 @@ LASTING = frozenset(
 )
 """Problems that somebody has to do something about: the table is stalled."""
 
-Truth = Literal["True", "False", "Unknown"]
-
 
 def ready(reason: Reason, message: str, generation: int, now_ms: int) -> tuple[Condition, ...]:
     """The conditions of a table that can be worked on."""
@@ -49,14 +48,18 @@ def ready(reason: Reason, message: str, generation: int, now_ms: int) -> tuple[C
 def hindered(reason: Reason, message: str, generation: int, now_ms: int) -> tuple[Condition, ...]:
     """The conditions of a table that cannot be worked on (yet)."""
     lasting = reason in LASTING
-    truths: tuple[Truth, Truth, Truth] = (
+    truths: tuple[ConditionStatus, ConditionStatus, ConditionStatus] = (
         ("False", "False", "True") if lasting else ("False", "True", "False")
     )
     return _conditions(truths, reason, message, generation, now_ms)
 
 
 def _conditions(
-    truths: tuple[Truth, Truth, Truth], reason: Reason, message: str, generation: int, now_ms: int
+    truths: tuple[ConditionStatus, ConditionStatus, ConditionStatus],
+    reason: Reason,
+    message: str,
+    generation: int,
+    now_ms: int,
 ) -> tuple[Condition, ...]:
     types = (ConditionType.READY, ConditionType.RECONCILING, ConditionType.STALLED)
     return tuple(

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Literal
 
 from tandem.errors import Reason
 from tandem.operations.machine.state import OperationState
 from tandem.spec.status import (
     ENDED,
     Condition,
+    ConditionStatus,
     ConditionType,
     OperationStatus,
     Phase,
@@ -23,8 +23,6 @@ _PHASE_REASON = {
     Phase.RUNNING: Reason.RUNNING,
     Phase.RECONCILING: Reason.RECONCILING,
 }
-
-Truth = Literal["True", "False", "Unknown"]
 
 
 def rfc3339(ms: int) -> str:
@@ -109,7 +107,7 @@ def conditions(
     suspended is as its owner wants it, and has no `Ready` that could say otherwise.
     """
 
-    def condition(type_: ConditionType, status: Truth, text: str = "") -> Condition:
+    def condition(type_: ConditionType, status: ConditionStatus, text: str = "") -> Condition:
         return Condition(
             type=type_,
             status=status,
@@ -122,7 +120,7 @@ def conditions(
     well = phase in (Phase.SUCCEEDED, Phase.SUPERSEDED)
     failed = phase is Phase.FAILED
     at_work = phase not in ENDED and phase is not Phase.SUSPENDED
-    ended_well: Truth = "True" if well else "False" if failed else "Unknown"
+    ended_well: ConditionStatus = "True" if well else "False" if failed else "Unknown"
     found = (
         condition(ConditionType.SUCCEEDED, ended_well, message),
         condition(ConditionType.RECONCILING, "True" if at_work else "False"),
