@@ -82,7 +82,7 @@ def with_tandem(kubeconfig: str, namespace: str, endpoint: str, prefix: str, fla
     async def serve() -> float:
         stop, ready = asyncio.Event(), asyncio.Event()
         ending = asyncio.create_task(_until(Path(flag), stop, ready))
-        await run_operator(settings, stop=stop, ready=ready, runner_of=lambda *_: jobs)
+        await run_operator(settings, stop=stop, ready=ready, runner_factory=lambda *_: jobs)
         return await ending
 
     begun = asyncio.run(serve())

@@ -130,7 +130,7 @@ async def _clean_up(context: Context, body: Body) -> None:
     """An operation that was deleted while no operator ran has no daemon, and kopf starts none:
     what it left is cleaned up here, before kopf takes the finalizer off."""
     uid = uid_of(body)
-    if uid in context.lives or uid in context.cancelled:
+    if uid in context.active_operations or uid in context.cancelled:
         return
     if not has_finalizer(body) or not is_active(body):
         return

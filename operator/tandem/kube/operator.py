@@ -59,7 +59,7 @@ async def run_operator(
     interceptor: Interceptor = passthrough,
     stop: asyncio.Event | None = None,
     ready: asyncio.Event | None = None,
-    runner_of: RunnerFactory | None = None,
+    runner_factory: RunnerFactory | None = None,
     clock: Clock | None = None,
 ) -> None:
     """Run until `stop` is set or, in the main thread, until SIGTERM or SIGINT. Jobs go on; the
@@ -106,11 +106,12 @@ async def run_operator(
                 pool=pool,
                 slots=JobSlots(settings.max_jobs),
                 metrics=metrics,
-                runner_of=runner_of or _spark_applications(api, loop, builder, applications),
+                runner_factory=runner_factory
+                or _spark_applications(api, loop, builder, applications),
                 interceptor=interceptor,
                 may_write=lambda: leadership.leads,
             )
-            context.tend = AutoCompactionController(context)
+            context.auto_compactor = AutoCompactionController(context)
             metrics.add(
                 StateCollector(context, lambda: leadership.leads, pool, settings.table_metrics)
             )
@@ -129,12 +130,12 @@ async def run_operator(
                 try:
                     if not await _unless(stop, leadership.win()):
                         return
-                    resource = builder.resource if runner_of is None else None
+                    resource = builder.resource if runner_factory is None else None
                     kopf_registry = handlers.register(context, finished, applications, resource)
                     again = True
                     while again:
                         # Each time: a watch also dies when its kind is removed.
-                        kinds = _await_kinds(api, leadership, spark=runner_of is None)
+                        kinds = _await_kinds(api, leadership, spark=runner_factory is None)
                         if not await _unless(stop, kinds):
                             return
                         again = await work(
@@ -220,7 +221,7 @@ def _spark_applications(
     builder: ApplicationBuilder,
     applications: ApplicationCache,
 ) -> RunnerFactory:
-    def runner_of(resource: Operation, body: Body, table: Table) -> JobRunner:
+    def runner_factory(resource: Operation, body: Body, table: Table) -> JobRunner:
         storage = table.spec.spec.storage if table.spec is not None else None
         secret = storage.secret_ref if storage is not None else None
         account = (storage.service_account_name or "") if storage is not None else ""
@@ -246,4 +247,4 @@ def _spark_applications(
             labels=labels,
         )
 
-    return runner_of
+    return runner_factory

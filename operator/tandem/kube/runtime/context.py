@@ -45,8 +45,9 @@ class AutoCompactor(Protocol):
 
 @dataclass
 class Context:
-    """`may_write`: whether we still lead; once False it stays so. `lives`: uids of operations that
-    are looked after now; `cancelled`: of those that are being deleted, and left nothing."""
+    """`may_write`: whether we still lead; once False it stays so. `active_operations`: uids of
+    operations that are looked after now; `cancelled`: of those that are being deleted, and left
+    nothing."""
 
     settings: OperatorSettings
     api: Api
@@ -57,13 +58,13 @@ class Context:
     nonces: Nonces
     pool: Executor
     slots: JobSlots
-    runner_of: RunnerFactory
+    runner_factory: RunnerFactory
     metrics: Metrics
     interceptor: Interceptor = passthrough
-    tend: AutoCompactor | None = None
+    auto_compactor: AutoCompactor | None = None
     may_write: Callable[[], bool] = lambda: True
     tables: dict[tuple[str, str], TableContext] = field(default_factory=dict)
-    lives: set[str] = field(default_factory=set)
+    active_operations: set[str] = field(default_factory=set)
     cancelled: set[str] = field(default_factory=set)
     _turns: dict[Key, tuple[asyncio.Lock, list[None]]] = field(default_factory=dict)
 

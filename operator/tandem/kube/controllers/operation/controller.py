@@ -99,7 +99,7 @@ class OperationController:
 
     async def _run(self, stopped: StopSignal) -> None:
         context = self._context
-        context.lives.add(self._uid)
+        context.active_operations.add(self._uid)
         minding = asyncio.create_task(self._mind(stopped), name="mind the stop")
         try:
             with context.turn(self._key) as turn:
@@ -111,21 +111,21 @@ class OperationController:
         finally:
             minding.cancel()
             await self._reporter.close()
-            context.lives.discard(self._uid)
+            context.active_operations.discard(self._uid)
 
     async def clean_up(self) -> None:
         """For a resource that was deleted while no operator ran: cancel what it left."""
         self._deleted = True
         # Its status may say less than what was done.
         self._inherited = True
-        self._context.lives.add(self._uid)
+        self._context.active_operations.add(self._uid)
         try:
             with bound_log_context(self._subject), self._context.turn(self._key) as turn:
                 async with turn:
                     await self._live()
         finally:
             await self._reporter.close()
-            self._context.lives.discard(self._uid)
+            self._context.active_operations.discard(self._uid)
 
     # Being told
 
@@ -296,7 +296,7 @@ class OperationController:
         self._table = table
         retry = retry_asked(self._body)
         ports = Ports(
-            jobs=context.runner_of(resource, self._body, table),
+            jobs=context.runner_factory(resource, self._body, table),
             locks=context.locks,
             clock=context.clock,
             processes=context.processes,

@@ -65,7 +65,7 @@ class CleaningController:
         wait_ms = int(context.settings.clean_s * 1000 * (1 + hash(table.uid) % 4))
         self._due_ms = max(context.clock.now_ms() + wait_ms, _next_of(known))
 
-    def tend(self) -> float:
+    def run_if_due(self) -> float:
         """Begin a round if one is due; in how many seconds to ask again."""
         if self._task is not None and not self._task.done():
             return math.inf

@@ -171,8 +171,8 @@ class TableController:
                 await self._table.look_at_locks()
             if self._leaving:
                 return
-            tended = await self._tend()
-            cleaned_s = self._cleaning_controller.tend()
+            tended = await self._compact()
+            cleaned_s = self._cleaning_controller.run_if_due()
             self._report(tended)
             until = min(next_look, loop.time() + min(cleaned_s, tended[1] if tended else cleaned_s))
             await asyncio.sleep(_CALM)
@@ -199,12 +199,12 @@ class TableController:
         assert isinstance(resource, LakeTable)
         return resource
 
-    async def _tend(self) -> tuple[dict[str, Any], float] | None:
+    async def _compact(self) -> tuple[dict[str, Any], float] | None:
         """Automatic compaction: what to add to the status, and when to come back (seconds)."""
-        tend = self._context.tend
-        if tend is None or not self._table.is_ready:
+        auto_compactor = self._context.auto_compactor
+        if auto_compactor is None or not self._table.is_ready:
             return None
-        return await tend(self._table, list(self._operations()))
+        return await auto_compactor(self._table, list(self._operations()))
 
     def _report(self, tended: tuple[dict[str, Any], float] | None) -> None:
         _, namespace, name = self._key
