@@ -9,11 +9,10 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from tandem.cli import output, spec_summary
-from tandem.cli.engine import ResourceOutcome
 from tandem.cli.output import human_bytes
 from tandem.cli.report import counted, message_of, shortened
 from tandem.errors import Reason
-from tandem.spec import OperationStatus, TableStatus
+from tandem.spec import OperationStatus, ResourceOutcome, TableStatus
 from tandem.spec.status import ENDED, PLANNED_ONLY, Phase
 
 if TYPE_CHECKING:

@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tandem.cli.engine import ResourceOutcome
 from tandem.cli.output import human_bytes
 from tandem.cli.report import counted
 from tandem.errors import (
@@ -26,6 +25,7 @@ from tandem.errors import (
     VersionNotFound,
 )
 from tandem.spec import LakeTable
+from tandem.spec.resources import ResourceOutcome
 from tandem.spec.status import Phase
 
 _ABSENT = (InvalidSpec, ObjectNotFound, DataFileMissing, TableNotFound, VersionNotFound)

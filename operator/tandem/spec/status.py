@@ -346,3 +346,6 @@ class TableStatus(StatusModel):
     """What automatic compaction does next."""
     last_cleaning: TableCleaning | None = None
     """What the operator last cleaned up."""
+
+
+ResourceStatus = OperationStatus | TableStatus

@@ -16,7 +16,6 @@ from tandem.kube.client.kinds import (
     PLAN,
     TABLE_KIND,
     Body,
-    Key,
     condition,
     generation_of,
     is_active,
@@ -27,6 +26,7 @@ from tandem.kube.client.kinds import (
     status_of,
     uid_of,
 )
+from tandem.spec.common import ResourceKey
 from tandem.spec.status import ENDED
 
 Wake = Callable[[], None]
@@ -62,7 +62,7 @@ class CachedResource:
     operation: str
 
     @property
-    def key(self) -> Key:
+    def key(self) -> ResourceKey:
         return (self.kind, self.namespace, self.name)
 
     @property
@@ -124,10 +124,10 @@ class ResourceCache:
 
     def __init__(self) -> None:
         self._summaries: dict[str, CachedResource] = {}
-        self._uids: dict[Key, str] = {}
+        self._uids: dict[ResourceKey, str] = {}
         self._by_table: dict[tuple[str, str], set[str]] = defaultdict(set)
         self._bodies: dict[str, Body] = {}
-        self._watchers: dict[Key, list[Wake]] = defaultdict(list)
+        self._watchers: dict[ResourceKey, list[Wake]] = defaultdict(list)
 
     def __len__(self) -> int:
         return len(self._summaries)
@@ -167,7 +167,7 @@ class ResourceCache:
         """The whole object, of those on which something is to be done."""
         return self._bodies.get(uid)
 
-    def get(self, key: Key) -> CachedResource | None:
+    def get(self, key: ResourceKey) -> CachedResource | None:
         uid = self._uids.get(key)
         return self._summaries.get(uid) if uid is not None else None
 
@@ -184,7 +184,7 @@ class ResourceCache:
     def all(self) -> Iterable[CachedResource]:
         return self._summaries.values()
 
-    def watch(self, key: Key, wake: Wake) -> Callable[[], None]:
+    def watch(self, key: ResourceKey, wake: Wake) -> Callable[[], None]:
         """Have `wake` called, in the loop, on every change of a resource (or of a LakeTable's
         operations); what comes back ends that."""
         self._watchers[key].append(wake)
@@ -198,7 +198,7 @@ class ResourceCache:
 
         return end
 
-    def nudge(self, key: Key) -> None:
+    def nudge(self, key: ResourceKey) -> None:
         """Wake those who watch a resource, though it did not change itself."""
         for wake in list(self._watchers.get(key, ())):
             wake()

@@ -12,7 +12,7 @@ from typing import Any, Protocol, TypeVar
 
 from tandem.jobs.runner import JobRunner
 from tandem.kube.client.api import Api
-from tandem.kube.client.kinds import TABLE_KIND, Body, Key
+from tandem.kube.client.kinds import TABLE_KIND, Body
 from tandem.kube.client.resource_cache import CachedResource, ResourceCache
 from tandem.kube.metrics.collectors import Metrics
 from tandem.kube.runtime.job_slots import JobSlots
@@ -23,6 +23,7 @@ from tandem.locks.port import LockStore
 from tandem.operations.model import Table
 from tandem.operations.ports import Clock, Nonces, Processes
 from tandem.operations.session.performer import Interceptor, passthrough
+from tandem.spec.common import ResourceKey
 from tandem.spec.resources import Operation
 
 _T = TypeVar("_T")
@@ -66,7 +67,7 @@ class Context:
     tables: dict[tuple[str, str], TableContext] = field(default_factory=dict)
     active_operations: set[str] = field(default_factory=set)
     cancelled: set[str] = field(default_factory=set)
-    _turns: dict[Key, tuple[asyncio.Lock, list[None]]] = field(default_factory=dict)
+    _turns: dict[ResourceKey, tuple[asyncio.Lock, list[None]]] = field(default_factory=dict)
 
     def threads(self, call: Callable[[], _T]) -> Awaitable[_T]:
         """Run it in the pool of worker threads."""
@@ -90,7 +91,7 @@ class Context:
         self.resource_cache.nudge((TABLE_KIND, namespace, name))
 
     @contextmanager
-    def turn(self, key: Key) -> Iterator[asyncio.Lock]:
+    def turn(self, key: ResourceKey) -> Iterator[asyncio.Lock]:
         """The lock by which a resource that was deleted and made again waits for the cleaning
         of its predecessor. Nothing is kept of names that nobody uses."""
         lock, users = self._turns.setdefault(key, (asyncio.Lock(), []))
