@@ -17,7 +17,8 @@ from pydantic_core import ErrorDetails
 from tandem.errors import InvalidSpec, nearest
 from tandem.spec.fields import Misfit
 
-Path = tuple[str | int, ...]
+FieldPath = tuple[str | int, ...]
+"""Names of fields and indexes of lists, from the resource down."""
 _MAX_SHOWN = 80
 _URL_SECRETS = re.compile(r"(?<=://)[^/\s'\"]*(?=@)|(?<=[?#])(?<=\S)[^\s'\"]+=[^\s'\"]*")
 _REMEDY = "Correct the file: docs/resources.md describes every field"
@@ -72,7 +73,7 @@ def dotted(path: Sequence[str | int]) -> str:
 
 
 def problems_of(
-    error: ValidationError, *, model: type[BaseModel], resource: str, lines: Mapping[Path, str]
+    error: ValidationError, *, model: type[BaseModel], resource: str, lines: Mapping[FieldPath, str]
 ) -> list[InvalidSpec]:
     """One `InvalidSpec` per problem; `lines` says where in which file each path was written."""
     found: list[InvalidSpec] = []
@@ -107,7 +108,7 @@ def problems_of(
     return found
 
 
-def _alias_path(location: tuple[int | str, ...]) -> Path:
+def _alias_path(location: tuple[int | str, ...]) -> FieldPath:
     # Pydantic adds parts that nobody typed: the branch of a union (`str`, `dict[str,any]`) and
     # `[key]` for a key of a mapping.
     return tuple(
@@ -120,7 +121,7 @@ def _alias_path(location: tuple[int | str, ...]) -> Path:
 _BRANCHES = frozenset({"str", "dict[str,any]", "constrained-str"})
 
 
-def _nearest_line(path: Path, lines: Mapping[Path, str]) -> str:
+def _nearest_line(path: FieldPath, lines: Mapping[FieldPath, str]) -> str:
     for length in range(len(path), -1, -1):
         if path[:length] in lines:
             return lines[path[:length]]
@@ -128,7 +129,7 @@ def _nearest_line(path: Path, lines: Mapping[Path, str]) -> str:
 
 
 def _explain(
-    details: ErrorDetails, model: type[BaseModel], path: Path
+    details: ErrorDetails, model: type[BaseModel], path: FieldPath
 ) -> tuple[str, str, str, str]:
     """Message, found, expected and remedy of one problem."""
     kind = details["type"]
