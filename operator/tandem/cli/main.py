@@ -16,7 +16,7 @@ from tandem.cli.commands.etcd import etcd_user
 from tandem.cli.commands.operator_options import operator
 from tandem.cli.engine import DEFAULT_PARALLEL
 from tandem.cli.errors import about, errors_to_exit
-from tandem.cli.output import Output
+from tandem.cli.output import Output, OutputOption
 from tandem.cli.scan_output import ScanOutput
 
 app = typer.Typer(
@@ -45,7 +45,6 @@ MaybeFiles = Annotated[
         "-f", "--filename", help="Files in which a LakeTable of that name is looked up; repeatable."
     ),
 ]
-OutputOption = Annotated[Output, typer.Option("-o", "--output", help="How results are printed.")]
 Only = Annotated[
     list[str] | None,
     typer.Option("--only", metavar="KIND/NAME", help="Only this resource; repeatable."),

@@ -10,7 +10,7 @@ import typer
 from tandem.cli.errors import errors_to_exit
 from tandem.cli.kubectl import completion
 from tandem.cli.kubectl.flags import Flags, connected
-from tandem.cli.output import Output
+from tandem.cli.output import Output, OutputOption
 
 _HELP = """Delta Lake tables that Tandem tends: what happens on them, and why.
 
@@ -47,7 +47,6 @@ Named = Annotated[
         autocompletion=completion.operations,
     ),
 ]
-OutputOption = Annotated[Output, typer.Option("-o", "--output", help="How results are printed.")]
 Timeout = Annotated[
     str | None, typer.Option("--timeout", metavar="DURATION", help="Wait no longer: 30s, 10m.")
 ]
