@@ -34,12 +34,12 @@ from tandem.kube.client.api import (
     Conflict,
     Forbidden,
     Invalid,
-    Json,
     NotFound,
     ResourcePath,
     Unavailable,
 )
 from tandem.kube.client.credentials import AUTHORIZATION, Credentials, LogIn, Login, usual_files
+from tandem.kube.client.json_depth import Json
 from tandem.spec.common import GROUP
 
 _T = TypeVar("_T")

@@ -11,7 +11,7 @@ import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tandem.cli.kubectl.output.overview import Json
+from tandem.kube.client.json_depth import Json
 from tandem.kube.client.kinds import PLAN
 from tandem.locks.conflicts import MATRIX, Compatibility
 from tandem.spec.common import API_VERSION, OPERATIONS, Mode

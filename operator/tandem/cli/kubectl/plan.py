@@ -18,11 +18,12 @@ from tandem.cli.kubectl import names, queries
 from tandem.cli.kubectl.access import Access
 from tandem.cli.kubectl.dry_run import CUT, expected, twin
 from tandem.cli.kubectl.flags import Flags
-from tandem.cli.kubectl.output.overview import Json, message_of, reason_of
+from tandem.cli.kubectl.output.overview import message_of, reason_of
 from tandem.cli.kubectl.output.render import ago, people, plain, shown
 from tandem.cli.kubectl.read_commands import now_ms
 from tandem.cli.output import Output, human_bytes, print_data
 from tandem.errors import InvalidSpec, ReferenceNotFound, TandemError
+from tandem.kube.client.json_depth import Json
 from tandem.kube.client.kinds import TABLE_KIND, path, spec_of, status_of
 from tandem.spec import LakeTable, load
 from tandem.spec.remedies import remedy

@@ -17,7 +17,6 @@ from tandem.cli.kubectl.access import Access
 from tandem.cli.kubectl.flags import Flags
 from tandem.cli.kubectl.output import render
 from tandem.cli.kubectl.output.overview import (
-    Json,
     id_of,
     milliseconds,
     namespace_of,
@@ -29,6 +28,7 @@ from tandem.cli.kubectl.output.render import shown
 from tandem.cli.output import Output, print_data
 from tandem.cli.output import table_of as table
 from tandem.errors import AccessDenied, TandemError
+from tandem.kube.client.json_depth import Json
 from tandem.kube.client.kinds import is_twin, status_of
 from tandem.spec.status import ENDED
 

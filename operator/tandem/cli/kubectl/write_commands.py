@@ -11,12 +11,13 @@ from tandem.cli.kubectl import access as access_
 from tandem.cli.kubectl import names
 from tandem.cli.kubectl.access import Access
 from tandem.cli.kubectl.flags import Flags
-from tandem.cli.kubectl.output.overview import Json, message_of, reason_of
+from tandem.cli.kubectl.output.overview import message_of, reason_of
 from tandem.cli.kubectl.output.render import plain
 from tandem.cli.kubectl.output.result_line import did
 from tandem.cli.kubectl.read_commands import now_ms
 from tandem.errors import InvalidSpec
 from tandem.kube.client.api import ResourcePath
+from tandem.kube.client.json_depth import Json
 from tandem.kube.client.kinds import RETRY, TABLE_KIND, is_active, path, spec_of, status_of
 from tandem.spec.remedies import remedy
 from tandem.spec.status import ENDED, Phase

@@ -26,11 +26,11 @@ from tandem.kube.client.api import (
     ApiError,
     Conflict,
     Invalid,
-    Json,
     NotFound,
     ResourcePath,
     Unavailable,
 )
+from tandem.kube.client.json_depth import Json
 from tandem.kube.dev.request import InvalidApplication, request_of, secrets_of
 from tandem.spark.application import status as states
 from tandem.spark.application.manifest import LOG_ANNOTATION

@@ -21,7 +21,8 @@ import structlog
 
 from tandem.jobs.formats import APPS
 from tandem.jobs.runner import JobRequest
-from tandem.kube.client.api import Api, ApiError, Json, ResourcePath
+from tandem.kube.client.api import Api, ApiError, ResourcePath
+from tandem.kube.client.json_depth import Json
 from tandem.spark.application.manifest import INPUT_BYTES_ANNOTATION
 
 _log = structlog.get_logger("tandem.kube.dev.controller")

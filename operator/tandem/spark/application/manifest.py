@@ -32,6 +32,7 @@ from tandem.spark.application.status import (
     needs_pod,
     state_of,
 )
+from tandem.spark.application.template import Json
 from tandem.spark.runtime.session import SHORT_JOB_BYTES, session_conf
 
 __all__ = [
@@ -47,7 +48,6 @@ __all__ = [
     "label_value",
 ]
 
-Json = dict[str, Any]
 
 MANAGED_BY: Final = ("app.kubernetes.io/managed-by", "tandem")
 OPERATION_LABEL: Final = "tandem.dev/operation"

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from tandem.errors import Reason
+from tandem.kube.client.json_depth import Json
 from tandem.kube.client.kinds import (
     TABLE_KIND,
     Body,
@@ -24,7 +25,6 @@ from tandem.kube.client.kinds import (
 from tandem.spec.remedies import remedy
 from tandem.spec.status import ENDED, Phase
 
-Json = dict[str, Any]
 _UNSEEN_S = 30
 _MOST_PROBLEMS = 20
 _AUTOMATIC = "tandem.dev/automatic"

@@ -35,11 +35,11 @@ from tandem.kube.client.api import (
     Conflict,
     Forbidden,
     Invalid,
-    Json,
     NotFound,
     ResourcePath,
     Unavailable,
 )
+from tandem.kube.client.json_depth import Json
 from tandem.spark.application.manifest import LOG_ANNOTATION, ApplicationBuilder, JobOwner
 from tandem.spark.application.status import FINISHED, state_of
 
