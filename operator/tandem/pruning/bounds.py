@@ -32,7 +32,7 @@ from tandem.pruning import times
 from tandem.pruning.constants import FLOATING, INTEGRAL, MOMENTS
 from tandem.statements.types import SqlType, as_decimal
 
-Mask = npt.NDArray[np.bool_]
+BoolArray = npt.NDArray[np.bool_]
 
 CUT_STRING: Final = 32
 """Delta cuts strings to this length. Writers should raise a maximum that they cut, but not all
@@ -52,12 +52,12 @@ _WIDE: Final = Context(prec=120)
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RangeComparison:
     """Where a file's values can lie as seen from a constant; several may be true."""
 
-    below: Mask
-    touches: Mask
-    above: Mask
+    below: BoolArray
+    touches: BoolArray
+    above: BoolArray
 
 
 class ColumnBounds(ABC):
@@ -65,21 +65,21 @@ class ColumnBounds(ABC):
 
     type: SqlType
 
-    def __init__(self, some_null: Mask, some_value: Mask) -> None:
+    def __init__(self, some_null: BoolArray, some_value: BoolArray) -> None:
         self.some_null = some_null
         """Whether the column can be NULL in a row of the file."""
         self.some_value = some_value
 
     @abstractmethod
-    def place(self, value: Any) -> Place:
+    def place(self, value: Any) -> RangeComparison:
         """Against a constant in the form of `constants.comparable`."""
 
     @abstractmethod
-    def may_begin(self, prefix: bytes) -> Mask:
+    def may_begin(self, prefix: bytes) -> BoolArray:
         """Whether a text in the file can begin so."""
 
     @abstractmethod
-    def may_equal(self, values: Sequence[Any], *, complete: bool) -> Mask:
+    def may_equal(self, values: Sequence[Any], *, complete: bool) -> BoolArray:
         """Whether one of the ascending values lies within the bounds; if not `complete`, one
         between the first and the last of them."""
 
@@ -88,36 +88,41 @@ class StatisticsBounds(ColumnBounds):
     """By statistics: `low` and `high` are int64, double or binary, null where unknown."""
 
     def __init__(
-        self, type_: SqlType, low: pa.Array, high: pa.Array, some_null: Mask, some_value: Mask
+        self,
+        type_: SqlType,
+        low: pa.Array,
+        high: pa.Array,
+        some_null: BoolArray,
+        some_value: BoolArray,
     ) -> None:
         super().__init__(some_null, some_value)
         self.type = type_
         self.low, self.high = low, high
 
-    def place(self, value: Any) -> Place:
+    def place(self, value: Any) -> RangeComparison:
         if self.type.name in INTEGRAL and not _INT64[0] <= value <= _INT64[1]:
             every = np.ones(len(self.low), bool)
             if value > 0:
                 unknown = np.asarray(self.high.is_null())
-                return Place(every, unknown, unknown)
+                return RangeComparison(every, unknown, unknown)
             unknown = np.asarray(self.low.is_null())
-            return Place(unknown, unknown, every)
+            return RangeComparison(unknown, unknown, every)
         floor, ceiling = _neighbours(value, self.type)
-        return Place(
+        return RangeComparison(
             below=_known(pc.less, self.low, ceiling),
             touches=_known(pc.less_equal, self.low, floor)
             & _known(pc.greater_equal, self.high, ceiling),
             above=_known(pc.greater, self.high, floor),
         )
 
-    def may_begin(self, prefix: bytes) -> Mask:
+    def may_begin(self, prefix: bytes) -> BoolArray:
         # Cut to the prefix, a bound compares as the values that begin with it do.
         size = len(prefix)
         return _known(pc.less_equal, pc.binary_slice(self.low, 0, size), prefix) & _known(
             pc.greater_equal, pc.binary_slice(self.high, 0, size), prefix
         )
 
-    def may_equal(self, values: Sequence[Any], *, complete: bool) -> Mask:
+    def may_equal(self, values: Sequence[Any], *, complete: bool) -> BoolArray:
         keys = pa.array([_neighbours(value, self.type)[0] for value in values], self.low.type)
         if not len(keys):
             return np.zeros(len(self.low), bool)
@@ -140,24 +145,24 @@ class PartitionBounds(ColumnBounds):
         self.type = type_
         self._codes, self._values = codes, values
 
-    def place(self, value: Any) -> Place:
-        return Place(
+    def place(self, value: Any) -> RangeComparison:
+        return RangeComparison(
             below=self._each(lambda low, _: low < value),
             touches=self._each(lambda low, high: low <= value <= high),
             above=self._each(lambda _, high: high > value),
         )
 
-    def may_begin(self, prefix: bytes) -> Mask:
+    def may_begin(self, prefix: bytes) -> BoolArray:
         return self._each(lambda low, _: low.startswith(prefix))
 
-    def may_equal(self, values: Sequence[Any], *, complete: bool) -> Mask:
+    def may_equal(self, values: Sequence[Any], *, complete: bool) -> BoolArray:
         def equals(low: Any, high: Any) -> bool:
             first = bisect_left(values, low)
             return first < len(values) and values[first if complete else 0] <= high
 
         return self._each(equals) if values else np.zeros(len(self._codes), bool)
 
-    def _each(self, test: Callable[[Any, Any], bool]) -> Mask:
+    def _each(self, test: Callable[[Any, Any], bool]) -> BoolArray:
         """`test` of the bounds of each distinct value, by file; true where unknown."""
         found = np.ones(len(self._values) + 1, bool)  # the last one is for code -1
         for number, value in enumerate(self._values):
@@ -237,9 +242,9 @@ def _neighbours(value: Any, type_: SqlType) -> tuple[Any, Any]:
     return value, value
 
 
-def _known(test: Callable[..., Any], left: Any, right: Any) -> Mask:
+def _known(test: Callable[..., Any], left: Any, right: Any) -> BoolArray:
     """The test of each file; true where a bound is not known."""
-    found: Mask = pc.fill_null(test(left, right), True).to_numpy(zero_copy_only=False)
+    found: BoolArray = pc.fill_null(test(left, right), True).to_numpy(zero_copy_only=False)
     return found
 
 

@@ -20,8 +20,8 @@ from tandem.delta.partition_text import to_scalar
 from tandem.delta.schema import PrimitiveType, StructType
 from tandem.errors import CorruptLog
 from tandem.pruning.bounds import (
+    BoolArray,
     ColumnBounds,
-    Mask,
     PartitionBounds,
     StatisticsBounds,
     held,
@@ -43,7 +43,7 @@ class FileBounds:
 
     count: int
     columns: Mapping[str, ColumnBounds]
-    empty: Mask
+    empty: BoolArray
 
 
 def bounds_of(

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tandem.pruning.bounds import Mask
+from tandem.pruning.bounds import BoolArray
 from tandem.pruning.files import FileBounds
 from tandem.statements.types import SqlType
 
@@ -25,7 +25,7 @@ class Keys:
     values: tuple[Any, ...]
     complete: bool
 
-    def may_occur(self, files: FileBounds) -> Mask:
+    def may_occur(self, files: FileBounds) -> BoolArray:
         """False only for files no row of which has one of the values."""
         if not self.values:
             return np.zeros(files.count, bool)
