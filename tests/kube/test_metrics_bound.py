@@ -26,7 +26,7 @@ from tandem.operations.machine.events import (
     AttemptAdopted,
     CommitLost,
     CommitPut,
-    Done,
+    EffectDone,
     Event,
     JobLost,
     LocksGranted,
@@ -253,23 +253,23 @@ def test_effects_are_counted_by_what_came_of_them() -> None:
         effect = Effect(point, attempt=2)
         if isinstance(answer, Exception):
             with pytest.raises(type(answer)):
-                observed(effect, lambda: Done(point))
+                observed(effect, lambda: EffectDone(point))
         else:
-            assert observed(effect, lambda: Done(point)) is answer
+            assert observed(effect, lambda: EffectDone(point)) is answer
 
     happens(Point.ACQUIRE_LOCKS, LocksWaiting(()))
     happens(Point.ACQUIRE_LOCKS, LocksGranted(1))
     happens(Point.START_JOB, StorageError("it failed"))
-    happens(Point.START_JOB, Done(Point.START_JOB))
+    happens(Point.START_JOB, EffectDone(Point.START_JOB))
     happens(Point.POLL_JOB, JobLost(Reason.OUT_OF_MEMORY, "too little"))
-    happens(Point.STOP_JOB, Done(Point.STOP_JOB))  # it was lost before
+    happens(Point.STOP_JOB, EffectDone(Point.STOP_JOB))  # it was lost before
     happens(Point.ADOPT_ATTEMPT, AttemptAdopted(Plan(read_version=1, inputs=1, input_bytes=1), 0))
-    happens(Point.START_JOB, Done(Point.START_JOB))
+    happens(Point.START_JOB, EffectDone(Point.START_JOB))
     happens(Point.POLL_JOB, RoundDone(0))
     happens(Point.PUT_COMMIT, AccessDenied("no"))
     happens(Point.PUT_COMMIT, CommitLost())
     happens(Point.PUT_COMMIT, CommitPut(OperationResult(version=3)))
-    happens(Point.FINISH_JOB, Done(Point.FINISH_JOB))
+    happens(Point.FINISH_JOB, EffectDone(Point.FINISH_JOB))
     series = stage.series()
     assert subject.attempt == 2
     assert of(series, "tandem_lock_wait_seconds_count") == 1
@@ -347,7 +347,7 @@ def test_an_operation_costs_a_bounded_number_of_calls() -> None:
         )
         for point in Point:
             if point not in (Point.START_JOB, Point.PUT_COMMIT, Point.ADOPT_ATTEMPT):
-                observed(Effect(point), lambda: Done(Point.PLAN))
+                observed(Effect(point), lambda: EffectDone(Point.PLAN))
         for _ in range(12):
             stage.metrics.api_call("PATCH", "/apis/tandem.dev/v1/namespaces/n/laketables/t", 200, 1)
         for _ in range(4):

@@ -11,8 +11,8 @@ from tandem.operations.machine.events import (
     AbandonedBefore,
     AbandonRefused,
     CommitPut,
-    Done,
     EarlierFound,
+    EffectDone,
     EffectFailed,
     Event,
     JobLost,
@@ -49,7 +49,7 @@ def test_asked_to_stop(ask: StopRequest, phase: Phase, reason: Reason, closes: b
 def recorded_for(ask: StopRequest) -> list[Event]:
     """What it still does before it tells that it has stopped. A deadline is for good."""
     return (
-        [Done(Point.CLAIM_ATTEMPT), Done(Point.RECORD_RESULT)]
+        [EffectDone(Point.CLAIM_ATTEMPT), EffectDone(Point.RECORD_RESULT)]
         if ask is StopRequest.DEADLINE
         else []
     )
@@ -92,10 +92,10 @@ def test_asked_to_stop_between_two_attempts(ask: StopRequest) -> None:
         *RUNNING,
         JobLost(Reason.JOB_FAILED, "out of memory"),
         ask,
-        Done(Point.STOP_JOB),
-        Done(Point.ABANDON_ATTEMPT),
-        Done(Point.CLEAN_ATTEMPT),
-        Done(Point.RELEASE_LOCKS),
+        EffectDone(Point.STOP_JOB),
+        EffectDone(Point.ABANDON_ATTEMPT),
+        EffectDone(Point.CLEAN_ATTEMPT),
+        EffectDone(Point.RELEASE_LOCKS),
         TableRead(4, abandoned=1),
         EarlierFound(attempt=1, failures=1),
         *recorded_for(ask),
@@ -128,14 +128,16 @@ def test_suspended_stops_what_an_earlier_run_left_at_work() -> None:
     state, effects = play(events, Limits(suspended=True))
     assert effects[-1] == Effect(Point.STOP_JOB, attempt=1)
     todo = [Point.STOP_JOB, Point.ABANDON_ATTEMPT, Point.CLEAN_ATTEMPT, Point.RELEASE_LOCKS]
-    state, effects = play([*events, *(Done(point) for point in todo)], Limits(suspended=True))
+    state, effects = play([*events, *(EffectDone(point) for point in todo)], Limits(suspended=True))
     assert points(effects)[-4:] == todo
     assert state.outcome.ended is not None
     assert state.outcome.ended.phase is Phase.SUSPENDED
 
 
 def test_an_abandonment_that_meets_a_success_reports_it() -> None:
-    _, effects = play([*RUNNING, StopRequest.INTERRUPT, Done(Point.STOP_JOB), AbandonRefused(1)])
+    _, effects = play(
+        [*RUNNING, StopRequest.INTERRUPT, EffectDone(Point.STOP_JOB), AbandonRefused(1)]
+    )
     assert points(effects)[-1] is Point.FIND_COMMIT
 
 
@@ -149,9 +151,9 @@ def test_Z1_whose_attempt_another_has_ended_says_nothing_and_does_nothing_more(
 ) -> None:
     """Neither another attempt, which would kill the other's, nor an end of the operation."""
     todo = [Point.CLEAN_ATTEMPT, Point.RELEASE_LOCKS]
-    events = [*RUNNING, stopped, Done(Point.STOP_JOB), AbandonedBefore()]
+    events = [*RUNNING, stopped, EffectDone(Point.STOP_JOB), AbandonedBefore()]
     limits = Limits(backoff_limit=backoff_limit)
-    state, effects = play([*events, *(Done(point) for point in todo)], limits)
+    state, effects = play([*events, *(EffectDone(point) for point in todo)], limits)
     assert points(effects)[-2:] == todo
     assert state.outcome.ended is not None
     assert state.outcome.ended.elsewhere
@@ -160,7 +162,7 @@ def test_Z1_whose_attempt_another_has_ended_says_nothing_and_does_nothing_more(
 def test_an_attempt_that_could_not_be_abandoned_keeps_its_files() -> None:
     abandon = Effect(Point.ABANDON_ATTEMPT, attempt=1)
     failed = EffectFailed(abandon, Reason.ACCESS_DENIED, "read-only")
-    state, effects = play([*RUNNING, StopRequest.INTERRUPT, Done(Point.STOP_JOB), failed])
+    state, effects = play([*RUNNING, StopRequest.INTERRUPT, EffectDone(Point.STOP_JOB), failed])
     assert Point.CLEAN_ATTEMPT not in points(effects)
     assert state.outcome.closing is not None
     assert Point.CLEAN_ATTEMPT not in state.outcome.closing.todo
@@ -170,7 +172,7 @@ def test_what_a_zombie_wrote_after_others_had_cleaned_goes_with_it() -> None:
     later = TableRead(version=9, succeeded=2, abandoned=1)
     interrupted: list[Event] = [
         StopRequest.INTERRUPT,
-        Done(Point.STOP_JOB),
+        EffectDone(Point.STOP_JOB),
         AbandonRefused(2),
     ]
     state, effects = play([*RUNNING, *interrupted, later])
@@ -181,8 +183,8 @@ def test_what_a_zombie_wrote_after_others_had_cleaned_goes_with_it() -> None:
 
 
 def test_on_its_way_out_it_does_not_wait_for_its_lock_store() -> None:
-    closing, effects = play([*RUNNING, StopRequest.INTERRUPT, Done(Point.STOP_JOB)])
-    release = [*(Done(p) for p in (Point.ABANDON_ATTEMPT, Point.CLEAN_ATTEMPT))]
+    closing, effects = play([*RUNNING, StopRequest.INTERRUPT, EffectDone(Point.STOP_JOB)])
+    release = [*(EffectDone(p) for p in (Point.ABANDON_ATTEMPT, Point.CLEAN_ATTEMPT))]
     for event in release:
         closing, effects_now = step(closing, event)
         effects = [*effects, *effects_now]

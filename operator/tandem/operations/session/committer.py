@@ -23,7 +23,7 @@ from tandem.operations.machine.events import (
     CommitLost,
     CommitPut,
     CommitUnknown,
-    Done,
+    EffectDone,
     EffectFailed,
     EndedBeforeStart,
     Ending,
@@ -121,7 +121,7 @@ class Committer:
             # How it ends must be known to whoever finds it closed and no result.
             self._store.put(paths.ending(self._id), records.encode(record))
         refused = self._commit_abandonment(work, effect, attempt, closes=closing.closes)
-        return refused or Done(effect.point)
+        return refused or EffectDone(effect.point)
 
     def declare_dead(self, work: Work, attempt: int, why: str, session: str) -> bool:
         """Commit that attempts up to this one, on which nobody works, are dead; False if a

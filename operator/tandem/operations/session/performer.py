@@ -37,7 +37,7 @@ from tandem.operations.machine.events import (
     CommitRefused,
     CommitUnknown,
     Decided,
-    Done,
+    EffectDone,
     EffectFailed,
     Ending,
     Event,
@@ -223,7 +223,7 @@ class Performer:
             if there is None or there.token != self._token:
                 return ClaimLost()
         self._ports.local_claims.take(self._key(effect.attempt), self)
-        return Done(effect.point)
+        return EffectDone(effect.point)
 
     def _put_identity(self) -> None:
         if self._has_identity:
@@ -281,17 +281,17 @@ class Performer:
 
     def _await_locks(self, effect: Effect, _state: OperationState) -> Event:
         self._ports.locks.wait(self._table.location, self._id, self._options.lock_wait_s)
-        return Done(effect.point)
+        return EffectDone(effect.point)
 
     # Running
 
     def _persist_plan(self, effect: Effect, _state: OperationState) -> Event:
         job_control.persist(self.work, effect.attempt)
-        return Done(effect.point)
+        return EffectDone(effect.point)
 
     def _start_job(self, effect: Effect, _state: OperationState) -> Event:
         self._ports.jobs.start(job_control.request(self.work, effect.attempt))
-        return Done(effect.point)
+        return EffectDone(effect.point)
 
     def _poll_job(self, effect: Effect, _state: OperationState) -> Event:
         now_ms = self._ports.clock.now_ms()
@@ -300,7 +300,7 @@ class Performer:
     def _read_result(self, effect: Effect, _state: OperationState) -> Event:
         job_control.read_result(self.work, effect.attempt, effect.round)
         self._kind.load(self.work, effect.round)
-        return Done(effect.point)
+        return EffectDone(effect.point)
 
     def _request_round(self, effect: Effect, _state: OperationState) -> Event:
         decision = self.work.decision
@@ -309,7 +309,7 @@ class Performer:
         # It may take long: whoever is more important need not wait for us.
         self._ports.locks.leave_commit(self._table.location, self._id, self._token)
         job_control.request_round(self.work, effect.attempt, effect.round, decision.evaluate)
-        return Done(effect.point)
+        return EffectDone(effect.point)
 
     # Reconciling and committing
 
@@ -342,12 +342,12 @@ class Performer:
             # The same bytes in every round: the map says where rows went, not which live.
             self._store.put(paths.row_map(self._id, effect.attempt), change.row_map)
             work.row_map_written = True
-        return Done(effect.point)
+        return EffectDone(effect.point)
 
     def _enter_commit(self, effect: Effect, _state: OperationState) -> Event:
         lease = self._ports.locks.enter_commit(self._table.location, self._id, self._token)
         if lease is CommitLease.ENTERED:
-            return Done(effect.point)
+            return EffectDone(effect.point)
         return CommitRefused(revoked=lease is CommitLease.REVOKED)
 
     def _put_commit(self, effect: Effect, state: OperationState) -> Event:
@@ -376,7 +376,7 @@ class Performer:
             there = records.load(self._store, path, ResultRecord, operation_id=self._id)
             if there is not None and not state.log.succeeded:
                 return RecordedBefore(recovery.ending_of(there))
-        return Done(effect.point)
+        return EffectDone(effect.point)
 
     def _record(self, ending: Ending) -> ResultRecord:
         return ResultRecord(
@@ -393,11 +393,11 @@ class Performer:
 
     def _finish_job(self, effect: Effect, _state: OperationState) -> Event:
         self._store.put(paths.done(self._id, effect.attempt), b"{}")
-        return Done(effect.point)
+        return EffectDone(effect.point)
 
     def _stop_job(self, effect: Effect, _state: OperationState) -> Event:
         self._ports.jobs.stop(paths.job_name(self._id, effect.attempt))
-        return Done(effect.point)
+        return EffectDone(effect.point)
 
     def _abandon_attempt(self, effect: Effect, state: OperationState) -> Event:
         assert state.outcome.closing is not None
@@ -406,7 +406,7 @@ class Performer:
 
     def _clean_attempt(self, effect: Effect, _state: OperationState) -> Event:
         garbage.clean_abandoned(self._store, self._id, effect.attempt)
-        return Done(effect.point)
+        return EffectDone(effect.point)
 
     def _clean_unused(self, effect: Effect, state: OperationState) -> Event:
         assert state.outcome.closing is not None
@@ -415,11 +415,11 @@ class Performer:
         committed = None if version is None else self._table.log.commit(version)
         if committed is not None:
             garbage.clean_unused(self._store, self._id, effect.attempt, committed)
-        return Done(effect.point)
+        return EffectDone(effect.point)
 
     def _release_locks(self, effect: Effect, _state: OperationState) -> Event:
         self._ports.locks.release(self._table.location, self._id, self._token)
-        return Done(effect.point)
+        return EffectDone(effect.point)
 
     def _maintain(self, effect: Effect, state: OperationState) -> Event:
         assert state.outcome.closing is not None
@@ -427,4 +427,4 @@ class Performer:
         version = state.outcome.closing.ending.result.version
         if self._options.maintain is not None and version is not None:
             self._options.maintain(self._table, self.work.snapshot)
-        return Done(effect.point)
+        return EffectDone(effect.point)

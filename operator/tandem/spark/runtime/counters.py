@@ -20,7 +20,7 @@ from tandem.storage import Store
 
 EVERY_SECONDS = 0.5
 
-Done = Callable[[Mapping[int, int]], tuple[int, int]]
+ProgressFromCounts = Callable[[Mapping[int, int]], tuple[int, int]]
 """Counts of tasks by their number → (files done, bytes done)."""
 
 
@@ -61,7 +61,7 @@ def prefix_of(control_prefix: str, round_: int = 0) -> str:
 
 @contextlib.contextmanager
 def reported(
-    control: Control, stage: str, total: tuple[int, int], done: Done, round_: int = 0
+    control: Control, stage: str, total: tuple[int, int], done: ProgressFromCounts, round_: int = 0
 ) -> Iterator[None]:
     """Keep `progress.json` up to date while the block runs: from none to all of `total`,
     (files, bytes), or to where it was when the block failed."""
