@@ -18,11 +18,11 @@ from tandem.spec.status import ENDED, PLANNED_ONLY, Phase
 if TYPE_CHECKING:
     from rich.console import Group
 
-Seen = Mapping[str, str]
+SourceSummaries = Mapping[str, str]
 """What was seen of the source of a resource, by its id."""
 
 
-def blocks(outcomes: Sequence[ResourceOutcome], sources: Seen) -> Group:
+def blocks(outcomes: Sequence[ResourceOutcome], sources: SourceSummaries) -> Group:
     """A block per resource: what would be read, written and locked."""
     return output.blocks(
         (f"{outcome.resource.id}: {_headline(outcome)}", _lines(outcome, sources))
@@ -51,7 +51,7 @@ def _reason(status: OperationStatus) -> str:
     return status.conditions[0].reason if status.conditions else ""
 
 
-def _lines(outcome: ResourceOutcome, sources: Seen) -> list[tuple[str, str]]:
+def _lines(outcome: ResourceOutcome, sources: SourceSummaries) -> list[tuple[str, str]]:
     """Name and value of what a plan says."""
     status, resource = outcome.status, outcome.resource
     if isinstance(status, TableStatus):

@@ -59,7 +59,7 @@ __all__ = [
 ]
 
 
-class Misfit(ValueError):
+class IncompatibleFields(ValueError):
     """Fields that do not go together: what was found, what would do, and how to come there, as
     every other error says it."""
 

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from tandem.errors import InvalidSpec, nearest
-from tandem.spec.fields import Misfit
+from tandem.spec.fields import IncompatibleFields
 
 FieldPath = tuple[str | int, ...]
 """Names of fields and indexes of lists, from the resource down."""
@@ -146,7 +146,7 @@ def _explain(
         )
     if kind == "missing":
         return ("required, but missing", "", "", f"Add {path[-1]}")
-    if kind == "value_error" and isinstance(context["error"], Misfit):
+    if kind == "value_error" and isinstance(context["error"], IncompatibleFields):
         misfit = context["error"]
         return (str(misfit), misfit.found, misfit.expected, misfit.remedy)
     if kind == "value_error":

@@ -13,8 +13,8 @@ from tandem.spec.fields import (
     Assignments,
     Bytes,
     Condition,
+    IncompatibleFields,
     Location,
-    Misfit,
     Model,
     Options,
     StrictInt,
@@ -62,7 +62,7 @@ class Source(Model):
     )
     def _version_only_for_delta(self) -> Source:
         if self.version is not None and self.format is not SourceFormat.DELTA:
-            raise Misfit(
+            raise IncompatibleFields(
                 "version only goes with format Delta",
                 found=f"version {self.version} with format {self.format}",
                 expected="no version, or format Delta",
@@ -89,7 +89,7 @@ def _exactly_one(clause: Model, *names: str) -> None:
     spelled = {name: clause.__class__.model_fields[name].alias or name for name in names}
     given = [spelled[name] for name in names if getattr(clause, name) is not None]
     if len(given) != 1:
-        raise Misfit(
+        raise IncompatibleFields(
             f"must have exactly one of {', '.join(spelled.values())}",
             found=", ".join(given) or "none of them",
             expected="one of them",
@@ -182,7 +182,7 @@ class Merge(Model):
     def _bare_on(cls, value: Any) -> Any:
         if isinstance(value, dict) and "true" in value:
             if "on" in value:
-                raise Misfit(
+                raise IncompatibleFields(
                     "needs on, once: which rows match",
                     found="on, and true, which is how YAML 1.1 reads a bare on",
                     expected="one of them",
@@ -201,7 +201,7 @@ class Merge(Model):
     )
     def _does_something(self) -> Merge:
         if not (self.when_matched or self.when_not_matched or self.when_not_matched_by_source):
-            raise Misfit(
+            raise IncompatibleFields(
                 "must have at least one of whenMatched, whenNotMatched, whenNotMatchedBySource",
                 found="no clause",
                 expected="a clause, at least",

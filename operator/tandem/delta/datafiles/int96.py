@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tandem.delta.datafiles.misfit import Misfit
+from tandem.delta.datafiles.schema_mismatch import SchemaMismatch
 from tandem.errors import UnsupportedFeature
 
 RAW = pa.binary(12)
@@ -74,7 +74,9 @@ def require_whole_micros(array: Any, *, column: str) -> None:
     raw = np.frombuffer(data, dtype=_RECORD, count=valid.offset + len(valid))[valid.offset :]
     cut = raw["nanos"][raw["nanos"] % 1000 != 0]
     if len(cut):
-        raise Misfit(column, f"nanosecond {cut[0]} of a day", "whole number of microseconds")
+        raise SchemaMismatch(
+            column, f"nanosecond {cut[0]} of a day", "whole number of microseconds"
+        )
 
 
 def _refuse_untold(

@@ -15,8 +15,8 @@ import numpy as np
 import pyarrow as pa
 
 from tandem.delta.datafiles.conform import conform, forbidden_null
-from tandem.delta.datafiles.misfit import Misfit, require_utf8
 from tandem.delta.datafiles.reader import DataFileReader, TableFormat
+from tandem.delta.datafiles.schema_mismatch import SchemaMismatch, require_utf8
 from tandem.delta.datafiles.writer import ParquetDataWriter, WrittenFile
 from tandem.delta.partition_text import to_scalar
 from tandem.delta.values import partition_texts
@@ -318,7 +318,7 @@ def require_texts(array: Any, column: str) -> None:
     """Raises: StatementFailed if a new text is not UTF-8: most readers refuse the file then."""
     try:
         require_utf8(array, column)
-    except Misfit as error:
+    except SchemaMismatch as error:
         raise StatementFailed(
             "a new text is not UTF-8, and most readers refuse a file that holds it",
             field=error.column,

@@ -26,7 +26,7 @@ SHOWN = 30
 """Bytes of a value that an error shows."""
 
 
-class Misfit(pa.ArrowInvalid):  # type: ignore[misc]
+class SchemaMismatch(pa.ArrowInvalid):  # type: ignore[misc]
     """A column of a file that does not fit the table's. `column` is its path."""
 
     def __init__(self, column: str, found: str, expected: str) -> None:
@@ -71,7 +71,7 @@ def require_fit(found: Any, wanted: Field, *, by_id: bool, above: str = "") -> N
         case _:
             fits = not pa.types.is_nested(found) and not _loses(found, to_arrow_type(type_))
     if not fits:
-        raise Misfit(column, str(found), _name(type_))
+        raise SchemaMismatch(column, str(found), _name(type_))
     for there_type, part in inner:
         require_fit(there_type, part, by_id=by_id, above=f"{column}.")
 
@@ -121,7 +121,7 @@ def require_whole_micros(array: Any, column: str) -> None:
         cut = values.filter(pc.not_equal(nanos, whole))
         if len(cut):
             shown = str(cut.slice(0, 1).cast(pa.string())[0].as_py())
-            raise Misfit(path, shown, "whole number of microseconds")
+            raise SchemaMismatch(path, shown, "whole number of microseconds")
 
 
 def _is_nanos(type_: Any) -> bool:
@@ -144,7 +144,7 @@ def require_utf8(array: Any, column: str) -> None:
                 except UnicodeDecodeError as error:
                     cut = "" if len(data) <= SHOWN else "…"
                     shown = f"X'{data[:SHOWN].hex()}'{cut}"
-                    raise Misfit(path, shown, "text of UTF-8") from error
+                    raise SchemaMismatch(path, shown, "text of UTF-8") from error
 
 
 def any_leaf(type_: Any, test: Callable[[Any], bool]) -> bool:
