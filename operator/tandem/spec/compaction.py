@@ -11,14 +11,14 @@ from pydantic import Field, model_validator
 from tandem.spec.common import Mode, Operation, OperationSpec
 from tandem.spec.fields import (
     Bytes,
-    Condition,
     IncompatibleFields,
-    Label,
     Milliseconds,
     Model,
+    SegmentOrChunk,
+    SqlCondition,
     StrictInt,
     Text,
-    UniqueLabels,
+    UniqueSegmentsOrChunks,
 )
 from tandem.spec.rules import cel
 
@@ -45,13 +45,13 @@ class Minor(Model):
     """The newest so many segments are left alone."""
     max_segment_size: Bytes | None = None
     """Segments of at least this size are left alone; no limit by default."""
-    segments: UniqueLabels | None = None
+    segments: UniqueSegmentsOrChunks | None = None
     """Look among these segments only; among all by default. Automatic compaction says here
     what it chose."""
 
 
 class SemiMajor(Model):
-    chunks: Annotated[tuple[Label, ...], Field(max_length=10_000)] | None = None
+    chunks: Annotated[tuple[SegmentOrChunk, ...], Field(max_length=10_000)] | None = None
     """Time chunks (`2013-02`) to lay out as one; all by default. Everything in them that was
     committed by the read version."""
 
@@ -62,9 +62,9 @@ class Major(Model):
 
 
 class Custom(Model):
-    segments: UniqueLabels | None = None
+    segments: UniqueSegmentsOrChunks | None = None
     """Names of the segments, as `tandem table segments` shows them, in quotes: `"0.1"`."""
-    where: Condition | None = None
+    where: SqlCondition | None = None
     """A condition that selects whole files by their statistics and partition values."""
 
     @model_validator(mode="after")

@@ -9,7 +9,14 @@ from typing import Annotated, Any, ClassVar, Final, Literal
 from pydantic import Field, model_validator
 
 from tandem.spec.common import Mode, Operation, OperationSpec
-from tandem.spec.fields import IncompatibleFields, Model, StrictBool, StrictInt, Text, UniqueLabels
+from tandem.spec.fields import (
+    IncompatibleFields,
+    Model,
+    StrictBool,
+    StrictInt,
+    Text,
+    UniqueSegmentsOrChunks,
+)
 from tandem.spec.rules import cel
 
 
@@ -98,7 +105,7 @@ class Rewrite(Model):
 
 
 class SegmentRewriteSpec(OperationSpec):
-    segments: UniqueLabels
+    segments: UniqueSegmentsOrChunks
     """Names of the segments, as `tandem table segments` shows them, in quotes: `"0.1"`."""
     rewrite: Rewrite
     """What to change."""

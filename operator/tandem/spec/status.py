@@ -140,7 +140,7 @@ class RowsAffected(StatusModel):
     """Rows added."""
 
 
-class Met(StatusModel):
+class ReconciledCommit(StatusModel):
     """A commit of somebody else that an operation had to do something about."""
 
     version: int
@@ -188,7 +188,7 @@ class Reconciled(StatusModel):
     """Rows that a statement matched and that others deleted or changed first."""
     milliseconds: int | None = None
     """How long the last round took, from the decision to the commit's content."""
-    met: tuple[Met, ...] | None = None
+    met: tuple[ReconciledCommit, ...] | None = None
     """The commits that something had to be done about, oldest first; the last 8."""
 
 

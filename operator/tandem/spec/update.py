@@ -12,11 +12,11 @@ from tandem.spec.common import Mode, Operation, OperationSpec
 from tandem.spec.fields import (
     Assignments,
     Bytes,
-    Condition,
     IncompatibleFields,
     Location,
     Model,
     Options,
+    SqlCondition,
     StrictInt,
 )
 from tandem.spec.rules import cel
@@ -25,14 +25,14 @@ _MIB = 2**20
 
 
 class Update(Model):
-    where: Condition | None = None
+    where: SqlCondition | None = None
     """Which rows, as a Spark SQL condition; all rows by default."""
     set: Assignments
     """Column → new value, as a Spark SQL expression over the old row."""
 
 
 class Delete(Model):
-    where: Condition
+    where: SqlCondition
     """Which rows, as a Spark SQL condition. Write `true` to delete all."""
 
 
@@ -100,7 +100,7 @@ def _exactly_one(clause: Model, *names: str) -> None:
 
 
 class WhenMatched(Model):
-    where: Condition | None = None
+    where: SqlCondition | None = None
     """A further condition."""
     delete: Empty | None = None
     """Delete the row."""
@@ -121,7 +121,7 @@ class WhenMatched(Model):
 
 
 class WhenNotMatched(Model):
-    where: Condition | None = None
+    where: SqlCondition | None = None
     """A further condition on the source row."""
     insert: MergeInsert | None = None
     """Insert a row."""
@@ -140,7 +140,7 @@ class WhenNotMatched(Model):
 
 
 class WhenNotMatchedBySource(Model):
-    where: Condition | None = None
+    where: SqlCondition | None = None
     """A further condition on the table's row."""
     delete: Empty | None = None
     """Delete the row."""
@@ -165,7 +165,7 @@ class Merge(Model):
 
     source: Source
     """Rows to merge."""
-    on: Condition
+    on: SqlCondition
     """Which source row matches which table row; `t` is the table, `s` the source."""
     when_matched: Annotated[tuple[WhenMatched, ...], Field(max_length=10)] = ()
     """What happens to a row that matches; the first clause that applies."""
