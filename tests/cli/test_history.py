@@ -20,7 +20,7 @@ def told() -> list[HistoryEntry]:
 
 
 def test_every_commit_is_of_a_sort(told: list[HistoryEntry]) -> None:
-    assert [entry.sort for entry in told] == [
+    assert [entry.kind for entry in told] == [
         *[EntryKind.APPEND] * 5,
         EntryKind.CHANGE,
         EntryKind.APPEND,

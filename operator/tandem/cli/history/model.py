@@ -72,7 +72,7 @@ class HistoryEntry:
     engine: str
     by: str
     ours: bool
-    sort: EntryKind
+    kind: EntryKind
     files_added: int
     files_removed: int
     files_marked: int
@@ -162,7 +162,7 @@ def _entry(commit: Commit, changes: Mapping[int, _Change]) -> HistoryEntry:
         engine=author.engine,
         by=author.by,
         ours=mine.ours,
-        sort=_sort(commit, mine),
+        kind=_kind(commit, mine),
         files_added=len(mine.added),
         files_removed=len(mine.gone),
         files_marked=len(mine.marked),
@@ -196,7 +196,7 @@ def _rows_of(gone: RemoveFile) -> int | None:
     return None if rows is None else max(0, rows - _dead(gone))
 
 
-def _sort(commit: Commit, change: _Change) -> EntryKind:
+def _kind(commit: Commit, change: _Change) -> EntryKind:
     if not (change.added or change.gone or change.marked):
         return EntryKind.OTHER
     if not (change.gone or change.marked):

@@ -140,9 +140,9 @@ def scene(entries: Sequence[HistoryEntry], lives: Sequence[SegmentLifetime]) -> 
 
 def is_work(entry: HistoryEntry) -> bool:
     """An operation of ours that read something and did something about it."""
-    return entry.ours and entry.read_version is not None and entry.sort is not EntryKind.APPEND and (
-        entry.sort is not EntryKind.OTHER
-    )  # fmt: skip
+    if not entry.ours or entry.read_version is None:
+        return False
+    return entry.kind not in {EntryKind.APPEND, EntryKind.OTHER}
 
 
 def _columns(entries: Sequence[HistoryEntry]) -> list[VersionColumn]:

@@ -111,17 +111,17 @@ class Drawing:
 
     def mark(self, x: float, y: float, entry: HistoryEntry, title: str) -> None:
         """A shape for what a commit was."""
-        style, s = str(entry.sort), 6.5
+        style, s = str(entry.kind), 6.5
         if entry.ours:
             style = "ours"
         shape = {
             EntryKind.APPEND: f'<circle cx="{x:.1f}" cy="{y:.1f}" r="6" class="{style} hollow"/>',
-            EntryKind.CHANGE: f'<path d="M{x - s:.1f} {y:.1f}L{x:.1f} {y - s:.1f}L{x + s:.1f} {y:.1f}'
-                         f'L{x:.1f} {y + s:.1f}Z" class="{style}"/>',
-            EntryKind.REWRITE: f'<rect x="{x - 5:.1f}" y="{y - 5:.1f}" width="10" height="10" rx="1.5" '
-                          f'class="{style}"/>',
+            EntryKind.CHANGE: f'<path d="M{x - s:.1f} {y:.1f}L{x:.1f} {y - s:.1f}'
+                              f'L{x + s:.1f} {y:.1f}L{x:.1f} {y + s:.1f}Z" class="{style}"/>',
+            EntryKind.REWRITE: f'<rect x="{x - 5:.1f}" y="{y - 5:.1f}" width="10" height="10" '
+                               f'rx="1.5" class="{style}"/>',
             EntryKind.OTHER: f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2.5" class="{style}"/>',
-        }[entry.sort]  # fmt: skip
+        }[entry.kind]  # fmt: skip
         self.add(f"<g><title>{esc(title)}</title>{shape}</g>")
 
     # Layers
@@ -167,7 +167,7 @@ class Drawing:
                     by_lane.setdefault(self.scene.engine_lane(entry), []).append(entry)
             for lane, entries in by_lane.items():
                 y = self.engine_y(lane)
-                loudest = max(entries, key=lambda e: _LOUD.index(e.sort))
+                loudest = max(entries, key=lambda e: _LOUD.index(e.kind))
                 self.mark(self.x(at), y, loudest, _title(entries))
                 label = f"{len(entries):,}×" if len(entries) > 1 else _rows(entries[0])
                 if label:
@@ -184,7 +184,7 @@ class Drawing:
         for at, column in enumerate(scene.columns):
             rest = [e for e in column.entries if e.ours and e.version not in spans]
             if rest:
-                loudest = max(rest, key=lambda e: _LOUD.index(e.sort))
+                loudest = max(rest, key=lambda e: _LOUD.index(e.kind))
                 self.mark(self.x(at), y, loudest, _title(rest))
                 label = f"{len(rest):,}×" if len(rest) > 1 else _rows(rest[0])
                 if label:
@@ -346,7 +346,7 @@ def svg(scene: Scene, title: str, description: str, *, alone: bool = False) -> s
 
 def _rows(entry: HistoryEntry) -> str:
     """What a mark is labelled with: `+3,000`, `−12`."""
-    if entry.sort is EntryKind.APPEND and entry.rows_added:
+    if entry.kind is EntryKind.APPEND and entry.rows_added:
         return f"+{short(entry.rows_added)}"
     if entry.rows_deleted > 0 and not entry.files_added:
         return f"−{short(entry.rows_deleted)}"

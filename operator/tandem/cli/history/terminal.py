@@ -49,7 +49,7 @@ def picture(entries: Sequence[HistoryEntry]) -> list[str]:
     width = 1 + max((lane for _, lane in lanes), default=0)
     drawn = []
     for entry in entries:
-        mark = OUR_MARK if entry.ours and entry.sort is not EntryKind.OTHER else MARKS[entry.sort]
+        mark = OUR_MARK if entry.ours and entry.kind is not EntryKind.OTHER else MARKS[entry.kind]
         if not lanes:
             drawn.append(mark)
             continue
