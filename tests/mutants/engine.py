@@ -183,7 +183,7 @@ ENGINE = (
         "I-25: a revoked holder publishes nothing",
         "operations/session/performer.py",
         "        return CommitRefused(revoked=lease is CommitLease.REVOKED)",
-        "        return Done(effect.point)",
+        "        return EffectDone(effect.point)",
         (Check.ENGINE, Check.DRIVERS, Check.SIMULATOR),
     ),
     Mutant(

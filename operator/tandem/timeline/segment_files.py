@@ -18,8 +18,9 @@ import pyarrow.compute as pc
 from tandem.delta import stats as stats_
 from tandem.delta.actions import AddFile
 from tandem.delta.log import files as files_
+from tandem.pruning.bounds import BoolArray
 from tandem.timeline.chunks import ALWAYS, TimeColumn, TimeInterval
-from tandem.timeline.file_intervals import FileIntervals, file_intervals
+from tandem.timeline.file_intervals import FileIntervals, IntArray, file_intervals
 
 TAG_CHUNK = "tandem.chunk"
 TAG_LAYOUT = "tandem.layout"
@@ -27,8 +28,6 @@ TAG_LAYOUT = "tandem.layout"
 
 PartitionValues = Mapping[str, str | None]
 Partition = tuple[tuple[str, str | None], ...]
-IntArray = npt.NDArray[np.int64]
-BoolArray = npt.NDArray[np.bool_]
 
 
 class FileColumns:
