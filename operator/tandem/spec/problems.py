@@ -147,8 +147,8 @@ def _explain(
     if kind == "missing":
         return ("required, but missing", "", "", f"Add {path[-1]}")
     if kind == "value_error" and isinstance(context["error"], IncompatibleFields):
-        misfit = context["error"]
-        return (str(misfit), misfit.found, misfit.expected, misfit.remedy)
+        error = context["error"]
+        return (str(error), error.found, error.expected, error.remedy)
     if kind == "value_error":
         # Our own validators speak for themselves: "must be …".
         return (str(context["error"]), "" if isinstance(value, dict) else shown(value), "", "")
