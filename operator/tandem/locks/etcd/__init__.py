@@ -1,9 +1,10 @@
 """Locks in etcd: for operators in a cluster, whose locks outlive a process.
 
-`client` and `users` are the only modules that import aetcd and gRPC.
+`connection`, `client` and `users` are the only modules that import aetcd and gRPC.
 
     store        the `LockStore`
-    client       etcd's calls
+    client       etcd's calls: keys, leases, watches
+    connection   endpoints, TLS, tokens and repeats
     leases       leases, granted and renewed
     mirror       a table's locks as last seen
     transaction  what one transaction compares and writes

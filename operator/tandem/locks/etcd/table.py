@@ -24,8 +24,6 @@ from tandem.locks.etcd.client import (
     KEEP_LEASE,
     EtcdClient,
     KeyValue,
-    LeaseMissing,
-    StreamBroken,
     TransactionResult,
     delete,
     empty,
@@ -33,6 +31,7 @@ from tandem.locks.etcd.client import (
     read,
     unchanged,
 )
+from tandem.locks.etcd.connection import LeaseMissing, StreamBroken
 from tandem.locks.etcd.leases import LeaseName, Leases
 from tandem.locks.etcd.mirror import EntryRecord, Mirror, record_of
 from tandem.locks.etcd.transaction import (
