@@ -19,7 +19,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 from tandem.errors import InvalidSpec
-from tandem.spark.application.allowed_settings import OPTION, VALUE, unlisted
+from tandem.spark.application.setting_checks import OPTION, VALUE, unlisted
 
 JsonMapping = Mapping[str, Any]
 
