@@ -9,5 +9,6 @@
     mirror       a table's locks as last seen
     transaction  what one transaction compares and writes
     table        the locks of one table
+    watchers     requests that wait for them
     users        users and rights in etcd
 """
