@@ -14,7 +14,7 @@ from tandem.kube.metrics.collectors import Metrics
 from tandem.kube.metrics.families import FAMILIES, Family
 from tandem.kube.runtime.job_slots import JobSlots
 from tandem.kube.runtime.workers import Workers
-from tandem.kube.scrape import StateCollector
+from tandem.kube.state_metrics import StateCollector
 from tandem.kube.tables import status
 from tandem.kube.tables.context import AutoCompactionState, TableContext
 from tandem.operations.report.status import conditions

@@ -18,7 +18,7 @@ from tandem.kube.metrics.collectors import verb_and_resource
 from tandem.kube.metrics.families import FAMILIES
 from tandem.kube.metrics.locks import MeasuredLocks
 from tandem.kube.runtime.log_context import LogContext
-from tandem.kube.scrape import LOOKED_UP
+from tandem.kube.state_metrics import LOOKED_UP
 from tandem.locks.memory import InProcessLocks
 from tandem.locks.model import WHOLE_TABLE, LockRequest, Mode
 from tandem.operations.machine.effects import Effect, Point

@@ -32,7 +32,7 @@ from tandem.kube.runtime.job_slots import JobSlots
 from tandem.kube.runtime.leader import Leadership, LockMembers
 from tandem.kube.runtime.settings import OperatorSettings
 from tandem.kube.runtime.workers import Workers
-from tandem.kube.scrape import StateCollector
+from tandem.kube.state_metrics import StateCollector
 from tandem.locks.memory import InProcessLocks
 from tandem.locks.port import LockStore
 from tandem.operations.model import Table

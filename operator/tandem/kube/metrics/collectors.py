@@ -2,9 +2,9 @@
 several operators may run in one process.
 
 Counts and durations are noted as things happen, in any thread, for some microseconds each; what
-can be looked up is computed at each scrape (`tandem.kube.scrape`). The families are listed in
-`tandem.kube.metrics.families`. Nothing is kept over a restart: counters begin at
-zero, as Prometheus expects.
+can be looked up is computed at each scrape (`tandem.kube.state_metrics`). The families are listed
+in `tandem.kube.metrics.families`. Nothing is kept over a restart: counters begin at zero, as
+Prometheus expects.
 """
 
 from __future__ import annotations
