@@ -76,7 +76,7 @@ class Stage:
     def table(self, number: int, files: int | None, hold: WaitReason | None = None) -> TableContext:
         table = TableContext(f"table-{number}", cast(Any, None))
         if files is None:
-            table.conditions = status.hindered(Reason.ACCESS_DENIED, "no", 1, 0)
+            table.conditions = status.not_ready(Reason.ACCESS_DENIED, "no", 1, 0)
         else:
             table.table = cast(Any, object())
             table.conditions = status.ready(Reason.ADOPTED, "", 1, 0)

@@ -25,7 +25,7 @@ from tandem.kube.controllers.table.auto_compaction import (
     manifest,
     remembered,
 )
-from tandem.kube.runtime.context import Context
+from tandem.kube.runtime.context import OperatorContext
 from tandem.kube.tables.context import TableContext
 from tandem.planning.auto.child_compactions import ChildCompaction
 from tandem.spec.table import LakeTable
@@ -94,7 +94,7 @@ class Stage:
     plans: int = 0
 
     def __post_init__(self) -> None:
-        context = object.__new__(Context)
+        context = object.__new__(OperatorContext)
         self.context = cast(Any, context)
         self.context.api = cast(Api, self.server)
         self.context.resource_cache = self.resource_cache

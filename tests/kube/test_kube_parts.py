@@ -9,7 +9,7 @@ from tandem.errors import Reason
 from tandem.kube.client.kinds import PLAN, is_active, retry_asked
 from tandem.kube.client.resource_cache import ResourceCache, summarize
 from tandem.kube.runtime.job_slots import JobSlots
-from tandem.kube.tables.status import compose, held_lock, hindered, ready
+from tandem.kube.tables.status import compose, held_lock, not_ready, ready
 from tandem.locks.model import (
     WHOLE_TABLE,
     EntryState,
@@ -169,8 +169,8 @@ def test_a_table_says_who_holds_what() -> None:
 
 
 def test_a_table_is_stalled_by_what_lasts_and_reconciling_by_what_passes() -> None:
-    lasting = compose(None, hindered(Reason.TABLE_NOT_FOUND, "no", 3, 0), 3, [], [])
-    passing = compose(None, hindered(Reason.STORAGE_ERROR, "away", 3, 0), 3, [], [])
+    lasting = compose(None, not_ready(Reason.TABLE_NOT_FOUND, "no", 3, 0), 3, [], [])
+    passing = compose(None, not_ready(Reason.STORAGE_ERROR, "away", 3, 0), 3, [], [])
     assert (lasting.phase, passing.phase) == (Phase.FAILED, Phase.PENDING)
     truths = [[str(c.status) for c in s.conditions] for s in (lasting, passing)]
     # Ready, Reconciling, Stalled

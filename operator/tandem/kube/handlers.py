@@ -30,7 +30,7 @@ from tandem.kube.controllers.operation.controller import OperationController
 from tandem.kube.controllers.operation.spark_jobs import ApplicationCache
 from tandem.kube.controllers.operation.ttl import TtlController
 from tandem.kube.controllers.table.controller import TableController
-from tandem.kube.runtime.context import Context
+from tandem.kube.runtime.context import OperatorContext
 from tandem.kube.runtime.kopf_internals import without_finalizer
 from tandem.kube.runtime.settings import OperatorSettings
 from tandem.spark.application.manifest import MANAGED_BY
@@ -44,7 +44,7 @@ _LONGEST_PAUSE_S = 10.0
 
 
 def register(
-    context: Context,
+    context: OperatorContext,
     finished: TtlController,
     applications: ApplicationCache,
     application_resource: tuple[str, str, str] | None,
@@ -126,7 +126,7 @@ def register(
     return registry
 
 
-async def _clean_up(context: Context, body: Body) -> None:
+async def _clean_up(context: OperatorContext, body: Body) -> None:
     """An operation that was deleted while no operator ran has no daemon, and kopf starts none:
     what it left is cleaned up here, before kopf takes the finalizer off."""
     uid = uid_of(body)

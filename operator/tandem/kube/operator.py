@@ -27,7 +27,7 @@ from tandem.kube.kopf_loop import LeadershipLost, work
 from tandem.kube.metrics.collectors import Metrics
 from tandem.kube.metrics.locks import MeasuredLocks
 from tandem.kube.runtime import health, kopf_internals
-from tandem.kube.runtime.context import Context, RunnerFactory
+from tandem.kube.runtime.context import OperatorContext, RunnerFactory
 from tandem.kube.runtime.job_slots import JobSlots
 from tandem.kube.runtime.leader import Leadership, LockMembers
 from tandem.kube.runtime.settings import OperatorSettings
@@ -95,7 +95,7 @@ async def run_operator(
             resource_cache = ResourceCache()
             applications = ApplicationCache()
             builder = KubeflowApplications(settings.application)
-            context = Context(
+            context = OperatorContext(
                 settings=settings,
                 api=api,
                 resource_cache=resource_cache,

@@ -21,7 +21,7 @@ from tandem.kube.client.kinds import Body, status_of
 from tandem.kube.client.resource_cache import CachedResource
 from tandem.kube.metrics import families as families
 from tandem.kube.metrics.families import Family
-from tandem.kube.runtime.context import Context
+from tandem.kube.runtime.context import OperatorContext
 from tandem.kube.runtime.workers import Workers
 from tandem.kube.tables.context import TableContext
 from tandem.spec.common import OPERATIONS
@@ -46,7 +46,7 @@ class StateCollector(Collector):
     """
 
     def __init__(
-        self, context: Context, leads: Callable[[], bool], workers: Workers, shown: int
+        self, context: OperatorContext, leads: Callable[[], bool], workers: Workers, shown: int
     ) -> None:
         self._context = context
         self._leads = leads

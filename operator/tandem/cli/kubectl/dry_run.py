@@ -25,7 +25,7 @@ CUT = re.compile(r"… and (\d+) more")
 _MOST_NAME = 40
 
 
-def twin(kind: str, name: str, spec: Mapping[str, Any]) -> Json:
+def plan_copy(kind: str, name: str, spec: Mapping[str, Any]) -> Json:
     """Of an operation of this kind, name and spec: what to create."""
     left = ("suspend", "priority", "dependsOn", "ttlSecondsAfterFinished")
     return {

@@ -16,7 +16,7 @@ from tandem.cli.errors import Exit, say
 from tandem.cli.kubectl import access as access_
 from tandem.cli.kubectl import names, queries
 from tandem.cli.kubectl.access import Access
-from tandem.cli.kubectl.dry_run import CUT, expected, twin
+from tandem.cli.kubectl.dry_run import CUT, expected, plan_copy
 from tandem.cli.kubectl.flags import Flags
 from tandem.cli.kubectl.output.overview import message_of, reason_of
 from tandem.cli.kubectl.output.render import ago, people, plain, shown
@@ -126,7 +126,7 @@ async def _delete(access: Access, kind: str, namespace: str, name: str) -> None:
 async def _plan_one(
     access: Access, wish: PlanRequest, made: list[tuple[str, str, str]], wait_s: float
 ) -> None:
-    body = twin(wish.kind, wish.name, wish.spec)
+    body = plan_copy(wish.kind, wish.name, wish.spec)
     name = body["metadata"]["name"]
     made.append((wish.kind, wish.namespace, name))
     await access.create(path(wish.kind, wish.namespace), body)

@@ -29,7 +29,7 @@ from tandem.cli.output import Output, print_data
 from tandem.cli.output import table_of as table
 from tandem.errors import AccessDenied, TandemError
 from tandem.kube.client.json_depth import Json
-from tandem.kube.client.kinds import is_twin, status_of
+from tandem.kube.client.kinds import is_plan_copy, status_of
 from tandem.spec.status import ENDED
 
 _WATCH_S = 2.0
@@ -154,7 +154,7 @@ def history_of(
     mine = [
         o for o in operations
         if namespace_of(o) == namespace and table_of(o) == table["metadata"]["name"]
-        and not is_twin(o)
+        and not is_plan_copy(o)
     ]  # fmt: skip
     rows = [_row_of_end(o) for o in mine if status_of(o).get("phase") in ENDED]
     there = {id_of(o) for o in mine}

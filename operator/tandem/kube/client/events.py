@@ -56,7 +56,7 @@ def post(body: Body, reason: str, message: str, *, warning: bool = False) -> Non
     )
 
 
-def where_from(error: BaseException) -> str:
+def traceback_of(error: BaseException) -> str:
     """Where an error that nobody foresaw was raised. Neither its text nor any variable is told:
     who knows what is in them."""
     return f"{type(error).__name__}\n" + "".join(traceback.format_tb(error.__traceback__))
@@ -89,29 +89,29 @@ class EventRecorder:
                 post(body, reason, _did(message, status), warning=warning)
             return
         if before == Phase.FAILED:
-            _tell(body, EventReason.RETRYING, "asked for by annotation")
+            _post_event(body, EventReason.RETRYING, "asked for by annotation")
         if status.phase is Phase.SUSPENDED:
             if before != Phase.SUSPENDED:
                 self._resumed = True
-                _tell(body, EventReason.SUSPENDED, message)
+                _post_event(body, EventReason.SUSPENDED, message)
             return
         if before == Phase.SUSPENDED:
-            _tell(body, EventReason.RESUMED, "spec.suspend is false again")
+            _post_event(body, EventReason.RESUMED, "spec.suspend is false again")
         if reason == Reason.WAITING_FOR_LOCK and not self._waited:
             self._waited = True
-            _tell(body, EventReason.WAITING_FOR_LOCK, message)
+            _post_event(body, EventReason.WAITING_FOR_LOCK, message)
         if status.attempt > self._attempt:
             if self._attempt and not self._resumed:  # to go on as asked is no failure
-                _tell(
+                _post_event(
                     body, EventReason.RETRYING, message or f"attempt {status.attempt}", warning=True
                 )
             self._attempt, self._resumed = status.attempt, False
         if status.phase is Phase.RUNNING and status.attempt not in self._started:
             self._started.add(status.attempt)
-            _tell(body, EventReason.JOB_STARTED, _job(status))
+            _post_event(body, EventReason.JOB_STARTED, _job(status))
 
 
-def _tell(body: Body, reason: str, message: str, *, warning: bool = False) -> None:
+def _post_event(body: Body, reason: str, message: str, *, warning: bool = False) -> None:
     """An event on the way, which the log has too."""
     kind, namespace, name = key_of(body)
     _log.info(

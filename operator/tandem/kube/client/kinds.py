@@ -65,7 +65,7 @@ def has_finalizer(body: Body) -> bool:
     return FINALIZER in (body["metadata"].get("finalizers") or ())
 
 
-def is_twin(body: Body) -> bool:
+def is_plan_copy(body: Body) -> bool:
     """Whether it is there only to be looked at: the label alone hides nothing that works."""
     labels = body["metadata"].get("labels") or {}
     return PLAN in labels and spec_of(body).get("dryRun") is True

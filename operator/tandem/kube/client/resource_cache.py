@@ -20,7 +20,7 @@ from tandem.kube.client.kinds import (
     generation_of,
     is_active,
     is_deleting,
-    is_twin,
+    is_plan_copy,
     key_of,
     spec_of,
     status_of,
@@ -88,7 +88,7 @@ def summarize(body: Body) -> CachedResource:
     ready = condition(body, "Ready" if kind == TABLE_KIND else "Succeeded")
     ttl = spec.get("ttlSecondsAfterFinished")
     labels = dict(metadata.get("labels") or {})
-    if not is_twin(body):
+    if not is_plan_copy(body):
         labels.pop(PLAN, None)
     active = kind == TABLE_KIND or is_active(body)
     result = status.get("result")

@@ -45,7 +45,7 @@ class AutoCompactor(Protocol):
 
 
 @dataclass
-class Context:
+class OperatorContext:
     """`may_write`: whether we still lead; once False it stays so. `active_operations`: uids of
     operations that are looked after now; `cancelled`: of those that are being deleted, and left
     nothing."""

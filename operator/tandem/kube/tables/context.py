@@ -28,7 +28,7 @@ from tandem.errors import (
     TandemError,
 )
 from tandem.kube.client.api import Api, ApiError, Forbidden, NotFound, ResourcePath
-from tandem.kube.client.events import where_from
+from tandem.kube.client.events import traceback_of
 from tandem.kube.metrics.collectors import Metrics
 from tandem.kube.tables import status
 from tandem.kube.tables.location_policy import LocationPolicy
@@ -153,11 +153,11 @@ class TableContext:
             self._secret_looked_s = 0.0  # perhaps the credentials have changed
             if error.reason in status.LASTING or self.snapshot is None:
                 self.table = None
-            self.conditions = status.hindered(error.reason, str(error), generation, now)
+            self.conditions = status.not_ready(error.reason, str(error), generation, now)
             return
         except ApiError as error:
             if self.table is None:
-                self.conditions = status.hindered(
+                self.conditions = status.not_ready(
                     Reason.CLUSTER_UNAVAILABLE, str(error), generation, now
                 )
             return
@@ -167,12 +167,12 @@ class TableContext:
                 "a bug: please report it",
                 namespace=resource.namespace,
                 table=resource.name,
-                at=where_from(error),
+                at=traceback_of(error),
             )
             message = f"{type(error).__name__}, see the operator's log; it will be tried again"
             if self.snapshot is None:
                 self.table = None
-            self.conditions = status.hindered(Reason.INTERNAL_ERROR, message, generation, now)
+            self.conditions = status.not_ready(Reason.INTERNAL_ERROR, message, generation, now)
             return
         self._errors = 0
         self.table = self._opened
@@ -196,7 +196,7 @@ class TableContext:
         """The resource itself is wrong."""
         self.table = None
         now = self._means.clock.now_ms()
-        self.conditions = status.hindered(reason, message, generation, now)
+        self.conditions = status.not_ready(reason, message, generation, now)
 
     # Opening
 

@@ -45,7 +45,7 @@ def ready(reason: Reason, message: str, generation: int, now_ms: int) -> tuple[C
     return _conditions(("True", "False", "False"), reason, message, generation, now_ms)
 
 
-def hindered(reason: Reason, message: str, generation: int, now_ms: int) -> tuple[Condition, ...]:
+def not_ready(reason: Reason, message: str, generation: int, now_ms: int) -> tuple[Condition, ...]:
     """The conditions of a table that cannot be worked on (yet)."""
     lasting = reason in LASTING
     truths: tuple[ConditionStatus, ConditionStatus, ConditionStatus] = (

@@ -17,7 +17,7 @@ from tandem.kube.client.kinds import (
     Body,
     condition,
     is_active,
-    is_twin,
+    is_plan_copy,
     retry_asked,
     spec_of,
     status_of,
@@ -46,7 +46,7 @@ def overview(
     Args:
         problems_of: only this table's.
     """
-    operations = [o for o in operations if not is_twin(o)]
+    operations = [o for o in operations if not is_plan_copy(o)]
     return {
         "tables": [_table(table, operations) for table in sorted(tables, key=_where)],
         "problems": _problems(

@@ -17,7 +17,7 @@ from kopf import DaemonStoppingReason
 
 from tandem.delta.log.snapshot import Snapshot
 from tandem.errors import InvalidSpec, Reason, StorageError, TandemError, Unreachable
-from tandem.kube.client.events import where_from
+from tandem.kube.client.events import traceback_of
 from tandem.kube.client.kinds import (
     TABLE_KIND,
     Body,
@@ -32,7 +32,7 @@ from tandem.kube.controllers.operation.instrumentation import InstrumentedInterc
 from tandem.kube.controllers.operation.preconditions import table_for_cleaning, waiting_reason
 from tandem.kube.controllers.operation.reporting import BEGUN, Reporter
 from tandem.kube.controllers.operation.session_loop import SessionLoop, Signals
-from tandem.kube.runtime.context import Context
+from tandem.kube.runtime.context import OperatorContext
 from tandem.kube.runtime.log_context import LogContext, bound_log_context
 from tandem.operations.execute import ExecutionOptions, finish, open_session
 from tandem.operations.machine.events import StopRequest
@@ -61,7 +61,7 @@ class StopSignal(Protocol):
 class OperationController:
     """One resource, that is: one uid. A resource of the same name that comes later waits."""
 
-    def __init__(self, context: Context, body: Body) -> None:
+    def __init__(self, context: OperatorContext, body: Body) -> None:
         self._context = context
         self._uid = uid_of(body)
         self._key = key_of(body)
@@ -274,7 +274,7 @@ class OperationController:
             return self._reporter.changed(Phase.FAILED, error.reason, str(error))
         except Exception as error:  # noqa: BLE001 - a bug, and nobody but us would say so
             self._context.metrics.internal_errors.count("operation")
-            _log.error("a bug: please report it", resource=resource.id, at=where_from(error))
+            _log.error("a bug: please report it", resource=resource.id, at=traceback_of(error))
             if not self._deleted:
                 message = f"{type(error).__name__}, see the operator's log; it will be tried again"
                 await self._report_and_wait(

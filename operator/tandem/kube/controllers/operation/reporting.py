@@ -25,7 +25,7 @@ from tandem.kube.client.kinds import (
     uid_of,
 )
 from tandem.kube.controllers.operation.status_writer import StatusWriter
-from tandem.kube.runtime.context import Context
+from tandem.kube.runtime.context import OperatorContext
 from tandem.operations.attempt.paths import job_name
 from tandem.operations.report.status import conditions, rfc3339
 from tandem.spec.status import ENDED, OperationStatus, Phase
@@ -45,7 +45,7 @@ class Reporter:
         last: the status that was offered last.
     """
 
-    def __init__(self, context: Context, body: Body, on_gone: Callable[[], None]) -> None:
+    def __init__(self, context: OperatorContext, body: Body, on_gone: Callable[[], None]) -> None:
         known = dict(status_of(body))
         self.body = body
         self.last = _model(known)

@@ -347,7 +347,7 @@ class ApplicationRunner:
     # From the engine's threads
 
     def _call(self, call: Coroutine[Any, Any, T], timeout_s: float = CALL_S) -> T:
-        with _told():
+        with _translated_errors():
             try:
                 future = asyncio.run_coroutine_threadsafe(call, self._loop)
             except RuntimeError as error:
@@ -365,7 +365,7 @@ class ApplicationRunner:
 
 
 @contextmanager
-def _told() -> Iterator[None]:
+def _translated_errors() -> Iterator[None]:
     """What the API server refused, in our words."""
     try:
         yield

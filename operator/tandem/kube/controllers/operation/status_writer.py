@@ -14,7 +14,7 @@ import structlog
 
 from tandem.errors import Reason
 from tandem.kube.client.api import Api, ApiError, Conflict, Invalid, NotFound, ResourcePath
-from tandem.kube.client.events import where_from
+from tandem.kube.client.events import traceback_of
 from tandem.kube.controllers.operation.status_truncation import shortened
 
 _log = structlog.get_logger("tandem.kube.controllers.operation.status_writer")
@@ -194,7 +194,7 @@ class StatusWriter:
         if isinstance(problem, ApiError):
             _log.warning("status not written", resource=self._path.url(), problem=str(problem))
         elif problem is not None:
-            _log.error("a bug: please report it", at=where_from(problem))
+            _log.error("a bug: please report it", at=traceback_of(problem))
 
     async def _write_once(self) -> None:
         async with self._busy:

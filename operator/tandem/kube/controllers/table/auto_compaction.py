@@ -23,7 +23,7 @@ from tandem.errors import TandemError
 from tandem.kube.client.api import ApiError, Conflict, NotFound
 from tandem.kube.client.kinds import TABLE_KIND, Body, is_deleting, path, status_of
 from tandem.kube.client.resource_cache import CachedResource
-from tandem.kube.runtime.context import Context
+from tandem.kube.runtime.context import OperatorContext
 from tandem.kube.tables.context import AutoCompactionState, TableContext
 from tandem.operations.tables.auto_compaction import next_compaction, table_facts
 from tandem.planning.auto.child_compactions import ChildCompaction
@@ -84,7 +84,7 @@ class _Memory:
 class AutoCompactionController:
     """The `Tend` of an operator."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: OperatorContext) -> None:
         self._context = context
         self._memories: WeakKeyDictionary[TableContext, _Memory] = WeakKeyDictionary()
 

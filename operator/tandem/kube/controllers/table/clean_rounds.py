@@ -17,9 +17,9 @@ from typing import Any
 import structlog
 
 from tandem.errors import TandemError
-from tandem.kube.client.events import EventReason, post, where_from
+from tandem.kube.client.events import EventReason, post, traceback_of
 from tandem.kube.client.kinds import Body, status_of
-from tandem.kube.runtime.context import Context
+from tandem.kube.runtime.context import OperatorContext
 from tandem.kube.tables.context import TableContext
 from tandem.operations.clean.clean import CleaningOptions, CleaningResult, clean, rules_for
 from tandem.operations.clean.facts import CleaningDependencies
@@ -47,7 +47,7 @@ class CleaningController:
 
     def __init__(
         self,
-        context: Context,
+        context: OperatorContext,
         table: TableContext,
         body: Callable[[], Body],
         wake: Callable[[], None],
@@ -119,7 +119,7 @@ class CleaningController:
             _log.warning("not cleaned", table=table.display, problem=str(error))
         except Exception as error:  # noqa: BLE001 - a bug, and nobody but us would say so
             context.metrics.internal_errors.count("table")
-            _log.error("a bug: please report it", table=table.display, at=where_from(error))
+            _log.error("a bug: please report it", table=table.display, at=traceback_of(error))
         else:
             self._due_ms = due(cleaned, rules, now_ms)
             self._tell(cleaned, now_ms)

@@ -30,7 +30,7 @@ from tandem.kube.client.resource_cache import CachedResource
 from tandem.kube.controllers.operation.controller import StopSignal
 from tandem.kube.controllers.operation.status_writer import StatusWriter
 from tandem.kube.controllers.table.clean_rounds import CleaningController
-from tandem.kube.runtime.context import Context
+from tandem.kube.runtime.context import OperatorContext
 from tandem.kube.runtime.log_context import LogContext, bound_log_context
 from tandem.kube.tables.status import compose, remembered_since
 from tandem.spec.loading.loader import parse
@@ -51,7 +51,7 @@ had to list anew says nothing of what went meanwhile."""
 class TableController:
     """One LakeTable, that is: one uid."""
 
-    def __init__(self, context: Context, body: Body) -> None:
+    def __init__(self, context: OperatorContext, body: Body) -> None:
         self._context = context
         self._uid = uid_of(body)
         self._key = key_of(body)
