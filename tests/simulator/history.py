@@ -193,7 +193,7 @@ class History:
             raise Violation(f"Z5: files of the latest version were cleaned: {gone & shown}")
         store = self.world.store
         for actor in [actor for actor in self.actors if actor.operation_id]:
-            stops = commit_actions.stops(snapshot, actor.operation_id)
+            stops = commit_actions.txn_markers(snapshot, actor.operation_id)
             for attempt in range(1, recovery.highest_claim(store, actor.operation_id) + 1):
                 path = paths.job(actor.operation_id, attempt)
                 if stops.forbid(attempt) or path not in store.paths():
@@ -268,7 +268,7 @@ class History:
         snapshot = self.world.log.snapshot(version)
         for actor in self.actors:
             operation_id = actor.operation_id
-            stops = commit_actions.stops(snapshot, operation_id)
+            stops = commit_actions.txn_markers(snapshot, operation_id)
             # What a twin or zombie wrote after the cleaning is what `tandem clean` is for.
             highest = recovery.highest_claim(store, operation_id) if stops.closed else 0
             garbage.clean_abandoned(store, operation_id, max(stops.abandoned, highest))

@@ -183,7 +183,7 @@ class _Runner:
             resource, allowed_prefixes=options.allowed_prefixes, environ=options.environ
         )
         if options.plan_only:
-            adopted = tables.foresee(table)
+            adopted = tables.preview(table)
         else:
             adopted = tables.adopt(table, ports.clock, ports.nonces, probe=options.probe)
         with self._lock:
@@ -193,7 +193,7 @@ class _Runner:
         now_ms = ports.clock.now_ms()
         status = tables.status_of_table(table, adopted, now_ms=now_ms)
         if options.plan_only and adopted.snapshot is not None:
-            coming = auto_compaction.foreseen(resource, adopted.snapshot, now_ms)
+            coming = auto_compaction.preview_next_compaction(resource, adopted.snapshot, now_ms)
             status = status.model_copy(update={"next_compaction": coming})
         self._report(resource, status)
         return ResourceOutcome(resource, status)

@@ -297,7 +297,7 @@ class TableContext:
             return
         opened = self._opened
         assert opened is not None
-        adopted = tables.Adopted(snapshot, self._reason, self._changed)
+        adopted = tables.AdoptedTable(snapshot, self._reason, self._changed)
         now = self._means.clock.now_ms()
         self.facts = await self._means.threads(
             lambda: tables.status_of_table(opened, adopted, now_ms=now)

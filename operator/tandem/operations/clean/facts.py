@@ -139,7 +139,7 @@ class FactsReader:
         }
         known: dict[str, OperationEnd] = {}
         for operation_id in ours:
-            stops = commit_actions.stops(snapshot, operation_id)
+            stops = commit_actions.txn_markers(snapshot, operation_id)
             version, when = told.commits.get(operation_id, (told.known_from_version, 0))
             ended = OperationEnd(
                 stops.succeeded,

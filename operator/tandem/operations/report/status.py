@@ -79,7 +79,7 @@ def _message(state: OperationState, now_ms: int) -> str:
         return state.pending.waiting_reason[1]
     locks = state.locks
     if locks.waiting_since_ms:
-        lasts = spoken((now_ms - locks.waiting_since_ms) // 1000)
+        lasts = duration_in_words((now_ms - locks.waiting_since_ms) // 1000)
         if not locks.blockers:
             return f"waits for its turn, {lasts}"
         who, what = locks.blockers[0]
@@ -88,7 +88,7 @@ def _message(state: OperationState, now_ms: int) -> str:
     return state.message
 
 
-def spoken(seconds: int) -> str:
+def duration_in_words(seconds: int) -> str:
     """How long, as people say it: `40 s`, `3 min`, `2 h 5 min`."""
     minutes, seconds = divmod(max(0, seconds), 60)
     hours, minutes = divmod(minutes, 60)

@@ -60,7 +60,7 @@ class Committer:
         Raises: OutputMissing if files of ours are gone, StorageError.
         """
         assert work.change is not None
-        stops = commit_actions.stops(work.snapshot, self._id)
+        stops = commit_actions.txn_markers(work.snapshot, self._id)
         if stops.forbid(effect.attempt) or effect.version != work.snapshot.version + 1:
             return CommitLost()  # we have seen more meanwhile than the decision was made on
         # (Where the snapshot comes from a checkpoint alone, there was none to begin with.)
@@ -103,7 +103,7 @@ class Committer:
             token=session,
         )
         self.refresh(work)
-        stops = commit_actions.stops(work.snapshot, self._id)
+        stops = commit_actions.txn_markers(work.snapshot, self._id)
         over = stops.succeeded > 0 or stops.closed
         if not over and (closing.closes or stops.abandoned < attempt):
             _require_writable(work)  # before it is ended: else it must stay as it is
@@ -128,7 +128,7 @@ class Committer:
         success is visible, or the last one's owner has ended the operation: then none may be
         called so. Raises: AlreadyExists if others were faster every time, StorageError."""
         self.refresh(work)
-        if commit_actions.stops(work.snapshot, self._id).succeeded:
+        if commit_actions.txn_markers(work.snapshot, self._id).succeeded:
             return False
         ended = EndedRecord(
             operation_id=self._id,
@@ -161,7 +161,7 @@ class Committer:
             return False
         # Perhaps somebody else had, and the record of it was cleaned away since: the log knows.
         self.refresh(work)
-        return not commit_actions.stops(work.snapshot, self._id).forbid(ending.attempt)
+        return not commit_actions.txn_markers(work.snapshot, self._id).forbid(ending.attempt)
 
     def _end(self, ended: EndedRecord) -> EndedRecord:
         """Put if absent how the attempt ended; what is there then, perhaps somebody else's."""
@@ -179,7 +179,7 @@ class Committer:
         """
         for _ in range(_TRIES):
             self.refresh(work)
-            stops = commit_actions.stops(work.snapshot, self._id)
+            stops = commit_actions.txn_markers(work.snapshot, self._id)
             if stops.succeeded:
                 return AbandonRefused(stops.succeeded)
             if stops.closed or (stops.abandoned >= attempt and not closes):
@@ -208,7 +208,7 @@ class Committer:
         assert version is not None
         self.refresh(work)
         snapshot = work.snapshot
-        if commit_actions.stops(snapshot, self._id).succeeded:
+        if commit_actions.txn_markers(snapshot, self._id).succeeded:
             return CommitPut(result)
         if (snapshot.checkpoint_version or -1) < version:
             return CommitLost()

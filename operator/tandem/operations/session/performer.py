@@ -158,12 +158,12 @@ class Performer:
 
     def _read_table(self, _effect: Effect, _state: OperationState) -> Event:
         self._committer.refresh(self.work)
-        stops = commit_actions.stops(self.work.snapshot, self._id)
+        stops = commit_actions.txn_markers(self.work.snapshot, self._id)
         version = self.work.snapshot.version
         return TableRead(version, stops.succeeded, stops.abandoned, stops.closed)
 
     def _check_earlier_outcome(self, _effect: Effect, _state: OperationState) -> Event:
-        stops = commit_actions.stops(self.work.snapshot, self._id)
+        stops = commit_actions.txn_markers(self.work.snapshot, self._id)
         self.work.forget_attempt()
         ports = self._ports
 
@@ -179,7 +179,7 @@ class Performer:
         return found
 
     def _find_commit(self, _effect: Effect, _state: OperationState) -> Event:
-        if not commit_actions.stops(self.work.snapshot, self._id).succeeded:
+        if not commit_actions.txn_markers(self.work.snapshot, self._id).succeeded:
             self._committer.refresh(self.work)
         found = commit_actions.find(self._table.log, self._id, self.work.snapshot.version)
         if found is None:

@@ -13,7 +13,7 @@ from tandem.operations.attempt.records import AttemptRecord, EndedRecord, PlanRe
 from tandem.operations.machine.events import EarlierFound, Ending
 from tandem.operations.model import Work
 from tandem.operations.ports import Processes, ProcessId
-from tandem.operations.session.commit_actions import Stops
+from tandem.operations.session.commit_actions import TxnMarkers
 from tandem.spec.status import Phase
 from tandem.storage.store import Store
 
@@ -23,7 +23,7 @@ _FROZEN = frozenset({"plan.json", "job.json"})
 def find(
     store: Store,
     operation_id: str,
-    stops: Stops,
+    stops: TxnMarkers,
     processes: Processes,
     jobs: JobRunner,
     twin: Callable[[int], bool],

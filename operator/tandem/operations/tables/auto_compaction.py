@@ -22,7 +22,9 @@ def table_facts(resource: LakeTable, uid: str, snapshot: Snapshot) -> TableFacts
     return TableFacts(TableId(resource.name, uid), live, granularity)
 
 
-def foreseen(resource: LakeTable, snapshot: Snapshot, now_ms: int) -> NextCompaction | None:
+def preview_next_compaction(
+    resource: LakeTable, snapshot: Snapshot, now_ms: int
+) -> NextCompaction | None:
     """What an operator would do next with a table that it sees for the first time; None if its
     LakeTable asks for nothing. Raises: InvalidSpec."""
     policy = resource.spec.compaction

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from tandem.cli.kubectl.output.overview import milliseconds
 from tandem.cli.output import PIPE_WIDTH, human_bytes, table_of, write
-from tandem.operations.report.status import spoken
+from tandem.operations.report.status import duration_in_words
 
 JsonMapping = Mapping[str, Any]
 _BAR = 20
@@ -48,7 +48,7 @@ def ago(moment: object, now_ms: int) -> str:
     if then is None:
         return ""
     seconds = max(0, now_ms - then) // 1000
-    return f"{seconds // 86_400} d" if seconds >= 2 * 86_400 else spoken(seconds)
+    return f"{seconds // 86_400} d" if seconds >= 2 * 86_400 else duration_in_words(seconds)
 
 
 def people(moment: object) -> str:
