@@ -46,7 +46,7 @@ ENGINE = (
         "told-after-cleaning",
         "exactly once: a process declared dead does not report, even without a record; Z14",
         "operations/session/committer.py",
-        "return not commit_actions.stops(work.snapshot, self._id).forbid(ending.attempt)",
+        "return not commit_actions.txn_markers(work.snapshot, self._id).forbid(ending.attempt)",
         "return True",
         (Check.DRIVERS,),
     ),

@@ -230,9 +230,9 @@ def _progress(work: Work, attempt: int, round_: int, now_ms: int) -> Progress | 
         return None
     total = found.bytes_total or found.files_total
     done = min(total, found.bytes_done if found.bytes_total else found.files_done)
-    pace = work.pace
+    pace = work.progress_baseline
     if pace is None or (pace.round, pace.total) != (round_, total) or done < pace.done:
-        pace = work.pace = ProgressBaseline(round_, total, done, now_ms)
+        pace = work.progress_baseline = ProgressBaseline(round_, total, done, now_ms)
     eta = eta_seconds(pace, done, now_ms)
     left = "" if eta is None else f", {duration_in_words(eta)} left"
     return Progress(

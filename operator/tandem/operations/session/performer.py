@@ -167,10 +167,12 @@ class Performer:
         self.work.forget_attempt()
         ports = self._ports
 
-        def twin(attempt: int) -> bool:
+        def claimed_here(attempt: int) -> bool:
             return ports.local_claims.busy(self._key(attempt), self)
 
-        found = recovery.find(self._store, self._id, stops, ports.processes, ports.jobs, twin)
+        found = recovery.find(
+            self._store, self._id, stops, ports.processes, ports.jobs, claimed_here
+        )
         if found.attempt and found.recorded is None and not stops.succeeded:
             # What may have committed is neither done again nor cleaned.
             protocol.check_remembers(

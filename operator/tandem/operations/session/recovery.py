@@ -26,10 +26,10 @@ def find(
     stops: TxnMarkers,
     processes: Processes,
     jobs: JobRunner,
-    twin: Callable[[int], bool],
+    claimed_here: Callable[[int], bool],
 ) -> EarlierFound:
-    """Look at the records of all attempts; one listing, and a read or two per attempt. `twin`
-    says whether another session of this process is at work on an attempt.
+    """Look at the records of all attempts; one listing, and a read or two per attempt.
+    `claimed_here` says whether another session of this process is at work on an attempt.
 
     Raises: ManifestInvalid if a record is damaged, StorageError.
     """
@@ -63,7 +63,7 @@ def find(
     alive = ""
     if last > abandoned:
         me = f"another session of {processes.me()}"
-        alive = me if twin(last) else _alive(store, operation_id, last, processes)
+        alive = me if claimed_here(last) else _alive(store, operation_id, last, processes)
     frozen = files[last] >= _FROZEN and "ended.json" not in files[last]
     complete = frozen and "rounds/0/result.json" in files[last]
     going_on = frozen and not complete and not alive and last > abandoned
