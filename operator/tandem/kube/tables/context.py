@@ -292,7 +292,7 @@ class TableContext:
         await self._take(await self._means.threads(look))
 
     async def _take(self, snapshot: Snapshot | None) -> None:
-        assert snapshot is not None  # only `foresee` finds none
+        assert snapshot is not None  # only `preview` finds none
         if self.facts is not None and snapshot is self.snapshot:
             return
         opened = self._opened

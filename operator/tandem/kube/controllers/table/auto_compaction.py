@@ -82,7 +82,7 @@ class _Memory:
 
 
 class AutoCompactionController:
-    """The `Tend` of an operator."""
+    """The `AutoCompactor` of an operator."""
 
     def __init__(self, context: OperatorContext) -> None:
         self._context = context
