@@ -18,7 +18,7 @@ from tandem.kube.state_metrics import StateCollector
 from tandem.kube.tables import status
 from tandem.kube.tables.context import AutoCompactionState, TableContext
 from tandem.operations.report.status import conditions
-from tandem.planning.auto.model import WaitReason
+from tandem.planning.auto.model import AutoCompactionWait
 from tandem.spec.common import OPERATIONS
 from tandem.spec.status import (
     OperationStatus,
@@ -73,7 +73,9 @@ class Stage:
             }
         )
 
-    def table(self, number: int, files: int | None, hold: WaitReason | None = None) -> TableContext:
+    def table(
+        self, number: int, files: int | None, hold: AutoCompactionWait | None = None
+    ) -> TableContext:
         table = TableContext(f"table-{number}", cast(Any, None))
         if files is None:
             table.conditions = status.not_ready(Reason.ACCESS_DENIED, "no", 1, 0)

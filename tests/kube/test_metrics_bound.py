@@ -33,7 +33,7 @@ from tandem.operations.machine.events import (
     LocksWaiting,
     RoundDone,
 )
-from tandem.planning.auto.model import WaitReason
+from tandem.planning.auto.model import AutoCompactionWait
 from tandem.spec.status import (
     OperationResult,
     Phase,
@@ -79,7 +79,9 @@ def test_a_thousand_operations_and_300_tables_stay_within_the_bound() -> None:
             table=f"t{number % 300}",
         )
     for number in range(300):
-        stage.table(number, number or None, list(WaitReason)[number % len(WaitReason)])
+        stage.table(
+            number, number or None, list(AutoCompactionWait)[number % len(AutoCompactionWait)]
+        )
     storm(stage, 1)
     first = stage.series()
     assert len(own(first)) <= families.bound(100)
@@ -109,7 +111,7 @@ def test_no_series_of_single_tables_where_none_is_asked_for() -> None:
 
 def test_every_family_is_counted_or_looked_up() -> None:
     stage = Stage()
-    stage.table(1, 5, WaitReason.AT_WORK)
+    stage.table(1, 5, AutoCompactionWait.AT_WORK)
     stage.operation(1, "Succeeded", table="t1", completionTime="2026-11-21T10:00:00Z")
     stage.operation(2, "Running")
     text = stage.text()

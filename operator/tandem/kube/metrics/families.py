@@ -15,7 +15,7 @@ from typing import Final, Literal
 
 from tandem.errors import Reason
 from tandem.operations.machine.effects import Point
-from tandem.planning.auto.model import WaitReason
+from tandem.planning.auto.model import AutoCompactionWait
 from tandem.spec import common
 from tandem.spec.resources import KINDS
 from tandem.spec.status import ENDED, Phase
@@ -66,7 +66,7 @@ LOCK_REQUEST = _label(
 LOCK_OUTCOME = _label("outcome", ("Answered", "Unavailable", "Failed"))
 READY = _label("ready", ("True", "False"))
 WHERE = _label("where", ("operation", "table"))
-HOLD = _label("hold", WaitReason)
+HOLD = _label("hold", AutoCompactionWait)
 
 GOOD_ENDS: Final = frozenset(
     {

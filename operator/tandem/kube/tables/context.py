@@ -38,7 +38,7 @@ from tandem.locks.port import LockStore
 from tandem.operations.model import Table
 from tandem.operations.ports import Clock, Nonces
 from tandem.operations.tables import adopt as tables
-from tandem.planning.auto.model import WaitReason
+from tandem.planning.auto.model import AutoCompactionWait
 from tandem.spec.status import Condition, TableStatus
 from tandem.spec.table import LakeTable
 
@@ -78,7 +78,7 @@ class TableDependencies:
 class AutoCompactionState:
     """What automatic compaction waits for; `next_ms` when it starts next, if that is known."""
 
-    hold: WaitReason
+    hold: AutoCompactionWait
     next_ms: int | None = None
 
 

@@ -15,9 +15,9 @@ import grpc
 from aetcd import rpc
 
 from tandem.locks.etcd.connection import (
-    Connection,
     Endpoint,
     EtcdAccess,
+    EtcdConnection,
     LeaseMissing,
     StreamBroken,
     is_token_refused,
@@ -95,7 +95,7 @@ class EtcdClient:
 
     def __init__(self, access: EtcdAccess) -> None:
         self._timeout_s = access.timeout_s
-        self._connection = Connection(access)
+        self._connection = EtcdConnection(access)
 
     async def close(self) -> None:
         await self._connection.close()
@@ -221,7 +221,7 @@ class EtcdClient:
 class KeepAlives:
     """Renewals on one stream; answers come in the order of what was sent."""
 
-    def __init__(self, connection: Connection, endpoint: Endpoint, call: Any) -> None:
+    def __init__(self, connection: EtcdConnection, endpoint: Endpoint, call: Any) -> None:
         self._connection = connection
         self._endpoint = endpoint
         self._call = call

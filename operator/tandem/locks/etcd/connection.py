@@ -99,7 +99,7 @@ class Endpoint:
         self.watch: Any = rpc.WatchStub(self.channel).Watch
 
 
-class Connection:
+class EtcdConnection:
     """Calls to any of the endpoints, with a token where there is a user.
 
     To be made and used on one event loop. Raises LocksUnavailable: no endpoint gave an answer

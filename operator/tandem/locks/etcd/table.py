@@ -52,7 +52,7 @@ from tandem.locks.model import (
 
 _TRIES_S = 5.0
 
-Answers = Granted | Waiting
+LockAnswer = Granted | Waiting
 
 
 class TableLocks:
@@ -82,13 +82,13 @@ class TableLocks:
 
     # What the store asks for
 
-    async def acquire(self, request: LockRequest, text: bytes) -> Answers:
+    async def acquire(self, request: LockRequest, text: bytes) -> LockAnswer:
         """`text` is what `codec.encode_resources` makes of the request."""
         name = (request.table, request.operation, request.owner)
         for _ in range(3):
             lease = await self._leases.ensure(name)
             try:
-                answer: Answers = await self._ask(
+                answer: LockAnswer = await self._ask(
                     QueuedRequest(
                         request.operation, request.owner, _future(), request, (), lease, text
                     )
@@ -101,13 +101,13 @@ class TableLocks:
 
     async def extend(
         self, operation: str, owner: str, resources: tuple[LockResource, ...]
-    ) -> Answers:
+    ) -> LockAnswer:
         lease = self._leases.get((self.name, operation, owner))
         if lease is None or lease.lost or lease.released:
             return Waiting(())
         ask = QueuedRequest(operation, owner, _future(), more=resources, lease=lease)
         try:
-            answer: Answers = await self._ask(ask)
+            answer: LockAnswer = await self._ask(ask)
         except LeaseMissing:
             return Waiting(())
         return answer
@@ -355,7 +355,7 @@ def _future() -> asyncio.Future[Any]:
     return asyncio.get_running_loop().create_future()
 
 
-def _answer(ask: QueuedRequest, answer: Answers | None) -> None:
+def _answer(ask: QueuedRequest, answer: LockAnswer | None) -> None:
     if not ask.answer.done():
         ask.answer.set_result(answer)
 

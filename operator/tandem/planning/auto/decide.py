@@ -31,10 +31,10 @@ from tandem.planning.auto.child_compactions import (
 )
 from tandem.planning.auto.model import (
     AutoCompactionDecision,
-    ChildFact,
+    AutoCompactionWait,
+    ChildState,
     ScheduleState,
     TableFacts,
-    WaitReason,
 )
 from tandem.planning.compaction import plan_compaction
 from tandem.planning.model import CompactionPlan, CompactionRequest
@@ -78,7 +78,7 @@ class _Candidate:
 def decide(
     policy: AutomaticCompaction,
     table: TableFacts,
-    children: Sequence[ChildFact],
+    children: Sequence[ChildState],
     now_ms: int,
     since: Mapping[str, int] | None = None,
 ) -> AutoCompactionDecision:
@@ -108,25 +108,31 @@ def decide(
     if start_ms > now_ms:
         why = " ".join((why, *notes))
         wake = min([start_ms, *coming])
-        hold = WaitReason.INTERVAL if _is_open(policy, now_ms) else WaitReason.WINDOW
+        hold = (
+            AutoCompactionWait.INTERVAL if _is_open(policy, now_ms) else AutoCompactionWait.WINDOW
+        )
         return AutoCompactionDecision((), delete, start_ms, first.what, why, wake, states, hold)
     blocker = _blocker(first, children)
     if blocker is not None:
         why = " ".join((f"Waits for {blocker.display}.", *notes))
         wake_ms = min(coming, default=None)
         return AutoCompactionDecision(
-            (), delete, None, first.what, why, wake_ms, states, WaitReason.AT_WORK
+            (), delete, None, first.what, why, wake_ms, states, AutoCompactionWait.AT_WORK
         )
     return AutoCompactionDecision(
         (first,), delete, now_ms, first.what, "", min(coming, default=None), states
     )
 
 
-def _hold(waiting: Sequence[_Candidate], children: Sequence[ChildFact]) -> WaitReason:
+def _hold(waiting: Sequence[_Candidate], children: Sequence[ChildState]) -> AutoCompactionWait:
     """What is waited for where nothing is ready."""
     if waiting:
-        return WaitReason.AFTER_FAILURE
-    return WaitReason.AT_WORK if any(child.at_work for child in children) else WaitReason.NOT_DUE
+        return AutoCompactionWait.AFTER_FAILURE
+    return (
+        AutoCompactionWait.AT_WORK
+        if any(child.at_work for child in children)
+        else AutoCompactionWait.NOT_DUE
+    )
 
 
 # What is due
@@ -135,7 +141,7 @@ def _hold(waiting: Sequence[_Candidate], children: Sequence[ChildFact]) -> WaitR
 def _states(
     policy: AutomaticCompaction,
     table: TableId,
-    children: Sequence[ChildFact],
+    children: Sequence[ChildState],
     now_ms: int,
     since: Mapping[str, int],
 ) -> Iterable[ScheduleState]:
@@ -158,7 +164,7 @@ def _states(
 def _due(
     policy: AutomaticCompaction,
     table: TableFacts,
-    children: Sequence[ChildFact],
+    children: Sequence[ChildState],
     now_ms: int,
     states: Sequence[ScheduleState],
 ) -> tuple[list[_Candidate], list[str]]:
@@ -180,7 +186,7 @@ def _due(
 
 
 def _minor(
-    policy: AutomaticCompaction, table: TableFacts, children: Sequence[ChildFact]
+    policy: AutomaticCompaction, table: TableFacts, children: Sequence[ChildState]
 ) -> tuple[_Candidate | None, str]:
     assert policy.minor is not None
     running = _unfinished(children, MINOR_LINE)
@@ -233,7 +239,7 @@ def _scheduled(
     schedule: Schedule,
     state: ScheduleState,
     table: TableId,
-    children: Sequence[ChildFact],
+    children: Sequence[ChildState],
     now_ms: int,
 ) -> tuple[_Candidate | None, str]:
     run_ms = schedule_times.latest_run(
@@ -252,7 +258,7 @@ def _scheduled(
     return _Candidate(child, state.type, ready_ms, why, run_ms, passed), ""
 
 
-def _still(child: ChildFact) -> str:
+def _still(child: ChildState) -> str:
     return f"{child.display} is {'suspended' if child.phase == Phase.SUSPENDED else 'at work'}."
 
 
@@ -265,7 +271,7 @@ def backoff_ms(failures: int) -> int:
     return min(BACKOFF_MS << min(failures - 1, 30), BACKOFF_MAX_MS) if failures else 0
 
 
-def _after_failure(last: ChildFact | None, failures: int) -> tuple[int, str]:
+def _after_failure(last: ChildState | None, failures: int) -> tuple[int, str]:
     if last is None or not failures:
         return 0, ""
     wait = backoff_ms(failures)
@@ -276,7 +282,7 @@ def _after_failure(last: ChildFact | None, failures: int) -> tuple[int, str]:
     return last.last_ms + wait, why
 
 
-def _after_failed_run(children: Sequence[ChildFact], line: str) -> tuple[int, str, int]:
+def _after_failed_run(children: Sequence[ChildState], line: str) -> tuple[int, str, int]:
     last = _last_ended(children, line)
     failures = last.retries + 1 if last is not None and last.failed else 0
     return (*_after_failure(last, failures), failures)
@@ -286,7 +292,7 @@ def _after_failed_run(children: Sequence[ChildFact], line: str) -> tuple[int, st
 
 
 def _earliest(
-    policy: AutomaticCompaction, children: Sequence[ChildFact], from_ms: int
+    policy: AutomaticCompaction, children: Sequence[ChildState], from_ms: int
 ) -> tuple[int, str]:
     """When something may start, from a moment on, by `minInterval` and the window; and why."""
     start_ms, why = from_ms, ""
@@ -314,7 +320,7 @@ def _is_open(policy: AutomaticCompaction, at_ms: int) -> bool:
     )
 
 
-def _blocker(first: ChildCompaction, children: Sequence[ChildFact]) -> ChildFact | None:
+def _blocker(first: ChildCompaction, children: Sequence[ChildState]) -> ChildState | None:
     """The child at work that must end, or plan, before `first` can start."""
     at_work = sorted((c for c in children if c.at_work), key=lambda c: (c.created_ms, c.name))
     if first.line == MINOR_LINE:
@@ -325,7 +331,7 @@ def _blocker(first: ChildCompaction, children: Sequence[ChildFact]) -> ChildFact
 
 def _expected(
     policy: AutomaticCompaction,
-    children: Sequence[ChildFact],
+    children: Sequence[ChildState],
     waiting: Sequence[_Candidate],
     states: Sequence[ScheduleState],
 ) -> tuple[int | None, str, str]:
@@ -345,17 +351,17 @@ def _expected(
 # What there is
 
 
-def _unfinished(children: Iterable[ChildFact], line: str) -> ChildFact | None:
+def _unfinished(children: Iterable[ChildState], line: str) -> ChildState | None:
     return next((child for child in children if child.line == line and not child.ended), None)
 
 
-def _last_ended(children: Iterable[ChildFact], line: str) -> ChildFact | None:
+def _last_ended(children: Iterable[ChildState], line: str) -> ChildState | None:
     ended = [child for child in children if child.line == line and child.ended]
     return max(ended, default=None, key=lambda child: (child.last_ms, child.retries, child.name))
 
 
 def _beyond(
-    history: HistoryLimits, children: Sequence[ChildFact], lines: Iterable[str]
+    history: HistoryLimits, children: Sequence[ChildState], lines: Iterable[str]
 ) -> tuple[str, ...]:
     """Finished children beyond the limits, oldest first. The last one of each of the `lines`
     stays: it is all that is remembered of how that went."""

@@ -13,7 +13,7 @@ from tandem.spec.table import Granularity
 from tandem.timeline.segments import Segment
 
 
-class WaitReason(StrEnum):
+class AutoCompactionWait(StrEnum):
     """What automatic compaction waits for, in a word; `AutoCompactionDecision.why` says it in
     sentences."""
 
@@ -37,7 +37,7 @@ class TableFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class ChildFact:
+class ChildState:
     """An automatic compaction that exists.
 
     Attributes:
@@ -112,4 +112,4 @@ class AutoCompactionDecision:
     why: str = ""
     wake_ms: int | None = None
     schedules: tuple[ScheduleState, ...] = ()
-    hold: WaitReason = WaitReason.NOTHING
+    hold: AutoCompactionWait = AutoCompactionWait.NOTHING

@@ -28,7 +28,7 @@ from tandem.kube.tables.context import AutoCompactionState, TableContext
 from tandem.operations.tables.auto_compaction import next_compaction, table_facts
 from tandem.planning.auto.child_compactions import ChildCompaction
 from tandem.planning.auto.decide import decide
-from tandem.planning.auto.model import AutoCompactionDecision, ChildFact, WaitReason
+from tandem.planning.auto.model import AutoCompactionDecision, AutoCompactionWait, ChildState
 from tandem.spark.application.manifest import MANAGED_BY, label_value
 from tandem.spec.compaction import TableCompaction
 from tandem.spec.resources import API_VERSION
@@ -72,12 +72,12 @@ class _Memory:
     since: dict[str, int]
     unseen: set[str] | None = None
     unseen_until_s: float = 0.0
-    made: dict[str, ChildFact] = field(default_factory=dict)
+    made: dict[str, ChildState] = field(default_factory=dict)
     key: tuple[object, ...] = ()
     calm_until_s: float = 0.0
     wake_ms: int | None = None
     status: dict[str, Any] = field(default_factory=dict)
-    hold: WaitReason = WaitReason.NOTHING
+    hold: AutoCompactionWait = AutoCompactionWait.NOTHING
     next_ms: int | None = None
 
 
@@ -156,7 +156,7 @@ class AutoCompactionController:
 
     def _facts(
         self, uid: str, memory: _Memory, children: Iterable[CachedResource], now_ms: int
-    ) -> tuple[ChildFact, ...]:
+    ) -> tuple[ChildState, ...]:
         found = {
             summary.name: child_fact(summary, self._context.resource_cache.body(summary.uid))
             for summary in children
@@ -176,7 +176,7 @@ class AutoCompactionController:
         policy: AutomaticCompaction,
         snapshot: Snapshot,
         memory: _Memory,
-        facts: tuple[ChildFact, ...],
+        facts: tuple[ChildState, ...],
         now_ms: int,
     ) -> None:
         since = dict(memory.since)
@@ -192,7 +192,7 @@ class AutoCompactionController:
         except TandemError as error:
             memory.status = _status(NextCompaction(why=str(error)))
             memory.wake_ms = memory.next_ms = None
-            memory.hold = WaitReason.REFUSED
+            memory.hold = AutoCompactionWait.REFUSED
             return
         finally:
             now_s = loop.time()
@@ -229,10 +229,10 @@ class AutoCompactionController:
         except Conflict:
             # Somebody decided the same, perhaps we before a restart. Or it is something else.
             if not await self._is_ours(child.name, resource.namespace, uid):
-                memory.wake_ms, memory.hold = now_ms + _REFUSED_MS, WaitReason.REFUSED
+                memory.wake_ms, memory.hold = now_ms + _REFUSED_MS, AutoCompactionWait.REFUSED
                 return f"{display} exists already, and is not this table's: delete or rename it."
         except ApiError as error:
-            memory.wake_ms, memory.hold = now_ms + _REFUSED_MS, WaitReason.REFUSED
+            memory.wake_ms, memory.hold = now_ms + _REFUSED_MS, AutoCompactionWait.REFUSED
             _log.warning(
                 "not created",
                 namespace=resource.namespace,
@@ -241,7 +241,7 @@ class AutoCompactionController:
                 problem=str(error),
             )
             return f"{display} could not be created: {error.message}"
-        memory.made[child.name] = ChildFact(
+        memory.made[child.name] = ChildState(
             child.name,
             child.line,
             "",
@@ -306,12 +306,12 @@ def manifest(child: ChildCompaction, resource: LakeTable, uid: str) -> dict[str,
     }
 
 
-def child_fact(summary: CachedResource, body: Body | None) -> ChildFact:
+def child_fact(summary: CachedResource, body: Body | None) -> ChildState:
     """A child as a decision needs it; `body` of one that has not ended. Pure."""
     labels = dict(summary.labels)
     scheduled, retries = labels.get(SCHEDULED, ""), labels.get(RETRIES, "")
     plan = status_of(body).get("plan") if body is not None else None
-    return ChildFact(
+    return ChildState(
         name=summary.name,
         line=labels.get(LINE, ""),
         phase=summary.phase,
