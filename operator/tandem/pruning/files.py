@@ -132,4 +132,4 @@ def _one(column: pa.ChunkedArray) -> pa.Array:
 
 def _numbers(column: pa.ChunkedArray | pa.Array) -> npt.NDArray[np.int64]:
     """Numbers of rows or NULLs; -1 where unknown."""
-    return np.asarray(pc.fill_null(stats_.counts(column), MISSING)).astype(np.int64)
+    return np.asarray(pc.fill_null(stats_.valid_counts(column), MISSING)).astype(np.int64)

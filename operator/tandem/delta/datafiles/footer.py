@@ -33,7 +33,7 @@ _FORMS = {4: "<f", 5: "<d"}
 _STOP, _TRUE, _FALSE, _I64, _BINARY, _STRUCT = 0, 1, 2, 6, 8, 12
 
 
-class HeldTail(io.RawIOBase):
+class TailBuffer(io.RawIOBase):
     """A sink that passes on what is written, until `hold`; then it keeps it for `release`."""
 
     def __init__(self, sink: Any) -> None:

@@ -36,7 +36,7 @@ _INT96, _FIXED = 3, 7
 _I32 = 5
 
 
-def micros(array: Any, zone: str | None, *, resource: str, column: str) -> Any:
+def to_micros(array: Any, zone: str | None, *, resource: str, column: str) -> Any:
     """The microseconds since 1970 of INT96 values.
 
     Args:
@@ -65,7 +65,7 @@ def micros(array: Any, zone: str | None, *, resource: str, column: str) -> Any:
     return pa.array(found, mask=None if valid is None else ~valid).cast(target)
 
 
-def require_whole_micros(array: Any, *, column: str) -> None:
+def require_whole_int96_micros(array: Any, *, column: str) -> None:
     """Raises: Misfit if an INT96 value is no whole number of microseconds."""
     valid = array.drop_null()
     data = valid.buffers()[1]

@@ -115,7 +115,7 @@ def _name(type_: DataType) -> str:
 def require_whole_micros(array: Any, column: str) -> None:
     """Raises: Misfit if a timestamp of `array`, at any depth, is no whole number of microseconds:
     a source is read exactly, or refused."""
-    for path, values in leaves(array, column, _is_nanos):
+    for path, values in leaf_values(array, column, _is_nanos):
         nanos = values.view(pa.int64())
         whole = pc.multiply(pc.divide(nanos, 1_000), 1_000)
         cut = values.filter(pc.not_equal(nanos, whole))
@@ -136,7 +136,7 @@ def require_utf8(array: Any, column: str) -> None:
         array.validate(full=True)
     except pa.ArrowInvalid:
         # What lies below a null does not count.
-        for path, values in leaves(array, column, _is_text):
+        for path, values in leaf_values(array, column, _is_text):
             for value in values.drop_null().cast(pa.large_binary()):
                 data = value.as_py()
                 try:
@@ -154,7 +154,7 @@ def any_leaf(type_: Any, test: Callable[[Any], bool]) -> bool:
     return test(type_)
 
 
-def leaves(array: Any, path: str, test: Callable[[Any], bool]) -> Iterator[tuple[str, Any]]:
+def leaf_values(array: Any, path: str, test: Callable[[Any], bool]) -> Iterator[tuple[str, Any]]:
     """The values of the types that `test` holds for, with their paths; without those below a null
     or outside of what `array` shows."""
     type_ = array.type
@@ -162,13 +162,13 @@ def leaves(array: Any, path: str, test: Callable[[Any], bool]) -> Iterator[tuple
         return
     if pa.types.is_struct(type_):
         for field, part in zip(type_, array.flatten(), strict=True):
-            yield from leaves(part, f"{path}.{field.name}", test)
+            yield from leaf_values(part, f"{path}.{field.name}", test)
     elif is_array(type_):
-        yield from leaves(array.flatten(), f"{path}.element", test)
+        yield from leaf_values(array.flatten(), f"{path}.element", test)
     elif pa.types.is_map(type_):
         entries = array.drop_null() if array.null_count else array
         first, last = (entries.offsets[i].as_py() for i in (0, -1))
         for name, part in (("key", entries.keys), ("value", entries.items)):
-            yield from leaves(part.slice(first, last - first), f"{path}.{name}", test)
+            yield from leaf_values(part.slice(first, last - first), f"{path}.{name}", test)
     else:
         yield path, array

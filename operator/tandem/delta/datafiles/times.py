@@ -142,8 +142,8 @@ class ExactParquetFile:
             return array
         if array.type.equals(int96.RAW):
             if self._whole_micros:
-                int96.require_whole_micros(array, column=column)
-            array = int96.micros(array, plain.tz, resource=self._resource, column=column)
+                int96.require_whole_int96_micros(array, column=column)
+            array = int96.to_micros(array, plain.tz, resource=self._resource, column=column)
             first = self._calendar.int96_from
         if first is not None and len(array) > array.null_count:
             self._require_from(first, array, column)

@@ -113,7 +113,7 @@ class WrittenCheckpoint:
     size: int
 
 
-def obstacle(protocol: Protocol, metadata: Metadata) -> str | None:
+def unsupported_reason(protocol: Protocol, metadata: Metadata) -> str | None:
     """Why we do not write checkpoints of this table, None if we do. Others still can."""
     unknown = sorted(writer_features(protocol) - FEATURES.keys())
     if unknown:

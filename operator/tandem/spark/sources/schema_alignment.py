@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from tandem.delta.protocol import is_hidden
+from tandem.delta.protocol import is_reserved_column
 from tandem.errors import InvalidSpec, StatementFailed
 from tandem.spark.runtime.names import quoted
 from tandem.spark.sources.char_types import fitting
@@ -43,7 +43,7 @@ def fitted(
     """
     from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
-    shown = [f for f in source.schema.fields if not is_hidden(f.name)]
+    shown = [f for f in source.schema.fields if not is_reserved_column(f.name)]
     check_columns(type(schema)(shown), schema, location, csv=csv)
     present = {f.name.lower(): f for f in shown}
     columns = []
