@@ -19,7 +19,7 @@ from tandem.delta.actions import AddFile
 from tandem.delta.partition_text import to_scalar
 from tandem.delta.schema import PrimitiveType, StructType
 from tandem.errors import CorruptLog
-from tandem.pruning.constants import comparable
+from tandem.pruning.constants import comparable_constant
 from tandem.pruning.keys import Keys
 from tandem.statements import tree
 from tandem.statements.tree import Expr
@@ -202,7 +202,7 @@ def _ordered(op: str, column: tree.ColumnRef, literal: tree.Literal, file: FileR
     if op == "!=":
         return _negated(_ordered("=", column, literal, file))
     known = file.columns.get(column.parts)
-    value = comparable(literal, column.type)
+    value = comparable_constant(literal, column.type)
     if known is None or value is None:
         return _TRUE | _FALSE
     low, high = _bounds(known, column.type)

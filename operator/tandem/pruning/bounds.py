@@ -72,7 +72,7 @@ class ColumnBounds(ABC):
 
     @abstractmethod
     def place(self, value: Any) -> RangeComparison:
-        """Against a constant in the form of `constants.comparable`."""
+        """Against a constant in the form of `constants.comparable_constant`."""
 
     @abstractmethod
     def may_begin(self, prefix: bytes) -> BoolArray:

@@ -46,7 +46,7 @@ def usable(value: Any, data_type: SqlType) -> Any:
             return None
 
 
-def comparable(literal: tree.Literal, target: SqlType) -> Any:
+def comparable_constant(literal: tree.Literal, target: SqlType) -> Any:
     """The constant as a value of the column's kind, if Spark compares the two as Python does.
 
     None where it does not, or where the order of the two is not clear.

@@ -28,7 +28,7 @@ from tandem.pruning.bounds import (
     statistics_type,
 )
 from tandem.pruning.constants import usable
-from tandem.pruning.partitions import MISSING, partition_texts
+from tandem.pruning.partitions import MISSING, partition_codes
 from tandem.statements.types import SqlType
 
 _NO_ROWS = 0
@@ -66,7 +66,7 @@ def bounds_of(
         if field is None or not isinstance(field.type, PrimitiveType):
             continue
         if name in partitions:
-            column = partition_texts(files["partition_values"], field.physical_name)
+            column = partition_codes(files["partition_values"], field.physical_name)
             columns[name] = _partition(*column, field.type, type_)
         elif statistics_type(type_) is not None:
             stated[name] = type_

@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 
 from tandem.pruning.bounds import BoolArray, ColumnBounds
-from tandem.pruning.constants import FLOATING, comparable
+from tandem.pruning.constants import FLOATING, comparable_constant
 from tandem.pruning.files import FileBounds
 from tandem.statements import tree
 from tandem.statements.tree import Expr
@@ -142,7 +142,7 @@ class _Evaluation:
         """Where a comparison can be true, and where false, on values that are not NULL."""
         if op == "!=":
             return self._ordered("=", known, literal)[::-1]
-        value = comparable(literal, known.type) if known is not None else None
+        value = comparable_constant(literal, known.type) if known is not None else None
         if known is None or value is None:
             return self._all, self._all
         place = known.place(value)

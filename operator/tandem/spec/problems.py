@@ -14,7 +14,7 @@ from typing import Annotated, Any, Union, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from tandem.errors import InvalidSpec, nearest
+from tandem.errors import InvalidSpec, closest_name
 from tandem.spec.fields import IncompatibleFields
 
 FieldPath = tuple[str | int, ...]
@@ -79,7 +79,7 @@ def problems_of(
     found: list[InvalidSpec] = []
     all_details = error.errors(include_url=False)
     misspelt = {
-        (*path[:-1], nearest(str(path[-1]), field_names(model, path[:-1])))
+        (*path[:-1], closest_name(str(path[-1]), field_names(model, path[:-1])))
         for details in all_details
         if details["type"] == "extra_forbidden"
         for path in [_alias_path(details["loc"])]
@@ -137,7 +137,7 @@ def _explain(
     value = details["input"]
     if kind == "extra_forbidden":
         names = field_names(model, path[:-1])
-        guess = nearest(str(path[-1]), names)
+        guess = closest_name(str(path[-1]), names)
         return (
             "unknown field",
             "",
@@ -154,7 +154,7 @@ def _explain(
         return (str(context["error"]), "" if isinstance(value, dict) else shown(value), "", "")
     if kind in ("enum", "literal_error"):
         expected = str(context["expected"]).replace("'", "").replace(" or ", ", ")
-        guess = nearest(str(value), expected.split(", "))
+        guess = closest_name(str(value), expected.split(", "))
         remedy = f"Did you mean {guess}?" if guess else ""
         return ("is not one of the allowed values", shown(value), f"one of {expected}", remedy)
     expected = {

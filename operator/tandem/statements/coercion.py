@@ -121,7 +121,7 @@ def arithmetic(op: str, left: Expr, right: Expr) -> SqlType | None:
     if op == "DIV" and not _both_exact(a, b):
         return None
     if _both_exact(a, b) and "decimal" in (a.name, b.name):
-        return _decimal_arithmetic(op, exact(left, a), exact(right, b))
+        return _decimal_arithmetic(op, as_exact_decimal(left, a), as_exact_decimal(right, b))
     if op == "/":
         return DOUBLE
     return a if a == b else _wider_number(a, b)
@@ -131,7 +131,7 @@ def _both_exact(a: SqlType, b: SqlType) -> bool:
     return all(t.is_integral or t.name == "decimal" for t in (a, b))
 
 
-def exact(side: Expr, data_type: SqlType) -> SqlType:
+def as_exact_decimal(side: Expr, data_type: SqlType) -> SqlType:
     """The decimal type as which an operand of + - * / % takes part in decimal arithmetic: an
     integer literal counts its own digits, an integer column all that it could have."""
     if isinstance(side, Literal) and data_type.is_integral and isinstance(side.value, int):
@@ -230,9 +230,9 @@ def _number_loss(source: SqlType, target: SqlType) -> str:
 
 def literal_fits(value: Decimal, target: SqlType) -> bool:
     """Whether an exact number is stored in an integral or decimal column as it is."""
-    exact = as_decimal(target)
-    return value == round(value, exact.scale) and abs(value) < Decimal(10) ** (
-        exact.precision - exact.scale
+    as_exact_decimal = as_decimal(target)
+    return value == round(value, as_exact_decimal.scale) and abs(value) < Decimal(10) ** (
+        as_exact_decimal.precision - as_exact_decimal.scale
     )
 
 

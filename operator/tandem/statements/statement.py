@@ -30,8 +30,8 @@ from tandem.statements.types import (
     Schema,
     SchemaColumn,
     SqlType,
+    close_names,
     matching,
-    nearest,
     sql_name,
 )
 
@@ -289,7 +289,7 @@ def _target(
             found=visible(name),
             expected="one of " + ", ".join(column.name for column in found),
         )
-    close = nearest(schema.columns, wanted)
+    close = close_names(schema.columns, wanted)
     raise InvalidStatement(
         "SET names a column that the table does not have",
         resource=resource,

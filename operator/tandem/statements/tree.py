@@ -14,7 +14,7 @@ from decimal import Decimal
 
 from tandem.statements.types import SqlType
 
-Value = None | bool | int | float | Decimal | str | bytes | dt.date | dt.datetime
+LiteralValue = None | bool | int | float | Decimal | str | bytes | dt.date | dt.datetime
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +32,7 @@ class Expr:
 class Literal(Expr):
     """A constant. FLOAT values are kept as Decimal, since Python has no 32-bit float."""
 
-    value: Value
+    value: LiteralValue
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -183,7 +183,7 @@ def matching(columns: Sequence[SchemaColumn], name: str) -> list[SchemaColumn]:
     return [column for column in columns if column.name.lower() == wanted]
 
 
-def nearest(columns: Sequence[SchemaColumn], name: str) -> list[str]:
+def close_names(columns: Sequence[SchemaColumn], name: str) -> list[str]:
     """Up to three names that are close to `name`, for a hint."""
     by_lower = {column.name.lower(): column.name for column in columns}
     close = difflib.get_close_matches(name.lower(), by_lower, n=3, cutoff=0.5)

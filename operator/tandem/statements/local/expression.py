@@ -181,13 +181,13 @@ class _Compiler:
         sides = []
         for side in (node.left, node.right):
             need(side.type.name == "decimal" or side.type.is_integral)
-            sides.append(self.converted(side, coercion.exact(side, side.type)))
+            sides.append(self.converted(side, coercion.as_exact_decimal(side, side.type)))
         left, right = sides
 
         def step(rows: LocalRows) -> Value:
             return kernel(left(rows), right(rows))
 
-        exact = [pa.scalar(None, arrow_type(coercion.exact(s, s.type)))
+        exact = [pa.scalar(None, arrow_type(coercion.as_exact_decimal(s, s.type)))
                  for s in (node.left, node.right)]  # fmt: skip
         try:
             need(kernel(*exact).type.equals(to))

@@ -33,8 +33,8 @@ from tandem.statements.types import (
     TIMESTAMP_NTZ,
     SchemaColumn,
     SqlType,
+    close_names,
     decimal,
-    nearest,
 )
 
 LOOSEST: Final = 1
@@ -121,7 +121,7 @@ class Operands(Names, ABC):
         token = self.advance()
         text = self.constant_string("a typed constant needs a string")
         kind = token.keyword
-        value: tree.Value = None
+        value: tree.LiteralValue = None
         data_type, form = DATE, "yyyy-mm-dd"
         if kind == "DATE":
             value = parse_date(text)
@@ -269,7 +269,7 @@ class Operands(Names, ABC):
         written = token.text.lower()
         function = FUNCTIONS.get(ALIASES.get(written, written))
         if function is None:
-            close = nearest(
+            close = close_names(
                 [SchemaColumn(name, STRING) for name in (*FUNCTIONS, *ALIASES)], written
             )
             self.fail(
