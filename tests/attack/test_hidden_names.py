@@ -43,5 +43,5 @@ def test_names_that_jobs_keep_for_themselves_are_refused_in_the_source_of_a_merg
         clauses=(), inputs=(), target_file_size=1,
     )  # fmt: skip
     with pytest.raises(InvalidSpec, match=name):
-        merge_source.check_names(["id", name], job)
-    merge_source.check_names(["id", "tandem_here", "_tandem_z", "x__tandem_z"], job)
+        merge_source.check_option_names(["id", name], job)
+    merge_source.check_option_names(["id", "tandem_here", "_tandem_z", "x__tandem_z"], job)

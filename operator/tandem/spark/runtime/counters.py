@@ -49,7 +49,7 @@ class Counter:
             self._store.put(self._path, b"." * self._count)
 
 
-def counts(store: Store, prefix: str) -> dict[int, int]:
+def task_counts(store: Store, prefix: str) -> dict[int, int]:
     """What the tasks' counters show. Raises: StorageError."""
     return {int(meta.path.rpartition("/")[2]): meta.size for meta in store.list(prefix)}
 
@@ -83,7 +83,7 @@ def reported(
         shown = (0, 0)
         while not ended.wait(EVERY_SECONDS):
             with contextlib.suppress(TandemError):  # as said above: fails no job
-                found = done(counts(control.store, prefix))
+                found = done(task_counts(control.store, prefix))
                 if found > shown:
                     shown = found
                     report(*found)

@@ -22,7 +22,7 @@ from tandem.delta.partition_text import to_scalar
 from tandem.delta.values import partition_texts
 from tandem.errors import CountMismatch, StatementFailed
 from tandem.jobs.formats import Format, InputFile, JobTable
-from tandem.spark.runtime.control import table_format
+from tandem.spark.runtime.control import job_table_format
 from tandem.storage import Store
 
 INPUT = "__tandem_input"
@@ -61,7 +61,7 @@ class RowsWork(Format):
     round: int = 0
     counters: str = ""
     """Where the control store holds the readers' progress, "" for nowhere."""
-    spellings: tuple[Spelling, ...] = ()
+    partition_spellings: tuple[Spelling, ...] = ()
     """For a write of rows that were in the table."""
     new_columns: tuple[str, ...] = ()
     """Columns of a write whose values are new: their texts must be UTF-8. Others are carried over
@@ -100,7 +100,7 @@ def open_input(
     return reader
 
 
-def spellings(
+def partition_spellings(
     table: JobTable, inputs: Sequence[InputFile], changed: Sequence[str] = ()
 ) -> tuple[Spelling, ...]:
     """How the inputs' partition values are spelt where we spell them in another way.
@@ -108,7 +108,7 @@ def spellings(
     Args:
         changed: columns (lower case) whose values are set, and written as ours.
     """
-    format_ = table_format(table)
+    format_ = job_table_format(table)
     columns = [format_.schema[n] for n in format_.partition_columns if n.lower() not in changed]
     ours: dict[tuple[str, str | None], str | None] = {}
     found = []
@@ -170,7 +170,7 @@ class RowFiles:
         self._work = work
         self._hidden = INPUT in names
         self._columns = tuple(n for n in names if n not in HIDDEN)
-        self._table = table_format(work.table)
+        self._table = job_table_format(work.table)
         self._logged: dict[str, dict[tuple[int, str | None], str | None]] = {}
         for each in work.spellings:
             self._logged.setdefault(each.column, {})[each.input, each.ours] = each.logged

@@ -82,7 +82,7 @@ def place(job: SourceJob) -> str:
     return "spec.merge.source" if isinstance(job, MergeJob) else "spec.source"
 
 
-def check_names(names: Sequence[str], job: SourceJob) -> None:
+def check_option_names(names: Sequence[str], job: SourceJob) -> None:
     """That no column of the source has a name that jobs need for themselves. Raises:
     InvalidSpec."""
     hidden = sorted(filter(is_reserved_column, names))

@@ -29,7 +29,7 @@ from tandem.spark.runtime.frames import read_rows
 from tandem.spark.runtime.listing import ListedSource, broken, check_spelling, listed
 from tandem.spark.sources.options import (
     SourceJob,
-    check_names,
+    check_option_names,
     checked,
     place,
     source_job,
@@ -154,7 +154,7 @@ def _placed(
 
     from tandem.spark.runtime.row_files import INPUT, POSITION
 
-    check_names(names, source_job(control.spec))
+    check_option_names(names, source_job(control.spec))
     frame = read_rows(control, spark, inputs, names, 0, hidden=places, table=table)
     if not places or not inputs:
         return SourceRows(frame)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from tandem.delta.protocol import is_reserved_column
 from tandem.errors import InvalidSpec, StatementFailed
-from tandem.spark.runtime.names import quoted
+from tandem.spark.runtime.names import quoted_identifier
 from tandem.spark.sources.char_types import fitting
 from tandem.spark.sources.text_casts import or_refuse, with_keys
 from tandem.statements.coercion import assignment_loss
@@ -53,7 +53,7 @@ def fitted(
             column = F.lit(None).cast(field.dataType)
         else:
             column = by_name(
-                F.col(quoted(found.name)),
+                F.col(quoted_identifier(found.name)),
                 found.dataType,
                 field.dataType,
                 location,
