@@ -160,7 +160,7 @@ class FactsReader:
         result = records.load(self._store, paths.result(operation_id), ResultRecord)
         if result is None:
             return ended
-        if recovery.ended_before_start(self._store, operation_id, result.attempt) is not None:
+        if recovery.ending_before_start(self._store, operation_id, result.attempt) is not None:
             return replace(ended, ended_before_start=result.attempt)
         if result.phase == Phase.SUCCEEDED:
             return replace(ended, succeeded=result.attempt)

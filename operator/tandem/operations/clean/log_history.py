@@ -107,7 +107,7 @@ def _tombstones(
     vector = gone.deletion_vector
     file = "" if vector is None or vector.storage != "u" else dv.file_path(vector)
     # What lies elsewhere is not ours to remove; its vector may be.
-    for path in spellings(unquote(gone.logged_path), location) or ("",):
+    for path in path_spellings(unquote(gone.logged_path), location) or ("",):
         yield Tombstone(path, file, removed_ms, version)
 
 
@@ -135,14 +135,14 @@ def _vectors(column: pa.ChunkedArray) -> Iterator[str]:
 def kept(path: str, location: str) -> tuple[str, ...]:
     """How a listing may call a file that must stay. What seems to lie elsewhere may lie here
     (links, other names of a bucket): then by every end of its path."""
-    found = spellings(path, location)
+    found = path_spellings(path, location)
     if found:
         return found
     parts = path.split("/")
     return tuple("/".join(parts[first:]) for first in range(1, len(parts)))
 
 
-def spellings(path: str, location: str) -> tuple[str, ...]:
+def path_spellings(path: str, location: str) -> tuple[str, ...]:
     """How a listing may call a file of the log: as the log does, and without detours."""
     if is_absolute(path):
         try:

@@ -163,7 +163,7 @@ def txn_markers(snapshot: Snapshot, operation_id: str) -> TxnMarkers:
     )
 
 
-def find(log: DeltaLog, operation_id: str, latest: int) -> Commit | None:
+def find_success(log: DeltaLog, operation_id: str, latest: int) -> Commit | None:
     """The commit of a success that the log shows, looked for backwards from `latest`; None if
     log clean-up has removed it."""
     app = paths.success_app(operation_id)

@@ -67,7 +67,7 @@ def _finished(table: Table, snapshot: Snapshot, operation_id: str) -> bool:
     stops = commit_actions.txn_markers(snapshot, operation_id)
     if stops.succeeded > 0 or stops.closed or _exists(table, paths.result(operation_id)):
         return True
-    return recovery.last_ended_before_start(table.store, operation_id) is not None
+    return recovery.last_ending_before_start(table.store, operation_id) is not None
 
 
 def _failed(table: Table, snapshot: Snapshot, operation_id: str) -> bool:
@@ -79,7 +79,7 @@ def _failed(table: Table, snapshot: Snapshot, operation_id: str) -> bool:
     record = records.load(table.store, path, ResultRecord, operation_id=operation_id)
     if record is not None:
         return record.phase == Phase.FAILED
-    told = recovery.last_ended_before_start(table.store, operation_id)
+    told = recovery.last_ending_before_start(table.store, operation_id)
     return stops.closed if told is None else told.phase is Phase.FAILED
 
 

@@ -170,7 +170,7 @@ class Performer:
         def claimed_here(attempt: int) -> bool:
             return ports.local_claims.busy(self._key(attempt), self)
 
-        found = recovery.find(
+        found = recovery.find_earlier(
             self._store, self._id, stops, ports.processes, ports.jobs, claimed_here
         )
         if found.attempt and found.recorded is None and not stops.succeeded:
@@ -183,7 +183,7 @@ class Performer:
     def _find_commit(self, _effect: Effect, _state: OperationState) -> Event:
         if not commit_actions.txn_markers(self.work.snapshot, self._id).succeeded:
             self._committer.refresh(self.work)
-        found = commit_actions.find(self._table.log, self._id, self.work.snapshot.version)
+        found = commit_actions.find_success(self._table.log, self._id, self.work.snapshot.version)
         if found is None:
             # Log clean-up has taken it; perhaps another process has recorded it in time.
             path = paths.result(self._id)

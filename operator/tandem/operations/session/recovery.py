@@ -20,7 +20,7 @@ from tandem.storage.store import Store
 _FROZEN = frozenset({"plan.json", "job.json"})
 
 
-def find(
+def find_earlier(
     store: Store,
     operation_id: str,
     stops: TxnMarkers,
@@ -51,7 +51,7 @@ def find(
             return EarlierFound(closing=ending_of(ending), attempt=last)
     if (
         "ended.json" in files[last]
-        and (told := ended_before_start(store, operation_id, last)) is not None
+        and (told := ending_before_start(store, operation_id, last)) is not None
     ):
         return EarlierFound(closing=told, attempt=last)
     abandoned = stops.abandoned
@@ -77,7 +77,7 @@ def find(
     )
 
 
-def ended_before_start(store: Store, operation_id: str, attempt: int) -> Ending | None:
+def ending_before_start(store: Store, operation_id: str, attempt: int) -> Ending | None:
     """How the operation ended, if it did so with this attempt before it was begun. The log says
     nothing of it. Raises: ManifestInvalid, StorageError."""
     path = paths.ended(operation_id, attempt)
@@ -87,10 +87,10 @@ def ended_before_start(store: Store, operation_id: str, attempt: int) -> Ending 
     return Ending(Phase(ended.phase), Reason(ended.reason), ended.message, attempt)
 
 
-def last_ended_before_start(store: Store, operation_id: str) -> Ending | None:
+def last_ending_before_start(store: Store, operation_id: str) -> Ending | None:
     """The same of the highest attempt that anybody has claimed."""
     last = highest_claim(store, operation_id)
-    return ended_before_start(store, operation_id, last) if last else None
+    return ending_before_start(store, operation_id, last) if last else None
 
 
 def _known(jobs: JobRunner, operation_id: str, attempt: int) -> bool:
