@@ -22,7 +22,7 @@ from tandem.kube.controllers.table import auto_compaction
 from tandem.kube.controllers.table.auto_compaction import (
     AutoCompactionController,
     child_fact,
-    manifest,
+    child_manifest,
     remembered,
 )
 from tandem.kube.runtime.context import OperatorContext
@@ -296,7 +296,7 @@ def test_history_is_deleted_as_it_was_seen(stage: Stage) -> None:
                 f"old-{ended[:2]}", "minor", {"tableRef": {"name": "flights"}}, ""
             )
             assert stage.table.resource is not None
-            body = manifest(child, stage.table.resource, "uid-1")
+            body = child_manifest(child, stage.table.resource, "uid-1")
             await stage.server.create(ResourcePath("", "", ""), body)
             made = stage.server.objects[child.name]
             completed = {"phase": "Succeeded", "completionTime": f"2026-06-10T{ended}Z"}

@@ -76,7 +76,7 @@ def _again(outcome: ResourceOutcome) -> str:
     return f"tandem run --again --only {outcome.resource.id}"
 
 
-def counted(files: int) -> str:
+def file_count(files: int) -> str:
     """`1 file`, `2 files`"""
     return "1 file" if files == 1 else f"{files} files"
 
@@ -102,7 +102,7 @@ def _files(status: ResourceStatus) -> str:
     if isinstance(status, TableStatus):
         if status.files is None:
             return ""
-        return f"{counted(status.files)}, {human_bytes(status.bytes or 0)}"
+        return f"{file_count(status.files)}, {human_bytes(status.bytes or 0)}"
     result = status.result
     if result is None or (result.files_added is None and result.files_removed is None):
         return ""
@@ -140,10 +140,10 @@ def _segments(status: ResourceStatus) -> str:
         return "" if status.segments is None else f"{status.segments} live"
     if status.result is None or not status.result.segments:
         return ""
-    return shortened(status.result.segments)
+    return shortened_names(status.result.segments)
 
 
-def shortened(names: Sequence[str], limit: int = 8) -> str:
+def shortened_names(names: Sequence[str], limit: int = 8) -> str:
     """Names with the middle of a long list left out."""
     if len(names) <= limit:
         return ", ".join(names)

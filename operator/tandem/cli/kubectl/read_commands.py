@@ -191,7 +191,7 @@ def history_of(
 
 
 def _row_of_end(operation: Mapping[str, Any]) -> Json:
-    from tandem.cli.kubectl.output.result_line import did
+    from tandem.cli.kubectl.output.result_line import result_line
 
     found = status_of(operation)
     reason = reason_of(operation)
@@ -201,7 +201,7 @@ def _row_of_end(operation: Mapping[str, Any]) -> Json:
         "what": _what(found.get("phase"), reason),
         "reason": reason,
         "version": (found.get("result") or {}).get("version"),
-        "did": did(operation),
+        "did": result_line(operation),
     }
 
 

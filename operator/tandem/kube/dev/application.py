@@ -69,7 +69,7 @@ class JobHost:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
 
-class _Gone(Exception):
+class _ApplicationGone(Exception):
     """The application was deleted, or another one has its name by now."""
 
 
@@ -108,7 +108,7 @@ class ApplicationController:
     async def serve(self) -> None:
         try:
             await self._serve()
-        except _Gone:
+        except _ApplicationGone:
             self._log.info("gone")
             await self._wait_for_deletion()
         except ApiError as error:
@@ -307,11 +307,11 @@ class ApplicationController:
                 )
             )
         except NotFound as error:
-            raise _Gone from error
+            raise _ApplicationGone from error
         except (Conflict, Invalid) as error:
             there = await self._patiently(lambda: self._machine.api.get(self._path))
             if there["metadata"]["uid"] != self._uid:
-                raise _Gone from error
+                raise _ApplicationGone from error
             raise
 
     async def _patiently(self, call: Callable[[], Any]) -> Any:

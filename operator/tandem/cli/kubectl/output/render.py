@@ -51,7 +51,7 @@ def ago(moment: object, now_ms: int) -> str:
     return f"{seconds // 86_400} d" if seconds >= 2 * 86_400 else duration_in_words(seconds)
 
 
-def people(moment: object) -> str:
+def time_text(moment: object) -> str:
     """`2026-11-21 15:45:53`"""
     text = str(moment or "")
     return text.partition(".")[0].removesuffix("Z").replace("T", " ")
@@ -189,7 +189,7 @@ def _coming(coming: JsonMapping) -> list[tuple[Text, Text]]:
         return []
     what = Text(str(coming.get("what") or "nothing"))
     parts = [
-        f"at {people(coming['nextTime'])} UTC" if coming.get("nextTime") else "",
+        f"at {time_text(coming['nextTime'])} UTC" if coming.get("nextTime") else "",
         str(coming.get("why", "")),
     ]
     return [(what, Text("; ".join(part for part in parts if part)))]
@@ -231,7 +231,7 @@ def locks(found: Sequence[JsonMapping], *, now_ms: int, namespaces: bool = False
 def history(rows: Sequence[JsonMapping]) -> Table:
     cells = [
         [
-            people(row.get("time")),
+            time_text(row.get("time")),
             row.get("resource"),
             row.get("what"),
             row.get("version"),

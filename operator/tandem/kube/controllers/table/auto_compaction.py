@@ -218,7 +218,7 @@ class AutoCompactionController:
         collection = path(TableCompaction.kind_name, resource.namespace)
         display = f"TableCompaction/{child.name}"
         try:
-            await api.create(collection, manifest(child, resource, uid))
+            await api.create(collection, child_manifest(child, resource, uid))
             _log.info(
                 "automatic compaction",
                 namespace=resource.namespace,
@@ -274,7 +274,7 @@ class AutoCompactionController:
             _log.warning("not deleted", child=name, problem=str(error))
 
 
-def manifest(child: ChildCompaction, resource: LakeTable, uid: str) -> dict[str, Any]:
+def child_manifest(child: ChildCompaction, resource: LakeTable, uid: str) -> dict[str, Any]:
     """The TableCompaction to create, owned by its LakeTable. Pure."""
     labels = {
         MANAGED_BY[0]: MANAGED_BY[1],
