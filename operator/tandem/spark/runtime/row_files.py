@@ -61,7 +61,7 @@ class RowsWork(Format):
     round: int = 0
     counters: str = ""
     """Where the control store holds the readers' progress, "" for nowhere."""
-    partition_spellings: tuple[Spelling, ...] = ()
+    spellings: tuple[Spelling, ...] = ()
     """For a write of rows that were in the table."""
     new_columns: tuple[str, ...] = ()
     """Columns of a write whose values are new: their texts must be UTF-8. Others are carried over
