@@ -176,9 +176,13 @@ class History:
         rules = self.rng.choice(
             (CleaningRules(500, 500, 500, 500), CleaningRules(None, 500, 500, 5_000))
         )
-        means = CleaningDependencies(ports.clock, ports.processes, ports.nonces, ports.local_claims)
+        dependencies = CleaningDependencies(
+            ports.clock, ports.processes, ports.nonces, ports.local_claims
+        )
         before = set(self.world.store.paths())
-        cleaned = clean(self.table, rules, means, CleaningOptions(limit=self.rng.choice((None, 3))))
+        cleaned = clean(
+            self.table, rules, dependencies, CleaningOptions(limit=self.rng.choice((None, 3)))
+        )
         self._check_cleaned(before - set(self.world.store.paths()))
         self.world.say(
             f"  our cleaning takes {len(cleaned.garbage)} files, abandons {cleaned.abandoned}"

@@ -66,7 +66,7 @@ def to_micros(array: Any, zone: str | None, *, resource: str, column: str) -> An
 
 
 def require_whole_int96_micros(array: Any, *, column: str) -> None:
-    """Raises: Misfit if an INT96 value is no whole number of microseconds."""
+    """Raises: SchemaMismatch if an INT96 value is no whole number of microseconds."""
     valid = array.drop_null()
     data = valid.buffers()[1]
     if data is None:

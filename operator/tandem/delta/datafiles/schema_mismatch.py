@@ -37,8 +37,8 @@ class SchemaMismatch(pa.ArrowInvalid):  # type: ignore[misc]
 
 
 def require_fit(found: Any, wanted: Field, *, by_id: bool, above: str = "") -> None:
-    """Raises: Misfit if the Arrow type `found` must not be read as the column `wanted`, or one
-    inside it; pa.ArrowInvalid if a field is ambiguous."""
+    """Raises: SchemaMismatch if the Arrow type `found` must not be read as the column `wanted`, or
+    one inside it; pa.ArrowInvalid if a field is ambiguous."""
     column = f"{above}{wanted.name}"
     type_ = wanted.type
     if isinstance(found, pa.BaseExtensionType):
@@ -113,8 +113,8 @@ def _name(type_: DataType) -> str:
 
 
 def require_whole_micros(array: Any, column: str) -> None:
-    """Raises: Misfit if a timestamp of `array`, at any depth, is no whole number of microseconds:
-    a source is read exactly, or refused."""
+    """Raises: SchemaMismatch if a timestamp of `array`, at any depth, is no whole number of
+    microseconds: a source is read exactly, or refused."""
     for path, values in leaf_values(array, column, _is_nanos):
         nanos = values.view(pa.int64())
         whole = pc.multiply(pc.divide(nanos, 1_000), 1_000)
@@ -129,7 +129,7 @@ def _is_nanos(type_: Any) -> bool:
 
 
 def require_utf8(array: Any, column: str) -> None:
-    """Raises: Misfit if a text of `array`, at any depth, is not UTF-8."""
+    """Raises: SchemaMismatch if a text of `array`, at any depth, is not UTF-8."""
     if not any_leaf(array.type, _is_text):
         return
     try:

@@ -72,7 +72,8 @@ class ExactParquetFile:
         self, source: Any, *, resource: str, whole_micros: bool = False, **options: Any
     ) -> None:
         """`resource` is the file's path, for messages; `whole_micros`: refuse INT96 timestamps
-        with more digits (Misfit); `options` are those of `pq.ParquetFile`, as are the errors."""
+        with more digits (SchemaMismatch); `options` are those of `pq.ParquetFile`, as are the
+        errors."""
         self._whole_micros = whole_micros
         self._source = source
         self._resource = resource

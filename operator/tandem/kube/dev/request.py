@@ -44,7 +44,7 @@ class _Arguments(argparse.ArgumentParser):
 
 
 def request_of(body: Mapping[str, Any], name: str, environ: Mapping[str, str]) -> JobRequest:
-    """The job that an application describes. Raises: Unfit."""
+    """The job that an application describes. Raises: InvalidApplication."""
     spec = body.get("spec") or {}
     file = str(spec.get("mainApplicationFile") or "")
     app = PurePosixPath(urlsplit(file).path)
@@ -84,7 +84,7 @@ def request_of(body: Mapping[str, Any], name: str, environ: Mapping[str, str]) -
 async def secrets_of(api: Api, body: Mapping[str, Any]) -> dict[str, str]:
     """The driver's environment: plain variables, and the Secrets that it names.
 
-    Raises: Unfit if a Secret that is not optional cannot be read.
+    Raises: InvalidApplication if a Secret that is not optional cannot be read.
     """
     namespace = body["metadata"]["namespace"]
     driver = (body.get("spec") or {}).get("driver") or {}

@@ -75,7 +75,7 @@ class OperatorContext:
 
     def new_table(self, uid: str, *, adopted: bool) -> TableContext:
         """A table that nobody has looked at yet."""
-        means = TableDependencies(
+        dependencies = TableDependencies(
             self.api,
             self.threads,
             self.locks,
@@ -84,7 +84,7 @@ class OperatorContext:
             self.metrics,
             LocationPolicy(self.settings.allowed_locations, self.settings.allowed_endpoints),
         )
-        return TableContext(uid, means, adopted=adopted)
+        return TableContext(uid, dependencies, adopted=adopted)
 
     def table_changed(self, namespace: str, name: str) -> None:
         """A table has become ready, or is not any more: wake who waits for it."""

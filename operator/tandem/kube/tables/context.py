@@ -96,7 +96,7 @@ class TableContext:
         wake: wakes whoever refreshes it.
     """
 
-    def __init__(self, uid: str, means: TableDependencies, *, adopted: bool = False) -> None:
+    def __init__(self, uid: str, dependencies: TableDependencies, *, adopted: bool = False) -> None:
         self.uid = uid
         self.table: Table | None = None
         self.resource: LakeTable | None = None
@@ -108,7 +108,7 @@ class TableContext:
         self.adopted = adopted
         self.due = False
         self.wake: Callable[[], None] = lambda: None
-        self._means = means
+        self._dependencies = dependencies
         self._opened: Table | None = None
         self._reason = Reason.ADOPTED
         self._changed = ""
@@ -134,7 +134,7 @@ class TableContext:
     async def refresh(self, resource: LakeTable) -> None:
         """Look at the secret and at the log, adopt what is not adopted; never raises what a
         table, a store or a cluster can do to us."""
-        now = self._means.clock.now_ms()
+        now = self._dependencies.clock.now_ms()
         generation = resource.metadata.generation
         try:
             await self._open(resource)
@@ -162,7 +162,7 @@ class TableContext:
                 )
             return
         except Exception as error:  # noqa: BLE001 - a bug, and nobody but us would say so
-            self._means.metrics.internal_errors.count("table")
+            self._dependencies.metrics.internal_errors.count("table")
             _log.error(
                 "a bug: please report it",
                 namespace=resource.namespace,
@@ -195,7 +195,7 @@ class TableContext:
     def refuse(self, reason: Reason, message: str, generation: int) -> None:
         """The resource itself is wrong."""
         self.table = None
-        now = self._means.clock.now_ms()
+        now = self._dependencies.clock.now_ms()
         self.conditions = status.not_ready(reason, message, generation, now)
 
     # Opening
@@ -205,7 +205,7 @@ class TableContext:
         opened = self._opened
         if opened is not None and self.resource == resource and version == self._secret_version:
             return
-        fresh = await self._means.threads(lambda: self._opened_anew(resource, environ))
+        fresh = await self._dependencies.threads(lambda: self._opened_anew(resource, environ))
         same = opened is not None and opened.location == fresh.location
         if same and opened is not None and isinstance(opened.store, RenewableStore):
             # Whoever works on it goes on with the new credentials.
@@ -230,7 +230,7 @@ class TableContext:
             return None, self._secret_version
         path = ResourcePath("", "v1", "secrets", resource.namespace, reference.name)
         try:
-            secret = await self._means.api.get(path)
+            secret = await self._dependencies.api.get(path)
         except NotFound:
             raise ReferenceNotFound(
                 "there is no Secret of this name in the namespace",
@@ -253,18 +253,18 @@ class TableContext:
         return environ, secret["metadata"]["uid"] + secret["metadata"]["resourceVersion"]
 
     def _opened_anew(self, resource: LakeTable, environ: dict[str, str] | None) -> Table:
-        allowed = self._means.allowed
+        allowed = self._dependencies.allowed
         if environ is not None:
             allowed.check_endpoints(resource, environ)
         prefixes = allowed.check(resource)
         return tables.open_table(resource, allowed_prefixes=prefixes, environ=environ)
 
     async def _adopt(self, resource: LakeTable) -> None:
-        opened, means = self._opened, self._means
+        opened, dependencies = self._opened, self._dependencies
         assert opened is not None
         probe = not self.adopted
-        found = await means.threads(
-            lambda: tables.adopt(opened, means.clock, means.nonces, probe=probe)
+        found = await dependencies.threads(
+            lambda: tables.adopt(opened, dependencies.clock, dependencies.nonces, probe=probe)
         )
         if self.resource is None or found.changed:
             self._reason, self._changed = found.reason, found.changed
@@ -289,7 +289,7 @@ class TableContext:
                     return snapshot
             return opened.log.update(snapshot)
 
-        await self._take(await self._means.threads(look))
+        await self._take(await self._dependencies.threads(look))
 
     async def _take(self, snapshot: Snapshot | None) -> None:
         assert snapshot is not None  # only `preview` finds none
@@ -298,8 +298,8 @@ class TableContext:
         opened = self._opened
         assert opened is not None
         adopted = tables.AdoptedTable(snapshot, self._reason, self._changed)
-        now = self._means.clock.now_ms()
-        self.facts = await self._means.threads(
+        now = self._dependencies.clock.now_ms()
+        self.facts = await self._dependencies.threads(
             lambda: tables.status_of_table(opened, adopted, now_ms=now)
         )
         self.snapshot = snapshot
@@ -310,8 +310,8 @@ class TableContext:
         if table is None:
             return
         try:
-            self.locks = await self._means.threads(
-                lambda: self._means.locks.entries(table.location)
+            self.locks = await self._dependencies.threads(
+                lambda: self._dependencies.locks.entries(table.location)
             )
         except LocksUnavailable as error:
             _log.warning("locks not read", location=table.location, problem=str(error))

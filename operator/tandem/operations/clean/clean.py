@@ -113,7 +113,7 @@ def rules_for(
 def clean(
     table: Table,
     rules: CleaningRules,
-    means: CleaningDependencies | None = None,
+    dependencies: CleaningDependencies | None = None,
     options: CleaningOptions | None = None,
 ) -> CleaningResult:
     """One round.
@@ -122,7 +122,9 @@ def clean(
         if the plan of an unfinished operation is damaged, CorruptLog, StorageError. Nothing is
         lost then; what it had not come to is still there.
     """
-    return _Round(table, rules, means or CleaningDependencies(), options or CleaningOptions()).run()
+    return _Round(
+        table, rules, dependencies or CleaningDependencies(), options or CleaningOptions()
+    ).run()
 
 
 class _Round:
@@ -130,15 +132,15 @@ class _Round:
         self,
         table: Table,
         rules: CleaningRules,
-        means: CleaningDependencies,
+        dependencies: CleaningDependencies,
         options: CleaningOptions,
     ) -> None:
         self._table = table
         self._store: Store = table.store
         self._rules = rules
-        self._means = means
+        self._dependencies = dependencies
         self._options = options
-        self._knowledge = FactsReader(table, means)
+        self._facts_reader = FactsReader(table, dependencies)
 
     def run(self) -> CleaningResult:
         marker = self._marker()
@@ -150,8 +152,8 @@ class _Round:
             resource=self._table.display,
         )
         found = self._listed(log_history.live_files(first))
-        now_ms = self._means.clock.now_ms()
-        unfinished = self._knowledge.unfinished(first, found)
+        now_ms = self._dependencies.clock.now_ms()
+        unfinished = self._facts_reader.unfinished(first, found)
         gone = attempts_to_abandon(unfinished, now_ms, self._rules)
         if gone and not self._options.dry_run:
             now_ms = self._earlier(now_ms, marker)
@@ -159,7 +161,9 @@ class _Round:
         # Who is dead is in the log now, and who lives may have begun since the listing.
         latest = self._table.log.update(first)
         newer = [paths.found(m) for m in self._store.list(paths.operations())]
-        facts = self._knowledge.facts(latest, [*found, *newer], now_ms, self._since(marker, now_ms))
+        facts = self._facts_reader.facts(
+            latest, [*found, *newer], now_ms, self._since(marker, now_ms)
+        )
         if self._options.dry_run:
             facts = facts.with_abandoned(gone)
         decision = decide(found, facts, self._rules)
@@ -226,9 +230,11 @@ class _Round:
                     identity, kind=record.kind, namespace=record.namespace, name=record.name
                 )
             work = Work(identity, self._table, latest=first)
-            publisher = Committer(self._table, operation_id, self._means.clock, self._means.nonces)
+            publisher = Committer(
+                self._table, operation_id, self._dependencies.clock, self._dependencies.nonces
+            )
             why = "nobody had worked on it for longer than the retention: abandoned by a cleaning"
-            if publisher.declare_dead(work, attempt, why, self._means.nonces.nonce()):
+            if publisher.declare_dead(work, attempt, why, self._dependencies.nonces.nonce()):
                 declared[operation_id] = attempt
         return declared
 

@@ -56,10 +56,10 @@ class CleaningDependencies:
 class FactsReader:
     """Of one table."""
 
-    def __init__(self, table: Table, means: CleaningDependencies) -> None:
+    def __init__(self, table: Table, dependencies: CleaningDependencies) -> None:
         self._table = table
         self._store = table.store
-        self._means = means
+        self._dependencies = dependencies
 
     def facts(
         self, latest: Snapshot, found: Sequence[ListedFile], now_ms: int, since_ms: int | None
@@ -110,9 +110,9 @@ class FactsReader:
         ]
 
     def _lives(self, operation_id: str, attempt: int) -> bool:
-        processes = self._means.processes
+        processes = self._dependencies.processes
         key = AttemptKey(processes.me(), self._table.location, operation_id, attempt)
-        if self._means.local_claims.busy(key, self):
+        if self._dependencies.local_claims.busy(key, self):
             return True
         claim = records.load(self._store, paths.claim(operation_id, attempt), AttemptRecord)
         if claim is None:

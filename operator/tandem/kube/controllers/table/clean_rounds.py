@@ -111,10 +111,10 @@ class CleaningController:
             thorough=self._asked is None,
             go_on=lambda: not self._closed and context.may_write(),
         )
-        means = CleaningDependencies(context.clock, context.processes, context.nonces)
+        dependencies = CleaningDependencies(context.clock, context.processes, context.nonces)
         try:
             rules = self._asked = self._rules_now()
-            cleaned = await context.threads(lambda: clean(table, rules, means, options))
+            cleaned = await context.threads(lambda: clean(table, rules, dependencies, options))
         except TandemError as error:
             _log.warning("not cleaned", table=table.display, problem=str(error))
         except Exception as error:  # noqa: BLE001 - a bug, and nobody but us would say so
