@@ -45,7 +45,7 @@ _LONGEST_PAUSE_S = 10.0
 
 def register(
     context: OperatorContext,
-    finished: TtlController,
+    ttl_controller: TtlController,
     applications: ApplicationCache,
     application_resource: tuple[str, str, str] | None,
 ) -> kopf.OperatorRegistry:
@@ -64,7 +64,7 @@ def register(
             context.cancelled.discard(uid_of(body))
             return
         summary = context.resource_cache.update(body)
-        finished.note(summary)
+        ttl_controller.note(summary)
         if summary.kind != TABLE_KIND and is_deleting(body):
             await _clean_up(context, body)
 

@@ -35,7 +35,7 @@ async def work(
     settings: OperatorSettings,
     registry: kopf.OperatorRegistry,
     leadership: Leadership,
-    finished: TtlController,
+    ttl_controller: TtlController,
     stop: asyncio.Event,
     ready: asyncio.Event,
 ) -> bool:
@@ -48,7 +48,7 @@ async def work(
     # kopf ends every task that was started after it: ours come first.
     holding = asyncio.create_task(leadership.hold(), name="hold leadership")
     holding.add_done_callback(lambda _: over.set())
-    tidying = asyncio.create_task(finished.run(), name="tend the finished")
+    tidying = asyncio.create_task(ttl_controller.run(), name="delete what has expired")
     tidying.add_done_callback(lambda _: over.set())
     stopping = asyncio.create_task(stop.wait(), name="await the stop")
     stopping.add_done_callback(lambda _: over.set())

@@ -115,7 +115,7 @@ async def run_operator(
             metrics.add(
                 StateCollector(context, lambda: leadership.leads, pool, settings.table_metrics)
             )
-            finished = TtlController(api, resource_cache, clock, context.may_write)
+            ttl_controller = TtlController(api, resource_cache, clock, context.may_write)
 
             def facts() -> dict[str, object]:
                 return {
@@ -131,7 +131,9 @@ async def run_operator(
                     if not await _unless(stop, leadership.win()):
                         return
                     resource = builder.resource if runner_factory is None else None
-                    kopf_registry = handlers.register(context, finished, applications, resource)
+                    kopf_registry = handlers.register(
+                        context, ttl_controller, applications, resource
+                    )
                     again = True
                     while again:
                         # Each time: a watch also dies when its kind is removed.
@@ -139,7 +141,7 @@ async def run_operator(
                         if not await _unless(stop, kinds):
                             return
                         again = await work(
-                            settings, kopf_registry, leadership, finished, stop, ready
+                            settings, kopf_registry, leadership, ttl_controller, stop, ready
                         )
                         resource_cache.clear()
                 finally:

@@ -163,8 +163,8 @@ class StateCollector(Collector):
         yield found
         found = _table_family(families.TABLE_HOLD)
         for key, table in shown.items():
-            if table.upcoming is not None:
-                found.add_metric((*key, table.upcoming.hold), 1)
+            if table.auto_compaction is not None:
+                found.add_metric((*key, table.auto_compaction.hold), 1)
         yield found
 
     def _choose(self, tables: Mapping[TableKey, TableContext]) -> None:
@@ -198,8 +198,8 @@ _PER_TABLE: Mapping[Family, Callable[[TableContext], float | None]] = {
     families.TABLE_SMALL: lambda table: (table.facts or _NOBODY).small_files,
     families.TABLE_DELETED: lambda table: (table.facts or _NOBODY).deleted_rows,
     families.TABLE_NEXT: lambda table: (
-        table.upcoming.next_ms / 1000
-        if table.upcoming is not None and table.upcoming.next_ms is not None
+        table.auto_compaction.next_ms / 1000
+        if table.auto_compaction is not None and table.auto_compaction.next_ms is not None
         else None
     ),
 }

@@ -76,7 +76,7 @@ class EventRecorder:
         self._started = {self._attempt} if self._phase in _AT_WORK else set[int]()
         self._resumed = self._phase == Phase.SUSPENDED
 
-    def listen(self, body: Body, status: OperationStatus) -> None:
+    def record(self, body: Body, status: OperationStatus) -> None:
         """Say what is new."""
         before, self._phase = self._phase, status.phase
         first = status.conditions[0] if status.conditions else None

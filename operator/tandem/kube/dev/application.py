@@ -76,8 +76,8 @@ class _ApplicationGone(Exception):
 class ApplicationController:
     """One application, from state to state. Cancelled when it is deleted."""
 
-    def __init__(self, machine: JobHost, body: Json) -> None:
-        self._machine = machine
+    def __init__(self, host: JobHost, body: Json) -> None:
+        self._host = host
         self._body = body
         self._changed = asyncio.Event()
         metadata = body["metadata"]
@@ -179,16 +179,16 @@ class ApplicationController:
 
     async def _launch(self) -> str:
         """As a pod that waits for a node, pulls its image and starts."""
-        await self._machine.slots.acquire()
+        await self._host.slots.acquire()
         self._slot = True
         if self._suspended() or self._changed_spec():
             return states.SUBMITTED
         try:
-            environ = await secrets_of(self._machine.api, self._body)
+            environ = await secrets_of(self._host.api, self._body)
             request = request_of(self._body, self.key, environ)
             self._started = self.key
             self._start = asyncio.ensure_future(
-                self._machine.blocking(self._machine.runner.start, request)
+                self._host.blocking(self._host.runner.start, request)
             )
             await asyncio.shield(self._start)
         except (InvalidApplication, TandemError) as error:
@@ -197,7 +197,7 @@ class ApplicationController:
             return await self._write(
                 states.FAILING, f"driver container failed: {error}", terminationTime=_now_text()
             )
-        status = await self._machine.blocking(self._machine.runner.status, self.key)
+        status = await self._host.blocking(self._host.runner.status, self.key)
         if status.log:
             await self._annotate(status.log)
         return await self._write(
@@ -206,7 +206,7 @@ class ApplicationController:
 
     async def _watch_job(self) -> str:
         while not (self._suspended() or self._changed_spec()):
-            status = await self._machine.blocking(self._machine.runner.status, self.key)
+            status = await self._host.blocking(self._host.runner.status, self.key)
             if status.phase is JobPhase.ENDED:
                 await self._end_job()
                 return await self._write(states.SUCCEEDING, terminationTime=_now_text())
@@ -216,7 +216,7 @@ class ApplicationController:
                 return await self._write(
                     states.FAILING, exit_message(status), terminationTime=_now_text()
                 )
-            await self._pause(self._machine.poll_s)
+            await self._pause(self._host.poll_s)
         return states.RUNNING
 
     async def _complete(self) -> str:
@@ -252,7 +252,7 @@ class ApplicationController:
                 await self._pause(left_s)
                 continue
             with suppress(NotFound, Conflict):
-                await self._patiently(lambda: self._machine.api.delete(self._path, uid=self._uid))
+                await self._patiently(lambda: self._host.api.delete(self._path, uid=self._uid))
             await self._wait_for_deletion()
 
     # What they share
@@ -270,10 +270,10 @@ class ApplicationController:
             # What has not started cannot be stopped.
             await asyncio.wait([self._start], timeout=_START_S)
         if started:
-            await self._machine.blocking(self._machine.runner.stop, started)
+            await self._host.blocking(self._host.runner.stop, started)
         if self._slot:
             self._slot = False
-            self._machine.slots.release()
+            self._host.slots.release()
 
     async def _pause(self, seconds: float | None) -> None:
         """Wait, at most until the application changes."""
@@ -302,14 +302,14 @@ class ApplicationController:
         body = {**patch, "metadata": metadata}
         try:
             self._body = await self._patiently(
-                lambda: self._machine.api.request(
+                lambda: self._host.api.request(
                     "PATCH", self._path.url(subresource), body=body, content_type=_MERGE
                 )
             )
         except NotFound as error:
             raise _ApplicationGone from error
         except (Conflict, Invalid) as error:
-            there = await self._patiently(lambda: self._machine.api.get(self._path))
+            there = await self._patiently(lambda: self._host.api.get(self._path))
             if there["metadata"]["uid"] != self._uid:
                 raise _ApplicationGone from error
             raise

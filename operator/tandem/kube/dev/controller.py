@@ -126,7 +126,7 @@ class _Dev:
     def __init__(self, settings: DevSettings, api: Api, runner: JobRunner) -> None:
         self._labels = "" if settings.every else "=".join(MANAGED_BY)
         self._api = api
-        self._machine = JobHost(api, runner, settings.max_jobs, settings.poll_s)
+        self._host = JobHost(api, runner, settings.max_jobs, settings.poll_s)
         self._served: dict[str, tuple[ApplicationController, asyncio.Task[None]]] = {}
 
     async def watch(self, path: ResourcePath, synced: asyncio.Event) -> None:
@@ -145,7 +145,7 @@ class _Dev:
         elif served is not None:
             served[0].see(body)
         elif state_of(body) not in FINISHED or ttl_s(body) is not None:
-            application = ApplicationController(self._machine, body)
+            application = ApplicationController(self._host, body)
             task = asyncio.create_task(application.serve(), name=application.key)
             self._served[uid] = application, task
             task.add_done_callback(lambda _: self._served.pop(uid, None))
@@ -155,4 +155,4 @@ class _Dev:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        self._machine.close()
+        self._host.close()

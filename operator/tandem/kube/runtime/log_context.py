@@ -25,17 +25,17 @@ class LogContext:
     attempt: int = 0
 
 
-_SUBJECT: ContextVar[LogContext | None] = ContextVar("tandem_subject", default=None)
+_LOG_CONTEXT: ContextVar[LogContext | None] = ContextVar("tandem_subject", default=None)
 
 
 @contextmanager
-def bound_log_context(subject: LogContext) -> Iterator[LogContext]:
+def bound_log_context(log_context: LogContext) -> Iterator[LogContext]:
     """All lines written in the block, and by what is started in it, are about this one."""
-    token = _SUBJECT.set(subject)
+    token = _LOG_CONTEXT.set(log_context)
     try:
-        yield subject
+        yield log_context
     finally:
-        _SUBJECT.reset(token)
+        _LOG_CONTEXT.reset(token)
 
 
 def add_log_context(
@@ -48,16 +48,16 @@ def add_log_context(
         for key in ("kind", "namespace", "name"):
             if named.get(key):
                 line.setdefault(key, named[key])
-    subject = _SUBJECT.get()
-    if subject is None or line.get("name", subject.name) != subject.name:
+    log_context = _LOG_CONTEXT.get()
+    if log_context is None or line.get("name", log_context.name) != log_context.name:
         return line
-    line.setdefault("kind", subject.kind)
-    line.setdefault("namespace", subject.namespace)
-    line.setdefault("name", subject.name)
-    if subject.table:
-        line.setdefault("table", subject.table)
-    if subject.operation:
-        line.setdefault("operation", subject.operation)
-    if subject.attempt:
-        line.setdefault("attempt", subject.attempt)
+    line.setdefault("kind", log_context.kind)
+    line.setdefault("namespace", log_context.namespace)
+    line.setdefault("name", log_context.name)
+    if log_context.table:
+        line.setdefault("table", log_context.table)
+    if log_context.operation:
+        line.setdefault("operation", log_context.operation)
+    if log_context.attempt:
+        line.setdefault("attempt", log_context.attempt)
     return line

@@ -90,7 +90,7 @@ class TableContext:
         resource: the LakeTable that was adopted last.
         snapshot: the latest version seen.
         conditions: what is to be said about it.
-        upcoming: how automatic compaction stands; None where none is asked for.
+        auto_compaction: how automatic compaction stands; None where none is asked for.
         adopted: whether an earlier operator has adopted it and probed its store.
         due: whether a refresh is due before its time.
         wake: wakes whoever refreshes it.
@@ -104,7 +104,7 @@ class TableContext:
         self.conditions: tuple[Condition, ...] = ()
         self.facts: TableStatus | None = None
         self.locks: tuple[LockEntry, ...] = ()
-        self.upcoming: AutoCompactionState | None = None
+        self.auto_compaction: AutoCompactionState | None = None
         self.adopted = adopted
         self.due = False
         self.wake: Callable[[], None] = lambda: None

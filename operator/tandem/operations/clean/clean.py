@@ -230,11 +230,11 @@ class _Round:
                     identity, kind=record.kind, namespace=record.namespace, name=record.name
                 )
             work = Work(identity, self._table, latest=first)
-            publisher = Committer(
+            committer = Committer(
                 self._table, operation_id, self._dependencies.clock, self._dependencies.nonces
             )
             why = "nobody had worked on it for longer than the retention: abandoned by a cleaning"
-            if publisher.declare_dead(work, attempt, why, self._dependencies.nonces.nonce()):
+            if committer.declare_dead(work, attempt, why, self._dependencies.nonces.nonce()):
                 declared[operation_id] = attempt
         return declared
 

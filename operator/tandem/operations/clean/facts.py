@@ -72,8 +72,8 @@ class FactsReader:
         """
         reads, inputs = self._plans(found, self._ended(latest, found, log_history.RemovalHistory()))
         kept_ms = tombstone_retention_ms(latest.configuration)
-        asked = log_history.HistoryQuery(since_ms, reads, kept_ms)
-        told = log_history.read_removals(self._table.log, latest, asked)
+        query = log_history.HistoryQuery(since_ms, reads, kept_ms)
+        told = log_history.read_removals(self._table.log, latest, query)
         return CleaningFacts(
             now_ms,
             log_history.live_files(latest),

@@ -52,17 +52,17 @@ class HistoryQuery:
     kept_ms: int
 
 
-def read_removals(log: DeltaLog, latest: Snapshot, asked: HistoryQuery) -> RemovalHistory:
+def read_removals(log: DeltaLog, latest: Snapshot, query: HistoryQuery) -> RemovalHistory:
     """Raises: LogGap if a clean-up of the log runs meanwhile, CorruptLog, StorageError."""
     listing = read_log(log.store)
-    base = _base(listing, latest.version, asked)
+    base = _base(listing, latest.version, query)
     past = RemovalHistory()
     first = 0
     location = log.store.location
     if base is not None:
         first = base.version + 1
         written_ms = base.files[0].modified_ms
-        past.known_from_ms = written_ms - asked.kept_ms
+        past.known_from_ms = written_ms - query.kept_ms
         past.known_from_version = base.version
         for gone in checkpoint_read.read_removes(log.store, base):
             when = gone.deletion_ms or written_ms
@@ -81,7 +81,7 @@ def read_removals(log: DeltaLog, latest: Snapshot, asked: HistoryQuery) -> Remov
     return past
 
 
-def _base(listing: Listing, latest: int, asked: HistoryQuery) -> Checkpoint | None:
+def _base(listing: Listing, latest: int, query: HistoryQuery) -> Checkpoint | None:
     """The checkpoint to begin at; None for the first commit of all."""
     usable = []
     for checkpoint in reversed(listing.checkpoints):
@@ -89,9 +89,9 @@ def _base(listing: Listing, latest: int, asked: HistoryQuery) -> Checkpoint | No
             continue
         if listing.missing(checkpoint.version + 1, latest) is not None:
             break  # older ones need even more commits
-        if asked.since_ms is not None:
-            keeps_ms = checkpoint.files[0].modified_ms - asked.kept_ms + _HOUR_MS
-            if keeps_ms <= asked.since_ms and all(checkpoint.version <= r for r in asked.reads):
+        if query.since_ms is not None:
+            keeps_ms = checkpoint.files[0].modified_ms - query.kept_ms + _HOUR_MS
+            if keeps_ms <= query.since_ms and all(checkpoint.version <= r for r in query.reads):
                 return checkpoint
         usable.append(checkpoint)
     if listing.missing(0, latest) is None:

@@ -72,12 +72,12 @@ class OperationController:
         self._give_up = False
         self._inherited = False
         self._told: OperationStatus | None = None
-        self._subject = LogContext(
+        self._log_context = LogContext(
             *self._key,
             table=str((spec_of(body).get("tableRef") or {}).get("name", "")),
             operation=str(status_of(body).get("operationId", "")),
         )
-        with bound_log_context(self._subject):
+        with bound_log_context(self._log_context):
             self._reporter = Reporter(context, body, self._gone)
 
     @property
@@ -94,7 +94,7 @@ class OperationController:
 
     async def run(self, stopped: StopSignal) -> None:
         """Live until it has ended, was deleted, or the operator stops."""
-        with bound_log_context(self._subject):
+        with bound_log_context(self._log_context):
             await self._run(stopped)
 
     async def _run(self, stopped: StopSignal) -> None:
@@ -120,7 +120,7 @@ class OperationController:
         self._inherited = True
         self._context.active_operations.add(self._uid)
         try:
-            with bound_log_context(self._subject), self._context.turn(self._key) as turn:
+            with bound_log_context(self._log_context), self._context.turn(self._key) as turn:
                 async with turn:
                     await self._live()
         finally:
@@ -309,7 +309,7 @@ class OperationController:
             poll_ms=context.settings.poll_ms,
             lock_wait_s=0,
             interceptor=InstrumentedInterceptor(
-                context.metrics, self._subject, context.interceptor
+                context.metrics, self._log_context, context.interceptor
             ),
         )
         started_ms = None if retry else self._reporter.started_ms
@@ -336,14 +336,14 @@ class OperationController:
             )
         )
         self._session = session
-        self._subject.operation = session.identity.operation_id
+        self._log_context.operation = session.identity.operation_id
         try:
             if self._deleted:
                 session.request_stop(StopRequest.CANCEL)
             elif spec_of(self._body).get("suspend") is True and not resource.spec.suspend:
                 session.request_stop(StopRequest.SUSPEND)
             deadline = resource.spec.active_deadline_seconds
-            driver = SessionLoop(
+            session_loop = SessionLoop(
                 session,
                 table.location,
                 context.locks,
@@ -355,7 +355,7 @@ class OperationController:
                 if deadline is None
                 else loop.time() + deadline - (context.clock.now_ms() - session.started_ms) / 1000,
             )
-            if not await driver.run():
+            if not await session_loop.run():
                 return None
         finally:
             self._session = None

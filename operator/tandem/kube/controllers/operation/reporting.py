@@ -52,7 +52,7 @@ class Reporter:
         self._context = context
         # kopf's queue of events is found by the context of its handler, in which we are now.
         self._told = contextvars.copy_context()
-        self._narrator = EventRecorder(known)
+        self._event_recorder = EventRecorder(known)
         self._is_silent = False
         settings = context.settings
         self._writer = StatusWriter(
@@ -178,7 +178,7 @@ class Reporter:
     def _narrate(self, status: OperationStatus) -> None:
         if self._is_silent:
             return
-        self._told.copy().run(self._narrator.listen, self.body, status)
+        self._told.copy().run(self._event_recorder.record, self.body, status)
 
 
 def _lasted(status: OperationStatus) -> float | None:

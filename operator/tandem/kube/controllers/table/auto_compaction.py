@@ -97,7 +97,7 @@ class AutoCompactionController:
         policy = resource.spec.compaction if resource is not None else None
         if resource is None or snapshot is None or policy is None:
             self._memories.pop(table, None)
-            table.upcoming = None
+            table.auto_compaction = None
             return {}, math.inf
         memory = self._memory(table)
         if not await self._knows_all(table.uid, resource, memory, children):
@@ -112,7 +112,7 @@ class AutoCompactionController:
         if due or key != memory.key:
             await self._decide(table.uid, resource, policy, snapshot, memory, facts, now_ms)
             memory.key = key
-            table.upcoming = AutoCompactionState(memory.hold, memory.next_ms)
+            table.auto_compaction = AutoCompactionState(memory.hold, memory.next_ms)
         return memory.status, _seconds(memory.wake_ms, now_ms)
 
     def _memory(self, table: TableContext) -> _Memory:
