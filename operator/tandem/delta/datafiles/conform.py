@@ -27,7 +27,7 @@ from tandem.delta.schema import (
 FIELD_ID = b"PARQUET:field_id"
 
 
-class Candidates:
+class FieldIndex:
     """The fields of a file or of a struct in it, to be found by id or name: each at once, since
     tables have thousands of columns."""
 
@@ -151,7 +151,7 @@ def _mask(array: Any) -> Any:
 
 def _struct(array: Any, type_: StructType, target: Any, by_id: bool) -> Any:
     array = _whole(array)
-    candidates = Candidates([array.type.field(i) for i in range(array.type.num_fields)])
+    candidates = FieldIndex([array.type.field(i) for i in range(array.type.num_fields)])
     children = []
     for field in type_.fields:
         index = candidates.find(field, by_id=by_id)

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 from pyroaring import BitMap64
 
-from tandem.delta.datafiles.conform import Candidates, conform, nulls
+from tandem.delta.datafiles.conform import FieldIndex, conform, nulls
 from tandem.delta.datafiles.missing import missing
 from tandem.delta.datafiles.schema_mismatch import SchemaMismatch, require_fit, require_whole_micros
 from tandem.delta.datafiles.times import ExactParquetFile
@@ -105,7 +105,7 @@ class DataFileReader:
         except (pa.ArrowInvalid, OSError) as error:
             self._source.close()
             raise _unreadable(path, error) from error
-        candidates = Candidates(list(self._file.schema))
+        candidates = FieldIndex(list(self._file.schema))
         try:
             self._found = {
                 f.name: candidates.find(f, by_id=self._by_id)

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tandem.delta.datafiles.conform import Candidates, is_array
+from tandem.delta.datafiles.conform import FieldIndex, is_array
 from tandem.delta.schema import (
     ArrayType,
     DataType,
@@ -54,7 +54,7 @@ def require_fit(found: Any, wanted: Field, *, by_id: bool, above: str = "") -> N
             fits = pa.types.is_struct(found)
             if fits:
                 there = [found.field(i) for i in range(found.num_fields)]
-                candidates = Candidates(there)
+                candidates = FieldIndex(there)
                 for part in type_.fields:
                     index = candidates.find(part, by_id=by_id)
                     if index is not None:

@@ -40,7 +40,7 @@ from tandem.planning.cleaning import (
 )
 from tandem.spec.status import Phase
 
-Plans = tuple[tuple[int, ...], frozenset[str]]
+PlannedReads = tuple[tuple[int, ...], frozenset[str]]
 
 
 @dataclass(frozen=True)
@@ -166,7 +166,9 @@ class FactsReader:
             return replace(ended, succeeded=result.attempt)
         return replace(ended, closed=True)
 
-    def _plans(self, found: Iterable[ListedFile], operations: Mapping[str, OperationEnd]) -> Plans:
+    def _plans(
+        self, found: Iterable[ListedFile], operations: Mapping[str, OperationEnd]
+    ) -> PlannedReads:
         """Versions and files that unfinished plans read."""
         reads: set[int] = set()
         inputs: set[str] = set()

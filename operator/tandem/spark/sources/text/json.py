@@ -38,7 +38,7 @@ class JsonProblem(Exception):
 
 
 @dataclass(frozen=True)
-class Leniency:
+class JsonOptions:
     """What is taken beyond strict JSON; named and set by default as Spark's options."""
 
     single_quotes: bool = True
@@ -50,7 +50,7 @@ class Leniency:
     any_escape: bool = False
 
     @classmethod
-    def of(cls, options: Mapping[str, str]) -> Leniency:
+    def of(cls, options: Mapping[str, str]) -> JsonOptions:
         """From options under their canonical names."""
 
         def yes(name: str, default: str = "false") -> bool:
@@ -90,7 +90,7 @@ _STRICT = json.JSONDecoder(
 )
 
 
-def parse(line: str, lenient: Leniency) -> JsonValue:
+def parse(line: str, lenient: JsonOptions) -> JsonValue:
     """The one value of a line. Raises: JsonProblem."""
     try:
         return (_FAST if lenient.non_numeric else _STRICT).decode(line)
@@ -100,7 +100,7 @@ def parse(line: str, lenient: Leniency) -> JsonValue:
         raise JsonProblem("objects are nested too deeply", found=line[:60]) from None
 
 
-def parse_thoroughly(line: str, lenient: Leniency) -> JsonValue:
+def parse_thoroughly(line: str, lenient: JsonOptions) -> JsonValue:
     """As `parse`, with numbers as `Number`. Raises: JsonProblem."""
     try:
         return _JsonParser(line, lenient).line()
@@ -142,7 +142,7 @@ _ESCAPES = {'"': '"', "\\": "\\", "/": "/", "b": "\b", "f": "\f", "n": "\n", "r"
 
 
 class _JsonParser:
-    def __init__(self, text: str, lenient: Leniency) -> None:
+    def __init__(self, text: str, lenient: JsonOptions) -> None:
         self._text = text
         self._lenient = lenient
         self._at = 0
