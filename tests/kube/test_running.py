@@ -75,7 +75,7 @@ def test_a_watch_that_dies_at_once_is_begun_anew(
     async def working() -> bool:
         events = asyncio.Event(), asyncio.Event()
         idle: Any = Idle()
-        return await kopf_loop.work(
+        return await kopf_loop.run_kopf(
             OperatorSettings(), kopf.OperatorRegistry(), idle, idle, *events
         )
 
@@ -103,7 +103,9 @@ def test_a_call_that_is_refused_at_the_end_spoils_no_end(
 
     monkeypatch.setattr(kopf, "operator", refused)
     idle: Any = Idle()
-    working = kopf_loop.work(OperatorSettings(), kopf.OperatorRegistry(), idle, idle, stop, ready)
+    working = kopf_loop.run_kopf(
+        OperatorSettings(), kopf.OperatorRegistry(), idle, idle, stop, ready
+    )
     if is_stopped:
         assert not asyncio.run(working)
     else:

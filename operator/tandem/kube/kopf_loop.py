@@ -31,7 +31,7 @@ class LeadershipLost(Exception):
     """Another operator leads now, or may: this process has stopped working."""
 
 
-async def work(
+async def run_kopf(
     settings: OperatorSettings,
     registry: kopf.OperatorRegistry,
     leadership: Leadership,

@@ -23,7 +23,7 @@ from tandem.kube.client.resource_cache import ResourceCache
 from tandem.kube.controllers.operation.spark_jobs import ApplicationCache, ApplicationRunner
 from tandem.kube.controllers.operation.ttl import TtlController
 from tandem.kube.controllers.table.auto_compaction import AutoCompactionController
-from tandem.kube.kopf_loop import LeadershipLost, work
+from tandem.kube.kopf_loop import LeadershipLost, run_kopf
 from tandem.kube.metrics.collectors import Metrics
 from tandem.kube.metrics.locks import MeasuredLocks
 from tandem.kube.runtime import health, kopf_internals
@@ -82,7 +82,7 @@ async def run_operator(
     pool = Workers(settings.workers, metrics)
     # Elections must not wait for a thread that works on a table.
     office = ThreadPoolExecutor(2, thread_name_prefix="tandem-office")
-    _log.info("starts", version=__version__, **settings.told())
+    _log.info("starts", version=__version__, **settings.log_fields())
     lagging = asyncio.create_task(metrics.watch_loop(), name="watch the loop")
     try:
         async with (
@@ -140,7 +140,7 @@ async def run_operator(
                         kinds = _await_kinds(api, leadership, spark=runner_factory is None)
                         if not await _unless(stop, kinds):
                             return
-                        again = await work(
+                        again = await run_kopf(
                             settings, kopf_registry, leadership, ttl_controller, stop, ready
                         )
                         resource_cache.clear()
@@ -198,7 +198,7 @@ async def _are_installed(api: Api, *, spark: bool) -> None:
     wanted = {f"{GROUP}/{VERSION}": {plural(kind) for kind in KINDS}}
     if spark:
         wanted["sparkoperator.k8s.io/v1beta2"] = {"sparkapplications"}
-    told: set[str] = set()
+    reported: set[str] = set()
     while True:
         missing = set[str]()
         for group, plurals in wanted.items():
@@ -211,8 +211,8 @@ async def _are_installed(api: Api, *, spark: bool) -> None:
                     _log.warning("API server", problem=str(error))
         if not missing:
             return
-        if missing != told:
-            told = missing
+        if missing != reported:
+            reported = missing
             _log.warning("waits for kinds to be installed", missing=sorted(missing))
         await asyncio.sleep(_CRDS_S)
 

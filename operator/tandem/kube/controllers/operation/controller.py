@@ -100,7 +100,7 @@ class OperationController:
     async def _run(self, stopped: StopSignal) -> None:
         context = self._context
         context.active_operations.add(self._uid)
-        minding = asyncio.create_task(self._mind(stopped), name="mind the stop")
+        minding = asyncio.create_task(self._await_stop(stopped), name="mind the stop")
         try:
             with context.turn(self._key) as turn:
                 if await self._take_turn(turn):
@@ -129,7 +129,7 @@ class OperationController:
 
     # Being told
 
-    async def _mind(self, stopped: StopSignal) -> None:
+    async def _await_stop(self, stopped: StopSignal) -> None:
         await stopped.wait()
         reason = stopped.reason
         mismatch = reason == DaemonStoppingReason.FILTERS_MISMATCH
@@ -151,7 +151,7 @@ class OperationController:
     def _gone(self) -> None:
         """Without our finalizer it goes at once. Perhaps a write was first to find that out."""
         self._context.resource_cache.remove(self._uid)
-        self._reporter.fall_silent()
+        self._reporter.stop_reporting()
         self._vanished()
 
     def _vanished(self) -> None:
@@ -381,7 +381,7 @@ class OperationController:
 
     def _hear(self, status: OperationStatus, retry: str) -> None:
         if self._session is not None:
-            self._reporter.hear(status, retry)
+            self._reporter.report_progress(status, retry)
 
     def _queued(self) -> None:
         limit = self._context.settings.max_jobs

@@ -53,7 +53,7 @@ class Reporter:
         # kopf's queue of events is found by the context of its handler, in which we are now.
         self._told = contextvars.copy_context()
         self._event_recorder = EventRecorder(known)
-        self._is_silent = False
+        self._is_stopped = False
         settings = context.settings
         self._writer = StatusWriter(
             context.api,
@@ -84,7 +84,7 @@ class Reporter:
         self.body = body
         self._writer.observe(status_of(body), body["metadata"]["resourceVersion"])
 
-    def hear(self, status: OperationStatus, retry: str) -> None:
+    def report_progress(self, status: OperationStatus, retry: str) -> None:
         """What the engine says on its way. `retry`: the annotation that this run answers."""
         if status.phase in ENDED:
             return  # the last word is not coalesced, nor lost
@@ -126,10 +126,10 @@ class Reporter:
         if write:
             await self._writer.finish(status.manifest())
 
-    def fall_silent(self) -> None:
+    def stop_reporting(self) -> None:
         """The resource is no more: the log alone is told. Perhaps its namespace goes, too, where
         nothing can be written."""
-        self._is_silent = True
+        self._is_stopped = True
         self._writer.gone = True
 
     async def close(self) -> None:
@@ -176,7 +176,7 @@ class Reporter:
         )
 
     def _narrate(self, status: OperationStatus) -> None:
-        if self._is_silent:
+        if self._is_stopped:
             return
         self._told.copy().run(self._event_recorder.record, self.body, status)
 

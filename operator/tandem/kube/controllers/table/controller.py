@@ -93,7 +93,7 @@ class TableController:
         self._context.tables[self._key[1:]] = self._table
         unwatch = self._context.resource_cache.watch(self._key, self._changed)
         self._table.wake = self._wake.set
-        minding = asyncio.create_task(self._mind(stopped), name="mind the stop")
+        minding = asyncio.create_task(self._await_stop(stopped), name="mind the stop")
         try:
             await self._live()
         finally:
@@ -103,7 +103,7 @@ class TableController:
             self._withdraw()
             await self._writer.close()
 
-    async def _mind(self, stopped: StopSignal) -> None:
+    async def _await_stop(self, stopped: StopSignal) -> None:
         await stopped.wait()
         self._leaving = True
         self._wake.set()
