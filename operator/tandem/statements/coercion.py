@@ -230,9 +230,9 @@ def _number_loss(source: SqlType, target: SqlType) -> str:
 
 def literal_fits(value: Decimal, target: SqlType) -> bool:
     """Whether an exact number is stored in an integral or decimal column as it is."""
-    as_exact_decimal = as_decimal(target)
-    return value == round(value, as_exact_decimal.scale) and abs(value) < Decimal(10) ** (
-        as_exact_decimal.precision - as_exact_decimal.scale
+    exact = as_decimal(target)
+    return value == round(value, exact.scale) and abs(value) < Decimal(10) ** (
+        exact.precision - exact.scale
     )
 
 
