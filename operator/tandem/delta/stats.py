@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 from decimal import Decimal
+from functools import lru_cache
 from typing import Any
 
 import pyarrow as pa
@@ -153,9 +154,12 @@ def _is_utf8(text: str) -> bool:
     return True
 
 
+@lru_cache(1_024)
 def loosen(stats: str | None, num_records: int) -> str:
     """The statistics of a file that gets a deletion vector: bounds kept but no longer tight,
-    `num_records` (physical rows) certain. Broken or absent statistics become that alone."""
+    `num_records` (physical rows) certain. Broken or absent statistics become that alone.
+
+    Kept for a while: each try of a commit asks for the same files."""
     certain = {"numRecords": num_records, "tightBounds": False}
     try:
         body = json.loads(stats, parse_float=Decimal) if stats else {}

@@ -54,12 +54,10 @@ def _text(value: Any) -> str | None:
             # What Spark writes, and what Spark and deltalake read.
             return value.decode("utf-8")
         case float() if not math.isfinite(value):
+            # As Java spells them, and reads them back: `nan` and `inf` fail in Trino.
             return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
         case Decimal():
             return format(value, "f")
-        case float() if not math.isfinite(value):
-            # As Java spells them, and reads them back: `nan` and `inf` fail in Trino.
-            return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
         case _:
             return str(value)
 

@@ -51,6 +51,23 @@ _MILLISECOND: Final = 1_000
 _WIDE: Final = Context(prec=120)
 
 
+class Candidates:
+    """Ascending values, one of which a row must have; if not `complete`, one between the first and
+    the last of them."""
+
+    def __init__(self, values: Sequence[Any], complete: bool) -> None:
+        self.values, self.complete = values, complete
+        self._floors: dict[tuple[SqlType, pa.DataType], pa.Array] = {}
+
+    def floors(self, type_: SqlType, bound: pa.DataType) -> pa.Array:
+        """The values in the form of bounds of a column, computed once."""
+        key = (type_, bound)
+        if key not in self._floors:
+            floors = [_neighbours(value, type_)[0] for value in self.values]
+            self._floors[key] = pa.array(floors, bound)
+        return self._floors[key]
+
+
 @dataclass(frozen=True, slots=True)
 class RangeComparison:
     """Where a file's values can lie as seen from a constant; several may be true."""
@@ -79,9 +96,8 @@ class ColumnBounds(ABC):
         """Whether a text in the file can begin so."""
 
     @abstractmethod
-    def may_equal(self, values: Sequence[Any], *, complete: bool) -> BoolArray:
-        """Whether one of the ascending values lies within the bounds; if not `complete`, one
-        between the first and the last of them."""
+    def may_equal(self, candidates: Candidates) -> BoolArray:
+        """Whether one of the values can lie within the bounds."""
 
 
 class StatisticsBounds(ColumnBounds):
@@ -122,13 +138,14 @@ class StatisticsBounds(ColumnBounds):
             pc.greater_equal, pc.binary_slice(self.high, 0, size), prefix
         )
 
-    def may_equal(self, values: Sequence[Any], *, complete: bool) -> BoolArray:
-        keys = pa.array([_neighbours(value, self.type)[0] for value in values], self.low.type)
+    def may_equal(self, candidates: Candidates) -> BoolArray:
+        keys = candidates.floors(self.type, self.low.type)
         if not len(keys):
             return np.zeros(len(self.low), bool)
         first = _bisect_left(keys, self.low)
         left = first < len(keys)
-        least = keys.take(pa.array(np.minimum(first, len(keys) - 1))) if complete else keys[0]
+        nearest = keys.take(pa.array(np.minimum(first, len(keys) - 1)))
+        least = nearest if candidates.complete else keys[0]
         return left & _known(pc.less_equal, least, self.high)
 
 
@@ -155,7 +172,9 @@ class PartitionBounds(ColumnBounds):
     def may_begin(self, prefix: bytes) -> BoolArray:
         return self._each(lambda low, _: low.startswith(prefix))
 
-    def may_equal(self, values: Sequence[Any], *, complete: bool) -> BoolArray:
+    def may_equal(self, candidates: Candidates) -> BoolArray:
+        values, complete = candidates.values, candidates.complete
+
         def equals(low: Any, high: Any) -> bool:
             first = bisect_left(values, low)
             return first < len(values) and values[first if complete else 0] <= high
@@ -250,9 +269,13 @@ def _known(test: Callable[..., Any], left: Any, right: Any) -> BoolArray:
 
 def _bisect_left(keys: pa.Array, bounds: pa.Array) -> npt.NDArray[np.int64]:
     """How many of the ascending keys are less than each bound; 0 where it is null."""
+    unknown = np.asarray(bounds.is_null())
+    if pa.types.is_primitive(bounds.type):
+        known = pc.fill_null(bounds, keys[0]).to_numpy()
+        return np.where(unknown, 0, np.searchsorted(keys.to_numpy(), known))
     both = pa.concat_arrays([bounds, keys])
     # Stable: a bound comes before a key that equals it. Nulls come last.
     order = pc.array_sort_indices(both).to_numpy()
     place = np.empty(len(both), np.int64)
     place[order] = np.cumsum(order >= len(bounds))
-    return np.where(np.asarray(bounds.is_null()), 0, place[: len(bounds)])
+    return np.where(unknown, 0, place[: len(bounds)])

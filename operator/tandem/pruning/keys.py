@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from tandem.pruning.bounds import BoolArray
+from tandem.pruning.bounds import BoolArray, Candidates
 from tandem.pruning.files import FileBounds
 from tandem.statements.types import SqlType
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Keys:
     """A column of the table must equal one of `values` for a row to match.
 
@@ -32,4 +33,9 @@ class Keys:
         known = files.columns.get(self.column)
         if known is None:
             return np.ones(files.count, bool)
-        return known.some_value & known.may_equal(self.values, complete=self.complete)
+        return known.some_value & known.may_equal(self._candidates)
+
+    @cached_property
+    def _candidates(self) -> Candidates:
+        # Kept, since each round of a merge asks for the same keys on other files.
+        return Candidates(self.values, self.complete)

@@ -20,6 +20,13 @@ import pyarrow.parquet as pq
 _FLOATS = frozenset({"FLOAT", "DOUBLE"})
 
 
+def has_float(type_: pa.DataType) -> bool:
+    """Whether it is a float, or holds one at any depth."""
+    if pa.types.is_nested(type_):
+        return any(has_float(type_.field(index).type) for index in range(type_.num_fields))
+    return bool(pa.types.is_floating(type_))
+
+
 def paths_without_floats(schema: pa.Schema) -> list[str]:
     """Parquet paths of the leaves, at any depth, that are no floats in a file of this schema.
 

@@ -25,7 +25,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tandem.delta.datafiles.conform import all_nullable, relabel
-from tandem.delta.datafiles.float_bounds import FloatBounds, paths_without_floats
+from tandem.delta.datafiles.float_bounds import FloatBounds, has_float, paths_without_floats
 from tandem.delta.datafiles.footer import TailBuffer, with_floats
 from tandem.delta.datafiles.reader import TableFormat
 from tandem.delta.datafiles.stats import from_footer
@@ -156,9 +156,11 @@ class ParquetDataWriter:
     def close(self) -> tuple[WrittenFile, ...]:
         """Finish; the files in row order. No rows, no file."""
         try:
-            self._flush()
             self._wait()
-            self._encoder.submit(self._finish_file).result()
+            # In this thread: nothing is left to overlap with, and a small file needs no other.
+            if self._pending:
+                self._encode(self._take_pending())
+            self._finish_file()
         finally:
             self._abort()
         return tuple(self._done)
@@ -180,12 +182,14 @@ class ParquetDataWriter:
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
     def _flush(self) -> None:
-        if not self._pending:
-            return
-        batches, self._pending = self._pending, []
-        self._pending_rows = self._pending_bytes = 0
+        batches = self._take_pending()
         self._wait()
         self._encoding = self._encoder.submit(self._encode, batches)
+
+    def _take_pending(self) -> list[pa.RecordBatch]:
+        batches, self._pending = self._pending, []
+        self._pending_rows = self._pending_bytes = 0
+        return batches
 
     def _wait(self) -> None:
         if self._encoding is not None:
@@ -261,6 +265,7 @@ class _OpenFile:
     ) -> None:
         self.path = path
         self.floats = FloatBounds()
+        self._has_floats = any(has_float(column.type) for column in schema)
         self._metadata: list[Any] = []
         bounded = paths_without_floats(schema)
         self._sink: Any = store.open_output(path)
@@ -296,10 +301,13 @@ class _OpenFile:
         """(footer, size in bytes); the file is visible afterwards."""
         self._tail.hold()
         self._writer.close()
-        self._tail.release(lambda footer: with_floats(footer, self.floats))
+        self._tail.release(self._mended)
         size = self.size
         self._sink.close()
         return self._metadata[0], size
+
+    def _mended(self, footer: bytes) -> bytes:
+        return with_floats(footer, self.floats) if self._has_floats else footer
 
     def abort(self) -> None:
         self._writer.is_open = False

@@ -34,6 +34,7 @@ from tandem.operations.machine.events import (
     AttemptAdopted,
     ClaimLost,
     CommitFound,
+    CommitLost,
     CommitRefused,
     CommitUnknown,
     Decided,
@@ -335,9 +336,13 @@ class Performer:
         return Decided(work.snapshot.version, decision.verdict, decision.why, decision.reason)
 
     def _write_sidecars(self, effect: Effect, _state: OperationState) -> Event:
-        change = self.work.change
+        work, change = self.work, self.work.change
         assert change is not None
-        work, folder = self.work, paths.deletion_vectors(self._id, effect.attempt)
+        if work.rounds > 1 and self._committer.is_lost(work):
+            # Beside a busy writer the evaluation takes as long as its commits are apart: begin the
+            # next round at once, instead of writing what is in vain.
+            return CommitLost()
+        folder = paths.deletion_vectors(self._id, effect.attempt)
         work.vectors = commit_actions.write_vectors(self._store, folder, change, work.vectors)
         work.sidecars = commit_actions.adds_of(change, work.vectors)
         if change.row_map and not work.row_map_written:

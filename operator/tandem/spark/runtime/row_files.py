@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 import numpy as np
@@ -224,22 +224,19 @@ class RowFiles:
         if not names:
             yield (), batch
             return
-        keys = [self._texts(batch, name) for name in names]
-        rows: dict[tuple[str | None, ...], list[int]] = {}
-        for index, key in enumerate(zip(*keys, strict=True)):
-            rows.setdefault(key, []).append(index)
-        for key, indexes in rows.items():
+        codes, keys = _numbered([self._texts(batch, name) for name in names])
+        for number, key in enumerate(keys):
             for name, text in zip(names, key, strict=True):
                 # An empty text that is new has become null; one that was logged is a value.
                 if text is None and not self._table.schema[name].nullable:
                     _refuse(name)
-            yield key, batch.take(pa.array(indexes, pa.int64())) if len(rows) > 1 else batch
+            whole = len(keys) == 1
+            yield key, batch if whole else batch.take(pa.array(np.flatnonzero(codes == number)))
 
-    def _texts(self, batch: pa.RecordBatch, name: str) -> list[str | None]:
+    def _texts(self, batch: pa.RecordBatch, name: str) -> Coded:
         """The partition values of the rows, as they are to be logged."""
-        column = batch.column(name)
         try:
-            texts = partition_texts(column)
+            coded = _coded(batch.column(name))
         except UnicodeDecodeError as error:
             raise StatementFailed(
                 "a partition value has no text that stands for it",
@@ -249,10 +246,15 @@ class RowFiles:
                 remedy="Leave such rows out, or partition by another column",
             ) from error
         logged = self._logged.get(name)
-        if logged and self._hidden:
-            inputs = batch.column(INPUT).to_pylist()
-            texts = [logged.get((i, t), t) for i, t in zip(inputs, texts, strict=True)]
-        return texts
+        if not logged or not self._hidden:
+            return coded
+        width = len(coded.texts)
+        found, codes = np.unique(
+            batch.column(INPUT).to_numpy().astype(np.int64) * width + coded.codes,
+            return_inverse=True,
+        )
+        pairs = [(pair // width, coded.texts[pair % width]) for pair in found.tolist()]
+        return Coded(codes, [logged.get(pair, pair[1]) for pair in pairs])
 
     def _append(self, partition: PartitionWriter, batch: pa.RecordBatch) -> None:
         arrays = []
@@ -312,6 +314,41 @@ class RowFiles:
                 )
         rows = sum(p.rows for p in partitions)
         return RowsWritten(tuple(files), pa.concat_tables(tables), rows)
+
+
+class Coded(NamedTuple):
+    """Texts of rows: that of row i is `texts[codes[i]]`. A text may occur twice."""
+
+    codes: Any
+    texts: list[str | None]
+
+
+def _coded(column: Any) -> Coded:
+    """The partition values of an Arrow array. Raises: UnicodeDecodeError."""
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    if pa.types.is_floating(column.type):
+        # Arrow takes 0.0 and -0.0 for one value, which have two texts.
+        return Coded(np.arange(len(column)), partition_texts(column))
+    encoded = column.dictionary_encode(null_encoding="encode")
+    return Coded(encoded.indices.to_numpy(), partition_texts(encoded.dictionary))
+
+
+def _numbered(columns: Sequence[Coded]) -> tuple[Any, list[tuple[str | None, ...]]]:
+    """The number of each row's combination of texts, and the combinations, in the order in which
+    they occur first."""
+    together = columns[0].codes
+    for column in columns[1:]:
+        # Numbered again each time, so that products stay below the square of the rows.
+        dense = np.unique(together, return_inverse=True)[1].astype(np.int64)
+        together = dense * len(column.texts) + column.codes
+    _, first, codes = np.unique(together, return_index=True, return_inverse=True)
+    found: dict[tuple[str | None, ...], int] = {}
+    number = np.empty(len(first), np.int64)
+    for place in np.argsort(first):
+        key = tuple(column.texts[column.codes[first[place]]] for column in columns)
+        number[place] = found.setdefault(key, len(found))
+    return number[codes], list(found)
 
 
 def require_texts(array: Any, column: str) -> None:
