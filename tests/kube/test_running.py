@@ -32,7 +32,7 @@ HANGS = textwrap.dedent("""
 
     async def main():
         stop, ready = asyncio.Event(), asyncio.Event()
-        work = kopf_loop.work(OperatorSettings(), None, Idle(), Idle(), stop, ready)
+        work = kopf_loop.run_kopf(OperatorSettings(), None, Idle(), Idle(), stop, ready)
         task = asyncio.create_task(work)
         await ready.wait()
         print("ready", flush=True)
