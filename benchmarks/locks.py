@@ -61,17 +61,17 @@ def asked(client: int, number: int, tables: int, segments: int) -> LockRequest:
 
 def with_tandem(endpoint: str, tables: int, segments: int, seconds: float) -> tuple[int, float]:
     """(locks taken and released, requests sent to etcd for each)."""
-    from tandem.locks.etcd.client import EtcdClient
+    from tandem.locks.etcd.connection import EtcdConnection
     from tandem.locks.etcd.store import EtcdLocks, EtcdSettings
 
     sent = [0]
-    call = EtcdClient._call
+    call = EtcdConnection.call
 
-    def counted(self: EtcdClient, method: str, request: Any) -> Coroutine[Any, Any, Any]:
+    def counted(self: EtcdConnection, method: str, request: Any) -> Coroutine[Any, Any, Any]:
         sent[0] += 1
         return call(self, method, request)
 
-    EtcdClient._call = counted  # type: ignore[method-assign]
+    EtcdConnection.call = counted  # type: ignore[method-assign]
     locks = EtcdLocks(EtcdSettings((endpoint,), f"/bench/{secrets.token_hex(4)}"))
     done = [0] * CLIENTS
     ends: list[float] = []
@@ -91,7 +91,7 @@ def with_tandem(endpoint: str, tables: int, segments: int, seconds: float) -> tu
 
     _in_threads(work)
     locks.close()
-    EtcdClient._call = call  # type: ignore[method-assign]
+    EtcdConnection.call = call  # type: ignore[method-assign]
     if min(done) == 0:
         raise WrongResult("a client got nothing")
     return sum(done), sent[0] / sum(done)

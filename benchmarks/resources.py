@@ -82,7 +82,7 @@ def with_tandem(kubeconfig: str, namespace: str, endpoint: str, prefix: str, fla
     async def serve() -> float:
         stop, ready = asyncio.Event(), asyncio.Event()
         ending = asyncio.create_task(_until(Path(flag), stop, ready))
-        await run_operator(settings, stop=stop, ready=ready, runner_of=lambda *_: jobs)
+        await run_operator(settings, stop=stop, ready=ready, runner_factory=lambda *_: jobs)
         return await ending
 
     begun = asyncio.run(serve())
@@ -148,18 +148,18 @@ def at_rest(kubeconfig: str, namespace: str, count: int) -> dict[str, float]:
     _as_installed()
     started = time.perf_counter()
     from tandem.kube import operator
-    from tandem.kube.client.resource_cache import Registry
+    from tandem.kube.client.resource_cache import ResourceCache
     from tandem.kube.runtime.settings import OperatorSettings
 
     imported = resident_bytes()
-    made: list[Registry] = []
+    made: list[ResourceCache] = []
 
-    class Watched(Registry):
+    class Watched(ResourceCache):
         def __init__(self) -> None:
             super().__init__()
             made.append(self)
 
-    operator.Registry = Watched  # type: ignore[attr-defined]
+    operator.ResourceCache = Watched  # type: ignore[attr-defined]
     settings = OperatorSettings(namespaces=(namespace,), kubeconfig=Path(kubeconfig))
 
     async def serve() -> float:

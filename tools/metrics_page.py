@@ -8,7 +8,7 @@ from pathlib import Path
 import yaml
 
 from tandem.kube.metrics import families as families
-from tandem.kube.metrics.families import FAMILIES, Family, Label
+from tandem.kube.metrics.families import FAMILIES, Family, MetricLabel
 
 ROOT = Path(__file__).resolve().parent.parent
 ALERTS = ROOT / "charts" / "tandem" / "files" / "alerts.yaml"
@@ -96,15 +96,15 @@ def _labels(family: Family) -> str:
     return ", ".join(f"`{name}`" for name in names)
 
 
-def _uses() -> dict[Label, list[str]]:
-    found: dict[Label, list[str]] = {}
+def _uses() -> dict[MetricLabel, list[str]]:
+    found: dict[MetricLabel, list[str]] = {}
     for family in FAMILIES:
         for label in family.labels:
             found.setdefault(label, []).append(f"`{family.name}`")
     return found
 
 
-def _values(label: Label) -> str:
+def _values(label: MetricLabel) -> str:
     reasons = {str(reason) for reason in families.REASON.values}
     if label.values >= reasons:
         more = sorted(label.values - reasons)

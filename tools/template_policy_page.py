@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from tandem.spark.application.allowed_settings import FIELDS, OPTION, REFUSED, SETTINGS, VALUE
+from tandem.spark.application.allowed_settings import FIELDS, REFUSED, SETTINGS
+from tandem.spark.application.setting_checks import OPTION, VALUE
 
 _WHERE = {"a container": "`containers`, `initContainers` and `sidecars`"}
 

@@ -37,15 +37,15 @@ from showing import (
     verdict,
 )
 
-from tandem.cli.engine import ResourceOutcome
 from tandem.cli.progress import ProgressDisplay
 from tandem.operations import runner as engine
-from tandem.operations.execute import Drive
+from tandem.operations.execute import ExecutionOptions
 from tandem.operations.machine.effects import Effect, Point
 from tandem.operations.machine.events import Event
 from tandem.operations.ports import Ports
 from tandem.spark.launch.local import LocalRunner
 from tandem.spec import AnyResource, load
+from tandem.spec.resources import ResourceOutcome
 from tandem.spec.status import Phase
 
 HERE = Path(__file__).resolve().parent
@@ -111,12 +111,9 @@ def run_story(story: Story, resources: Sequence[AnyResource]) -> list[ResourceOu
     ports = Ports(jobs=LocalRunner())
 
     def one_side(wanted: list[AnyResource], hook: Hook, gates: list[Gate]) -> list[ResourceOutcome]:
-        options = engine.RunOptions(ports, drive=Drive(interceptor=hook))
+        options = engine.RunOptions(ports, execution=ExecutionOptions(interceptor=hook))
         try:
-            return [
-                ResourceOutcome(outcome.resource, outcome.status)
-                for outcome in engine.run([table, *wanted], options, observer=display)
-            ][1:]
+            return engine.run([table, *wanted], options, observer=display)[1:]
         finally:
             for gate in gates:
                 gate.force()

@@ -13,12 +13,12 @@ import pyarrow as pa
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from tandem.cli.engine import ResourceOutcome
 from tandem.cli.output import human_bytes, table_of
 from tandem.cli.report import message_of
 from tandem.delta import scan
 from tandem.delta.log.delta_log import DeltaLog
 from tandem.spec import AnyResource, LakeTable, OperationStatus
+from tandem.spec.resources import ResourceOutcome
 from tandem.storage import open_store
 from tandem.timeline.segments import segments
 

@@ -325,13 +325,13 @@ class OutputMissing(TandemError):
     reason = Reason.OUTPUT_MISSING
 
 
-class Conflict(TandemError):
+class CommitConflict(TandemError):
     """Another commit made ours impossible; the message names its version and operation."""
 
     reason = Reason.CONFLICT
 
 
-class TableReplaced(Conflict):
+class TableReplaced(CommitConflict):
     reason = Reason.TABLE_REPLACED
 
 
@@ -355,7 +355,7 @@ class Interrupted(TandemError):
     reason = Reason.INTERRUPTED
 
 
-def nearest(name: str, known: Sequence[str]) -> str:
+def closest_name(name: str, known: Sequence[str]) -> str:
     """The known name that was probably meant, or "": for remedies."""
     lowered = {candidate.lower().replace("_", ""): candidate for candidate in known}
     # Same letters in another case or with underscores is the commonest slip of all.

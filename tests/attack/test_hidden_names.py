@@ -11,9 +11,9 @@ from support.jobs.quick_lake import make
 from support.lake.rows import SCHEMA
 from tandem.errors import InvalidSpec, Reason
 from tandem.jobs.formats import MergeJob
-from tandem.spark.jobs import merge_source
 from tandem.spark.jobs.merge_writer import FATE
 from tandem.spark.runtime.row_files import INPUT, POSITION
+from tandem.spark.sources import options
 from tandem.spec.status import OperationStatus, Phase
 
 
@@ -43,5 +43,5 @@ def test_names_that_jobs_keep_for_themselves_are_refused_in_the_source_of_a_merg
         clauses=(), inputs=(), target_file_size=1,
     )  # fmt: skip
     with pytest.raises(InvalidSpec, match=name):
-        merge_source.check_names(["id", name], job)
-    merge_source.check_names(["id", "tandem_here", "_tandem_z", "x__tandem_z"], job)
+        options.check_option_names(["id", name], job)
+    options.check_option_names(["id", "tandem_here", "_tandem_z", "x__tandem_z"], job)

@@ -13,7 +13,7 @@ from support.lake import rows as model
 from support.lake.faults import Fault, ProcessDied, StrikeOnce
 from support.lake.lake import DELETION_VECTORS, batch, loads
 from tandem.operations.machine.effects import Point
-from tandem.operations.ports import Hands
+from tandem.operations.ports import LocalClaims
 from tandem.spec.resources import Operation
 from tandem.spec.status import Phase
 
@@ -52,7 +52,7 @@ def test_an_attempt_that_ran_in_the_old_table_is_left_alone(tmp_path: Path, poin
             lake.run(
                 operation,
                 interceptor=StrikeOnce(point, Fault.DIE_BEFORE),
-                ports=lake.ports(hands=Hands()),
+                ports=lake.ports(local_claims=LocalClaims()),
             )
 
     ingest = lake.ingest(batch(4))

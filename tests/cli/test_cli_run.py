@@ -16,9 +16,16 @@ import yaml
 
 from cli.invoke import Tandem
 from tandem.cli import engine
-from tandem.cli.engine import Observer, ResourceOutcome, Status
 from tandem.errors import StorageError
-from tandem.spec import AnyResource, LakeTable, OperationStatus, TableStatus
+from tandem.spec import (
+    AnyResource,
+    LakeTable,
+    OperationStatus,
+    ResourceOutcome,
+    ResourceStatus,
+    StatusObserver,
+    TableStatus,
+)
 from tandem.spec.status import (
     Condition,
     ConditionType,
@@ -60,7 +67,7 @@ class FakeEngine:
         self.arguments: dict[str, object] = {}
         self.before_end: Callable[[threading.Event], None] = lambda _: None
 
-    def status(self, resource: AnyResource) -> Status:
+    def status(self, resource: AnyResource) -> ResourceStatus:
         if isinstance(resource, LakeTable):
             return TableStatus(phase=Phase.SUCCEEDED, version=4, files=3, bytes=4096, segments=3)
         phase = self.phases.get(resource.name, Phase.SUCCEEDED)
@@ -98,7 +105,7 @@ class FakeEngine:
         *,
         parallel: int,
         again: bool,
-        observer: Observer,
+        observer: StatusObserver,
         cancel: threading.Event,
     ) -> list[ResourceOutcome]:
         self.asked = [resource.id for resource in resources]

@@ -9,7 +9,7 @@ import pytest
 
 from cli import histories
 from cli.invoke import Tandem
-from tandem.cli.history.model import CommitEffect, HistoryEntry, Sort, entries
+from tandem.cli.history.model import CommitEffect, EntryKind, HistoryEntry, entries
 from tandem.cli.history.phrases import files, meeting, rows
 from tandem.cli.history.terminal import picture
 
@@ -20,17 +20,17 @@ def history() -> list[HistoryEntry]:
 
 
 def test_every_commit_is_classified(history: list[HistoryEntry]) -> None:
-    assert [entry.sort for entry in history] == [
-        *[Sort.APPEND] * 5,
-        Sort.CHANGE,
-        Sort.APPEND,
-        Sort.REWRITE,
-        Sort.CHANGE,
-        Sort.APPEND,
-        Sort.REWRITE,
-        Sort.CHANGE,
-        Sort.REWRITE,
-        Sort.APPEND,
+    assert [entry.kind for entry in history] == [
+        *[EntryKind.APPEND] * 5,
+        EntryKind.CHANGE,
+        EntryKind.APPEND,
+        EntryKind.REWRITE,
+        EntryKind.CHANGE,
+        EntryKind.APPEND,
+        EntryKind.REWRITE,
+        EntryKind.CHANGE,
+        EntryKind.REWRITE,
+        EntryKind.APPEND,
     ]
 
 

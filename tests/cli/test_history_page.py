@@ -14,7 +14,7 @@ import pytest
 
 from cli import browser, histories
 from cli.invoke import Tandem
-from tandem.cli.history.model import entries, segment_lives
+from tandem.cli.history.model import entries, segment_lifetimes
 from tandem.cli.history.page import MOST_ROWS, page
 from tandem.cli.history.scene import MOST_COLUMNS, scene
 from tandem.cli.history.scene import MOST_ROWS as MOST_RIVERS
@@ -167,7 +167,7 @@ def test_the_page_is_well_formed_and_inert(engine: str) -> None:
 
 def test_the_picture_is_valid_on_its_own() -> None:
     commits = histories.story(HOSTILE).commits()
-    text = svg(scene(entries(commits), segment_lives(commits)), HOSTILE[:60], "d", alone=True)
+    text = svg(scene(entries(commits), segment_lifetimes(commits)), HOSTILE[:60], "d", alone=True)
     root = ET.fromstring(text.replace("\x00", "").replace("\x1b", ""))
     assert root.tag.endswith("svg")
     assert len(text) < 100_000
@@ -175,7 +175,7 @@ def test_the_picture_is_valid_on_its_own() -> None:
 
 def test_segments_are_linked_to_the_segments_that_replaced_them() -> None:
     commits = histories.story().commits()
-    drawn = scene(entries(commits), segment_lives(commits))
+    drawn = scene(entries(commits), segment_lifetimes(commits))
     into = {
         name: [child for it in river.into for child in it.names]
         for river in drawn.rivers
@@ -192,7 +192,7 @@ def test_segments_are_linked_to_the_segments_that_replaced_them() -> None:
 
 def test_a_long_history_is_folded() -> None:
     commits = histories.long(600).commits()
-    drawn = scene(entries(commits), segment_lives(commits))
+    drawn = scene(entries(commits), segment_lifetimes(commits))
     assert len(drawn.columns) <= MOST_COLUMNS
     assert drawn.rows <= MOST_RIVERS
     shown = [entry.version for column in drawn.columns for entry in column.entries]
@@ -205,7 +205,7 @@ def test_many_foreign_commits_hide_no_operation_in_the_picture() -> None:
     for number in range(200):
         log.mark(histories.SPARK, {"c2.parquet": 81_000 + number})
     commits = log.commits()
-    drawn = scene(entries(commits), segment_lives(commits))
+    drawn = scene(entries(commits), segment_lifetimes(commits))
     assert [span.label for span in drawn.spans] == [
         "TableCompaction/nightly", "TableUpdate/add-15-minutes", "TableCompaction/hourly",
     ]  # fmt: skip
@@ -217,7 +217,7 @@ def test_many_foreign_commits_hide_no_operation_in_the_picture() -> None:
         add = histories.file(f"again-{number}.parquet", 120_000)
         log.commit("UPDATE", histories.SPARK, adds=[add], removes=[name])
     commits = log.commits()
-    drawn = scene(entries(commits), segment_lives(commits))
+    drawn = scene(entries(commits), segment_lifetimes(commits))
     [first] = [river for river in drawn.rivers if foreign_name("theirs.parquet") in river.names]
     assert [kid.names for kid in first.into] == [[foreign_name("again-98.parquet")]]
 

@@ -16,7 +16,7 @@ from cli.kubectl_objects import Json, body, said, shown
 from tandem.cli.kubectl import names, write_commands
 from tandem.cli.kubectl.access import Access, files_of, headers_of, in_words, login_of
 from tandem.cli.kubectl.complete import candidates
-from tandem.cli.kubectl.dry_run import expected, twin
+from tandem.cli.kubectl.dry_run import expected, plan_copy
 from tandem.cli.kubectl.flags import Flags
 from tandem.cli.kubectl.main import app
 from tandem.cli.kubectl.plan import PlanRequest, blocks
@@ -203,12 +203,12 @@ def test_the_leader_is_asked_through_the_api_server_where_that_is_allowed() -> N
 
 def test_a_dry_run_copy_differs_only_in_planning() -> None:
     spec = {"tableRef": {"name": "t"}, "type": "Minor", "suspend": True, "priority": 5}
-    made = twin("TableCompaction", "a-very-long-name-" * 4, spec)
+    made = plan_copy("TableCompaction", "a-very-long-name-" * 4, spec)
     assert made["spec"] == {"tableRef": {"name": "t"}, "type": "Minor", "dryRun": True,
                             "ttlSecondsAfterFinished": 300}  # fmt: skip
     assert len(made["metadata"]["name"]) <= 52
     assert "-plan-" in made["metadata"]["name"]
-    assert twin("TableCompaction", "x", spec)["metadata"] != made["metadata"]
+    assert plan_copy("TableCompaction", "x", spec)["metadata"] != made["metadata"]
 
 
 def test_long_lists_of_a_plan_are_shortened_with_their_number() -> None:

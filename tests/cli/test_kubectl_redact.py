@@ -12,19 +12,19 @@ import pytest
 
 from cli.kubectl_objects import Json, body, said
 from tandem.cli.kubectl.access import Access
-from tandem.cli.kubectl.output.redact import REMOVED, Redactor, harmless
+from tandem.cli.kubectl.output.redact import REMOVED, Redactor, is_harmless
 from tandem.cli.kubectl.report import Bundle, _logs
 from tandem.kube.client.api import Forbidden, ResourcePath
 
 
 @pytest.mark.parametrize("text", ["12", "1Gi", "2g", "true", "0.5", "90s", "1h30m", "2027-01-15"])
 def test_numbers_sizes_and_times_are_no_secrets(text: str) -> None:
-    assert harmless(text)
+    assert is_harmless(text)
 
 
 @pytest.mark.parametrize("text", ["hunter2", "1Gix", "", "AKIA", "12 34", "true!"])
 def test_any_other_word_may_be_a_secret(text: str) -> None:
-    assert not harmless(text)
+    assert not is_harmless(text)
 
 
 @pytest.mark.parametrize("word", ["a", "secret", "-sig", "eyJ12345678.a", "://a", "secret: '"])

@@ -7,7 +7,7 @@ from typing import Any
 from cli.kubectl_objects import NOW, Json, body, said, shown, table
 from tandem.cli.kubectl.output import render
 from tandem.cli.kubectl.output.overview import overview
-from tandem.cli.kubectl.output.result_line import did
+from tandem.cli.kubectl.output.result_line import result_line
 from tandem.cli.kubectl.queries import summary
 from tandem.cli.kubectl.read_commands import history_of
 
@@ -138,5 +138,8 @@ def test_history_shows_each_end_once_newest_first() -> None:
         ("TableIngest/gone", "Superseded"),
     ]
     assert rows[0]["did"] == "2 files (2.0 KiB) → 1 (1.0 KiB), 1,234 rows updated"
-    assert did(body("TableUpdate", "x", said("Failed", "Conflict", "version 7"))) == "version 7"
+    assert (
+        result_line(body("TableUpdate", "x", said("Failed", "Conflict", "version 7")))
+        == "version 7"
+    )
     assert "1,234 rows" in shown(render.history(rows))

@@ -11,7 +11,7 @@ import pytest
 
 from support.lake import delta_log as dl
 from support.lake.memory_store import Call, MemoryStore
-from tandem.delta.log.checkpoint_write import obstacle, write_checkpoint
+from tandem.delta.log.checkpoint_write import unsupported_reason, write_checkpoint
 from tandem.delta.log.delta_log import DeltaLog
 from tandem.delta.log.maintenance import maintain
 from tandem.errors import CorruptLog, StorageError
@@ -309,7 +309,7 @@ def test_unknown_writer_features_are_left_alone() -> None:
     features: dict[str, Any] = {"readerFeatures": [], "writerFeatures": ["fromTheFuture"]}
     store = dl.memory_log([dl.protocol(3, 7, **features)])
     snapshot = DeltaLog(store, parallel_reads=1).snapshot()
-    assert "fromTheFuture" in (obstacle(snapshot.protocol, snapshot.metadata) or "")
+    assert "fromTheFuture" in (unsupported_reason(snapshot.protocol, snapshot.metadata) or "")
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ from tandem.kube.client.kinds import (
 )
 from tandem.kube.controllers.operation.reporting import Reporter
 from tandem.kube.controllers.operation.status_writer import StatusWriter
-from tandem.kube.runtime.context import Context
+from tandem.kube.runtime.context import OperatorContext
 from tandem.kube.runtime.settings import OperatorSettings
 from tandem.kube.tables import status as table_status
 from tandem.operations.machine.events import Ending
@@ -148,7 +148,7 @@ class Actor:
             may_write=lambda: True,
             metrics=MagicMock(),
         )
-        return Reporter(cast(Context, context), self.body, lambda: None)
+        return Reporter(cast(OperatorContext, context), self.body, lambda: None)
 
     async def _written(self, reporter: Reporter, status: OperationStatus) -> None:
         reporter.offer(status)
@@ -174,7 +174,7 @@ class Actor:
 
     async def is_unready(self, reason: Reason, message: str) -> None:
         now = self.clock.now_ms()
-        await self.is_table(*table_status.hindered(reason, message, generation_of(self.body), now))
+        await self.is_table(*table_status.not_ready(reason, message, generation_of(self.body), now))
 
     async def _until_phase(self, phase: Phase) -> None:
         async with asyncio.timeout(_LIMIT_S):

@@ -9,16 +9,16 @@ from typing import Any, cast
 from prometheus_client.parser import text_string_to_metric_families
 
 from tandem.errors import Reason
-from tandem.kube.client.resource_cache import Registry
+from tandem.kube.client.resource_cache import ResourceCache
 from tandem.kube.metrics.collectors import Metrics
 from tandem.kube.metrics.families import FAMILIES, Family
-from tandem.kube.runtime.job_slots import Slots
+from tandem.kube.runtime.job_slots import JobSlots
 from tandem.kube.runtime.workers import Workers
-from tandem.kube.scrape import State
+from tandem.kube.state_metrics import StateCollector
 from tandem.kube.tables import status
-from tandem.kube.tables.context import TableContext, Upcoming
+from tandem.kube.tables.context import AutoCompactionState, TableContext
 from tandem.operations.report.status import conditions
-from tandem.planning.auto.model import Hold
+from tandem.planning.auto.model import AutoCompactionWait
 from tandem.spec.common import OPERATIONS
 from tandem.spec.status import (
     OperationStatus,
@@ -37,12 +37,14 @@ class Stage:
 
     def __init__(self, shown: int = 100) -> None:
         self.metrics = Metrics()
-        self.registry = Registry()
+        self.resource_cache = ResourceCache()
         self.tables: dict[tuple[str, str], TableContext] = {}
-        self.slots = Slots(2)
+        self.slots = JobSlots(2)
         self.workers = Workers(2, self.metrics)
-        context = SimpleNamespace(registry=self.registry, tables=self.tables, slots=self.slots)
-        self.metrics.add(State(cast(Any, context), lambda: True, self.workers, shown))
+        context = SimpleNamespace(
+            resource_cache=self.resource_cache, tables=self.tables, slots=self.slots
+        )
+        self.metrics.add(StateCollector(cast(Any, context), lambda: True, self.workers, shown))
 
     def text(self) -> str:
         return asyncio.run(self.metrics.exposition()).decode()
@@ -57,7 +59,7 @@ class Stage:
     def operation(self, number: int, phase: str, kind: str = KINDS[0], **more: Any) -> None:
         reason = more.pop("reason", "")
         condition = {"type": "Succeeded", "status": "Unknown", "reason": reason}
-        self.registry.update(
+        self.resource_cache.update(
             {
                 "kind": kind,
                 "metadata": {
@@ -71,10 +73,12 @@ class Stage:
             }
         )
 
-    def table(self, number: int, files: int | None, hold: Hold | None = None) -> TableContext:
+    def table(
+        self, number: int, files: int | None, hold: AutoCompactionWait | None = None
+    ) -> TableContext:
         table = TableContext(f"table-{number}", cast(Any, None))
         if files is None:
-            table.conditions = status.hindered(Reason.ACCESS_DENIED, "no", 1, 0)
+            table.conditions = status.not_ready(Reason.ACCESS_DENIED, "no", 1, 0)
         else:
             table.table = cast(Any, object())
             table.conditions = status.ready(Reason.ADOPTED, "", 1, 0)
@@ -82,7 +86,7 @@ class Stage:
                 version=number, segments=3, files=files, bytes=files, small_files=1, deleted_rows=2
             )
         if hold is not None:
-            table.upcoming = Upcoming(hold, 1_000 * number)
+            table.auto_compaction = AutoCompactionState(hold, 1_000 * number)
         self.tables[f"n{number % 50}", f"t{number}"] = table
         return table
 

@@ -17,17 +17,17 @@ from support.jobs.quick_lake import QuickLake
 from support.lake.lake import batch
 from tandem.errors import TandemError
 from tandem.kube.client.api import Api, ApiError, Conflict, Forbidden, NotFound, ResourcePath
-from tandem.kube.client.resource_cache import Registry, summarize
+from tandem.kube.client.resource_cache import ResourceCache, summarize
 from tandem.kube.controllers.table import auto_compaction
 from tandem.kube.controllers.table.auto_compaction import (
-    Automatic,
+    AutoCompactionController,
     child_fact,
-    manifest,
+    child_manifest,
     remembered,
 )
-from tandem.kube.runtime.context import Context
+from tandem.kube.runtime.context import OperatorContext
 from tandem.kube.tables.context import TableContext
-from tandem.planning.auto.child_compactions import Child
+from tandem.planning.auto.child_compactions import ChildCompaction
 from tandem.spec.table import LakeTable
 
 Json = dict[str, Any]
@@ -90,17 +90,17 @@ class Stage:
     policy: Json | None = field(default_factory=lambda: dict(POLICY))
     server: Server = field(default_factory=Server)
     clock: Clock = field(default_factory=Clock)
-    registry: Registry = field(default_factory=Registry)
+    resource_cache: ResourceCache = field(default_factory=ResourceCache)
     plans: int = 0
 
     def __post_init__(self) -> None:
-        context = object.__new__(Context)
+        context = object.__new__(OperatorContext)
         self.context = cast(Any, context)
         self.context.api = cast(Api, self.server)
-        self.context.registry = self.registry
+        self.context.resource_cache = self.resource_cache
         self.context.clock = self.clock
         self.context.pool = _Counting(self)
-        self.tend = Automatic(context)
+        self.tend = AutoCompactionController(context)
         self.table = TableContext("uid-1", cast(Any, None))
         self.see()
 
@@ -119,11 +119,11 @@ class Stage:
     def know(self, status: Json | None = None) -> None:
         """The watch brings what the server has, with a status for the children."""
         for body in self.server.objects.values():
-            self.registry.update({**body, "status": status or {}})
+            self.resource_cache.update({**body, "status": status or {}})
 
     async def look(self) -> tuple[Json, float]:
         status, seconds = await self.tend(
-            self.table, list(self.registry.of_table("lake", "flights"))
+            self.table, list(self.resource_cache.of_table("lake", "flights"))
         )
         return status.get("nextCompaction", {}), seconds
 
@@ -248,7 +248,7 @@ def test_A5_an_operator_that_starts_waits_until_it_has_seen_all_children(stage: 
         (name,) = stage.server.objects
         said = {"nextCompaction": {"why": "as it was"}}
         other = Stage(stage.lake, server=stage.server)
-        other.registry.update(
+        other.resource_cache.update(
             {
                 "kind": "LakeTable",
                 "metadata": {
@@ -292,13 +292,15 @@ def test_history_is_deleted_with_preconditions(stage: Stage) -> None:
         stage.policy = {**POLICY, "history": {"succeeded": 0, "failed": 0}}
         stage.see()
         for ended in ("12:00:00", "13:00:00"):
-            child = Child(f"old-{ended[:2]}", "minor", {"tableRef": {"name": "flights"}}, "")
+            child = ChildCompaction(
+                f"old-{ended[:2]}", "minor", {"tableRef": {"name": "flights"}}, ""
+            )
             assert stage.table.resource is not None
-            body = manifest(child, stage.table.resource, "uid-1")
+            body = child_manifest(child, stage.table.resource, "uid-1")
             await stage.server.create(ResourcePath("", "", ""), body)
             made = stage.server.objects[child.name]
             completed = {"phase": "Succeeded", "completionTime": f"2026-06-10T{ended}Z"}
-            stage.registry.update({**made, "status": completed})
+            stage.resource_cache.update({**made, "status": completed})
         for error in (None, NotFound(404, "", ""), Conflict(409, "", ""), Forbidden(403, "", "")):
             stage.server.error = error
             stage.clock.ms += MINUTE * 60

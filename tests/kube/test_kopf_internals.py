@@ -67,7 +67,7 @@ def test_memories_are_found_by_key() -> None:
     assert parameters(ResourceMemories.recall) == (
         "self, raw_body, *memobase, *noticed_by_listing, *ephemeral"
     )
-    assert parameters(kopf_internals.FrugalMemories.recall) == parameters(ResourceMemories.recall)
+    assert parameters(kopf_internals.MinimalMemories.recall) == parameters(ResourceMemories.recall)
     assert parameters(ResourceMemories._build_key) == "self, raw_body"
     memory = asyncio.run(memories.recall(body))  # type: ignore[arg-type]
     assert memories._items == {memories._build_key(body): memory}  # type: ignore[arg-type]

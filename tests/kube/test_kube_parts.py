@@ -1,4 +1,4 @@
-"""The small parts of the operator, by themselves: slots, registry, what there is to do."""
+"""The small parts of the operator, by themselves: slots, cache, what there is to do."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 
 from tandem.errors import Reason
 from tandem.kube.client.kinds import PLAN, is_active, retry_asked
-from tandem.kube.client.resource_cache import Registry, summarize
-from tandem.kube.runtime.job_slots import Slots
-from tandem.kube.tables.status import compose, held_lock, hindered, ready
+from tandem.kube.client.resource_cache import ResourceCache, summarize
+from tandem.kube.runtime.job_slots import JobSlots
+from tandem.kube.tables.status import compose, held_lock, not_ready, ready
 from tandem.locks.model import (
     WHOLE_TABLE,
     EntryState,
@@ -37,26 +37,26 @@ def body(name: str = "m", uid: str = "u1", kind: str = "TableCompaction", **more
 
 def test_the_later_of_two_resources_of_one_name_counts() -> None:
     """A deletion may never be seen, and an earlier state may arrive late."""
-    registry, woken = Registry(), list[str]()
-    registry.watch(("LakeTable", "n", "t"), lambda: woken.append(""))
+    cache, woken = ResourceCache(), list[str]()
+    cache.watch(("LakeTable", "n", "t"), lambda: woken.append(""))
     old = body("t", "u1", "LakeTable", metadata={"resourceVersion": "9"})
     new = body("t", "u2", "LakeTable", metadata={"resourceVersion": "10"})
-    registry.update(old)
-    registry.update(new)
-    assert (registry.by_uid("u1"), registry.body("u1")) == (None, None)
+    cache.update(old)
+    cache.update(new)
+    assert (cache.by_uid("u1"), cache.body("u1")) == (None, None)
     assert len(woken) == 3  # of its coming, its going, and who is there now
-    registry.update(old)
-    registry.remove("u1")
-    found = registry.get(("LakeTable", "n", "t"))
+    cache.update(old)
+    cache.remove("u1")
+    found = cache.get(("LakeTable", "n", "t"))
     assert found is not None
     assert found.uid == "u2"
-    assert len(registry) == 1
+    assert len(cache) == 1
     assert len(woken) == 3
 
 
 def test_slots_are_given_in_order() -> None:
     async def test() -> list[int]:
-        slots, order = Slots(2), list[int]()
+        slots, order = JobSlots(2), list[int]()
 
         async def work(number: int) -> None:
             await slots.take()
@@ -73,7 +73,7 @@ def test_slots_are_given_in_order() -> None:
 
 def test_the_slot_of_a_cancelled_waiter_is_not_lost() -> None:
     async def test() -> None:
-        slots = Slots(1)
+        slots = JobSlots(1)
         await slots.take()
         waiting = asyncio.create_task(slots.take())
         await asyncio.sleep(0)
@@ -96,7 +96,7 @@ def test_the_slot_of_a_cancelled_waiter_is_not_lost() -> None:
 
 
 def test_without_a_limit_every_slot_is_granted() -> None:
-    slots = Slots(0)
+    slots = JobSlots(0)
     assert all(slots.try_take() for _ in range(1000))
 
 
@@ -124,31 +124,31 @@ def test_every_object_has_a_summary() -> None:
     assert summarize({**labelled, "spec": {}}).labels == ()
 
 
-def test_the_registry_knows_the_latest_of_a_name() -> None:
-    registry = Registry()
-    registry.update(body(uid="old"))
-    registry.update(body(uid="new", status={"phase": "Succeeded"}))
-    registry.remove("old")
-    found = registry.get(("TableCompaction", "n", "m"))
+def test_the_cache_knows_the_latest_of_a_name() -> None:
+    cache = ResourceCache()
+    cache.update(body(uid="old"))
+    cache.update(body(uid="new", status={"phase": "Succeeded"}))
+    cache.remove("old")
+    found = cache.get(("TableCompaction", "n", "m"))
     assert found is not None
     assert found.uid == "new"
-    assert [s.uid for s in registry.of_table("n", "t")] == ["new"]
+    assert [s.uid for s in cache.of_table("n", "t")] == ["new"]
     # Of what has ended only a summary is kept.
-    assert registry.body("new") is None
-    registry.remove("new")
-    assert len(registry) == 0
-    assert list(registry.of_table("n", "t")) == []
+    assert cache.body("new") is None
+    cache.remove("new")
+    assert len(cache) == 0
+    assert list(cache.of_table("n", "t")) == []
 
 
-def test_the_registry_wakes_watchers_of_a_resource_and_of_its_table() -> None:
-    registry, woken = Registry(), list[str]()
-    end = registry.watch(("TableCompaction", "n", "m"), lambda: woken.append("operation"))
-    registry.watch(("LakeTable", "n", "t"), lambda: woken.append("table"))
-    registry.update(body())
+def test_the_cache_wakes_watchers_of_a_resource_and_of_its_table() -> None:
+    cache, woken = ResourceCache(), list[str]()
+    end = cache.watch(("TableCompaction", "n", "m"), lambda: woken.append("operation"))
+    cache.watch(("LakeTable", "n", "t"), lambda: woken.append("table"))
+    cache.update(body())
     assert woken == ["operation", "table"]
     end()
-    registry.update(body("other", "u2"))
-    registry.remove("u1")
+    cache.update(body("other", "u2"))
+    cache.remove("u1")
     assert woken == ["operation", "table", "table", "table"]
 
 
@@ -168,9 +168,9 @@ def test_the_status_of_a_table_shows_its_locks() -> None:
     assert status.held_locks == ()
 
 
-def test_lasting_errors_stall_a_table_and_transient_ones_do_not() -> None:
-    lasting = compose(None, hindered(Reason.TABLE_NOT_FOUND, "no", 3, 0), 3, [], [])
-    passing = compose(None, hindered(Reason.STORAGE_ERROR, "away", 3, 0), 3, [], [])
+def test_a_table_is_stalled_by_what_lasts_and_reconciling_by_what_passes() -> None:
+    lasting = compose(None, not_ready(Reason.TABLE_NOT_FOUND, "no", 3, 0), 3, [], [])
+    passing = compose(None, not_ready(Reason.STORAGE_ERROR, "away", 3, 0), 3, [], [])
     assert (lasting.phase, passing.phase) == (Phase.FAILED, Phase.PENDING)
     truths = [[str(c.status) for c in s.conditions] for s in (lasting, passing)]
     # Ready, Reconciling, Stalled

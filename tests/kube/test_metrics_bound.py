@@ -12,13 +12,13 @@ import pytest
 from kube.metrics_stage import KINDS, Stage, ended, family_of, of, own
 from support.calls import count_calls
 from tandem.errors import AccessDenied, LocksUnavailable, Reason, StorageError
-from tandem.kube.controllers.operation.instrumentation import Observed
+from tandem.kube.controllers.operation.instrumentation import InstrumentedInterceptor
 from tandem.kube.metrics import families as families
 from tandem.kube.metrics.collectors import verb_and_resource
 from tandem.kube.metrics.families import FAMILIES
 from tandem.kube.metrics.locks import MeasuredLocks
-from tandem.kube.runtime.log_context import Subject
-from tandem.kube.scrape import LOOKED_UP
+from tandem.kube.runtime.log_context import LogContext
+from tandem.kube.state_metrics import LOOKED_UP
 from tandem.locks.memory import InProcessLocks
 from tandem.locks.model import WHOLE_TABLE, LockRequest, Mode
 from tandem.operations.machine.effects import Effect, Point
@@ -26,14 +26,14 @@ from tandem.operations.machine.events import (
     AttemptAdopted,
     CommitLost,
     CommitPut,
-    Done,
+    EffectDone,
     Event,
     JobLost,
     LocksGranted,
     LocksWaiting,
     RoundDone,
 )
-from tandem.planning.auto.model import Hold
+from tandem.planning.auto.model import AutoCompactionWait
 from tandem.spec.status import (
     OperationResult,
     Phase,
@@ -79,7 +79,9 @@ def test_a_thousand_operations_and_300_tables_stay_within_the_bound() -> None:
             table=f"t{number % 300}",
         )
     for number in range(300):
-        stage.table(number, number or None, list(Hold)[number % len(Hold)])
+        stage.table(
+            number, number or None, list(AutoCompactionWait)[number % len(AutoCompactionWait)]
+        )
     storm(stage, 1)
     first = stage.series()
     assert len(own(first)) <= families.bound(100)
@@ -109,7 +111,7 @@ def test_no_series_of_single_tables_where_none_is_asked_for() -> None:
 
 def test_every_family_is_counted_or_read_at_scrape_time() -> None:
     stage = Stage()
-    stage.table(1, 5, Hold.AT_WORK)
+    stage.table(1, 5, AutoCompactionWait.AT_WORK)
     stage.operation(1, "Succeeded", table="t1", completionTime="2026-11-21T10:00:00Z")
     stage.operation(2, "Running")
     text = stage.text()
@@ -141,7 +143,7 @@ def test_when_a_table_was_compacted_is_known_after_the_compaction_is_deleted() -
     stage.operation(51, "Succeeded", table="t1", completionTime="1970-01-01T00:00:10Z")
     stage.operation(101, "Failed", table="t1", completionTime="1970-01-03T00:00:00Z")
     assert of(stage.series(), name, table_namespace="n1", table="t1") == 86_400
-    stage.registry.clear()
+    stage.resource_cache.clear()
     assert of(stage.series(), name) == 86_400
     stage.tables.clear()
     assert of(stage.series(), name) is None
@@ -237,7 +239,7 @@ def test_an_ended_operation_is_counted_with_its_effects() -> None:
 
 def test_effects_are_counted_by_their_outcome() -> None:
     stage = Stage()
-    subject = Subject(KINDS[0], "n", "m", "t", operation="0123456789abcdef")
+    subject = LogContext(KINDS[0], "n", "m", "t", operation="0123456789abcdef")
     answers: list[Event | Exception] = []
 
     def interceptor(effect: Effect, call: Any) -> Event:
@@ -246,30 +248,30 @@ def test_effects_are_counted_by_their_outcome() -> None:
             raise answer
         return answer
 
-    observed = Observed(stage.metrics, subject, interceptor)
+    observed = InstrumentedInterceptor(stage.metrics, subject, interceptor)
 
     def happens(point: Point, answer: Event | Exception) -> None:
         answers.append(answer)
         effect = Effect(point, attempt=2)
         if isinstance(answer, Exception):
             with pytest.raises(type(answer)):
-                observed(effect, lambda: Done(point))
+                observed(effect, lambda: EffectDone(point))
         else:
-            assert observed(effect, lambda: Done(point)) is answer
+            assert observed(effect, lambda: EffectDone(point)) is answer
 
     happens(Point.ACQUIRE_LOCKS, LocksWaiting(()))
     happens(Point.ACQUIRE_LOCKS, LocksGranted(1))
     happens(Point.START_JOB, StorageError("it failed"))
-    happens(Point.START_JOB, Done(Point.START_JOB))
+    happens(Point.START_JOB, EffectDone(Point.START_JOB))
     happens(Point.POLL_JOB, JobLost(Reason.OUT_OF_MEMORY, "too little"))
-    happens(Point.STOP_JOB, Done(Point.STOP_JOB))  # it was lost before
+    happens(Point.STOP_JOB, EffectDone(Point.STOP_JOB))  # it was lost before
     happens(Point.ADOPT_ATTEMPT, AttemptAdopted(Plan(read_version=1, inputs=1, input_bytes=1), 0))
-    happens(Point.START_JOB, Done(Point.START_JOB))
+    happens(Point.START_JOB, EffectDone(Point.START_JOB))
     happens(Point.POLL_JOB, RoundDone(0))
     happens(Point.PUT_COMMIT, AccessDenied("no"))
     happens(Point.PUT_COMMIT, CommitLost())
     happens(Point.PUT_COMMIT, CommitPut(OperationResult(version=3)))
-    happens(Point.FINISH_JOB, Done(Point.FINISH_JOB))
+    happens(Point.FINISH_JOB, EffectDone(Point.FINISH_JOB))
     series = stage.series()
     assert subject.attempt == 2
     assert of(series, "tandem_lock_wait_seconds_count") == 1
@@ -342,10 +344,12 @@ def test_an_operation_costs_a_bounded_number_of_calls() -> None:
     status = ended(Phase.SUCCEEDED, "Committed", result=result)
 
     def one() -> None:
-        observed = Observed(stage.metrics, Subject(KINDS[0], "n", "m"), lambda _, call: call())
+        observed = InstrumentedInterceptor(
+            stage.metrics, LogContext(KINDS[0], "n", "m"), lambda _, call: call()
+        )
         for point in Point:
             if point not in (Point.START_JOB, Point.PUT_COMMIT, Point.ADOPT_ATTEMPT):
-                observed(Effect(point), lambda: Done(Point.PLAN))
+                observed(Effect(point), lambda: EffectDone(Point.PLAN))
         for _ in range(12):
             stage.metrics.api_call("PATCH", "/apis/tandem.dev/v1/namespaces/n/laketables/t", 200, 1)
         for _ in range(4):

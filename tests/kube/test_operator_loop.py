@@ -12,7 +12,7 @@ import pytest
 
 from support.cluster.operator_thread import HeldJobs, Resources, operating, quick_settings
 from support.jobs import quick_lake
-from tandem.kube.tables.renewable_store import RenewedStore
+from tandem.kube.tables.renewable_store import RenewableStore
 from tandem.locks.memory import InProcessLocks
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def on_the_loop(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
         return call
 
-    for owner, names in ((RenewedStore, _CALLS), (InProcessLocks, _LOCKS)):
+    for owner, names in ((RenewableStore, _CALLS), (InProcessLocks, _LOCKS)):
         for name in names:
             method = watched(f"{owner.__name__}.{name}", getattr(owner, name))
             monkeypatch.setattr(owner, name, method)

@@ -32,7 +32,7 @@ HANGS = textwrap.dedent("""
 
     async def main():
         stop, ready = asyncio.Event(), asyncio.Event()
-        work = kopf_loop.work(OperatorSettings(), None, Idle(), Idle(), stop, ready)
+        work = kopf_loop.run_kopf(OperatorSettings(), None, Idle(), Idle(), stop, ready)
         task = asyncio.create_task(work)
         await ready.wait()
         print("ready", flush=True)
@@ -75,7 +75,7 @@ def test_a_watch_that_dies_at_once_is_restarted(
     async def working() -> bool:
         events = asyncio.Event(), asyncio.Event()
         idle: Any = Idle()
-        return await kopf_loop.work(
+        return await kopf_loop.run_kopf(
             OperatorSettings(), kopf.OperatorRegistry(), idle, idle, *events
         )
 
@@ -103,7 +103,9 @@ def test_a_call_that_is_refused_during_shutdown_is_ignored(
 
     monkeypatch.setattr(kopf, "operator", refused)
     idle: Any = Idle()
-    working = kopf_loop.work(OperatorSettings(), kopf.OperatorRegistry(), idle, idle, stop, ready)
+    working = kopf_loop.run_kopf(
+        OperatorSettings(), kopf.OperatorRegistry(), idle, idle, stop, ready
+    )
     if is_stopped:
         assert not asyncio.run(working)
     else:

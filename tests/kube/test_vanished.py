@@ -22,7 +22,7 @@ from support.cluster.operator_thread import (
 from support.jobs import quick_lake
 from tandem.kube.client.kinds import FINALIZER
 from tandem.kube.controllers.table import controller
-from tandem.kube.controllers.table.controller import TableLife
+from tandem.kube.controllers.table.controller import TableController
 
 if TYPE_CHECKING:
     from support.cluster.api_server import Cluster
@@ -35,7 +35,7 @@ class Stage:
     space: Resources
     jobs: HeldJobs
     proxy: ApiProxy
-    lives: set[TableLife]
+    lives: set[TableController]
     folder: Path
     operator: Operator
 
@@ -48,10 +48,10 @@ class Stage:
 def stage(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     """An operator without finalizers, behind a proxy; who tends a LakeTable is in `lives`."""
     space, jobs = Resources(cluster, cluster.namespace("vanished")), HeldJobs()
-    folder, lives = tmp_path_factory.mktemp("vanished"), set[TableLife]()
-    really = TableLife._live
+    folder, lives = tmp_path_factory.mktemp("vanished"), set[TableController]()
+    really = TableController._live
 
-    async def live(life: TableLife) -> None:
+    async def live(life: TableController) -> None:
         lives.add(life)
         try:
             await really(life)
@@ -62,7 +62,7 @@ def stage(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         pytest.MonkeyPatch.context() as patch,
         ApiProxy(cluster.operator_kubeconfig) as proxy,
     ):
-        patch.setattr(TableLife, "_live", live)
+        patch.setattr(TableController, "_live", live)
         patch.setattr(controller, "_STILL_THERE_S", 0.5)
         settings = quick_settings(
             cluster, space.namespace, kubeconfig=proxy.kubeconfig(folder), finalizers=False

@@ -19,7 +19,7 @@ from support.cluster.etcd import Etcd, start_etcd
 from support.lock_contract import LONG_S, TABLE, LockContract, get, in_threads, owner, request
 from tandem.errors import InvalidSpec, LocksUnavailable
 from tandem.locks.etcd import transaction
-from tandem.locks.etcd.client import EtcdClient
+from tandem.locks.etcd.connection import EtcdConnection
 from tandem.locks.etcd.store import EtcdLocks, EtcdSettings
 from tandem.locks.model import CommitLease, EntryState, Granted, Mode, Waiting
 
@@ -179,13 +179,13 @@ def test_an_uncontended_lock_is_a_grant_one_transaction_and_a_revocation(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     called: list[str] = []
-    call = EtcdClient._call
+    call = EtcdConnection.call
 
-    async def counted(self: EtcdClient, method: str, asked: object) -> object:
+    async def counted(self: EtcdConnection, method: str, asked: object) -> object:
         called.append(method)
         return await call(self, method, asked)
 
-    monkeypatch.setattr(EtcdClient, "_call", counted)
+    monkeypatch.setattr(EtcdConnection, "call", counted)
     store = make()
     for operation in ("a", "b"):
         segments = [f"{operation}{number}" for number in range(1000)]

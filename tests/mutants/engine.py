@@ -46,7 +46,7 @@ ENGINE = (
         "reported-after-cleaning",
         "exactly once: a process declared dead does not report, even without a record; Z14",
         "operations/session/committer.py",
-        "return not commit_actions.stops(work.snapshot, self._id).forbid(ending.attempt)",
+        "return not commit_actions.txn_markers(work.snapshot, self._id).forbid(ending.attempt)",
         "return True",
         (Check.DRIVERS,),
     ),
@@ -183,7 +183,7 @@ ENGINE = (
         "I-25: a revoked holder publishes nothing",
         "operations/session/performer.py",
         "        return CommitRefused(revoked=lease is CommitLease.REVOKED)",
-        "        return Done(effect.point)",
+        "        return EffectDone(effect.point)",
         (Check.ENGINE, Check.DRIVERS, Check.SIMULATOR),
     ),
     Mutant(

@@ -5,8 +5,8 @@ from __future__ import annotations
 from tandem.operations.machine.effects import Effect, Point
 from tandem.operations.machine.events import (
     Decided,
-    Done,
     EarlierFound,
+    EffectDone,
     Event,
     LocksGranted,
     PlanMade,
@@ -40,17 +40,17 @@ def points(effects: list[Effect]) -> list[Point]:
 BEGIN: list[Event] = [Started(), TableRead(3), EarlierFound(), PlanMade(PLAN)]
 RUNNING: list[Event] = [
     *BEGIN,
-    Done(Point.CLAIM_ATTEMPT),
+    EffectDone(Point.CLAIM_ATTEMPT),
     LocksGranted(1),
-    Done(Point.PERSIST_PLAN),
-    Done(Point.START_JOB),
+    EffectDone(Point.PERSIST_PLAN),
+    EffectDone(Point.START_JOB),
 ]
 
 
-RECONCILING: list[Event] = [*RUNNING, RoundDone(0), Done(Point.READ_RESULT), TableRead(3)]
+RECONCILING: list[Event] = [*RUNNING, RoundDone(0), EffectDone(Point.READ_RESULT), TableRead(3)]
 PUTTING: list[Event] = [
     *RECONCILING,
     Decided(3, Verdict.COMMIT),
-    Done(Point.WRITE_SIDECARS),
-    Done(Point.ENTER_COMMIT),
+    EffectDone(Point.WRITE_SIDECARS),
+    EffectDone(Point.ENTER_COMMIT),
 ]

@@ -14,7 +14,7 @@ from support.lake.lake import loads
 from support.lake.rewritten import RECOMPRESS, rewrite
 from tandem.operations.machine.effects import Effect, Point
 from tandem.operations.machine.events import Event
-from tandem.operations.ports import Hands, ProcessId
+from tandem.operations.ports import LocalClaims, ProcessId
 from tandem.spec.resources import Operation
 from tandem.spec.status import Phase
 
@@ -60,7 +60,7 @@ def test_an_attempt_of_another_process_is_adopted_after_a_failed_one(
             for path in lake.path.glob(f"*-{effect.attempt}/*.parquet"):
                 path.unlink()  # as a vacuum without retention does
         if effect.point is Point.CHECK_EARLIER_OUTCOME and seen.count(effect.point) == 2:
-            ports = lake.ports(processes=_ElsewhereProcesses(), hands=Hands())
+            ports = lake.ports(processes=_ElsewhereProcesses(), local_claims=LocalClaims())
             with pytest.raises(_Killed):
                 lake.run(operation, interceptor=_dies_before_commit, ports=ports)
         return call()

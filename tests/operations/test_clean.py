@@ -20,9 +20,9 @@ from tandem.delta.log.commit import remove_of
 from tandem.delta.log.delta_log import DeltaLog
 from tandem.errors import OutcomeUnknown
 from tandem.operations.attempt import paths
-from tandem.operations.clean.clean import MARKER, Cleaned, Options, clean
-from tandem.operations.clean.facts import Means
-from tandem.operations.execute import Drive, open_session
+from tandem.operations.clean.clean import MARKER, CleaningOptions, CleaningResult, clean
+from tandem.operations.clean.facts import CleaningDependencies
+from tandem.operations.execute import ExecutionOptions, open_session
 from tandem.operations.machine.effects import Effect, Point
 from tandem.operations.machine.events import Event
 from tandem.operations.model import Table
@@ -33,20 +33,20 @@ KEEP = 7 * DAY_MS
 RULES = CleaningRules(KEEP)
 
 
-def means(single: Single) -> Means:
+def means(single: Single) -> CleaningDependencies:
     ports = single.world.ports()
-    return Means(ports.clock, ports.processes, ports.nonces, ports.hands)
+    return CleaningDependencies(ports.clock, ports.processes, ports.nonces, ports.local_claims)
 
 
 def swept(
     single: Single, *, days: int = 8, rules: CleaningRules = RULES, **options: object
-) -> Cleaned:
+) -> CleaningResult:
     """A cleaning, so many days later."""
     single.world.clock.now += days * DAY_MS
-    return clean(single.table, rules, means(single), Options(**options))  # type: ignore[arg-type]
+    return clean(single.table, rules, means(single), CleaningOptions(**options))  # type: ignore[arg-type]
 
 
-def whys(cleaned: Cleaned) -> Counter[RemovalReason]:
+def whys(cleaned: CleaningResult) -> Counter[RemovalReason]:
     return Counter(each.why for each in cleaned.garbage)
 
 
@@ -223,7 +223,11 @@ def test_the_earlier_of_two_clocks_counts() -> None:
             raise AssertionError(f"it waits {ms} ms for {wake}")
 
     paths = set(single.world.store.paths())
-    cleaned = clean(single.table, RULES, Means(Ahead(), ahead.processes, ahead.nonces, ahead.hands))
+    cleaned = clean(
+        single.table,
+        RULES,
+        CleaningDependencies(Ahead(), ahead.processes, ahead.nonces, ahead.local_claims),
+    )
     assert cleaned.garbage == ()
     assert set(single.world.store.paths()) - {MARKER} == paths
 
@@ -277,11 +281,13 @@ def test_Z5_files_that_an_unfinished_plan_reads_stay(kind: str) -> None:
 
 
 def test_Z5_work_of_another_session_of_this_process_is_left_alone() -> None:
-    """Its claim names our own process, so only the open sessions show that it is in use."""
+    """Its claim names our own process, so only its local claims show that it is in use."""
     single = Single("compaction")
     ports = single.world.ports()
-    own = Means(ports.clock, ports.processes, ports.nonces, ports.hands)
-    session = open_session(single.resource, single.table, ports, Drive(poll_ms=1, lock_wait_s=0))
+    own = CleaningDependencies(ports.clock, ports.processes, ports.nonces, ports.local_claims)
+    session = open_session(
+        single.resource, single.table, ports, ExecutionOptions(poll_ms=1, lock_wait_s=0)
+    )
     single.until(session, Point.START_JOB)
     single.world.clock.now += 100 * DAY_MS
     assert clean(single.table, RULES, own).abandoned == ()
@@ -384,7 +390,9 @@ def test_Z1_Z14_a_zombie_whose_files_were_cleaned_cannot_commit(kind: str, point
     single.world.clock.now += 8 * DAY_MS
     # Another process: the attempt is not in its hands.
     ports = single.world.ports()
-    cleaned = clean(single.table, RULES, Means(ports.clock, ports.processes, ports.nonces))
+    cleaned = clean(
+        single.table, RULES, CleaningDependencies(ports.clock, ports.processes, ports.nonces)
+    )
     begun = point is not Point.CLAIM_ATTEMPT
     assert cleaned.abandoned == (((single.operation_id, 1),) if begun else ())
     single.checker.catch_up()

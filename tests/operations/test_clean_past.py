@@ -16,8 +16,8 @@ from tandem.delta.log.checkpoint_write import write_checkpoint
 from tandem.delta.log.cleanup import clean as clean_log
 from tandem.delta.log.delta_log import DeltaLog
 from tandem.errors import UnsupportedFeature
-from tandem.operations.clean.clean import MARKER, Options, clean, rules_for
-from tandem.operations.clean.facts import Means
+from tandem.operations.clean.clean import MARKER, CleaningOptions, clean, rules_for
+from tandem.operations.clean.facts import CleaningDependencies
 from tandem.operations.clean.log_history import live_files
 from tandem.operations.model import Table
 from tandem.planning.cleaning import DAY_MS, CleaningRules
@@ -68,8 +68,10 @@ class Daily:
             def sleep(self, ms: int, wake: object) -> None:
                 raise AssertionError(f"{ms} {wake}")
 
-        means = Means(clock=Clock())
-        return len(clean(self.table, self.rules(), means, Options(thorough=thorough)).garbage)
+        means = CleaningDependencies(clock=Clock())
+        return len(
+            clean(self.table, self.rules(), means, CleaningOptions(thorough=thorough)).garbage
+        )
 
 
 def name(day: int, *, logged: bool = True) -> str:
@@ -130,7 +132,7 @@ def test_a_table_with_a_feature_that_we_do_not_know_is_left_alone() -> None:
     daily.store.put(dl.commit_name(6), dl.lines([dl.info(), protocol]))
     before = daily.files()
     with pytest.raises(UnsupportedFeature):
-        clean(daily.table, daily.rules(), Means())
+        clean(daily.table, daily.rules(), CleaningDependencies())
     assert daily.files() == before
 
 

@@ -6,15 +6,15 @@ import pytest
 
 from tandem.operations.report.sentences import MOST_SENTENCES, sentences
 from tandem.reconcile.text import clean, files_in_words, listed, quoted
-from tandem.spec.status import Met, Reconciled
+from tandem.spec.status import Reconciled, ReconciledCommit
 
 DELTA_RS = "delta-rs:py-1.6.6"
 
 
 def met(
     version: int = 44, operation: str = "OPTIMIZE", by: str | None = None, **what: object
-) -> Met:
-    return Met.model_validate(
+) -> ReconciledCommit:
+    return ReconciledCommit.model_validate(
         {"version": version, "operation": operation, "engine": DELTA_RS, "by": by, **what}
     )
 

@@ -10,7 +10,7 @@ import pytest
 from support.jobs import quick_lake
 from support.jobs.quick_lake import QuickLake
 from support.lake.lake import reason
-from tandem.operations.execute import Drive, finish, open_session
+from tandem.operations.execute import ExecutionOptions, finish, open_session
 from tandem.operations.kinds.merge import clauses
 from tandem.spec.resources import TableUpdate
 from tandem.spec.status import OperationStatus, Phase
@@ -23,7 +23,7 @@ INSERT: dict[str, Any] = {"whenNotMatched": [{"insertAll": {}}]}
 def planned(lake: QuickLake, on: str = "t.id = s.id", **more: Any) -> OperationStatus:
     body = {"source": SOURCE, "on": on, **(more or INSERT)}
     resource = lake.resource("TableUpdate", {"merge": body})
-    session = open_session(resource, lake.table(), lake.ports(), Drive(plan_only=True))
+    session = open_session(resource, lake.table(), lake.ports(), ExecutionOptions(plan_only=True))
     return finish(session, resource, lake.ports())
 
 

@@ -17,7 +17,7 @@ from tandem.errors import LocksUnavailable, Reason
 from tandem.locks.memory import InProcessLocks
 from tandem.locks.model import CommitLease, Granted, LockRequest, Mode, Waiting, segment
 from tandem.operations.attempt import paths, pins
-from tandem.operations.execute import Drive, open_session
+from tandem.operations.execute import ExecutionOptions, open_session
 from tandem.operations.machine.effects import Point
 from tandem.operations.machine.events import StopRequest
 from tandem.operations.session.session import Session
@@ -414,7 +414,9 @@ def twins(single: Single) -> tuple[Session, Session]:
     """Two sessions of one process, the first of which waits for its job."""
     ports = single.world.ports()
     first, second = (
-        open_session(single.resource, single.table, ports, Drive(poll_ms=1, lock_wait_s=0))
+        open_session(
+            single.resource, single.table, ports, ExecutionOptions(poll_ms=1, lock_wait_s=0)
+        )
         for _ in range(2)
     )
     single.until(first, Point.POLL_JOB)
@@ -456,7 +458,9 @@ def test_Z6_of_two_sessions_that_find_the_same_attempt_one_takes_it_over() -> No
     assert single.run(StrikeOnce(Point.RECONCILE, Fault.DIE_BEFORE), jobs_live_on=True) is None
     ports = single.world.ports()
     first, second = (
-        open_session(single.resource, single.table, ports, Drive(poll_ms=1, lock_wait_s=0))
+        open_session(
+            single.resource, single.table, ports, ExecutionOptions(poll_ms=1, lock_wait_s=0)
+        )
         for _ in range(2)
     )
     single.until(first, Point.ADOPT_ATTEMPT)

@@ -18,9 +18,9 @@ from tandem.errors import InvalidSpec, Reason
 from tandem.jobs.runner import JobStatus
 from tandem.operations.model import Table
 from tandem.operations.ports import Ports
-from tandem.operations.runner import Outcome, RunOptions, plan, run
+from tandem.operations.runner import RunOptions, plan, run
 from tandem.spec.loading.loader import parse
-from tandem.spec.resources import AnyResource, LakeTable
+from tandem.spec.resources import AnyResource, LakeTable, ResourceOutcome
 from tandem.spec.status import OperationStatus, Phase, TableStatus
 
 
@@ -86,7 +86,7 @@ def lake(**spec: Any) -> AnyResource:
     return resource("LakeTable", "t", {"location": "file:///bench", **created, **spec})
 
 
-def by_name(outcomes: list[Outcome]) -> dict[str, OperationStatus | TableStatus]:
+def by_name(outcomes: list[ResourceOutcome]) -> dict[str, OperationStatus | TableStatus]:
     return {outcome.resource.id: outcome.status for outcome in outcomes}
 
 

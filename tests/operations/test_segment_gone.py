@@ -12,7 +12,7 @@ from support.lake.lake import loads
 from support.lake.rows import k_is, without
 from tandem.errors import Reason
 from tandem.operations.machine.effects import Point
-from tandem.operations.ports import Hands
+from tandem.operations.ports import LocalClaims
 from tandem.spec.resources import Operation
 from tandem.spec.status import Phase
 
@@ -55,7 +55,7 @@ def test_a_later_process_knows_of_the_rewrite_too(tmp_path: Path) -> None:
         lake.run(
             rewrite,
             interceptor=StrikeOnce(Point.START_JOB, Fault.DIE_BEFORE),
-            ports=lake.ports(hands=Hands()),
+            ports=lake.ports(local_claims=LocalClaims()),
         )
     _rewritten_by_others(lake)
     assert lake.run(rewrite).phase is Phase.SUPERSEDED

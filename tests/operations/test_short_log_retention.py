@@ -13,7 +13,7 @@ from tandem.delta.protocol import FORGETFUL
 from tandem.errors import Reason
 from tandem.operations.machine.effects import Effect, Point
 from tandem.operations.machine.events import Event
-from tandem.operations.ports import Hands, ProcessId
+from tandem.operations.ports import LocalClaims, ProcessId
 from tandem.spec.resources import Operation
 from tandem.spec.status import OperationStatus, Phase
 
@@ -60,7 +60,7 @@ def test_a_table_with_short_log_retention_is_refused(
 def test_a_success_that_left_the_log_is_neither_repeated_nor_deleted(tmp_path: Path) -> None:
     lake = make(tmp_path, 2)
     ingest = lake.ingest(batch(2))
-    ports = lake.ports(processes=_ElsewhereProcesses(), hands=Hands())
+    ports = lake.ports(processes=_ElsewhereProcesses(), local_claims=LocalClaims())
     with pytest.raises(_Killed):
         lake.run(ingest, interceptor=_dies_after_commit, ports=ports)
     lake.foreign().alter.set_table_properties(NOW)

@@ -9,7 +9,7 @@ import pytest
 from tandem.errors import Reason
 from tandem.operations.machine.events import Ending
 from tandem.operations.machine.state import LockState, OperationState, OutcomeState
-from tandem.operations.report.status import conditions, spoken, status_of
+from tandem.operations.report.status import conditions, duration_in_words, status_of
 from tandem.spec.status import ENDED, OperationStatus, Phase
 
 
@@ -112,4 +112,4 @@ def test_a_status_names_the_holder_that_it_waits_for_and_how_long() -> None:
      (7_500, "2 h 5 min")],
 )  # fmt: skip
 def test_durations_are_printed_for_people(seconds: int, text: str) -> None:
-    assert spoken(seconds) == text
+    assert duration_in_words(seconds) == text

@@ -16,8 +16,8 @@ from tandem.operations.machine.events import (
     CommitRefused,
     CommitUnknown,
     Decided,
-    Done,
     EarlierFound,
+    EffectDone,
     Ending,
     Event,
     JobLost,
@@ -37,7 +37,7 @@ from tandem.spec.status import Phase
 
 
 def test_an_undisturbed_operation_commits() -> None:
-    events = [*PUTTING, CommitPut(RESULT), *(Done(point) for point in AFTER_SUCCESS)]
+    events = [*PUTTING, CommitPut(RESULT), *(EffectDone(point) for point in AFTER_SUCCESS)]
     state, effects = play(events)
     assert points(effects) == [
         Point.READ_TABLE,
@@ -64,7 +64,7 @@ def test_an_undisturbed_operation_commits() -> None:
 def test_phases_follow_each_other() -> None:
     state = OperationState()
     phases = [state.phase]
-    for event in [*PUTTING, CommitPut(RESULT), *(Done(point) for point in AFTER_SUCCESS)]:
+    for event in [*PUTTING, CommitPut(RESULT), *(EffectDone(point) for point in AFTER_SUCCESS)]:
         state, _ = step(state, event)
         if state.phase is not phases[-1]:
             phases.append(state.phase)
@@ -87,8 +87,8 @@ def test_the_put_is_for_the_version_after_the_one_that_was_looked_at() -> None:
             CommitLost(),
             TableRead(9),
             Decided(9, Verdict.COMMIT),
-            Done(Point.WRITE_SIDECARS),
-            Done(Point.ENTER_COMMIT),
+            EffectDone(Point.WRITE_SIDECARS),
+            EffectDone(Point.ENTER_COMMIT),
         ]
     )
     assert effects[-1] == Effect(Point.PUT_COMMIT, attempt=1, version=10)
@@ -99,7 +99,7 @@ def test_an_abandoned_attempt_publishes_nothing(stop: TableRead) -> None:
     state, effects = play([*PUTTING, CommitLost(), stop])
     todo = [Point.STOP_JOB, Point.CLEAN_ATTEMPT, Point.RELEASE_LOCKS]
     assert points(effects)[-1] is todo[0]
-    state, effects = play([*PUTTING, CommitLost(), stop, *(Done(point) for point in todo)])
+    state, effects = play([*PUTTING, CommitLost(), stop, *(EffectDone(point) for point in todo)])
     assert state.outcome.ended is not None
     assert state.outcome.ended.reason is Reason.ABANDONED
     assert Point.RECORD_RESULT not in points(effects)
@@ -152,16 +152,16 @@ def test_a_running_job_is_taken_over_and_its_round_waited_for(round_: int) -> No
     assert state.phase is Phase.RUNNING
     assert points(effects)[2:] == [Point.ADOPT_ATTEMPT, Point.ACQUIRE_LOCKS, Point.POLL_JOB]
     assert effects[-1] == Effect(Point.POLL_JOB, attempt=2, round=round_)
-    _, effects = play([*events, RoundDone(round_), Done(Point.READ_RESULT), TableRead(4)])
+    _, effects = play([*events, RoundDone(round_), EffectDone(Point.READ_RESULT), TableRead(4)])
     assert effects[-1] == Effect(Point.RECONCILE, attempt=2, round=round_)
     # Locks that are lost later are no reason to wait for the job once more.
     reconciled: list[Event] = [
         *events,
         RoundDone(round_),
-        Done(Point.READ_RESULT),
+        EffectDone(Point.READ_RESULT),
         TableRead(4),
         Decided(4, Verdict.COMMIT),
-        Done(Point.WRITE_SIDECARS),
+        EffectDone(Point.WRITE_SIDECARS),
         CommitRefused(revoked=False),
         LocksGranted(6),
     ]
@@ -188,7 +188,7 @@ def test_the_failure_of_an_attempt_is_not_reported_for_the_next_one() -> None:
     lost = JobLost(Reason.JOB_FAILED, "out of memory")
     state, effects = play([*RUNNING, lost], Limits(backoff_limit=1))
     while state.outcome.closing is not None:
-        state, next_effects = step(state, Done(effects[-1].point))
+        state, next_effects = step(state, EffectDone(effects[-1].point))
         effects = list(next_effects)
     assert points(effects) == [Point.READ_TABLE]
     assert state.message == "attempt 1: out of memory"
@@ -199,13 +199,13 @@ def test_an_incomplete_attempt_is_abandoned_before_its_files_go_and_the_next_sta
         Started(),
         TableRead(3),
         EarlierFound(attempt=2),
-        Done(Point.STOP_JOB),
-        Done(Point.ABANDON_ATTEMPT),
-        Done(Point.CLEAN_ATTEMPT),
-        Done(Point.RELEASE_LOCKS),
+        EffectDone(Point.STOP_JOB),
+        EffectDone(Point.ABANDON_ATTEMPT),
+        EffectDone(Point.CLEAN_ATTEMPT),
+        EffectDone(Point.RELEASE_LOCKS),
         TableRead(4, abandoned=2),
         EarlierFound(attempt=2, failures=1),
-        Done(Point.CLEAN_ATTEMPT),
+        EffectDone(Point.CLEAN_ATTEMPT),
         PlanMade(PLAN),
     ]
     _, effects = play(events)
@@ -252,16 +252,16 @@ def test_a_lost_claim_is_a_live_process_too() -> None:
 def test_I28_a_plan_that_waited_for_locks_is_made_again() -> None:
     waiting: list[Event] = [
         *BEGIN,
-        Done(Point.CLAIM_ATTEMPT),
+        EffectDone(Point.CLAIM_ATTEMPT),
         LocksWaiting((("TableCompaction/nightly", "segment 0.1"),), now_ms=7),
     ]
     state, effects = play(waiting)
     assert state.locks.waiting_since_ms == 7
     still = LocksWaiting(state.locks.blockers, now_ms=99)
-    assert play([*waiting, Done(Point.AWAIT_LOCKS), still])[0].locks.waiting_since_ms == 7
+    assert play([*waiting, EffectDone(Point.AWAIT_LOCKS), still])[0].locks.waiting_since_ms == 7
     assert state.locks.blockers == (("TableCompaction/nightly", "segment 0.1"),)
     assert points(effects)[-1] is Point.AWAIT_LOCKS
-    granted: list[Event] = [*waiting, Done(Point.AWAIT_LOCKS), LocksGranted(2), TableRead(5)]
+    granted: list[Event] = [*waiting, EffectDone(Point.AWAIT_LOCKS), LocksGranted(2), TableRead(5)]
     state, effects = play(granted)
     assert state.locks.waiting_since_ms == 0
     assert points(effects)[-2:] == [Point.READ_TABLE, Point.PLAN]
@@ -286,7 +286,11 @@ def test_dry_run_stops_at_the_plan_and_records_nothing() -> None:
 
 def test_the_result_of_a_round_is_looked_for_often_at_first() -> None:
     """Others may commit until we do: at most an eighth of a round is waited for nothing."""
-    asked: list[Event] = [*RECONCILING, Decided(3, Verdict.EVALUATE), Done(Point.REQUEST_ROUND)]
+    asked: list[Event] = [
+        *RECONCILING,
+        Decided(3, Verdict.EVALUATE),
+        EffectDone(Point.REQUEST_ROUND),
+    ]
     state, _ = play(asked, Limits(poll_ms=300))
     pauses: list[int] = []
     while sum(pauses) < 5_000:
@@ -297,8 +301,8 @@ def test_the_result_of_a_round_is_looked_for_often_at_first() -> None:
     waited = [sum(pauses[:number]) for number in range(len(pauses))]
     assert all(p <= max(20, w / 8) for p, w in zip(pauses, waited, strict=True))
     # The next round starts again; before the first, there is no race.
-    state, _ = play([*asked, RoundDone(1), Done(Point.READ_RESULT), TableRead(4)])
+    state, _ = play([*asked, RoundDone(1), EffectDone(Point.READ_RESULT), TableRead(4)])
     assert play([*RUNNING, JobRunning()], Limits(poll_ms=300))[1][-1].delay_ms == 300
-    for event in (Decided(4, Verdict.EVALUATE), Done(Point.REQUEST_ROUND), JobRunning()):
+    for event in (Decided(4, Verdict.EVALUATE), EffectDone(Point.REQUEST_ROUND), JobRunning()):
         state, effects = step(state, event)
     assert effects[0].delay_ms == 20

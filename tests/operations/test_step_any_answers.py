@@ -20,8 +20,8 @@ from tandem.operations.machine.events import (
     CommitRefused,
     CommitUnknown,
     Decided,
-    Done,
     EarlierFound,
+    EffectDone,
     EffectFailed,
     EndedBeforeStart,
     Ending,
@@ -98,13 +98,13 @@ _ANSWERS = {
     Point.ACQUIRE_LOCKS: (LocksGranted, LocksWaiting),
     Point.POLL_JOB: (JobRunning, JobLost, RoundDone),
     Point.RECONCILE: (Decided,),
-    Point.ENTER_COMMIT: (CommitRefused, Done),
+    Point.ENTER_COMMIT: (CommitRefused, EffectDone),
     Point.PUT_COMMIT: (CommitPut, CommitLost, CommitUnknown),
     Point.LOOK_UP_COMMIT: (CommitPut, CommitLost),
-    Point.ABANDON_ATTEMPT: (AbandonRefused, AbandonedBefore, EndedBeforeStart, Done),
-    Point.RECORD_RESULT: (AbandonedBefore, RecordedBefore, Done),
+    Point.ABANDON_ATTEMPT: (AbandonRefused, AbandonedBefore, EndedBeforeStart, EffectDone),
+    Point.RECORD_RESULT: (AbandonedBefore, RecordedBefore, EffectDone),
 }
-"""Which events a point may answer with; others answer `Done`."""
+"""Which events a point may answer with; others answer `EffectDone`."""
 
 
 @given(st.lists(_RANDOM_EVENTS, max_size=80), st.randoms(use_true_random=False))
@@ -128,13 +128,15 @@ def test_no_events_lead_to_a_put_that_a_stop_forbids(events: list[Event], rng: o
             assert (
                 effect.attempt <= read.abandoned or read.closed or effect.attempt in abandoned
             ) or effect.attempt == 0
-        allowed = _ANSWERS.get(effect.point, (Done,))
+        allowed = _ANSWERS.get(effect.point, (EffectDone,))
         if not isinstance(event, (*allowed, StopRequest)):
-            event = Done(effect.point) if Done in allowed else None  # type: ignore[assignment]
+            event = EffectDone(effect.point) if EffectDone in allowed else None  # type: ignore[assignment]
             if event is None:
                 continue
         if isinstance(event, TableRead):
             read = event
-        if effect.point is Point.ABANDON_ATTEMPT and isinstance(event, Done | AbandonedBefore):
+        if effect.point is Point.ABANDON_ATTEMPT and isinstance(
+            event, EffectDone | AbandonedBefore
+        ):
             abandoned.add(effect.attempt)
         state, effects = step(state, event)

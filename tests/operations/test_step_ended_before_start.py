@@ -12,8 +12,8 @@ from tandem.operations.machine.effects import Effect, Point
 from tandem.operations.machine.events import (
     AbandonedBefore,
     ClaimLost,
-    Done,
     EarlierFound,
+    EffectDone,
     EffectFailed,
     EndedBeforeStart,
     Ending,
@@ -38,7 +38,12 @@ UNBEGUN = [
 
 @pytest.mark.parametrize(("planned", "ending"), UNBEGUN)
 def test_the_outcome_of_a_plan_is_recorded_under_a_claim(planned: Event, ending: Ending) -> None:
-    events = [*BEGIN[:-1], planned, Done(Point.CLAIM_ATTEMPT), Done(Point.RECORD_RESULT)]
+    events = [
+        *BEGIN[:-1],
+        planned,
+        EffectDone(Point.CLAIM_ATTEMPT),
+        EffectDone(Point.RECORD_RESULT),
+    ]
     state, effects = play(events)
     assert effects[-2:] == [Effect(Point.CLAIM_ATTEMPT, 1), Effect(Point.RECORD_RESULT, 1)]
     assert state.outcome.ended == ending
@@ -46,9 +51,15 @@ def test_the_outcome_of_a_plan_is_recorded_under_a_claim(planned: Event, ending:
 
 @pytest.mark.parametrize(("planned", "ending"), UNBEGUN)
 def test_a_repeated_plan_ends_its_attempt_without_a_commit(planned: Event, ending: Ending) -> None:
-    waited: list[Event] = [LocksWaiting((("a", "b"),)), Done(Point.AWAIT_LOCKS), LocksGranted(4)]
-    events = [*BEGIN, Done(Point.CLAIM_ATTEMPT), *waited, TableRead(9), planned]
-    state, effects = play([*events, Done(Point.RECORD_RESULT), Done(Point.RELEASE_LOCKS)])
+    waited: list[Event] = [
+        LocksWaiting((("a", "b"),)),
+        EffectDone(Point.AWAIT_LOCKS),
+        LocksGranted(4),
+    ]
+    events = [*BEGIN, EffectDone(Point.CLAIM_ATTEMPT), *waited, TableRead(9), planned]
+    state, effects = play(
+        [*events, EffectDone(Point.RECORD_RESULT), EffectDone(Point.RELEASE_LOCKS)]
+    )
     assert points(effects)[-2:] == [Point.RECORD_RESULT, Point.RELEASE_LOCKS]
     assert state.outcome.ended == replace(ending, plan=PLAN)
 
@@ -76,13 +87,13 @@ def test_without_its_claim_the_outcome_of_a_plan_is_not_reported(
 
 @pytest.mark.parametrize("planned", [NOTHING, REFUSED])
 def test_without_its_record_the_outcome_of_a_plan_is_not_reported(planned: Event) -> None:
-    begun = [*BEGIN[:-1], planned, Done(Point.CLAIM_ATTEMPT)]
+    begun = [*BEGIN[:-1], planned, EffectDone(Point.CLAIM_ATTEMPT)]
     failed = EffectFailed(Effect(Point.RECORD_RESULT, 1), Reason.STORAGE_FULL, "no room")
     state, _ = play([*begun, failed])
     assert state.outcome.ended is not None
     assert state.outcome.ended.reason is Reason.STORAGE_FULL
     assert state.outcome.ended.message.endswith("; this could not be recorded: no room")
-    state, _ = play([*begun, AbandonedBefore(), Done(Point.RELEASE_LOCKS)])
+    state, _ = play([*begun, AbandonedBefore(), EffectDone(Point.RELEASE_LOCKS)])
     assert state.outcome.ended is not None
     assert state.outcome.ended.reason is Reason.ABANDONED
 
@@ -110,7 +121,12 @@ def test_a_dry_run_reports_an_unrecorded_ending_and_records_nothing() -> None:
 
 
 def test_an_attempt_whose_owner_ended_the_operation_is_read_again() -> None:
-    dead: list[Event] = [Started(), TableRead(3), EarlierFound(attempt=1), Done(Point.STOP_JOB)]
+    dead: list[Event] = [
+        Started(),
+        TableRead(3),
+        EarlierFound(attempt=1),
+        EffectDone(Point.STOP_JOB),
+    ]
     state, effects = play([*dead, EndedBeforeStart()])
     assert points(effects)[-2:] == [Point.ABANDON_ATTEMPT, Point.READ_TABLE]
     assert (state.attempt.number, state.outcome.closing) == (0, None)

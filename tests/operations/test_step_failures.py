@@ -13,8 +13,8 @@ from tandem.operations.machine.events import (
     CommitLost,
     CommitRefused,
     CommitUnknown,
-    Done,
     EarlierFound,
+    EffectDone,
     EffectFailed,
     Ending,
     Event,
@@ -59,7 +59,7 @@ def test_a_lost_lease_stops_the_work_before_its_commit() -> None:
     assert points(effects)[-2:] == [Point.ACQUIRE_LOCKS, Point.ENTER_COMMIT]
     assert Point.PUT_COMMIT not in points(effects)
     # Another operation had them: the table is read before anything else.
-    waited: list[Event] = [*lost, LocksWaiting((("a", "b"),)), Done(Point.AWAIT_LOCKS)]
+    waited: list[Event] = [*lost, LocksWaiting((("a", "b"),)), EffectDone(Point.AWAIT_LOCKS)]
     _, effects = play([*waited, LocksGranted(9)])
     assert points(effects)[-1] is Point.READ_TABLE
     _, effects = play([*waited, LocksGranted(9), TableRead(8)])
@@ -118,8 +118,8 @@ def test_a_growing_table_does_not_hide_a_missing_file_for_ever() -> None:
 
 
 LOCKING = [
-    (Point.ACQUIRE_LOCKS, [*BEGIN, Done(Point.CLAIM_ATTEMPT)]),
-    (Point.AWAIT_LOCKS, [*BEGIN, Done(Point.CLAIM_ATTEMPT), LocksWaiting((("a", "b"),))]),
+    (Point.ACQUIRE_LOCKS, [*BEGIN, EffectDone(Point.CLAIM_ATTEMPT)]),
+    (Point.AWAIT_LOCKS, [*BEGIN, EffectDone(Point.CLAIM_ATTEMPT), LocksWaiting((("a", "b"),))]),
     (Point.POLL_JOB, RUNNING),
     (Point.ENTER_COMMIT, PUTTING[:-1]),
 ]
@@ -152,6 +152,6 @@ def test_without_its_lock_store_an_operation_waits_and_loses_nothing(
         Point.ACQUIRE_LOCKS: LocksGranted(1),
         Point.POLL_JOB: JobRunning(),
     }
-    event = answer.get(point, Done(point))
+    event = answer.get(point, EffectDone(point))
     after, _ = step(state, event)
     assert after == step(begun, event)[0]

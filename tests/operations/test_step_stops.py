@@ -11,8 +11,8 @@ from tandem.operations.machine.events import (
     AbandonedBefore,
     AbandonRefused,
     CommitPut,
-    Done,
     EarlierFound,
+    EffectDone,
     EffectFailed,
     Event,
     JobLost,
@@ -51,7 +51,7 @@ def test_a_stop_request_ends_an_operation(
 def recorded_for(ask: StopRequest) -> list[Event]:
     """What it still does before it reports that it has stopped. A deadline is final."""
     return (
-        [Done(Point.CLAIM_ATTEMPT), Done(Point.RECORD_RESULT)]
+        [EffectDone(Point.CLAIM_ATTEMPT), EffectDone(Point.RECORD_RESULT)]
         if ask is StopRequest.DEADLINE
         else []
     )
@@ -94,10 +94,10 @@ def test_a_stop_request_between_two_attempts(ask: StopRequest) -> None:
         *RUNNING,
         JobLost(Reason.JOB_FAILED, "out of memory"),
         ask,
-        Done(Point.STOP_JOB),
-        Done(Point.ABANDON_ATTEMPT),
-        Done(Point.CLEAN_ATTEMPT),
-        Done(Point.RELEASE_LOCKS),
+        EffectDone(Point.STOP_JOB),
+        EffectDone(Point.ABANDON_ATTEMPT),
+        EffectDone(Point.CLEAN_ATTEMPT),
+        EffectDone(Point.RELEASE_LOCKS),
         TableRead(4, abandoned=1),
         EarlierFound(attempt=1, failures=1),
         *recorded_for(ask),
@@ -130,14 +130,16 @@ def test_a_suspended_operation_stops_the_job_of_an_earlier_run() -> None:
     state, effects = play(events, Limits(suspended=True))
     assert effects[-1] == Effect(Point.STOP_JOB, attempt=1)
     todo = [Point.STOP_JOB, Point.ABANDON_ATTEMPT, Point.CLEAN_ATTEMPT, Point.RELEASE_LOCKS]
-    state, effects = play([*events, *(Done(point) for point in todo)], Limits(suspended=True))
+    state, effects = play([*events, *(EffectDone(point) for point in todo)], Limits(suspended=True))
     assert points(effects)[-4:] == todo
     assert state.outcome.ended is not None
     assert state.outcome.ended.phase is Phase.SUSPENDED
 
 
 def test_an_abandonment_that_meets_a_success_reports_it() -> None:
-    _, effects = play([*RUNNING, StopRequest.INTERRUPT, Done(Point.STOP_JOB), AbandonRefused(1)])
+    _, effects = play(
+        [*RUNNING, StopRequest.INTERRUPT, EffectDone(Point.STOP_JOB), AbandonRefused(1)]
+    )
     assert points(effects)[-1] is Point.FIND_COMMIT
 
 
@@ -151,9 +153,9 @@ def test_Z1_a_process_whose_attempt_another_has_ended_reports_and_does_nothing_m
 ) -> None:
     """Neither another attempt, which would kill the other's, nor an end of the operation."""
     todo = [Point.CLEAN_ATTEMPT, Point.RELEASE_LOCKS]
-    events = [*RUNNING, stopped, Done(Point.STOP_JOB), AbandonedBefore()]
+    events = [*RUNNING, stopped, EffectDone(Point.STOP_JOB), AbandonedBefore()]
     limits = Limits(backoff_limit=backoff_limit)
-    state, effects = play([*events, *(Done(point) for point in todo)], limits)
+    state, effects = play([*events, *(EffectDone(point) for point in todo)], limits)
     assert points(effects)[-2:] == todo
     assert state.outcome.ended is not None
     assert state.outcome.ended.elsewhere
@@ -162,7 +164,7 @@ def test_Z1_a_process_whose_attempt_another_has_ended_reports_and_does_nothing_m
 def test_an_attempt_that_could_not_be_abandoned_keeps_its_files() -> None:
     abandon = Effect(Point.ABANDON_ATTEMPT, attempt=1)
     failed = EffectFailed(abandon, Reason.ACCESS_DENIED, "read-only")
-    state, effects = play([*RUNNING, StopRequest.INTERRUPT, Done(Point.STOP_JOB), failed])
+    state, effects = play([*RUNNING, StopRequest.INTERRUPT, EffectDone(Point.STOP_JOB), failed])
     assert Point.CLEAN_ATTEMPT not in points(effects)
     assert state.outcome.closing is not None
     assert Point.CLEAN_ATTEMPT not in state.outcome.closing.todo
@@ -172,7 +174,7 @@ def test_files_that_a_zombie_wrote_after_cleaning_are_removed() -> None:
     later = TableRead(version=9, succeeded=2, abandoned=1)
     interrupted: list[Event] = [
         StopRequest.INTERRUPT,
-        Done(Point.STOP_JOB),
+        EffectDone(Point.STOP_JOB),
         AbandonRefused(2),
     ]
     state, effects = play([*RUNNING, *interrupted, later])
@@ -183,8 +185,8 @@ def test_files_that_a_zombie_wrote_after_cleaning_are_removed() -> None:
 
 
 def test_an_ending_operation_does_not_wait_for_its_lock_store() -> None:
-    closing, effects = play([*RUNNING, StopRequest.INTERRUPT, Done(Point.STOP_JOB)])
-    release = [*(Done(p) for p in (Point.ABANDON_ATTEMPT, Point.CLEAN_ATTEMPT))]
+    closing, effects = play([*RUNNING, StopRequest.INTERRUPT, EffectDone(Point.STOP_JOB)])
+    release = [*(EffectDone(p) for p in (Point.ABANDON_ATTEMPT, Point.CLEAN_ATTEMPT))]
     for event in release:
         closing, effects_now = step(closing, event)
         effects = [*effects, *effects_now]

@@ -10,7 +10,7 @@ from tandem.jobs.formats import JobFailure, JobProgress
 from tandem.jobs.runner import JobPhase, JobStatus
 from tandem.operations.attempt import paths
 from tandem.operations.machine.effects import Point
-from tandem.operations.model import Pace
+from tandem.operations.model import ProgressBaseline
 from tandem.operations.report.status import status_of
 from tandem.operations.session.job_control import LOOK_EVERY, eta_seconds
 from tandem.operations.session.session import Session
@@ -91,17 +91,17 @@ def test_no_progress_is_left_after_the_end() -> None:
 @pytest.mark.parametrize(
     ("pace", "done", "now_ms", "seconds"),
     [
-        (Pace(0, 100, 0, 1_000), 0, 9_000, None),
-        (Pace(0, 100, 0, 1_000), 100, 9_000, None),
-        (Pace(0, 100, 0, 1_000), 50, 1_000, None),
-        (Pace(0, 100, 0, 1_000), 50, 9_000, 8),
-        (Pace(0, 100, 40, 1_000), 50, 2_000, 5),
-        (Pace(0, 0, 0, 1_000), 0, 2_000, None),
-        (Pace(0, 3, 0, 0), 1, 1_001, 3),
+        (ProgressBaseline(0, 100, 0, 1_000), 0, 9_000, None),
+        (ProgressBaseline(0, 100, 0, 1_000), 100, 9_000, None),
+        (ProgressBaseline(0, 100, 0, 1_000), 50, 1_000, None),
+        (ProgressBaseline(0, 100, 0, 1_000), 50, 9_000, 8),
+        (ProgressBaseline(0, 100, 40, 1_000), 50, 2_000, 5),
+        (ProgressBaseline(0, 0, 0, 1_000), 0, 2_000, None),
+        (ProgressBaseline(0, 3, 0, 0), 1, 1_001, 3),
     ],
 )
 def test_time_left_follows_from_the_pace(
-    pace: Pace, done: int, now_ms: int, seconds: int | None
+    pace: ProgressBaseline, done: int, now_ms: int, seconds: int | None
 ) -> None:
     assert eta_seconds(pace, done, now_ms) == seconds
 

@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from support.lake.segments import loads
-from tandem.planning.auto.child_compactions import Child, TableId
-from tandem.planning.auto.model import ChildFact, Decision, TableFacts
+from tandem.planning.auto.child_compactions import ChildCompaction, TableId
+from tandem.planning.auto.model import AutoCompactionDecision, ChildState, TableFacts
 from tandem.spec.compaction import TableCompaction
 from tandem.spec.resources import API_VERSION, require_built
 from tandem.spec.table import AutomaticCompaction
@@ -37,9 +37,9 @@ def table(names: Iterable[str | int], id_: TableId = FLIGHTS) -> TableFacts:
     return TableFacts(id_, loads(names))
 
 
-def running(child: Child, now: int, *, segments: Iterable[str] | None = ()) -> ChildFact:
+def running(child: ChildCompaction, now: int, *, segments: Iterable[str] | None = ()) -> ChildState:
     """The child as it is at work, with what its plan takes (None: it has not planned yet)."""
-    return ChildFact(
+    return ChildState(
         child.name,
         child.line,
         "Running",
@@ -50,15 +50,15 @@ def running(child: Child, now: int, *, segments: Iterable[str] | None = ()) -> C
     )
 
 
-def ended(fact: ChildFact, now: int, phase: str = "Succeeded", message: str = "") -> ChildFact:
+def ended(fact: ChildState, now: int, phase: str = "Succeeded", message: str = "") -> ChildState:
     return replace(fact, phase=phase, ended=True, ended_ms=now, message=message)
 
 
-def since(decision: Decision) -> dict[str, int]:
+def since(decision: AutoCompactionDecision) -> dict[str, int]:
     return {state.line: state.since_ms for state in decision.schedules}
 
 
-def created(decision: Decision) -> Child:
+def created(decision: AutoCompactionDecision) -> ChildCompaction:
     assert decision.why == ""
     (child,) = decision.create
     # Whatever is created is something that the API server and the engine take.

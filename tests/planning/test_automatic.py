@@ -29,7 +29,7 @@ from planning.automatic import (
 from support.lake.segments import add_file, loads, segments
 from tandem.planning.auto.child_compactions import MINOR_LINE, TableId
 from tandem.planning.auto.decide import backoff_ms, decide
-from tandem.planning.auto.model import ChildFact, TableFacts
+from tandem.planning.auto.model import ChildState, TableFacts
 from tandem.spec.compaction import TableCompaction
 from tandem.spec.table import Granularity
 from tandem.timeline.chunks import TimeColumn
@@ -162,7 +162,7 @@ def test_A3_minor_then_semi_major_then_major_when_all_are_due() -> None:
     wanted = policy(minor={}, schedules=[WEEKLY, NIGHTLY])
     begun = decide(wanted, table([]), (), NOON)
     now = at("2026-06-11T03:00")
-    facts: list[ChildFact] = []
+    facts: list[ChildState] = []
     order = []
     names: list[str | int] = [0, 1, 2, 3]
     for _ in range(3):
@@ -321,7 +321,7 @@ def test_A5_names_fit_into_labels_and_differ_by_table(name: str, type_: str) -> 
 
 def test_after_failures_the_backoff_grows_and_is_shown() -> None:
     wanted = policy(minor={})
-    facts: list[ChildFact] = []
+    facts: list[ChildState] = []
     now, waits = NOON, []
     for number in range(9):
         child = created(decide(wanted, table(range(4 + number)), facts, now))
@@ -376,7 +376,7 @@ def test_inputs_that_a_restore_brings_back_are_compacted_again() -> None:
 def test_a_failed_run_of_a_schedule_waits_for_the_next_time() -> None:
     wanted = policy(schedules=[{"cron": "* * * * *", "template": {"type": "Major"}}])
     begun = since(decide(wanted, table([]), (), NOON))
-    facts: list[ChildFact] = []
+    facts: list[ChildState] = []
     now = NOON + MINUTE
     for number in range(4):
         child = created(decide(wanted, table([]), facts, now, begun))
@@ -464,7 +464,7 @@ def test_history_keeps_the_newest_of_either_kind_and_all_unfinished(
 ) -> None:
     facts = []
     for number, (line, phase) in enumerate(ends):
-        fact = ChildFact(f"c{number:02}", line, phase, created_ms=number, segments=frozenset())
+        fact = ChildState(f"c{number:02}", line, phase, created_ms=number, segments=frozenset())
         over = phase not in ("Running", "Suspended")
         facts.append(ended(fact, number, phase) if over else fact)
     wanted = policy(minor={}, history={"succeeded": limits[0], "failed": limits[1]})

@@ -20,7 +20,7 @@ from planning.automatic import (
     table,
 )
 from tandem.planning.auto.decide import decide
-from tandem.planning.auto.model import ChildFact
+from tandem.planning.auto.model import ChildState
 from tandem.planning.auto.schedule_times import is_open, next_run
 from tandem.spec.table import AutomaticCompaction
 
@@ -101,7 +101,7 @@ def watched(case: Case) -> list[tuple[int, str]]:
 
 def decided(case: Case) -> list[tuple[int, str]]:
     """The starts that `decide` leads to, asked only when it said so or a child ended."""
-    facts: dict[str, ChildFact] = {}
+    facts: dict[str, ChildState] = {}
     ends: dict[str, int] = {}
     starts: list[tuple[int, str]] = []
     memory: Mapping[str, int] = {}

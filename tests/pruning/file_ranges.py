@@ -14,11 +14,11 @@ import pyarrow as pa
 from tandem.delta import schema, stats
 from tandem.delta.actions import AddFile
 from tandem.delta.log import files
-from tandem.pruning.bounds import Mask
+from tandem.pruning.bounds import BoolArray
 from tandem.pruning.files import FileBounds, bounds_of
 from tandem.pruning.predicate import columns_of, may_match
 from tandem.statements.tree import Expr
-from tandem.statements.types import DataType
+from tandem.statements.types import SqlType
 
 
 @dataclass(frozen=True)
@@ -45,14 +45,14 @@ def table_of(ranges: Sequence[FileRange]) -> pa.Table:
 
 
 def known(
-    ranges: Sequence[FileRange], schema_string: str, wanted: Mapping[str, DataType]
+    ranges: Sequence[FileRange], schema_string: str, wanted: Mapping[str, SqlType]
 ) -> FileBounds:
     """What is known of the wanted columns of the files."""
     partitions = {name for each in ranges for name in each.partition_values}
     return bounds_of(table_of(ranges), schema.parse(schema_string), partitions, wanted)
 
 
-def matching(where: Expr, ranges: Sequence[FileRange], schema_string: str) -> Mask:
+def matching(where: Expr, ranges: Sequence[FileRange], schema_string: str) -> BoolArray:
     """Which of the files may hold a row on which the condition is true."""
     return may_match(where, known(ranges, schema_string, dict(columns_of(where))))
 

@@ -19,11 +19,11 @@ from tandem.delta.actions import AddFile
 from tandem.delta.partition_text import to_scalar
 from tandem.delta.schema import PrimitiveType, StructType
 from tandem.errors import CorruptLog
-from tandem.pruning.constants import comparable
+from tandem.pruning.constants import comparable_constant
 from tandem.pruning.keys import Keys
 from tandem.statements import tree
 from tandem.statements.tree import Expr
-from tandem.statements.types import BOOLEAN, DataType, as_decimal
+from tandem.statements.types import BOOLEAN, SqlType, as_decimal
 
 CUT_STRING: Final = 32
 """Delta cuts strings to this length. Writers should raise a maximum that they cut, but not all
@@ -202,7 +202,7 @@ def _ordered(op: str, column: tree.ColumnRef, literal: tree.Literal, file: FileR
     if op == "!=":
         return _negated(_ordered("=", column, literal, file))
     known = file.columns.get(column.parts)
-    value = comparable(literal, column.type)
+    value = comparable_constant(literal, column.type)
     if known is None or value is None:
         return _TRUE | _FALSE
     low, high = _bounds(known, column.type)
@@ -220,7 +220,7 @@ def _ordered(op: str, column: tree.ColumnRef, literal: tree.Literal, file: FileR
     }[op]
 
 
-def _bounds(known: ColumnRange, data_type: DataType) -> tuple[Any, Any]:
+def _bounds(known: ColumnRange, data_type: SqlType) -> tuple[Any, Any]:
     """Bounds that surely hold, in the form that `_comparable` gives constants."""
     low, high = _usable(known.min, data_type), _usable(known.max, data_type)
     match data_type.name:
@@ -253,7 +253,7 @@ def _shifted(moment: dt.datetime | None, by: dt.timedelta) -> dt.datetime | None
         return None
 
 
-def _usable(value: Any, data_type: DataType) -> Any:
+def _usable(value: Any, data_type: SqlType) -> Any:
     """A bound if it is of the right kind, else None: odd statistics say nothing."""
     match data_type.name:
         case "byte" | "short" | "integer" | "long":

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from pruning.file_ranges import ColumnRange, FileRange, known
 from tandem.pruning.keys import Keys
-from tandem.statements.types import DataType
+from tandem.statements.types import SqlType
 
-LONG, STRING = DataType("long"), DataType("string")
+LONG, STRING = SqlType("long"), SqlType("string")
 COLUMN = "id"
 
 
@@ -24,7 +24,7 @@ def may_occur(keys: Keys, file: FileRange) -> bool:
     return bool(keys.may_occur(known([file], schema, {COLUMN: keys.type}))[0])
 
 
-def keys(values: list[Any], type_: DataType = LONG, *, complete: bool = True) -> Keys:
+def keys(values: list[Any], type_: SqlType = LONG, *, complete: bool = True) -> Keys:
     return Keys(COLUMN, type_, tuple(sorted(values)), complete)
 
 
@@ -81,4 +81,4 @@ def test_unknown_bounds_rule_out_nothing(found: FileRange, expected: bool) -> No
 def test_times_are_cut_to_milliseconds() -> None:
     moment = dt.datetime(2013, 1, 1, 12, 0, 0, 1_999, tzinfo=dt.UTC)
     cut = moment.replace(microsecond=1_000)
-    assert may_occur(keys([moment], DataType("timestamp")), file(cut, cut))
+    assert may_occur(keys([moment], SqlType("timestamp")), file(cut, cut))

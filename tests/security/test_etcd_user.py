@@ -48,7 +48,7 @@ def test_two_may_run_it_at_once(etcd: Locked) -> None:
 
 
 def _ensure(etcd: Locked, user: str, prefix: str) -> int:
-    from tandem.locks.etcd.client import EtcdAccess
+    from tandem.locks.etcd.connection import EtcdAccess
     from tandem.locks.etcd.users import ensure
 
     access = EtcdAccess(

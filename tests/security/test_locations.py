@@ -15,7 +15,7 @@ from tandem import spec
 from tandem.errors import InvalidSpec, LocationNotAllowed
 from tandem.kube.metrics.collectors import Metrics
 from tandem.kube.runtime.workers import Workers
-from tandem.kube.tables.location_policy import Allowed
+from tandem.kube.tables.location_policy import LocationPolicy
 from tandem.spec.table import LakeTable
 from tandem.storage import open_store
 from tandem.storage.allowed_locations import OF_THE_POD, require
@@ -81,7 +81,7 @@ OUTSIDE = [
 @pytest.mark.parametrize("location", OUTSIDE)
 def test_a_table_elsewhere_is_refused(location: str) -> None:
     with pytest.raises((LocationNotAllowed, InvalidSpec)) as refused:
-        Allowed(RULES).check(table(location))
+        LocationPolicy(RULES).check(table(location))
     assert "secret@" not in str(refused.value)
 
 
@@ -97,11 +97,11 @@ def test_a_table_elsewhere_is_refused(location: str) -> None:
     ],
 )
 def test_a_table_below_is_not_however_it_is_spelled(location: str) -> None:
-    assert Allowed(RULES).check(table(location)) == ("s3://lake/team-a",)
+    assert LocationPolicy(RULES).check(table(location)) == ("s3://lake/team-a",)
 
 
 def test_each_namespace_has_its_own() -> None:
-    rules = Allowed(
+    rules = LocationPolicy(
         ("*=s3://all", "team-*=gs://teams/{namespace}", "abfss://c@a/x", "team-c=s3://")
     )
     assert rules.prefixes("other") == ("s3://all", "abfss://c@a/x")
@@ -111,16 +111,16 @@ def test_each_namespace_has_its_own() -> None:
     with pytest.raises(LocationNotAllowed):
         rules.check(table("gs://teams/team-b/t", "team-c"))
     with pytest.raises(LocationNotAllowed, match="no tables of this namespace"):
-        Allowed(("team-a=s3://lake",)).check(table("s3://lake/t", "team-b"))
+        LocationPolicy(("team-a=s3://lake",)).check(table("s3://lake/t", "team-b"))
     # A value in a path is no pattern.
-    assert Allowed(("s3://lake/dt=1",)).prefixes("x") == ("s3://lake/dt=1",)
-    Allowed().check(table("s3://any/where", "any-name", options={"endpoint": "http://any:1"}))
+    assert LocationPolicy(("s3://lake/dt=1",)).prefixes("x") == ("s3://lake/dt=1",)
+    LocationPolicy().check(table("s3://any/where", "any-name", options={"endpoint": "http://any:1"}))
 
 
 @pytest.mark.parametrize("rule", ["", "lake", "x=lake", "team-a=s3:///x", "s3://a/../b", "ftp://x"])
 def test_an_invalid_rule_ends_the_operator_at_once(rule: str) -> None:
     with pytest.raises(InvalidSpec, match="--allowed-location"):
-        Allowed((rule,))
+        LocationPolicy((rule,))
 
 
 # On a disk: links count
@@ -195,7 +195,7 @@ ENDPOINTS: list[tuple[str, dict[str, str]]] = [
     ("abfss", {"use_emulator": "true"}),
 ]
 LOCATIONS = {"s3": "s3://lake/t", "gs": "gs://lake/t", "abfss": "abfss://c@acct/t"}
-OPEN = Allowed(("s3://", "gs://", "abfss://"), ("minio.svc:9000", "*.store.example"))
+OPEN = LocationPolicy(("s3://", "gs://", "abfss://"), ("minio.svc:9000", "*.store.example"))
 
 
 @pytest.mark.parametrize(("scheme", "options"), ENDPOINTS, ids=str)
@@ -209,10 +209,10 @@ def test_an_allowed_endpoint_is_used() -> None:
         OPEN.check(table("s3://lake/t", options={"endpoint": url, "region": "x"}))
     OPEN.check(table("abfss://c@acct/t", options={"use_emulator": "false"}))
     with pytest.raises(LocationNotAllowed, match="the cloud's own endpoint"):
-        Allowed(("s3://",)).check(table("s3://lake/t", options={"endpoint": "http://x"}))
+        LocationPolicy(("s3://",)).check(table("s3://lake/t", options={"endpoint": "http://x"}))
     for wrong in ("http://minio", "minio/x", "a b", ""):
         with pytest.raises(InvalidSpec, match="--allowed-endpoint"):
-            Allowed((), (wrong,))
+            LocationPolicy((), (wrong,))
 
 
 @pytest.mark.parametrize(
@@ -239,8 +239,10 @@ def test_a_google_service_account_key_is_accepted() -> None:
 
 
 @pytest.mark.parametrize("key", sorted(OF_THE_POD))
-@pytest.mark.parametrize("rules", [Allowed(), OPEN], ids=["anything goes", "restricted"])
-def test_a_secret_does_not_have_the_operator_read_its_own_files(key: str, rules: Allowed) -> None:
+@pytest.mark.parametrize("rules", [LocationPolicy(), OPEN], ids=["anything goes", "restricted"])
+def test_a_secret_does_not_have_the_operator_read_its_own_files(
+    key: str, rules: LocationPolicy
+) -> None:
     """`AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE` with `…_FULL_URI` would send the operator's own
     token to the host that the Secret names."""
     resource = table("s3://lake/t", secretRef={"name": "keys"})

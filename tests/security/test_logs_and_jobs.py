@@ -15,7 +15,7 @@ from tandem.delta.dv import load
 from tandem.delta.log.codec import encode_action
 from tandem.errors import LocationNotAllowed, ManifestInvalid, TandemError
 from tandem.jobs.formats import AnyJob, IngestJob, JobSpec, JobTable, MergeJob
-from tandem.operations.execute import Drive, finish, open_session
+from tandem.operations.execute import ExecutionOptions, finish, open_session
 from tandem.spark.runtime.control import encode, open_job
 from tandem.spark.runtime.datasource import get_work
 from tandem.storage import open_store
@@ -177,7 +177,7 @@ def test_sources_outside_the_allowed_locations_are_refused(
         body = {"merge": {**body, "on": "t.id = s.id", "whenMatched": [{"delete": {}}]}}
         field = "spec.merge.source.location"
     resource = lake.resource(kind, body)
-    status = finish(open_session(resource, ours, ports, Drive()), resource, ports)
+    status = finish(open_session(resource, ours, ports, ExecutionOptions()), resource, ports)
     assert status.phase == "Failed"
     assert status.conditions[0].reason == "LocationNotAllowed"
     assert f"{resource.id}.{field}:" in status.conditions[0].message

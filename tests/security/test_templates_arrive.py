@@ -22,9 +22,9 @@ from security.dry_submit import API_SERVER, operators_arguments, sparks_parsing
 from security.generated_templates import expected_properties, templates
 from tandem.errors import InvalidSpec
 from tandem.jobs.runner import JobRequest
-from tandem.spark.application.allowed_settings import setting_allowed
 from tandem.spark.application.manifest import ApplicationSettings, JobOwner, KubeflowApplications
 from tandem.spark.application.policy import TemplatePolicy
+from tandem.spark.application.setting_checks import setting_allowed
 from tandem.spark.runtime.session import launch_environment, session_conf, spark_home
 
 if TYPE_CHECKING:

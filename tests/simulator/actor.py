@@ -7,7 +7,7 @@ from typing import Any
 
 from simulator.world import World
 from support.lake.faults import Call, Fault, ProcessDied, strike
-from tandem.operations.execute import Drive, open_session
+from tandem.operations.execute import ExecutionOptions, open_session
 from tandem.operations.machine.effects import Effect
 from tandem.operations.machine.events import Ending, Event
 from tandem.operations.model import Table
@@ -62,7 +62,7 @@ class Actor:
             self.resource,
             self.table,
             ports,
-            Drive(poll_ms=1, lock_wait_s=0, interceptor=self._interceptor),
+            ExecutionOptions(poll_ms=1, lock_wait_s=0, interceptor=self._interceptor),
         )
 
     def open_again(self) -> Session:

@@ -16,8 +16,8 @@ from tandem.jobs.formats import JobSpec
 from tandem.jobs.runner import JobRequest
 from tandem.operations.attempt import garbage, paths
 from tandem.operations.attempt.records import PlanRecord
-from tandem.operations.clean.clean import Options, clean
-from tandem.operations.clean.facts import Means
+from tandem.operations.clean.clean import CleaningOptions, clean
+from tandem.operations.clean.facts import CleaningDependencies
 from tandem.operations.model import Table
 from tandem.operations.session import commit_actions, recovery
 from tandem.planning.cleaning import CleaningRules
@@ -176,9 +176,13 @@ class History:
         rules = self.rng.choice(
             (CleaningRules(500, 500, 500, 500), CleaningRules(None, 500, 500, 5_000))
         )
-        means = Means(ports.clock, ports.processes, ports.nonces, ports.hands)
+        dependencies = CleaningDependencies(
+            ports.clock, ports.processes, ports.nonces, ports.local_claims
+        )
         before = set(self.world.store.paths())
-        cleaned = clean(self.table, rules, means, Options(limit=self.rng.choice((None, 3))))
+        cleaned = clean(
+            self.table, rules, dependencies, CleaningOptions(limit=self.rng.choice((None, 3)))
+        )
         self._check_cleaned(before - set(self.world.store.paths()))
         self.world.say(
             f"  our cleaning takes {len(cleaned.garbage)} files, abandons {cleaned.abandoned}"
@@ -193,7 +197,7 @@ class History:
             raise Violation(f"Z5: files of the latest version were cleaned: {gone & shown}")
         store = self.world.store
         for actor in [actor for actor in self.actors if actor.operation_id]:
-            stops = commit_actions.stops(snapshot, actor.operation_id)
+            stops = commit_actions.txn_markers(snapshot, actor.operation_id)
             for attempt in range(1, recovery.highest_claim(store, actor.operation_id) + 1):
                 path = paths.job(actor.operation_id, attempt)
                 if stops.forbid(attempt) or path not in store.paths():
@@ -268,7 +272,7 @@ class History:
         snapshot = self.world.log.snapshot(version)
         for actor in self.actors:
             operation_id = actor.operation_id
-            stops = commit_actions.stops(snapshot, operation_id)
+            stops = commit_actions.txn_markers(snapshot, operation_id)
             # What a twin or zombie wrote after the cleaning is what `tandem clean` is for.
             highest = recovery.highest_claim(store, operation_id) if stops.closed else 0
             garbage.clean_abandoned(store, operation_id, max(stops.abandoned, highest))

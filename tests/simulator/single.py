@@ -14,7 +14,7 @@ from simulator.statements import MERGES
 from simulator.world import World
 from support.lake.faults import ProcessDied
 from tandem.operations.attempt import paths
-from tandem.operations.execute import Drive, open_session
+from tandem.operations.execute import ExecutionOptions, open_session
 from tandem.operations.machine.effects import Effect, Point
 from tandem.operations.machine.events import Ending
 from tandem.operations.model import Table
@@ -72,7 +72,7 @@ class Single:
         started_ms: int | None = None,
     ) -> Session:
         """A new process for the operation."""
-        drive = Drive(poll_ms=1, lock_wait_s=0, interceptor=interceptor, again=again)
+        drive = ExecutionOptions(poll_ms=1, lock_wait_s=0, interceptor=interceptor, again=again)
         # Every round is the job's, so that operations reach all points.
         ports = replace(self.world.ports(), small_rounds=NoSmallRounds)
         return open_session(self.resource, self.table, ports, drive, started_ms=started_ms)

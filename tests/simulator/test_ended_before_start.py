@@ -19,7 +19,7 @@ from support.lake.faults import ProcessDied
 from tandem.errors import Reason
 from tandem.operations.attempt import paths
 from tandem.operations.clean.clean import clean
-from tandem.operations.clean.facts import Means
+from tandem.operations.clean.facts import CleaningDependencies
 from tandem.operations.machine.effects import Effect, Point
 from tandem.operations.machine.events import Event
 from tandem.operations.session.session import Session
@@ -212,7 +212,9 @@ def test_Z1_cleaning_keeps_the_claim_that_stops_suspended_processes(change: Chan
     world.clock.now += 1_000 * DAY_MS
     ports = world.ports()
     cleaned = clean(
-        pair.single.table, CleaningRules(0), Means(ports.clock, ports.processes, ports.nonces)
+        pair.single.table,
+        CleaningRules(0),
+        CleaningDependencies(ports.clock, ports.processes, ports.nonces),
     )
     assert cleaned.abandoned == ()
     assert paths.claim(pair.single.operation_id, 1) in world.store.paths()

@@ -17,7 +17,7 @@ from support.lake.memory_store import Call
 from tandem.errors import CorruptLog, Reason
 from tandem.operations.attempt import paths
 from tandem.operations.clean.clean import clean
-from tandem.operations.clean.facts import Means
+from tandem.operations.clean.facts import CleaningDependencies
 from tandem.operations.machine.effects import Effect, Point
 from tandem.operations.machine.events import Ending, Event, StopRequest
 from tandem.planning.cleaning import DAY_MS, CleaningRules
@@ -133,7 +133,11 @@ def test_Z14_a_process_that_resumes_after_its_record_was_cleaned_records_nothing
         pair.until(second, Point.PUT_COMMIT)
     world.clock.now += 400 * DAY_MS
     ports = world.ports()
-    clean(pair.single.table, CleaningRules(0), Means(ports.clock, ports.processes, ports.nonces))
+    clean(
+        pair.single.table,
+        CleaningRules(0),
+        CleaningDependencies(ports.clock, ports.processes, ports.nonces),
+    )
     pair.single.checker.catch_up()
     assert paths.ended(pair.single.operation_id, 1) not in world.store.paths()
     pair.run(pair.first)

@@ -19,7 +19,7 @@ from tandem.delta import dv
 from tandem.delta.actions import AddFile, CommitInfo, Metadata, Protocol
 from tandem.delta.log.delta_log import DeltaLog
 from tandem.locks.memory import InProcessLocks
-from tandem.operations.ports import Hands, Ports, ProcessId
+from tandem.operations.ports import LocalClaims, Ports, ProcessId
 
 LOCATION = "file:///simulated"
 START_MS = 1_700_000_000_000
@@ -80,7 +80,7 @@ class World:
     living: set[int] = field(default_factory=set)
     departed: set[int] = field(default_factory=set)
     trace: list[str] = field(default_factory=list)
-    hands: Hands = field(default_factory=Hands)
+    local_claims: LocalClaims = field(default_factory=LocalClaims)
     next_rid: int = 0
     next_pid: int = 1
     next_file: int = 0
@@ -139,7 +139,7 @@ class World:
             clock=self.clock,
             processes=SimulatedProcesses(ProcessId("here", pid, "0"), self.living),
             nonces=CountingNonces(f"{pid}-"),
-            hands=self.hands,
+            local_claims=self.local_claims,
             small_rounds=lambda: SimulatedRounds(self.jobs),
         )
 

@@ -16,7 +16,7 @@ from simulator.single import MOST_STEPS, SERIALIZABLE, Single
 from simulator.two_drivers import Pair
 from tandem.errors import Reason
 from tandem.operations.clean.clean import clean
-from tandem.operations.clean.facts import Means
+from tandem.operations.clean.facts import CleaningDependencies
 from tandem.operations.machine.events import Ending
 from tandem.planning.cleaning import CleaningRules
 
@@ -41,7 +41,9 @@ def clean_as_if_dead(single: Single) -> tuple[tuple[str, int], ...]:
     single.world.locks.expire(single.table.location, single.operation_id)
     single.world.clock.now += 10 * SHORT_MS
     ports = single.world.ports()
-    cleaned = clean(single.table, RULES, Means(ports.clock, ports.processes, ports.nonces))
+    cleaned = clean(
+        single.table, RULES, CleaningDependencies(ports.clock, ports.processes, ports.nonces)
+    )
     single.checker.catch_up()
     return cleaned.abandoned
 

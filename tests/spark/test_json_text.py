@@ -12,12 +12,18 @@ from hypothesis import strategies as st
 
 from tandem.errors import InvalidSpec, StatementFailed
 from tandem.spark.sources.options import checked
-from tandem.spark.sources.text.json import JsonProblem, Leniency, compact, parse, parse_thoroughly
+from tandem.spark.sources.text.json import (
+    JsonOptions,
+    JsonProblem,
+    compact,
+    parse,
+    parse_thoroughly,
+)
 from tandem.spark.sources.text.json_rows import JsonRows, shape_of
 
-USUAL = Leniency()
-STRICT = Leniency(single_quotes=False, non_numeric=False)
-LENIENT = Leniency(True, True, True, True, True, True, True)
+USUAL = JsonOptions()
+STRICT = JsonOptions(single_quotes=False, non_numeric=False)
+LENIENT = JsonOptions(True, True, True, True, True, True, True)
 
 
 def schema(**types: Any) -> str:
@@ -36,7 +42,7 @@ WANTED = schema(
 )
 
 
-def read(text: str, lenient: Leniency = USUAL) -> list[dict[str, Any]]:
+def read(text: str, lenient: JsonOptions = USUAL) -> list[dict[str, Any]]:
     shape = shape_of(WANTED)
     arrays, lines = JsonRows(shape, lenient, "f.json").batch(text, 1)
     assert len(lines) == len(arrays[0])
@@ -113,11 +119,11 @@ def test_fields_that_the_table_lacks_are_named(text: str) -> None:
 def test_options_admit_other_forms_of_json() -> None:
     text = "/* a */ {id: 007, 'name': 'a\\q\tb'} // b"
     assert read(text, LENIENT) == [{"id": "7", "name": "aq\tb"}]
-    assert parse('{"d": NaN}', Leniency()) == {"d": "NaN"}
+    assert parse('{"d": NaN}', JsonOptions()) == {"d": "NaN"}
     for bad in ('{"d": NaN}', "{'d': 1}"):
         with pytest.raises(JsonProblem):
             parse(bad, STRICT)
-    assert Leniency.of(checked("Json", {"allowcomments": "TRUE"})).comments
+    assert JsonOptions.of(checked("Json", {"allowcomments": "TRUE"})).comments
 
 
 VALUES = st.recursive(

@@ -28,7 +28,7 @@ from tandem.jobs.formats import MergeClause, MergeJob, RoundRequest
 from tandem.reconcile.matches import KEPT
 from tandem.spark.jobs import merge
 from tandem.spark.runtime.control import Control, answer, encode
-from tandem.statements.merge import Action
+from tandem.statements.merge import ClauseAction
 
 TABLE = pa.schema([("id", pa.int64()), ("day", pa.string()), ("a", pa.int32()), ("x", pa.string())])
 ROWS = pa.table(
@@ -60,7 +60,7 @@ class Case:
     on: str = "t.id = s.id"
 
 
-def matched(action: Action, where: str | None = None, **set_: str) -> MergeClause:
+def matched(action: ClauseAction, where: str | None = None, **set_: str) -> MergeClause:
     return MergeClause(
         when="Matched", action=action, where=where, set=set_, all=action == "Update" and not set_
     )
@@ -70,7 +70,7 @@ def missing(where: str | None = None, **values: str) -> MergeClause:
     return MergeClause(when="NotMatched", action="Insert", where=where, set=values, all=not values)
 
 
-def left(action: Action, where: str | None = None, **set_: str) -> MergeClause:
+def left(action: ClauseAction, where: str | None = None, **set_: str) -> MergeClause:
     return MergeClause(when="NotMatchedBySource", action=action, where=where, set=set_)
 
 

@@ -19,7 +19,7 @@ from tandem.jobs.formats import JobBin, JobProgress, RewriteJob
 from tandem.spark.jobs import rewrite
 from tandem.spark.runtime import counters
 from tandem.spark.runtime.control import Control
-from tandem.spark.runtime.counters import Counter, counts, prefix_of, reported
+from tandem.spark.runtime.counters import Counter, prefix_of, reported, task_counts
 
 
 @pytest.fixture(autouse=True)
@@ -84,7 +84,7 @@ def test_a_rewrite_shows_every_file_before_it_ends(job: Control) -> None:
     assert [p.files_done for p in seen] == [4, 6]
     assert all(p.files_total == 6 for p in seen)
     assert 0 < seen[0].bytes_done < seen[0].bytes_total
-    assert counts(job.store, prefix_of(job.spec.control_prefix)) == {0: 4, 1: 2}
+    assert task_counts(job.store, prefix_of(job.spec.control_prefix)) == {0: 4, 1: 2}
     last = shown(job)
     assert (last.files_done, last.bytes_done) == (last.files_total, last.bytes_total)
 
@@ -108,7 +108,7 @@ def test_the_last_files_of_a_quick_bin_are_shown_when_it_ends(
     monkeypatch.setattr(counters, "EVERY_SECONDS", 3600.0)
     shown_by_each: list[dict[int, int]] = []
     found = prefix_of(job.spec.control_prefix)
-    rewrite.run(job, Context(lambda: shown_by_each.append(counts(job.store, found))))  # type: ignore[arg-type]
+    rewrite.run(job, Context(lambda: shown_by_each.append(task_counts(job.store, found))))  # type: ignore[arg-type]
     assert shown_by_each == [{0: 4}, {0: 4, 1: 2}]
 
 

@@ -25,7 +25,7 @@ from tandem.spark.jobs import ingest
 from tandem.spark.runtime.control import Control, answer
 from tandem.spark.runtime.frames import isolated
 from tandem.spark.sources.schema_alignment import by_name
-from tandem.spark.sources.text_casts import exact, require_zoneless
+from tandem.spark.sources.text_casts import exact_value, require_zoneless
 
 NO = "refused"
 
@@ -89,7 +89,9 @@ def test_texts_are_values_exactly_or_refused(spark: SparkSession, json: bool) ->
         for name, cases in (JSON if json else TEXTS).items():
             type_ = T.DataType.fromDDL(name)
             rows = own.createDataFrame([(text,) for text in cases], "t string")
-            found = rows.select("t", exact(F.col("t"), type_, {}, json=json).alias("v")).collect()
+            found = rows.select(
+                "t", exact_value(F.col("t"), type_, {}, json=json).alias("v")
+            ).collect()
             for text, value in found:
                 got = NO if value is None else bytes(value) if name == "binary" else value
                 if got != cases[text] or str(got) != str(cases[text]):

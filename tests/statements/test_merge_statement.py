@@ -8,19 +8,19 @@ from dataclasses import dataclass, field
 import pytest
 
 from tandem.errors import InvalidStatement
-from tandem.statements.merge import Action, MergeStatement, When, parse_merge
+from tandem.statements.merge import ClauseAction, MergeStatement, When, parse_merge
 from tandem.statements.types import (
     DATE,
     INTEGER,
     LONG,
     STRING,
     TIMESTAMP,
-    DataType,
     Schema,
     SchemaColumn,
+    SqlType,
 )
 
-ARRAY = DataType("other", detail="ARRAY")
+ARRAY = SqlType("other", detail="ARRAY")
 TABLE = Schema(
     (
         SchemaColumn("id", LONG, nullable=False),
@@ -28,7 +28,7 @@ TABLE = Schema(
         SchemaColumn("D", DATE),
         SchemaColumn("x", STRING),
         SchemaColumn("t", STRING),
-        SchemaColumn("st", DataType("struct", fields=(SchemaColumn("y", LONG),), detail="STRUCT")),
+        SchemaColumn("st", SqlType("struct", fields=(SchemaColumn("y", LONG),), detail="STRUCT")),
     )
 )
 SOURCE = Schema(
@@ -39,7 +39,7 @@ SOURCE = Schema(
         SchemaColumn("op", STRING),
         SchemaColumn("at", TIMESTAMP),
         SchemaColumn("list", ARRAY),
-        SchemaColumn("n", DataType("struct", fields=(SchemaColumn("y", LONG),), detail="STRUCT")),
+        SchemaColumn("n", SqlType("struct", fields=(SchemaColumn("y", LONG),), detail="STRUCT")),
     )
 )
 
@@ -47,7 +47,7 @@ SOURCE = Schema(
 @dataclass(frozen=True)
 class Text:
     when: When = "Matched"
-    action: Action = "Delete"
+    action: ClauseAction = "Delete"
     where: str | None = None
     set: dict[str, str] = field(default_factory=dict)
     all: bool = False

@@ -13,7 +13,7 @@ from support.lake.lake import Lake, batch
 from support.lake.rows import plus
 from tandem.delta import dv
 from tandem.errors import StorageError
-from tandem.operations.clean.clean import Options, clean, rules_for
+from tandem.operations.clean.clean import CleaningOptions, clean, rules_for
 from tandem.operations.machine.effects import Effect, Point
 from tandem.operations.machine.events import Event
 from tandem.planning.cleaning import DAY_MS, CleaningRules
@@ -107,7 +107,7 @@ def test_Z5_cleaning_between_plan_and_job(tmp_path: Path, with_vacuum: bool) -> 
     lake.foreign().optimize.compact()
     if with_vacuum:
         lake.foreign().vacuum(dry_run=False)
-    dry = clean(lake.table(), EVERYTHING_IS_OLD, options=Options(dry_run=True))
+    dry = clean(lake.table(), EVERYTHING_IS_OLD, options=CleaningOptions(dry_run=True))
     assert swept(lake, EVERYTHING_IS_OLD) == {each.file.path for each in dry.garbage}
     assert {m.path for m in lake.store.list("")} >= inputs
     done = held.finish()

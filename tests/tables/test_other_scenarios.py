@@ -21,7 +21,7 @@ from support.lake.s3 import S3Server
 from tandem.delta import dv
 from tandem.operations.attempt import paths
 from tandem.operations.clean.clean import clean
-from tandem.operations.clean.facts import Means
+from tandem.operations.clean.facts import CleaningDependencies
 from tandem.operations.machine.effects import Point
 from tandem.planning.cleaning import DAY_MS, CleaningRules, RemovalReason
 from tandem.spec.status import Phase
@@ -226,7 +226,7 @@ def test_z_order_merge_segment_rewrite_and_cleaning_on_s3(
     twin = f"{live(lake)[0].rpartition('/')[0]}/part-00099-of-a-twin.parquet"
     lake.store.put(twin, b"")
     old = CleaningRules(0, row_maps_ms=0, staging_ms=0, dead_ms=DAY_MS)
-    cleaned = clean(lake.table(), old, Means(processes=Process(2, {2})))
+    cleaned = clean(lake.table(), old, CleaningDependencies(processes=Process(2, {2})))
     assert cleaned.abandoned == ((operation, 1),)
     whys = {each.file.path: each.why for each in cleaned.garbage}
     assert (whys[died], whys[twin]) == (RemovalReason.ABANDONED, RemovalReason.UNNAMED)
@@ -234,7 +234,7 @@ def test_z_order_merge_segment_rewrite_and_cleaning_on_s3(
     deadline = time.monotonic() + 20
     while lake.data_files() != {*live(lake)}:
         assert time.monotonic() < deadline
-        more = clean(lake.table(), old, Means(processes=Process(2, {2})))
+        more = clean(lake.table(), old, CleaningDependencies(processes=Process(2, {2})))
         whys |= {each.file.path: each.why for each in more.garbage}
     assert {*whys.values()} == {*RemovalReason} - {RemovalReason.RECORD}
     lake.assert_rows(merged)

@@ -6,26 +6,13 @@ Tests replace `run` and `plan`; the rest of the command line uses only this modu
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
-from tandem.spec import AnyResource, OperationStatus, TableStatus
-
-Status = OperationStatus | TableStatus
-Observer = Callable[[AnyResource, Status], None]
-
+from tandem.spec import AnyResource, ResourceOutcome, StatusObserver
 
 DEFAULT_PARALLEL = 8
 """Operations at once: each has a Spark driver of its own, about half a GiB. Folders of many
 ingests would otherwise start them all."""
-
-
-@dataclass(frozen=True, slots=True)
-class ResourceOutcome:
-    """A resource and its final status."""
-
-    resource: AnyResource
-    status: Status
 
 
 def run(
@@ -33,7 +20,7 @@ def run(
     *,
     parallel: int,
     again: bool,
-    observer: Observer,
+    observer: StatusObserver,
     cancel: threading.Event,
 ) -> list[ResourceOutcome]:
     """Run resources to their ends, in order of their dependencies.
@@ -46,20 +33,16 @@ def run(
     """
     from tandem.operations import runner as engine
 
-    outcomes = engine.run(
+    return engine.run(
         list(resources),
         engine.RunOptions(parallel=parallel, again=again),
         observer=observer,
         cancel=cancel,
     )
-    return [ResourceOutcome(outcome.resource, outcome.status) for outcome in outcomes]
 
 
 def plan(resources: Sequence[AnyResource]) -> list[ResourceOutcome]:
     """What `run` would do now; nothing is written."""
     from tandem.operations import runner as engine
 
-    return [
-        ResourceOutcome(outcome.resource, outcome.status)
-        for outcome in engine.plan(list(resources))
-    ]
+    return engine.plan(list(resources))

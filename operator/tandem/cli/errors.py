@@ -81,14 +81,14 @@ def about(location: str) -> Iterator[None]:
 def complain(error: TandemError) -> None:
     """One error on standard error: what happened, then found, expected and remedy on lines of
     their own."""
-    say(f"Error ({error.reason}): {described(error)}")
+    say(f"Error ({error.reason}): {error_text(error)}")
 
 
-def described(error: TandemError) -> str:
+def error_text(error: TandemError) -> str:
     """The text of an error for a terminal."""
     problems = getattr(error, "problems", None)
     if problems:
-        listed = "\n\n".join(described(problem) for problem in problems)
+        listed = "\n\n".join(error_text(problem) for problem in problems)
         return f"{len(problems)} problems\n\n{listed}"
     # A dot after a location would look like a part of it.
     joint = ", " if "://" in error.resource else "."

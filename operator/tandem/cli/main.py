@@ -16,7 +16,7 @@ from tandem.cli.commands.etcd import etcd_user
 from tandem.cli.commands.operator_options import operator
 from tandem.cli.engine import DEFAULT_PARALLEL
 from tandem.cli.errors import about, errors_to_exit
-from tandem.cli.output import Output
+from tandem.cli.output import Output, OutputOption
 from tandem.cli.scan_output import ScanOutput
 
 app = typer.Typer(
@@ -33,20 +33,19 @@ table_app = typer.Typer(
 )
 app.add_typer(table_app, name="table")
 
-Files = Annotated[
+Filenames = Annotated[
     list[str],
     typer.Option(
         "-f", "--filename", help="File or folder of resources, or - for standard input; repeatable."
     ),
 ]
-MaybeFiles = Annotated[
+OptionalFilenames = Annotated[
     list[str] | None,
     typer.Option(
         "-f", "--filename", help="Files in which a LakeTable of that name is looked up; repeatable."
     ),
 ]
-OutputOption = Annotated[Output, typer.Option("-o", "--output", help="How results are printed.")]
-Only = Annotated[
+OnlyResources = Annotated[
     list[str] | None,
     typer.Option("--only", metavar="KIND/NAME", help="Only this resource; repeatable."),
 ]
@@ -56,7 +55,7 @@ TableArgument = Annotated[
         metavar="LOCATION_OR_NAME", help="URL or path of a table; with -f a LakeTable's name."
     ),
 ]
-Options = Annotated[
+StoreOptions = Annotated[
     list[str] | None,
     typer.Option("--option", metavar="KEY=VALUE", help="Option of the object store; repeatable."),
 ]
@@ -92,9 +91,9 @@ def common(
 @app.command()
 def run(
     context: typer.Context,
-    files: Files,
+    files: Filenames,
     output: OutputOption = Output.TABLE,
-    only: Only = None,
+    only: OnlyResources = None,
     parallel: Annotated[
         int, typer.Option("--parallel", min=0, help="Operations at once; 0: all.")
     ] = DEFAULT_PARALLEL,
@@ -123,7 +122,7 @@ def run(
 
 
 @app.command()
-def plan(files: Files, output: OutputOption = Output.TABLE, only: Only = None) -> None:
+def plan(files: Filenames, output: OutputOption = Output.TABLE, only: OnlyResources = None) -> None:
     """Say what `run` would do; change nothing."""
     with errors_to_exit():
         from tandem.cli.commands import run
@@ -154,8 +153,8 @@ def scan(
         int | None,
         typer.Option("--limit", min=0, help="At most so many rows; a preview shows 20."),
     ] = None,
-    files: MaybeFiles = None,
-    options: Options = None,
+    files: OptionalFilenames = None,
+    options: StoreOptions = None,
 ) -> None:
     """Print a table's rows."""
     with errors_to_exit():
@@ -177,13 +176,13 @@ def scan(
 @table_app.command("segments")
 def table_segments(
     table: TableArgument,
-    files: MaybeFiles = None,
+    files: OptionalFilenames = None,
     output: OutputOption = Output.TABLE,
     version: Version = None,
     every: Annotated[
         bool, typer.Option("--all", help="Also former segments that the log still names.")
     ] = False,
-    options: Options = None,
+    options: StoreOptions = None,
 ) -> None:
     """List segments: level, status, interval, load time, size, deleted rows."""
     with errors_to_exit():
@@ -198,10 +197,10 @@ def table_segments(
 @table_app.command("show")
 def table_show(
     table: TableArgument,
-    files: MaybeFiles = None,
+    files: OptionalFilenames = None,
     output: OutputOption = Output.TABLE,
     version: Version = None,
-    options: Options = None,
+    options: StoreOptions = None,
 ) -> None:
     """Show what a table is: version, size, columns, protocol."""
     with errors_to_exit():
@@ -216,7 +215,7 @@ def table_show(
 @app.command()
 def history(
     table: TableArgument,
-    files: MaybeFiles = None,
+    files: OptionalFilenames = None,
     output: OutputOption = Output.TABLE,
     limit: Annotated[
         int | None,
@@ -230,7 +229,7 @@ def history(
             "--html", metavar="FILE", help="Draw it: one self-contained page; - prints it."
         ),
     ] = None,
-    options: Options = None,
+    options: StoreOptions = None,
 ) -> None:
     """Show a table's commits, newest first, and who replayed what onto what.
 
@@ -251,9 +250,9 @@ def history(
 @app.command()
 def locks(
     table: TableArgument,
-    files: MaybeFiles = None,
+    files: OptionalFilenames = None,
     output: OutputOption = Output.TABLE,
-    options: Options = None,
+    options: StoreOptions = None,
 ) -> None:
     """List the locks on a table. Without a cluster they live in the running process only."""
     with errors_to_exit():
@@ -268,12 +267,12 @@ def locks(
 @app.command()
 def clean(
     table: TableArgument,
-    files: MaybeFiles = None,
+    files: OptionalFilenames = None,
     output: OutputOption = Output.TABLE,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only list what would be removed.")
     ] = False,
-    options: Options = None,
+    options: StoreOptions = None,
 ) -> None:
     """Remove files that are no longer needed: docs/cleaning.md says which, and when."""
     with errors_to_exit():

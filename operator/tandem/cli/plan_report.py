@@ -9,21 +9,20 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from tandem.cli import output, spec_summary
-from tandem.cli.engine import ResourceOutcome
 from tandem.cli.output import human_bytes
-from tandem.cli.report import counted, message_of, shortened
+from tandem.cli.report import file_count, message_of, shortened_names
 from tandem.errors import Reason
-from tandem.spec import OperationStatus, TableStatus
+from tandem.spec import OperationStatus, ResourceOutcome, TableStatus
 from tandem.spec.status import ENDED, PLANNED_ONLY, Phase
 
 if TYPE_CHECKING:
     from rich.console import Group
 
-Seen = Mapping[str, str]
+SourceSummaries = Mapping[str, str]
 """What was seen of the source of a resource, by its id."""
 
 
-def blocks(outcomes: Sequence[ResourceOutcome], sources: Seen) -> Group:
+def blocks(outcomes: Sequence[ResourceOutcome], sources: SourceSummaries) -> Group:
     """A block per resource: what would be read, written and locked."""
     return output.blocks(
         (f"{outcome.resource.id}: {_headline(outcome)}", _lines(outcome, sources))
@@ -52,7 +51,7 @@ def _reason(status: OperationStatus) -> str:
     return status.conditions[0].reason if status.conditions else ""
 
 
-def _lines(outcome: ResourceOutcome, sources: Seen) -> list[tuple[str, str]]:
+def _lines(outcome: ResourceOutcome, sources: SourceSummaries) -> list[tuple[str, str]]:
     """Name and value of what a plan says."""
     status, resource = outcome.status, outcome.resource
     if isinstance(status, TableStatus):
@@ -65,10 +64,10 @@ def _lines(outcome: ResourceOutcome, sources: Seen) -> list[tuple[str, str]]:
     if status.plan is None:
         return lines
     plan = status.plan
-    segments = shortened(plan.segments)
+    segments = shortened_names(plan.segments)
     if plan.outputs:
-        segments = f"{segments} → {shortened(plan.outputs)}".lstrip()
-    output = "" if plan.output_files is None else counted(plan.output_files)
+        segments = f"{segments} → {shortened_names(plan.outputs)}".lstrip()
+    output = "" if plan.output_files is None else file_count(plan.output_files)
     if plan.output_bytes is not None:
         output += f", about {human_bytes(plan.output_bytes)}"
     steps = plan.steps or ()
@@ -77,7 +76,7 @@ def _lines(outcome: ResourceOutcome, sources: Seen) -> list[tuple[str, str]]:
     return [
         ("statement", spec_summary.clause_by_clause(plan.statement or "")),
         *lines,
-        ("reads", f"version {plan.read_version}: {counted(plan.inputs)}, "
+        ("reads", f"version {plan.read_version}: {file_count(plan.inputs)}, "
                   f"{human_bytes(plan.input_bytes)}"),
         ("segments", segments),
         ("steps", "\n".join(_some([_shortened_step(step) for step in steps]))),
@@ -91,7 +90,7 @@ def _lines(outcome: ResourceOutcome, sources: Seen) -> list[tuple[str, str]]:
 def _of_table(status: TableStatus) -> list[tuple[str, str]]:
     lines = []
     if status.version is not None:
-        size = f"{counted(status.files or 0)}, {human_bytes(status.bytes or 0)}"
+        size = f"{file_count(status.files or 0)}, {human_bytes(status.bytes or 0)}"
         rows = "" if status.rows is None else f", {status.rows:,} rows"
         lines.append(("is at", f"version {status.version}: {size}{rows}"))
     if status.next_compaction is not None:
@@ -107,7 +106,7 @@ def _of_table(status: TableStatus) -> list[tuple[str, str]]:
 def _shortened_step(step: str) -> str:
     """`a, b, c → d` with the middle of a long list left out."""
     inputs, arrow, output = step.partition(" → ")
-    return shortened(inputs.split(", ")) + arrow + output
+    return shortened_names(inputs.split(", ")) + arrow + output
 
 
 def _some(items: Sequence[str], limit: int = 3) -> list[str]:

@@ -6,10 +6,9 @@ import threading
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from tandem.cli.engine import Status
 from tandem.cli.errors import say
 from tandem.cli.output import error_console
-from tandem.spec import AnyResource, LakeTable, OperationStatus
+from tandem.spec import AnyResource, LakeTable, OperationStatus, ResourceStatus
 from tandem.spec.status import ENDED, Phase
 
 if TYPE_CHECKING:
@@ -38,7 +37,7 @@ def percent(status: OperationStatus) -> int:
     return floor
 
 
-def describe(status: Status) -> str:
+def describe(status: ResourceStatus) -> str:
     """Phase, and in a few words what is going on."""
     text = str(status.phase)
     if isinstance(status, OperationStatus):
@@ -85,7 +84,7 @@ class ProgressDisplay:
         if self._bars is not None:
             self._bars.stop()
 
-    def __call__(self, resource: AnyResource, status: Status) -> None:
+    def __call__(self, resource: AnyResource, status: ResourceStatus) -> None:
         if self._quiet:
             return
         with self._lock:
@@ -96,7 +95,7 @@ class ProgressDisplay:
                 self._update_bar(self._bars, resource, status)
             self._last[resource.key] = status.phase
 
-    def _update_bar(self, bars: Progress, resource: AnyResource, status: Status) -> None:
+    def _update_bar(self, bars: Progress, resource: AnyResource, status: ResourceStatus) -> None:
         from rich.markup import escape
 
         state = escape(describe(status))

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from tandem.cli.engine import ResourceOutcome, Status
 from tandem.cli.errors import Exit
 from tandem.cli.output import human_bytes, table_of
-from tandem.spec import TableStatus
+from tandem.spec import ResourceOutcome, ResourceStatus, TableStatus
 from tandem.spec.remedies import remedy_here
 from tandem.spec.status import Phase
 
@@ -23,9 +22,7 @@ AUTOMATIC_NOTE = (
 
 def documents(outcomes: Sequence[ResourceOutcome]) -> list[dict[str, Any]]:
     """The resources as given, each with its `status`: what `-o json` prints."""
-    return [
-        {**outcome.resource.manifest(), "status": outcome.status.manifest()} for outcome in outcomes
-    ]
+    return [outcome.manifest() for outcome in outcomes]
 
 
 def exit_of(outcomes: Sequence[ResourceOutcome], *, interrupted: bool) -> Exit:
@@ -79,12 +76,12 @@ def _again(outcome: ResourceOutcome) -> str:
     return f"tandem run --again --only {outcome.resource.id}"
 
 
-def counted(files: int) -> str:
+def file_count(files: int) -> str:
     """`1 file`, `2 files`"""
     return "1 file" if files == 1 else f"{files} files"
 
 
-def message_of(status: Status) -> str:
+def message_of(status: ResourceStatus) -> str:
     """The message of the condition that says most: `Succeeded`, else the last one."""
     for wanted in ("Succeeded", "Ready"):
         for condition in status.conditions:
@@ -95,17 +92,17 @@ def message_of(status: Status) -> str:
     return status.conditions[-1].message if status.conditions else ""
 
 
-def _version(status: Status) -> int | None:
+def _version(status: ResourceStatus) -> int | None:
     if isinstance(status, TableStatus):
         return status.version
     return status.result.version if status.result is not None else None
 
 
-def _files(status: Status) -> str:
+def _files(status: ResourceStatus) -> str:
     if isinstance(status, TableStatus):
         if status.files is None:
             return ""
-        return f"{counted(status.files)}, {human_bytes(status.bytes or 0)}"
+        return f"{file_count(status.files)}, {human_bytes(status.bytes or 0)}"
     result = status.result
     if result is None or (result.files_added is None and result.files_removed is None):
         return ""
@@ -115,7 +112,7 @@ def _files(status: Status) -> str:
     )
 
 
-def _rows(status: Status) -> str:
+def _rows(status: ResourceStatus) -> str:
     if isinstance(status, TableStatus):
         return "" if status.rows is None else f"{status.rows:,}"
     result = status.result
@@ -138,15 +135,15 @@ def _rows(status: Status) -> str:
     return ", ".join(parts)
 
 
-def _segments(status: Status) -> str:
+def _segments(status: ResourceStatus) -> str:
     if isinstance(status, TableStatus):
         return "" if status.segments is None else f"{status.segments} live"
     if status.result is None or not status.result.segments:
         return ""
-    return shortened(status.result.segments)
+    return shortened_names(status.result.segments)
 
 
-def shortened(names: Sequence[str], limit: int = 8) -> str:
+def shortened_names(names: Sequence[str], limit: int = 8) -> str:
     """Names with the middle of a long list left out."""
     if len(names) <= limit:
         return ", ".join(names)

@@ -27,11 +27,11 @@ ROWS_AT_ONCE = 500_000
 """Rows that are shown to Spark in one go: bounds memory, and is enough to hide the cost of
 one small job."""
 
-Read = Callable[[Sequence[str] | None], tuple[pa.Schema, Iterable[pa.RecordBatch]]]
+ReadBatches = Callable[[Sequence[str] | None], tuple[pa.Schema, Iterable[pa.RecordBatch]]]
 
 
 def matching(
-    snapshot: Snapshot, read: Read, *, columns: Sequence[str] | None, where: str
+    snapshot: Snapshot, read: ReadBatches, *, columns: Sequence[str] | None, where: str
 ) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
     """Schema and batches of the rows for which `where` is true.
 

@@ -12,9 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tandem.cli.engine import ResourceOutcome
 from tandem.cli.output import human_bytes
-from tandem.cli.report import counted
+from tandem.cli.report import file_count
 from tandem.errors import (
     DataFileMissing,
     InvalidSpec,
@@ -26,6 +25,7 @@ from tandem.errors import (
     VersionNotFound,
 )
 from tandem.spec import LakeTable
+from tandem.spec.resources import ResourceOutcome
 from tandem.spec.status import Phase
 
 _ABSENT = (InvalidSpec, ObjectNotFound, DataFileMissing, TableNotFound, VersionNotFound)
@@ -39,7 +39,7 @@ class SourceCheck:
     warning: str = ""
 
 
-def look(outcomes: Sequence[ResourceOutcome]) -> dict[str, SourceCheck]:
+def check_sources(outcomes: Sequence[ResourceOutcome]) -> dict[str, SourceCheck]:
     """The sources of all resources that have one and can be planned, by id."""
     tables = {
         (outcome.resource.namespace, outcome.resource.name): outcome.resource
@@ -94,7 +94,7 @@ def _version(location: str, options: Mapping[str, str], wanted: int | None) -> s
 
     snapshot = DeltaLog(open_store(location, options)).snapshot(wanted)
     check_rows(snapshot)
-    return f"now {snapshot.version}" if wanted is None else counted(snapshot.num_files)
+    return f"now {snapshot.version}" if wanted is None else file_count(snapshot.num_files)
 
 
 def _files(location: str, options: Mapping[str, str], field: str) -> str:
@@ -102,4 +102,4 @@ def _files(location: str, options: Mapping[str, str], field: str) -> str:
 
     files = listed(location, options, field=field).files
     size = human_bytes(sum(file.size for file in files))
-    return f"{counted(len(files))}, {size}"
+    return f"{file_count(len(files))}, {size}"

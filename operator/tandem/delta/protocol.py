@@ -238,7 +238,7 @@ HIDDEN_PREFIX = "__tandem_"
 name in the table, or in the source of a merge, would be taken for ours."""
 
 
-def is_hidden(column: str) -> bool:
+def is_reserved_column(column: str) -> bool:
     """Whether a column's name is one that jobs keep for themselves."""
     return column.lower().startswith(HIDDEN_PREFIX)
 
@@ -276,7 +276,7 @@ def refusals(
         yield from _forgets(metadata)
     schema = parse(metadata.schema_string)
     if not reads:
-        for column in filter(is_hidden, (field.name for field in schema)):
+        for column in filter(is_reserved_column, (field.name for field in schema)):
             yield f"column {column}", f"names that begin with {HIDDEN_PREFIX} are our own"
     if kind in _STATEMENTS:
         yield from _vector_clashes(schema)

@@ -14,7 +14,7 @@ import pyarrow as pa
 from tandem.delta import dv, protocol
 from tandem.delta.datafiles.reader import DataFileReader, TableFormat, arrow_schema
 from tandem.delta.log.snapshot import Snapshot
-from tandem.errors import InvalidSpec, nearest
+from tandem.errors import InvalidSpec, closest_name
 from tandem.storage.store import Store
 
 RowFilter = Callable[[pa.RecordBatch], pa.RecordBatch]
@@ -40,7 +40,7 @@ def scan(
     table = table_format(snapshot)
     for name in columns or ():
         if table.schema.get(name) is None:
-            meant = nearest(name, table.schema.names)
+            meant = closest_name(name, table.schema.names)
             raise InvalidSpec(
                 "the table has no such column",
                 resource=snapshot.location,

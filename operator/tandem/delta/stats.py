@@ -52,7 +52,7 @@ def read(stats: pa.ChunkedArray, wanted: pa.Schema) -> pa.Table:
 
 def num_records(stats: pa.ChunkedArray) -> pa.ChunkedArray:
     """int64, one a file: its physical rows, null where unknown."""
-    return counts(read(stats, _ROWS)["numRecords"])
+    return valid_counts(read(stats, _ROWS)["numRecords"])
 
 
 def num_records_of(text: str | None) -> int | None:
@@ -61,7 +61,7 @@ def num_records_of(text: str | None) -> int | None:
     return found if found is not None and 0 <= found <= MOST_ROWS else None
 
 
-def counts(numbers: pa.ChunkedArray) -> pa.ChunkedArray:
+def valid_counts(numbers: pa.ChunkedArray) -> pa.ChunkedArray:
     """The numbers of rows or NULLs among these, null for what is none."""
     valid = pc.and_(
         pc.greater_equal(numbers, pa.scalar(0, pa.int64())),

@@ -26,11 +26,11 @@ from tandem.kube.client.kinds import (
     key_of,
     uid_of,
 )
-from tandem.kube.controllers.operation.controller import Life
+from tandem.kube.controllers.operation.controller import OperationController
 from tandem.kube.controllers.operation.spark_jobs import ApplicationCache
-from tandem.kube.controllers.operation.ttl import Finished
-from tandem.kube.controllers.table.controller import TableLife
-from tandem.kube.runtime.context import Context
+from tandem.kube.controllers.operation.ttl import TtlController
+from tandem.kube.controllers.table.controller import TableController
+from tandem.kube.runtime.context import OperatorContext
 from tandem.kube.runtime.kopf_internals import without_finalizer
 from tandem.kube.runtime.settings import OperatorSettings
 from tandem.spark.application.manifest import MANAGED_BY
@@ -44,8 +44,8 @@ _LONGEST_PAUSE_S = 10.0
 
 
 def register(
-    context: Context,
-    finished: Finished,
+    context: OperatorContext,
+    ttl_controller: TtlController,
     applications: ApplicationCache,
     application_resource: tuple[str, str, str] | None,
 ) -> kopf.OperatorRegistry:
@@ -60,11 +60,11 @@ def register(
     async def see(event: Any, **_: Any) -> None:
         body: Body = event["object"]
         if event["type"] == "DELETED":
-            context.registry.remove(uid_of(body))
+            context.resource_cache.remove(uid_of(body))
             context.cancelled.discard(uid_of(body))
             return
-        summary = context.registry.update(body)
-        finished.note(summary)
+        summary = context.resource_cache.update(body)
+        ttl_controller.note(summary)
         if summary.kind != TABLE_KIND and is_deleting(body):
             await _clean_up(context, body)
 
@@ -72,21 +72,21 @@ def register(
         kopf.on.event(GROUP, VERSION, plural(kind), registry=registry, id="see")(see)
 
     async def operate(body: Any, stopped: Any, **_: Any) -> None:
-        raw = context.registry.body(uid_of(body))
+        raw = context.resource_cache.body(uid_of(body))
         if raw is not None:
-            await Life(context, raw).run(stopped)
+            await OperationController(context, raw).run(stopped)
         await stopped.wait()
 
     async def tend(body: Any, stopped: Any, **_: Any) -> None:
-        raw = context.registry.body(uid_of(body))
+        raw = context.resource_cache.body(uid_of(body))
         if raw is not None:
-            await TableLife(context, raw).run(stopped)
+            await TableController(context, raw).run(stopped)
         await stopped.wait()
 
     def is_there(body: Body) -> bool:
         # `see` comes first, also when it is deleted: without a finalizer, kopf itself would have
         # the daemon of what has vanished go on.
-        return context.registry.by_uid(uid_of(body)) is not None
+        return context.resource_cache.by_uid(uid_of(body)) is not None
 
     options: dict[str, Any] = {
         "registry": registry,
@@ -118,31 +118,31 @@ def register(
             body: Body = event["object"]
             applications.observe(event["type"], body)
             for owner in body["metadata"].get("ownerReferences") or ():
-                summary = context.registry.by_uid(owner["uid"])
+                summary = context.resource_cache.by_uid(owner["uid"])
                 if summary is not None:
-                    context.registry.nudge(summary.key)
+                    context.resource_cache.nudge(summary.key)
 
         kopf.on.event(*application_resource, registry=registry, id="see")(see_application)
     return registry
 
 
-async def _clean_up(context: Context, body: Body) -> None:
+async def _clean_up(context: OperatorContext, body: Body) -> None:
     """An operation that was deleted while no operator ran has no daemon, and kopf starts none:
     what it left is cleaned up here, before kopf takes the finalizer off."""
     uid = uid_of(body)
-    if uid in context.lives or uid in context.cancelled:
+    if uid in context.active_operations or uid in context.cancelled:
         return
     if not has_finalizer(body) or not is_active(body):
         return
     try:
         async with asyncio.timeout(context.settings.cancel_s):
-            await Life(context, body).clean_up()
+            await OperationController(context, body).clean_up()
     except TimeoutError:
         kind, namespace, name = key_of(body)
         _log.warning("let go without cleaning up", kind=kind, namespace=namespace, name=name)
 
 
-class NoDifferences(kopf.DiffBaseStorage):
+class NoDiffBaseStorage(kopf.DiffBaseStorage):
     """kopf shall not remember what it handled last, nor look for what differs: our handlers go
     by what is there. It would copy every object for that, twice."""
 
@@ -156,7 +156,7 @@ class NoDifferences(kopf.DiffBaseStorage):
         """Nothing is stored."""
 
 
-class Patience:
+class EndlessBackoffs:
     """Pauses between tries of one API call, without end: where kopf gives up, a watch ends and
     the operator is blind."""
 
@@ -170,14 +170,14 @@ def kopf_settings(settings: OperatorSettings) -> kopf.OperatorSettings:
     found = kopf.OperatorSettings()
     found.persistence.finalizer = FINALIZER
     found.persistence.progress_storage = kopf.AnnotationsProgressStorage(prefix=GROUP)
-    found.persistence.diffbase_storage = NoDifferences()
+    found.persistence.diffbase_storage = NoDiffBaseStorage()
     found.posting.reporting_component = "tandem-operator"
     found.posting.reporting_instance = settings.instance
     found.posting.event_name_prefix = "tandem-"
     found.networking.request_timeout = 30
     found.networking.connect_timeout = 5
     found.networking.enforce_retry_after = True
-    found.networking.error_backoffs = Patience()
+    found.networking.error_backoffs = EndlessBackoffs()
     found.watching.connect_timeout = 5
     found.watching.reconnect_backoff = 0.5
     found.watching.chunk_size = 200

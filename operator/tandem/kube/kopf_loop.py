@@ -16,8 +16,8 @@ import structlog
 
 from tandem.kube import handlers
 from tandem.kube.client.api import ApiError
-from tandem.kube.controllers.operation.ttl import Finished
-from tandem.kube.runtime.kopf_internals import FrugalMemories, is_expired_watch, watch_tasks
+from tandem.kube.controllers.operation.ttl import TtlController
+from tandem.kube.runtime.kopf_internals import MinimalMemories, is_expired_watch, watch_tasks
 from tandem.kube.runtime.leader import Leadership
 from tandem.kube.runtime.settings import OperatorSettings
 
@@ -31,11 +31,11 @@ class LeadershipLost(Exception):
     """Another operator leads now, or may: this process has stopped working."""
 
 
-async def work(
+async def run_kopf(
     settings: OperatorSettings,
     registry: kopf.OperatorRegistry,
     leadership: Leadership,
-    finished: Finished,
+    ttl_controller: TtlController,
     stop: asyncio.Event,
     ready: asyncio.Event,
 ) -> bool:
@@ -48,7 +48,7 @@ async def work(
     # kopf ends every task that was started after it: ours come first.
     holding = asyncio.create_task(leadership.hold(), name="hold leadership")
     holding.add_done_callback(lambda _: over.set())
-    tidying = asyncio.create_task(finished.run(), name="tend the finished")
+    tidying = asyncio.create_task(ttl_controller.run(), name="delete what has expired")
     tidying.add_done_callback(lambda _: over.set())
     stopping = asyncio.create_task(stop.wait(), name="await the stop")
     stopping.add_done_callback(lambda _: over.set())
@@ -65,7 +65,7 @@ async def work(
             await kopf.operator(
                 registry=registry,
                 settings=handlers.kopf_settings(settings),
-                memories=FrugalMemories(),
+                memories=MinimalMemories(),
                 standalone=True,
                 clusterwide=not settings.namespaces,
                 namespaces=settings.namespaces,

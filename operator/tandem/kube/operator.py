@@ -19,20 +19,20 @@ from tandem.jobs.runner import JobRunner
 from tandem.kube import handlers
 from tandem.kube.client.api import Api, ApiError
 from tandem.kube.client.kinds import Body, uid_of
-from tandem.kube.client.resource_cache import Registry
+from tandem.kube.client.resource_cache import ResourceCache
 from tandem.kube.controllers.operation.spark_jobs import ApplicationCache, ApplicationRunner
-from tandem.kube.controllers.operation.ttl import Finished
-from tandem.kube.controllers.table.auto_compaction import Automatic
-from tandem.kube.kopf_loop import LeadershipLost, work
+from tandem.kube.controllers.operation.ttl import TtlController
+from tandem.kube.controllers.table.auto_compaction import AutoCompactionController
+from tandem.kube.kopf_loop import LeadershipLost, run_kopf
 from tandem.kube.metrics.collectors import Metrics
 from tandem.kube.metrics.locks import MeasuredLocks
 from tandem.kube.runtime import health, kopf_internals
-from tandem.kube.runtime.context import Context, RunnerOf
-from tandem.kube.runtime.job_slots import Slots
+from tandem.kube.runtime.context import OperatorContext, RunnerFactory
+from tandem.kube.runtime.job_slots import JobSlots
 from tandem.kube.runtime.leader import Leadership, LockMembers
 from tandem.kube.runtime.settings import OperatorSettings
 from tandem.kube.runtime.workers import Workers
-from tandem.kube.scrape import State
+from tandem.kube.state_metrics import StateCollector
 from tandem.locks.memory import InProcessLocks
 from tandem.locks.port import LockStore
 from tandem.operations.model import Table
@@ -59,7 +59,7 @@ async def run_operator(
     interceptor: Interceptor = passthrough,
     stop: asyncio.Event | None = None,
     ready: asyncio.Event | None = None,
-    runner_of: RunnerOf | None = None,
+    runner_factory: RunnerFactory | None = None,
     clock: Clock | None = None,
 ) -> None:
     """Run until `stop` is set or, in the main thread, until SIGTERM or SIGINT. Jobs go on; the
@@ -82,7 +82,7 @@ async def run_operator(
     pool = Workers(settings.workers, metrics)
     # Elections must not wait for a thread that works on a table.
     office = ThreadPoolExecutor(2, thread_name_prefix="tandem-office")
-    _log.info("starts", version=__version__, **settings.told())
+    _log.info("starts", version=__version__, **settings.log_fields())
     lagging = asyncio.create_task(metrics.watch_loop(), name="watch the loop")
     try:
         async with (
@@ -92,34 +92,37 @@ async def run_operator(
             locks = MeasuredLocks(store, metrics)
             members = LockMembers(locks, settings.instance, nonces.nonce())
             leadership = Leadership(locks, members, settings.election_id, office, grace_s=grace_s)
-            registry = Registry()
+            resource_cache = ResourceCache()
             applications = ApplicationCache()
             builder = KubeflowApplications(settings.application)
-            context = Context(
+            context = OperatorContext(
                 settings=settings,
                 api=api,
-                registry=registry,
+                resource_cache=resource_cache,
                 locks=locks,
                 processes=members,
                 clock=clock,
                 nonces=nonces,
                 pool=pool,
-                slots=Slots(settings.max_jobs),
+                slots=JobSlots(settings.max_jobs),
                 metrics=metrics,
-                runner_of=runner_of or _spark_applications(api, loop, builder, applications),
+                runner_factory=runner_factory
+                or _spark_applications(api, loop, builder, applications),
                 interceptor=interceptor,
                 may_write=lambda: leadership.leads,
             )
-            context.tend = Automatic(context)
-            metrics.add(State(context, lambda: leadership.leads, pool, settings.table_metrics))
-            finished = Finished(api, registry, clock, context.may_write)
+            context.auto_compactor = AutoCompactionController(context)
+            metrics.add(
+                StateCollector(context, lambda: leadership.leads, pool, settings.table_metrics)
+            )
+            ttl_controller = TtlController(api, resource_cache, clock, context.may_write)
 
             def facts() -> dict[str, object]:
                 return {
                     "instance": settings.instance,
                     "version": __version__,
                     "leads": leadership.leads,
-                    "resources": len(registry),
+                    "resources": len(resource_cache),
                     "jobs": context.slots.taken,
                 }
 
@@ -127,18 +130,20 @@ async def run_operator(
                 try:
                     if not await _unless(stop, leadership.win()):
                         return
-                    resource = builder.resource if runner_of is None else None
-                    kopf_registry = handlers.register(context, finished, applications, resource)
+                    resource = builder.resource if runner_factory is None else None
+                    kopf_registry = handlers.register(
+                        context, ttl_controller, applications, resource
+                    )
                     again = True
                     while again:
                         # Each time: a watch also dies when its kind is removed.
-                        kinds = _await_kinds(api, leadership, spark=runner_of is None)
+                        kinds = _await_kinds(api, leadership, spark=runner_factory is None)
                         if not await _unless(stop, kinds):
                             return
-                        again = await work(
-                            settings, kopf_registry, leadership, finished, stop, ready
+                        again = await run_kopf(
+                            settings, kopf_registry, leadership, ttl_controller, stop, ready
                         )
-                        registry.clear()
+                        resource_cache.clear()
                 finally:
                     await leadership.resign()
     finally:
@@ -193,7 +198,7 @@ async def _are_installed(api: Api, *, spark: bool) -> None:
     wanted = {f"{GROUP}/{VERSION}": {plural(kind) for kind in KINDS}}
     if spark:
         wanted["sparkoperator.k8s.io/v1beta2"] = {"sparkapplications"}
-    told: set[str] = set()
+    reported: set[str] = set()
     while True:
         missing = set[str]()
         for group, plurals in wanted.items():
@@ -206,8 +211,8 @@ async def _are_installed(api: Api, *, spark: bool) -> None:
                     _log.warning("API server", problem=str(error))
         if not missing:
             return
-        if missing != told:
-            told = missing
+        if missing != reported:
+            reported = missing
             _log.warning("waits for kinds to be installed", missing=sorted(missing))
         await asyncio.sleep(_CRDS_S)
 
@@ -217,8 +222,8 @@ def _spark_applications(
     loop: asyncio.AbstractEventLoop,
     builder: ApplicationBuilder,
     applications: ApplicationCache,
-) -> RunnerOf:
-    def runner_of(resource: Operation, body: Body, table: Table) -> JobRunner:
+) -> RunnerFactory:
+    def runner_factory(resource: Operation, body: Body, table: Table) -> JobRunner:
         storage = table.spec.spec.storage if table.spec is not None else None
         secret = storage.secret_ref if storage is not None else None
         account = (storage.service_account_name or "") if storage is not None else ""
@@ -244,4 +249,4 @@ def _spark_applications(
             labels=labels,
         )
 
-    return runner_of
+    return runner_factory

@@ -15,7 +15,12 @@ from tandem.operations.ports import Ports
 from tandem.operations.registry import kind_of
 from tandem.operations.report.status import status_of
 from tandem.operations.session.identity import identify
-from tandem.operations.session.performer import Interceptor, Options, Performer, passthrough
+from tandem.operations.session.performer import (
+    Interceptor,
+    Performer,
+    PerformerOptions,
+    passthrough,
+)
 from tandem.operations.session.session import Session
 from tandem.spec.resources import Operation
 from tandem.spec.status import OperationStatus
@@ -26,7 +31,7 @@ OnStatus = Callable[[OperationStatus], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Drive:
+class ExecutionOptions:
     """How to run an operation. `again` starts a new run of one that has ended; with
     `only_failed` not of one that has succeeded."""
 
@@ -42,7 +47,7 @@ def open_session(
     resource: Operation,
     table: Table,
     ports: Ports,
-    drive: Drive,
+    execution: ExecutionOptions,
     on_status: OnStatus | None = None,
     *,
     started_ms: int | None = None,
@@ -60,21 +65,23 @@ def open_session(
     Raises: TableNotFound, StorageError.
     """
     latest = table.log.snapshot() if snapshot is None else table.log.update(snapshot)
-    identity = identify(resource, table, latest, again=drive.again, only_failed=drive.only_failed)
+    identity = identify(
+        resource, table, latest, again=execution.again, only_failed=execution.only_failed
+    )
     spec = resource.spec
     limits = Limits(
         backoff_limit=spec.backoff_limit,
-        dry_run=spec.dry_run or drive.plan_only,
-        suspended=spec.suspend and not drive.plan_only,
-        poll_ms=drive.poll_ms,
+        dry_run=spec.dry_run or execution.plan_only,
+        suspended=spec.suspend and not execution.plan_only,
+        poll_ms=execution.poll_ms,
     )
-    options = Options(
+    options = PerformerOptions(
         mode=resource.mode,
-        lock_wait_s=drive.lock_wait_s,
+        lock_wait_s=execution.lock_wait_s,
         priority=spec.priority,
         maintain=lambda table_, snapshot_: _maintain(table_, snapshot_, ports),
     )
-    performer = Performer(identity, table, kind_of(resource), ports, options, drive.interceptor)
+    performer = Performer(identity, table, kind_of(resource), ports, options, execution.interceptor)
     performer.work.latest = latest
     deadline = spec.active_deadline_seconds
     start = ports.clock.now_ms() if started_ms is None else started_ms

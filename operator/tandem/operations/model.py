@@ -129,7 +129,7 @@ class ChangeSet:
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class ProgressBaseline:
     """How far a round's job was when it was first looked at: its speed is measured from there,
     also by a process that took it over half-way."""
 
@@ -162,7 +162,7 @@ class Work:
     row_map_written: bool = False
     token: str = ""
     rounds: int = 0
-    pace: Pace | None = None
+    progress_baseline: ProgressBaseline | None = None
     polls: int = 0
 
     def forget_attempt(self) -> None:
@@ -171,7 +171,7 @@ class Work:
         self.requests, self.results, self.sidecars, self.vectors = {}, {}, {}, {}
         self.sources = {}
         self.row_map_written = False
-        self.pace = None
+        self.progress_baseline = None
         self.rounds = 0
 
     @property

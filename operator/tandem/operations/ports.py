@@ -73,7 +73,7 @@ class AttemptKey:
     attempt: int
 
 
-class Hands:
+class LocalClaims:
     """Who of this process is at work on which attempts. A claim's process lives as long as any
     of its threads; whether the one that claimed still cares, only this tells. Thread-safe.
 
@@ -103,7 +103,7 @@ class Hands:
                 del self._holders[key]
 
 
-THIS_PROCESS = Hands()
+THIS_PROCESS = LocalClaims()
 """What is true of a process is one for all its engines."""
 
 
@@ -173,6 +173,6 @@ class Ports:
     clock: Clock = field(default_factory=SystemClock)
     processes: Processes = field(default_factory=SystemProcesses)
     nonces: Nonces = field(default_factory=SystemNonces)
-    hands: Hands = THIS_PROCESS
+    local_claims: LocalClaims = THIS_PROCESS
     small_rounds: Callable[[], SmallRounds] = ArrowRounds
     """Makes what evaluates the small rounds of one operation."""

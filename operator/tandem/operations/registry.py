@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from tandem.operations.kinds.compaction import Compaction
-from tandem.operations.kinds.ingest import Ingest
-from tandem.operations.kinds.merge import Merge
-from tandem.operations.kinds.segment_rewrite import SegmentRewriting
-from tandem.operations.kinds.update import Update
+from tandem.operations.kinds.compaction import CompactionKind
+from tandem.operations.kinds.ingest import IngestKind
+from tandem.operations.kinds.merge import MergeKind
+from tandem.operations.kinds.segment_rewrite import SegmentRewriteKind
+from tandem.operations.kinds.update import UpdateKind
 from tandem.operations.model import Kind
 from tandem.spec.resources import (
     Operation,
@@ -26,14 +26,14 @@ from tandem.spec.resources import (
 
 
 def _row_level(resource: TableUpdate) -> Kind:
-    return Update(resource) if resource.spec.merge is None else Merge(resource)
+    return UpdateKind(resource) if resource.spec.merge is None else MergeKind(resource)
 
 
 PERFORMED_BY: Final[dict[type[Operation], Callable[[Any], Kind]]] = {
-    TableIngest: Ingest,
-    TableCompaction: Compaction,
+    TableIngest: IngestKind,
+    TableCompaction: CompactionKind,
     TableUpdate: _row_level,
-    SegmentRewrite: SegmentRewriting,
+    SegmentRewrite: SegmentRewriteKind,
 }
 
 

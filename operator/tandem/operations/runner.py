@@ -10,10 +10,9 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from tandem.errors import InvalidSpec, Reason, TandemError
-from tandem.operations.execute import Drive, finish, open_session
+from tandem.operations.execute import ExecutionOptions, finish, open_session
 from tandem.operations.machine.events import StopRequest
 from tandem.operations.model import Table
 from tandem.operations.ports import Ports, SystemClock
@@ -21,25 +20,19 @@ from tandem.operations.report.status import conditions
 from tandem.operations.session.session import Session
 from tandem.operations.tables import adopt as tables
 from tandem.operations.tables import auto_compaction
-from tandem.spec.resources import AnyResource, LakeTable, Operation, require_built
-from tandem.spec.status import OperationStatus, Phase, TableStatus
+from tandem.spec.common import ResourceKey
+from tandem.spec.resources import (
+    AnyResource,
+    LakeTable,
+    Operation,
+    ResourceOutcome,
+    StatusObserver,
+    require_built,
+)
+from tandem.spec.status import OperationStatus, Phase, ResourceStatus, TableStatus
 
-Key = tuple[str, str, str]
-Status = OperationStatus | TableStatus
 GOOD_ENDS = frozenset({Phase.SUCCEEDED, Phase.SUPERSEDED})
 _GLANCE_S = 0.2
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """A resource with its final status."""
-
-    resource: AnyResource
-    status: Status
-
-    def manifest(self) -> dict[str, Any]:
-        """As `-o json` prints it."""
-        return {**self.resource.manifest(), "status": self.status.manifest()}
 
 
 @dataclass(frozen=True)
@@ -57,19 +50,16 @@ class RunOptions:
     environ: Mapping[str, str] | None = None
     probe: bool = True
     open_table: Callable[..., Table] = tables.open_table
-    drive: Drive = field(default_factory=Drive)
-
-
-Observer = Callable[[AnyResource, Status], None]
+    execution: ExecutionOptions = field(default_factory=ExecutionOptions)
 
 
 def run(
     resources: Sequence[AnyResource],
     options: RunOptions | None = None,
     *,
-    observer: Observer | None = None,
+    observer: StatusObserver | None = None,
     cancel: threading.Event | None = None,
-) -> list[Outcome]:
+) -> list[ResourceOutcome]:
     """Run resources to their ends; outcomes in the order given.
 
     Args:
@@ -87,8 +77,8 @@ def plan(
     resources: Sequence[AnyResource],
     options: RunOptions | None = None,
     *,
-    observer: Observer | None = None,
-) -> list[Outcome]:
+    observer: StatusObserver | None = None,
+) -> list[ResourceOutcome]:
     """What `run` would do. Changes nothing."""
     return run(resources, replace(options or RunOptions(), plan_only=True), observer=observer)
 
@@ -105,7 +95,7 @@ class _Runner:
         self,
         resources: Sequence[AnyResource],
         options: RunOptions,
-        observer: Observer | None,
+        observer: StatusObserver | None,
         cancel: threading.Event | None,
     ) -> None:
         require_built(list(resources))
@@ -116,16 +106,16 @@ class _Runner:
         self._cancel = cancel or threading.Event()
         self._needs = {r.key: self._needs_of(r) for r in resources}
         _refuse_circles(self._needs)
-        self._outcomes: dict[Key, Outcome] = {}
-        self._tables: dict[Key, Table] = {}
-        self._absent: set[Key] = set()
-        self._sessions: dict[Key, Session] = {}
+        self._outcomes: dict[ResourceKey, ResourceOutcome] = {}
+        self._tables: dict[ResourceKey, Table] = {}
+        self._absent: set[ResourceKey] = set()
+        self._sessions: dict[ResourceKey, Session] = {}
         self._lock = threading.Lock()
         self._stopping = False
 
-    def run(self) -> list[Outcome]:
+    def run(self) -> list[ResourceOutcome]:
         waiting = list(self._resources)
-        running: dict[Future[Outcome], Key] = {}
+        running: dict[Future[ResourceOutcome], ResourceKey] = {}
         threads = self._options.parallel or max(1, len(waiting))
         pool = ThreadPoolExecutor(threads, thread_name_prefix="operation")
         try:
@@ -146,8 +136,8 @@ class _Runner:
     def _start_ready(
         self,
         pool: ThreadPoolExecutor,
-        waiting: list[Key],
-        running: dict[Future[Outcome], Key],
+        waiting: list[ResourceKey],
+        running: dict[Future[ResourceOutcome], ResourceKey],
     ) -> None:
         for key in list(waiting):
             needs = self._needs[key]
@@ -169,7 +159,7 @@ class _Runner:
             else:
                 running[pool.submit(self._run_one, resource)] = key
 
-    def _ended_well(self, key: Key) -> bool:
+    def _ended_well(self, key: ResourceKey) -> bool:
         outcome = self._outcomes.get(key)
         return outcome is not None and outcome.status.phase in GOOD_ENDS
 
@@ -179,7 +169,7 @@ class _Runner:
             for session in self._sessions.values():
                 session.request_stop(StopRequest.INTERRUPT)
 
-    def _run_one(self, resource: AnyResource) -> Outcome:
+    def _run_one(self, resource: AnyResource) -> ResourceOutcome:
         try:
             if isinstance(resource, LakeTable):
                 return self._run_table(resource)
@@ -187,13 +177,13 @@ class _Runner:
         except TandemError as error:
             return _failed(resource, error.reason, str(error))
 
-    def _run_table(self, resource: LakeTable) -> Outcome:
+    def _run_table(self, resource: LakeTable) -> ResourceOutcome:
         options, ports = self._options, self._ports
         table = options.open_table(
             resource, allowed_prefixes=options.allowed_prefixes, environ=options.environ
         )
         if options.plan_only:
-            adopted = tables.foresee(table)
+            adopted = tables.preview(table)
         else:
             adopted = tables.adopt(table, ports.clock, ports.nonces, probe=options.probe)
         with self._lock:
@@ -203,19 +193,21 @@ class _Runner:
         now_ms = ports.clock.now_ms()
         status = tables.status_of_table(table, adopted, now_ms=now_ms)
         if options.plan_only and adopted.snapshot is not None:
-            coming = auto_compaction.foreseen(resource, adopted.snapshot, now_ms)
+            coming = auto_compaction.preview_next_compaction(resource, adopted.snapshot, now_ms)
             status = status.model_copy(update={"next_compaction": coming})
         self._report(resource, status)
-        return Outcome(resource, status)
+        return ResourceOutcome(resource, status)
 
-    def _run_operation(self, resource: Operation) -> Outcome:
+    def _run_operation(self, resource: Operation) -> ResourceOutcome:
         table_key = (LakeTable.kind_name, resource.namespace, resource.spec.table_ref.name)
         if table_key in self._absent:
             message = "the table would be created first; there is nothing to plan on yet"
-            return Outcome(resource, _ended(resource, Phase.PENDING, Reason.PENDING, message))
+            return ResourceOutcome(
+                resource, _ended(resource, Phase.PENDING, Reason.PENDING, message)
+            )
         options = self._options
-        drive = replace(
-            options.drive,
+        execution = replace(
+            options.execution,
             again=options.again,
             plan_only=options.plan_only,
             poll_ms=options.poll_ms,
@@ -224,7 +216,7 @@ class _Runner:
             resource,
             self._tables[table_key],
             self._ports,
-            drive,
+            execution,
             on_status=lambda status: self._report(resource, status),
         )
         with self._lock:
@@ -232,16 +224,16 @@ class _Runner:
             if self._stopping:
                 session.request_stop(StopRequest.INTERRUPT)
         try:
-            return Outcome(resource, finish(session, resource, self._ports))
+            return ResourceOutcome(resource, finish(session, resource, self._ports))
         finally:
             with self._lock:
                 del self._sessions[resource.key]
 
-    def _report(self, resource: AnyResource, status: Status) -> None:
+    def _report(self, resource: AnyResource, status: ResourceStatus) -> None:
         if self._observer is not None:
             self._observer(resource, status)
 
-    def _needs_of(self, resource: AnyResource) -> tuple[Key, ...]:
+    def _needs_of(self, resource: AnyResource) -> tuple[ResourceKey, ...]:
         if isinstance(resource, LakeTable):
             return ()
         space = resource.namespace
@@ -258,8 +250,8 @@ class _Runner:
         return tuple(needs)
 
 
-def _refuse_circles(needs: Mapping[Key, tuple[Key, ...]]) -> None:
-    done: set[Key] = set()
+def _refuse_circles(needs: Mapping[ResourceKey, tuple[ResourceKey, ...]]) -> None:
+    done: set[ResourceKey] = set()
     while len(done) < len(needs):
         ready = {key for key, before in needs.items() if key not in done and done >= set(before)}
         if not ready:
@@ -274,15 +266,15 @@ def _refuse_circles(needs: Mapping[Key, tuple[Key, ...]]) -> None:
         done |= ready
 
 
-def _named(key: Key) -> str:
+def _named(key: ResourceKey) -> str:
     return f"{key[0]}/{key[2]}"
 
 
-def _failed(resource: AnyResource, reason: Reason, message: str) -> Outcome:
-    return Outcome(resource, _ended(resource, Phase.FAILED, reason, message))
+def _failed(resource: AnyResource, reason: Reason, message: str) -> ResourceOutcome:
+    return ResourceOutcome(resource, _ended(resource, Phase.FAILED, reason, message))
 
 
-def _ended(resource: AnyResource, phase: Phase, reason: Reason, message: str) -> Status:
+def _ended(resource: AnyResource, phase: Phase, reason: Reason, message: str) -> ResourceStatus:
     generation = resource.metadata.generation
     found = conditions(phase, reason, message, generation, now_ms=SystemClock().now_ms())
     if isinstance(resource, LakeTable):

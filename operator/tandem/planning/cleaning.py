@@ -207,7 +207,7 @@ def decide(found: Iterable[ListedFile], facts: CleaningFacts, rules: CleaningRul
     return CleaningPlan(tuple(garbage), judge.next_ms, judge.handled_ms)
 
 
-def is_hidden(path: str) -> bool:
+def is_in_hidden_folder(path: str) -> bool:
     """Whether it lies in a folder where other systems' vacuum does not look, either: logs of other
     tables, whatever a log may say of them. A partition's folder may begin with `_`, too."""
     return any(part[:1] in ("_", ".") and "=" not in part for part in path.split("/"))
@@ -275,7 +275,9 @@ class _Judge:
                 return self._record(file, operation)
 
     def _of_others(self, file: ListedFile) -> RemovalReason | None:
-        if file.part not in (FileCategory.OTHER, FileCategory.DATA) or is_hidden(file.path):
+        if file.part not in (FileCategory.OTHER, FileCategory.DATA) or is_in_hidden_folder(
+            file.path
+        ):
             return None
         if not self._is_free(file):
             return None

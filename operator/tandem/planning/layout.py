@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 
 from tandem.delta.schema import PrimitiveType, StructType
-from tandem.errors import InvalidSpec, nearest
+from tandem.errors import InvalidSpec, closest_name
 from tandem.planning.bins import is_in_order, is_useful, pack, together
 from tandem.planning.model import Bin, CompactionRequest
 from tandem.timeline.segment_files import SegmentFiles
@@ -95,7 +95,7 @@ def _unknown(name: str, names: Sequence[str]) -> tuple[str, str, str, str]:
             "a column of the table",
             "Fields inside of a column do not count; make one of it a column.",
         )
-    meant = nearest(name, names)
+    meant = closest_name(name, names)
     return (
         f"The table has no column {name}",
         name,

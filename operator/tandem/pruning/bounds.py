@@ -30,9 +30,9 @@ import pyarrow.compute as pc
 
 from tandem.pruning import times
 from tandem.pruning.constants import FLOATING, INTEGRAL, MOMENTS
-from tandem.statements.types import DataType, as_decimal
+from tandem.statements.types import SqlType, as_decimal
 
-Mask = npt.NDArray[np.bool_]
+BoolArray = npt.NDArray[np.bool_]
 
 CUT_STRING: Final = 32
 """Delta cuts strings to this length. Writers should raise a maximum that they cut, but not all
@@ -57,9 +57,9 @@ class Candidates:
 
     def __init__(self, values: Sequence[Any], complete: bool) -> None:
         self.values, self.complete = values, complete
-        self._floors: dict[tuple[DataType, pa.DataType], pa.Array] = {}
+        self._floors: dict[tuple[SqlType, pa.DataType], pa.Array] = {}
 
-    def floors(self, type_: DataType, bound: pa.DataType) -> pa.Array:
+    def floors(self, type_: SqlType, bound: pa.DataType) -> pa.Array:
         """The values in the form of bounds of a column, computed once."""
         key = (type_, bound)
         if key not in self._floors:
@@ -69,34 +69,34 @@ class Candidates:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RangeComparison:
     """Where a file's values can lie as seen from a constant; several may be true."""
 
-    below: Mask
-    touches: Mask
-    above: Mask
+    below: BoolArray
+    touches: BoolArray
+    above: BoolArray
 
 
 class ColumnBounds(ABC):
     """One column of all files."""
 
-    type: DataType
+    type: SqlType
 
-    def __init__(self, some_null: Mask, some_value: Mask) -> None:
+    def __init__(self, some_null: BoolArray, some_value: BoolArray) -> None:
         self.some_null = some_null
         """Whether the column can be NULL in a row of the file."""
         self.some_value = some_value
 
     @abstractmethod
-    def place(self, value: Any) -> Place:
-        """Against a constant in the form of `constants.comparable`."""
+    def place(self, value: Any) -> RangeComparison:
+        """Against a constant in the form of `constants.comparable_constant`."""
 
     @abstractmethod
-    def may_begin(self, prefix: bytes) -> Mask:
+    def may_begin(self, prefix: bytes) -> BoolArray:
         """Whether a text in the file can begin so."""
 
     @abstractmethod
-    def may_equal(self, candidates: Candidates) -> Mask:
+    def may_equal(self, candidates: Candidates) -> BoolArray:
         """Whether one of the values can lie within the bounds."""
 
 
@@ -104,36 +104,41 @@ class StatisticsBounds(ColumnBounds):
     """By statistics: `low` and `high` are int64, double or binary, null where unknown."""
 
     def __init__(
-        self, type_: DataType, low: pa.Array, high: pa.Array, some_null: Mask, some_value: Mask
+        self,
+        type_: SqlType,
+        low: pa.Array,
+        high: pa.Array,
+        some_null: BoolArray,
+        some_value: BoolArray,
     ) -> None:
         super().__init__(some_null, some_value)
         self.type = type_
         self.low, self.high = low, high
 
-    def place(self, value: Any) -> Place:
+    def place(self, value: Any) -> RangeComparison:
         if self.type.name in INTEGRAL and not _INT64[0] <= value <= _INT64[1]:
             every = np.ones(len(self.low), bool)
             if value > 0:
                 unknown = np.asarray(self.high.is_null())
-                return Place(every, unknown, unknown)
+                return RangeComparison(every, unknown, unknown)
             unknown = np.asarray(self.low.is_null())
-            return Place(unknown, unknown, every)
+            return RangeComparison(unknown, unknown, every)
         floor, ceiling = _neighbours(value, self.type)
-        return Place(
+        return RangeComparison(
             below=_known(pc.less, self.low, ceiling),
             touches=_known(pc.less_equal, self.low, floor)
             & _known(pc.greater_equal, self.high, ceiling),
             above=_known(pc.greater, self.high, floor),
         )
 
-    def may_begin(self, prefix: bytes) -> Mask:
+    def may_begin(self, prefix: bytes) -> BoolArray:
         # Cut to the prefix, a bound compares as the values that begin with it do.
         size = len(prefix)
         return _known(pc.less_equal, pc.binary_slice(self.low, 0, size), prefix) & _known(
             pc.greater_equal, pc.binary_slice(self.high, 0, size), prefix
         )
 
-    def may_equal(self, candidates: Candidates) -> Mask:
+    def may_equal(self, candidates: Candidates) -> BoolArray:
         keys = candidates.floors(self.type, self.low.type)
         if not len(keys):
             return np.zeros(len(self.low), bool)
@@ -149,7 +154,7 @@ class PartitionBounds(ColumnBounds):
     known), and are -1 where nothing is known."""
 
     def __init__(
-        self, type_: DataType, codes: npt.NDArray[np.int64], values: Sequence[Any], null: int | None
+        self, type_: SqlType, codes: npt.NDArray[np.int64], values: Sequence[Any], null: int | None
     ) -> None:
         some_null = codes == -1 if null is None else (codes == -1) | (codes == null)
         some_value = np.ones(len(codes), bool) if null is None else codes != null
@@ -157,17 +162,17 @@ class PartitionBounds(ColumnBounds):
         self.type = type_
         self._codes, self._values = codes, values
 
-    def place(self, value: Any) -> Place:
-        return Place(
+    def place(self, value: Any) -> RangeComparison:
+        return RangeComparison(
             below=self._each(lambda low, _: low < value),
             touches=self._each(lambda low, high: low <= value <= high),
             above=self._each(lambda _, high: high > value),
         )
 
-    def may_begin(self, prefix: bytes) -> Mask:
+    def may_begin(self, prefix: bytes) -> BoolArray:
         return self._each(lambda low, _: low.startswith(prefix))
 
-    def may_equal(self, candidates: Candidates) -> Mask:
+    def may_equal(self, candidates: Candidates) -> BoolArray:
         values, complete = candidates.values, candidates.complete
 
         def equals(low: Any, high: Any) -> bool:
@@ -176,7 +181,7 @@ class PartitionBounds(ColumnBounds):
 
         return self._each(equals) if values else np.zeros(len(self._codes), bool)
 
-    def _each(self, test: Callable[[Any, Any], bool]) -> Mask:
+    def _each(self, test: Callable[[Any, Any], bool]) -> BoolArray:
         """`test` of the bounds of each distinct value, by file; true where unknown."""
         found = np.ones(len(self._values) + 1, bool)  # the last one is for code -1
         for number, value in enumerate(self._values):
@@ -185,7 +190,7 @@ class PartitionBounds(ColumnBounds):
         return found[self._codes]
 
 
-def statistics_type(type_: DataType) -> pa.DataType | None:
+def statistics_type(type_: SqlType) -> pa.DataType | None:
     """The type as which a column's bounds are read; None where they say nothing to us."""
     if type_.name in INTEGRAL:
         return pa.int64()
@@ -196,7 +201,7 @@ def statistics_type(type_: DataType) -> pa.DataType | None:
     return pa.bool_() if type_.name == "boolean" else None
 
 
-def held(low: pa.Array, high: pa.Array, type_: DataType) -> tuple[pa.Array, pa.Array]:
+def held(low: pa.Array, high: pa.Array, type_: SqlType) -> tuple[pa.Array, pa.Array]:
     """Bounds that surely hold, from those that were read, in the form of `StatisticsBounds`."""
     if type_.name == "boolean":
         return low.cast(pa.int64()), high.cast(pa.int64())
@@ -212,7 +217,7 @@ def held(low: pa.Array, high: pa.Array, type_: DataType) -> tuple[pa.Array, pa.A
     return low, high
 
 
-def _held_numbers(bound: pa.Array, towards: int, type_: DataType) -> pa.Array:
+def _held_numbers(bound: pa.Array, towards: int, type_: SqlType) -> pa.Array:
     usable = pc.is_finite(bound)
     if type_.name == "float":
         # 1.1 of 32 bits may have been written as 1.1, which is less than it.
@@ -229,7 +234,7 @@ def _moved(bound: pa.Array, towards: int, share: float, least: float) -> pa.Arra
     return pc.add(bound, by) if towards > 0 else pc.subtract(bound, by)
 
 
-def _exact(value: Any, type_: DataType) -> tuple[Any, Any]:
+def _exact(value: Any, type_: SqlType) -> tuple[Any, Any]:
     """The bounds of a partition value, in the form of `constants.usable`."""
     if type_.name == "float":
         by = abs(value) * 1e-6 + 1e-44
@@ -237,7 +242,7 @@ def _exact(value: Any, type_: DataType) -> tuple[Any, Any]:
     return value, value
 
 
-def _neighbours(value: Any, type_: DataType) -> tuple[Any, Any]:
+def _neighbours(value: Any, type_: SqlType) -> tuple[Any, Any]:
     """The greatest value up to a constant and the least from it on that the bounds can be
     compared with; the same where it is one itself."""
     if type_.name in INTEGRAL:
@@ -256,9 +261,9 @@ def _neighbours(value: Any, type_: DataType) -> tuple[Any, Any]:
     return value, value
 
 
-def _known(test: Callable[..., Any], left: Any, right: Any) -> Mask:
+def _known(test: Callable[..., Any], left: Any, right: Any) -> BoolArray:
     """The test of each file; true where a bound is not known."""
-    found: Mask = pc.fill_null(test(left, right), True).to_numpy(zero_copy_only=False)
+    found: BoolArray = pc.fill_null(test(left, right), True).to_numpy(zero_copy_only=False)
     return found
 
 

@@ -14,14 +14,14 @@ from typing import Any
 
 from tandem.statements import tree
 from tandem.statements.datetimes import parse_date, parse_timestamp
-from tandem.statements.types import MAX_PRECISION, DataType, as_decimal
+from tandem.statements.types import MAX_PRECISION, SqlType, as_decimal
 
 INTEGRAL = frozenset({"byte", "short", "integer", "long"})
 FLOATING = frozenset({"float", "double"})
 MOMENTS = frozenset({"timestamp", "timestamp_ntz"})
 
 
-def usable(value: Any, data_type: DataType) -> Any:
+def usable(value: Any, data_type: SqlType) -> Any:
     """A value of a column if it is of the right kind, else None."""
     name = data_type.name
     if name in INTEGRAL:
@@ -46,7 +46,7 @@ def usable(value: Any, data_type: DataType) -> Any:
             return None
 
 
-def comparable(literal: tree.Literal, target: DataType) -> Any:
+def comparable_constant(literal: tree.Literal, target: SqlType) -> Any:
     """The constant as a value of the column's kind, if Spark compares the two as Python does.
 
     None where it does not, or where the order of the two is not clear.
@@ -77,7 +77,7 @@ def comparable(literal: tree.Literal, target: DataType) -> Any:
             return None
 
 
-def _exact_number(literal: tree.Literal, target: DataType) -> Any:
+def _exact_number(literal: tree.Literal, target: SqlType) -> Any:
     value = literal.value
     if isinstance(value, bool) or not isinstance(value, int | Decimal):
         return None

@@ -20,16 +20,16 @@ from tandem.delta.partition_text import to_scalar
 from tandem.delta.schema import PrimitiveType, StructType
 from tandem.errors import CorruptLog
 from tandem.pruning.bounds import (
+    BoolArray,
     ColumnBounds,
-    Mask,
     PartitionBounds,
     StatisticsBounds,
     held,
     statistics_type,
 )
 from tandem.pruning.constants import usable
-from tandem.pruning.partitions import MISSING, partition_texts
-from tandem.statements.types import DataType
+from tandem.pruning.partitions import MISSING, partition_codes
+from tandem.statements.types import SqlType
 
 _NO_ROWS = 0
 
@@ -43,14 +43,14 @@ class FileBounds:
 
     count: int
     columns: Mapping[str, ColumnBounds]
-    empty: Mask
+    empty: BoolArray
 
 
 def bounds_of(
     files: pa.Table,
     schema: StructType,
     partition_columns: Iterable[str],
-    wanted: Mapping[str, DataType],
+    wanted: Mapping[str, SqlType],
 ) -> FileBounds:
     """The bounds of the wanted columns.
 
@@ -60,13 +60,13 @@ def bounds_of(
     """
     partitions = set(partition_columns)
     columns: dict[str, ColumnBounds] = {}
-    stated: dict[str, DataType] = {}
+    stated: dict[str, SqlType] = {}
     for name, type_ in wanted.items():
         field = schema.get(name)
         if field is None or not isinstance(field.type, PrimitiveType):
             continue
         if name in partitions:
-            column = partition_texts(files["partition_values"], field.physical_name)
+            column = partition_codes(files["partition_values"], field.physical_name)
             columns[name] = _partition(*column, field.type, type_)
         elif statistics_type(type_) is not None:
             stated[name] = type_
@@ -92,7 +92,7 @@ def bounds_of(
 
 
 def _partition(
-    codes: npt.NDArray[np.int64], texts: Sequence[str | None], type_: PrimitiveType, as_: DataType
+    codes: npt.NDArray[np.int64], texts: Sequence[str | None], type_: PrimitiveType, as_: SqlType
 ) -> PartitionBounds:
     values: list[Any] = []
     unknown: list[int] = []
@@ -116,7 +116,7 @@ def _value(text: str | None, type_: PrimitiveType) -> tuple[bool, Any]:
         return False, None
 
 
-def _fields(types: Mapping[str, DataType], physical: Mapping[str, str]) -> pa.Schema:
+def _fields(types: Mapping[str, SqlType], physical: Mapping[str, str]) -> pa.Schema:
     fields = [("numRecords", pa.int64())]
     if types:
         bounds = pa.struct([(physical[name], statistics_type(t)) for name, t in types.items()])
@@ -132,4 +132,4 @@ def _one(column: pa.ChunkedArray) -> pa.Array:
 
 def _numbers(column: pa.ChunkedArray | pa.Array) -> npt.NDArray[np.int64]:
     """Numbers of rows or NULLs; -1 where unknown."""
-    return np.asarray(pc.fill_null(stats_.counts(column), MISSING)).astype(np.int64)
+    return np.asarray(pc.fill_null(stats_.valid_counts(column), MISSING)).astype(np.int64)

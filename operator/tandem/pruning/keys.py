@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from tandem.pruning.bounds import Candidates, Mask
+from tandem.pruning.bounds import BoolArray, Candidates
 from tandem.pruning.files import FileBounds
-from tandem.statements.types import DataType
+from tandem.statements.types import SqlType
 
 
 @dataclass(frozen=True)
@@ -22,11 +22,11 @@ class Keys:
     """
 
     column: str
-    type: DataType
+    type: SqlType
     values: tuple[Any, ...]
     complete: bool
 
-    def may_occur(self, files: FileBounds) -> Mask:
+    def may_occur(self, files: FileBounds) -> BoolArray:
         """False only for files no row of which has one of the values."""
         if not self.values:
             return np.zeros(files.count, bool)

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 MISSING = -1
 
 
-def partition_texts(
+def partition_codes(
     column: pa.ChunkedArray, physical: str
 ) -> tuple[npt.NDArray[np.int64], list[str | None]]:
     """A partition column as codes and distinct texts; `MISSING` where a file does not have it."""

@@ -13,15 +13,15 @@ from typing import Final
 
 import numpy as np
 
-from tandem.pruning.bounds import ColumnBounds, Mask
-from tandem.pruning.constants import FLOATING, comparable
+from tandem.pruning.bounds import BoolArray, ColumnBounds
+from tandem.pruning.constants import FLOATING, comparable_constant
 from tandem.pruning.files import FileBounds
 from tandem.statements import tree
 from tandem.statements.tree import Expr
-from tandem.statements.types import BOOLEAN, DataType
+from tandem.statements.types import BOOLEAN, SqlType
 
 
-def columns_of(where: Expr, relation: str = "") -> Iterator[tuple[str, DataType]]:
+def columns_of(where: Expr, relation: str = "") -> Iterator[tuple[str, SqlType]]:
     """The top-level columns that a condition names. `relation` stands before those of the table
     in a condition over several; other relations' are left out."""
     if isinstance(where, tree.ColumnRef):
@@ -32,7 +32,7 @@ def columns_of(where: Expr, relation: str = "") -> Iterator[tuple[str, DataType]
         yield from columns_of(child, relation)
 
 
-def may_match(where: Expr, files: FileBounds, relation: str = "") -> Mask:
+def may_match(where: Expr, files: FileBounds, relation: str = "") -> BoolArray:
     """False only for files on whose rows the condition is never true."""
     return _Evaluation(files, relation).possible(where).true & ~files.empty
 
@@ -41,9 +41,9 @@ def may_match(where: Expr, files: FileBounds, relation: str = "") -> Mask:
 class _Possible:
     """What a condition can be on the rows of each file; several may be true."""
 
-    true: Mask
-    false: Mask
-    null: Mask
+    true: BoolArray
+    false: BoolArray
+    null: BoolArray
 
     def negated(self) -> _Possible:
         return _Possible(self.false, self.true, self.null)
@@ -138,11 +138,11 @@ class _Evaluation:
 
     def _ordered(
         self, op: str, known: ColumnBounds | None, literal: tree.Literal
-    ) -> tuple[Mask, Mask]:
+    ) -> tuple[BoolArray, BoolArray]:
         """Where a comparison can be true, and where false, on values that are not NULL."""
         if op == "!=":
             return self._ordered("=", known, literal)[::-1]
-        value = comparable(literal, known.type) if known is not None else None
+        value = comparable_constant(literal, known.type) if known is not None else None
         if known is None or value is None:
             return self._all, self._all
         place = known.place(value)
@@ -190,7 +190,7 @@ class _Evaluation:
         name = _column_name(column, self._relation)
         return self._files.columns.get(name) if name is not None else None
 
-    def _nulls(self, known: ColumnBounds | None) -> tuple[Mask, Mask]:
+    def _nulls(self, known: ColumnBounds | None) -> tuple[BoolArray, BoolArray]:
         """Where the column can be NULL, and where it can be something else."""
         if known is None:
             return self._all, self._all

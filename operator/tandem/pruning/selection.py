@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from tandem.delta.log.snapshot import Snapshot
-from tandem.pruning.bounds import Mask
+from tandem.pruning.bounds import BoolArray
 from tandem.pruning.files import bounds_of
 from tandem.pruning.keys import Keys
 from tandem.pruning.predicate import columns_of, may_match
@@ -32,7 +32,7 @@ class Selection:
         self._keys = tuple(keys) if where is not None else ()
         self._schema, self._partition_columns = snapshot.schema, snapshot.partition_columns
 
-    def mask(self, files: pa.Table) -> Mask:
+    def mask(self, files: pa.Table) -> BoolArray:
         """One entry a row of `files` (as `Snapshot.files`); False only if the condition is true
         on no row of the file."""
         if self._where is None or not files.num_rows:

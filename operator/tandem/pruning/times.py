@@ -13,7 +13,7 @@ from tandem.delta import stats as stats_
 from tandem.delta.partition_text import to_scalar
 from tandem.delta.schema import PrimitiveType
 from tandem.errors import CorruptLog
-from tandem.pruning.partitions import partition_texts
+from tandem.pruning.partitions import partition_codes
 
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _MICROSECOND = dt.timedelta(microseconds=1)
@@ -74,7 +74,7 @@ def time_bounds(
         partition: whether it is a partition column.
     """
     if partition:
-        codes, texts = partition_texts(files["partition_values"], path[0])
+        codes, texts = partition_codes(files["partition_values"], path[0])
         values = [_partition_moment(text, PrimitiveType(type_)) for text in texts]
         # Code -1, of files without the value, is the null at the end.
         times = pa.array([*values, None], pa.int64()).take(pa.array(codes % (len(values) + 1)))

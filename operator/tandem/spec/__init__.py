@@ -28,13 +28,15 @@ from tandem.spec.resources import (
     AnyResource,
     LakeTable,
     Operation,
+    ResourceOutcome,
     SegmentRewrite,
+    StatusObserver,
     TableCompaction,
     TableIngest,
     TableUpdate,
     require_built,
 )
-from tandem.spec.status import OperationStatus, TableStatus
+from tandem.spec.status import OperationStatus, ResourceStatus, TableStatus
 
 __all__ = [
     "API_VERSION",
@@ -43,7 +45,10 @@ __all__ = [
     "LakeTable",
     "Operation",
     "OperationStatus",
+    "ResourceOutcome",
+    "ResourceStatus",
     "SegmentRewrite",
+    "StatusObserver",
     "TableCompaction",
     "TableIngest",
     "TableStatus",

@@ -17,6 +17,9 @@ API_VERSION: Final = "tandem.dev/v1alpha1"
 GROUP: Final = API_VERSION.split("/")[0]
 VERSION: Final = API_VERSION.split("/")[1]
 
+ResourceKey = tuple[str, str, str]
+"""Kind, namespace and name: what makes a resource the same resource."""
+
 _INT32 = 2**31 - 1  # of Kubernetes' own fields of this name
 
 # Kubernetes' ObjectMeta fields that the API server adds; accepted and not looked at.
@@ -35,7 +38,7 @@ _SERVER_FIELDS = frozenset(
 )
 
 
-class Metadata(Model):
+class ObjectMetadata(Model):
     name: DnsName
     """Name of the resource, unique per kind and namespace."""
     namespace: DnsName = "default"
@@ -128,7 +131,7 @@ class Resource(Model):
     short_name: ClassVar[str]
 
     api_version: Literal["tandem.dev/v1alpha1"]
-    metadata: Metadata
+    metadata: ObjectMetadata
 
     @property
     def name(self) -> str:
@@ -144,8 +147,7 @@ class Resource(Model):
         return f"{self.kind_name}/{self.metadata.name}"
 
     @property
-    def key(self) -> tuple[str, str, str]:
-        """Kind, namespace and name: what makes a resource the same resource."""
+    def key(self) -> ResourceKey:
         return (self.kind_name, self.metadata.namespace, self.metadata.name)
 
     def manifest(self) -> dict[str, Any]:

@@ -11,14 +11,14 @@ from pydantic import Field, model_validator
 from tandem.spec.common import Mode, Operation, OperationSpec
 from tandem.spec.fields import (
     Bytes,
-    Condition,
-    Label,
+    IncompatibleFields,
     Milliseconds,
-    Misfit,
     Model,
+    SegmentOrChunk,
+    SqlCondition,
     StrictInt,
     Text,
-    UniqueLabels,
+    UniqueSegmentsOrChunks,
 )
 from tandem.spec.rules import cel
 
@@ -45,13 +45,13 @@ class Minor(Model):
     """The newest so many segments are left alone."""
     max_segment_size: Bytes | None = None
     """Segments of at least this size are left alone; no limit by default."""
-    segments: UniqueLabels | None = None
+    segments: UniqueSegmentsOrChunks | None = None
     """Look among these segments only; among all by default. Automatic compaction says here
     what it chose."""
 
 
 class SemiMajor(Model):
-    chunks: Annotated[tuple[Label, ...], Field(max_length=10_000)] | None = None
+    chunks: Annotated[tuple[SegmentOrChunk, ...], Field(max_length=10_000)] | None = None
     """Time chunks (`2013-02`) to lay out as one; all by default. Everything in them that was
     committed by the read version."""
 
@@ -62,9 +62,9 @@ class Major(Model):
 
 
 class Custom(Model):
-    segments: UniqueLabels | None = None
+    segments: UniqueSegmentsOrChunks | None = None
     """Names of the segments, as `tandem table segments` shows them, in quotes: `"0.1"`."""
-    where: Condition | None = None
+    where: SqlCondition | None = None
     """A condition that selects whole files by their statistics and partition values."""
 
     @model_validator(mode="after")
@@ -72,7 +72,7 @@ class Custom(Model):
     def _one_selection(self) -> Custom:
         if (self.segments is None) == (self.where is None):
             both = self.segments is not None
-            raise Misfit(
+            raise IncompatibleFields(
                 "must have exactly one of segments, where",
                 found="both of them" if both else "none of them",
                 expected="one of them",
@@ -109,14 +109,14 @@ class Layout(Model):
     )
     def _columns_fit(self) -> Layout:
         if self.strategy is LayoutStrategy.BIN_PACK and self.columns:
-            raise Misfit(
+            raise IncompatibleFields(
                 "columns only goes with the strategies Sort and ZOrder",
                 found=f"columns {', '.join(self.columns)} with strategy {self.strategy}",
                 expected="no columns, or another strategy",
                 remedy="Add strategy: Sort or strategy: ZOrder, or remove columns",
             )
         if self.strategy is not LayoutStrategy.BIN_PACK and not self.columns:
-            raise Misfit(
+            raise IncompatibleFields(
                 f"strategy {self.strategy} needs columns",
                 found="no columns",
                 expected="the columns to order by, one at least",
@@ -187,14 +187,14 @@ class CompactionTemplate(Model):
         }
         for type_, (name, block) in blocks.items():
             if block is not None and type_ is not self.type:
-                raise Misfit(
+                raise IncompatibleFields(
                     f"{name} only goes with type {type_}, but type is {self.type}",
                     found=f"{name} with type {self.type}",
                     expected=f"type {type_}, or no {name}",
                     remedy=f"Say type: {type_}, or remove {name}",
                 )
         if self.type is CompactionType.CUSTOM and self.custom is None:
-            raise Misfit(
+            raise IncompatibleFields(
                 "type Custom needs custom.segments or custom.where",
                 found="no custom",
                 expected="custom with segments, or with where",
@@ -211,7 +211,7 @@ class CompactionTemplate(Model):
     def _named_segments_have_any_age(self) -> Self:
         named = self.custom is not None and self.custom.segments is not None
         if named and self.skip_offset_from_latest is not None:
-            raise Misfit(
+            raise IncompatibleFields(
                 "skipOffsetFromLatest does not go with custom.segments",
                 found="both of them",
                 expected="one of them",

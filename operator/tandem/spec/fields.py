@@ -36,10 +36,7 @@ from tandem.spec.units import format_duration, format_quantity, parse_duration, 
 __all__ = [
     "Assignments",
     "Bytes",
-    "Condition",
     "DnsName",
-    "Expression",
-    "Label",
     "ListType",
     "Location",
     "Milliseconds",
@@ -47,11 +44,14 @@ __all__ = [
     "OneOf",
     "Opaque",
     "Options",
+    "SegmentOrChunk",
+    "SqlCondition",
+    "SqlExpression",
     "StrictBool",
     "StrictInt",
     "StrictStr",
     "Text",
-    "UniqueLabels",
+    "UniqueSegmentsOrChunks",
     "format_duration",
     "format_quantity",
     "parse_duration",
@@ -59,7 +59,7 @@ __all__ = [
 ]
 
 
-class Misfit(ValueError):
+class IncompatibleFields(ValueError):
     """Fields that do not go together: what was found, what would do, and how to come there, as
     every other error says it."""
 
@@ -301,17 +301,17 @@ Location = Annotated[StrictStr, Field(max_length=1024), AfterValidator(_location
 Text = Annotated[StrictStr, Field(max_length=256), AfterValidator(_text)]
 """A column's name or other short text that must not be empty."""
 
-Label = Annotated[StrictStr, Field(max_length=64), AfterValidator(_text)]
+SegmentOrChunk = Annotated[StrictStr, Field(max_length=64), AfterValidator(_text)]
 """The name of a segment or a chunk."""
 
-Condition = Annotated[StrictStr, Field(max_length=65_536), AfterValidator(_text)]
+SqlCondition = Annotated[StrictStr, Field(max_length=65_536), AfterValidator(_text)]
 """A Spark SQL condition."""
 
-Expression = Annotated[StrictStr, Field(max_length=8_192), AfterValidator(_text)]
+SqlExpression = Annotated[StrictStr, Field(max_length=8_192), AfterValidator(_text)]
 """A Spark SQL expression."""
 
 Assignments = Annotated[
-    dict[Text, Expression], Field(min_length=1, max_length=256), AfterValidator(_columns)
+    dict[Text, SqlExpression], Field(min_length=1, max_length=256), AfterValidator(_columns)
 ]
 """Column → expression."""
 
@@ -320,8 +320,8 @@ Options = Annotated[
 ]
 """Names → values that Tandem hands on."""
 
-UniqueLabels = Annotated[
-    tuple[Label, ...],
+UniqueSegmentsOrChunks = Annotated[
+    tuple[SegmentOrChunk, ...],
     Field(min_length=1, max_length=10_000),
     AfterValidator(_once),
     ListType("set"),

@@ -14,10 +14,11 @@ from typing import Annotated, Any, Union, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from tandem.errors import InvalidSpec, nearest
-from tandem.spec.fields import Misfit
+from tandem.errors import InvalidSpec, closest_name
+from tandem.spec.fields import IncompatibleFields
 
-Path = tuple[str | int, ...]
+FieldPath = tuple[str | int, ...]
+"""Names of fields and indexes of lists, from the resource down."""
 _MAX_SHOWN = 80
 _URL_SECRETS = re.compile(r"(?<=://)[^/\s'\"]*(?=@)|(?<=[?#])(?<=\S)[^\s'\"]+=[^\s'\"]*")
 _REMEDY = "Correct the file: docs/resources.md describes every field"
@@ -72,13 +73,13 @@ def dotted(path: Sequence[str | int]) -> str:
 
 
 def problems_of(
-    error: ValidationError, *, model: type[BaseModel], resource: str, lines: Mapping[Path, str]
+    error: ValidationError, *, model: type[BaseModel], resource: str, lines: Mapping[FieldPath, str]
 ) -> list[InvalidSpec]:
     """One `InvalidSpec` per problem; `lines` says where in which file each path was written."""
     found: list[InvalidSpec] = []
     all_details = error.errors(include_url=False)
     misspelt = {
-        (*path[:-1], nearest(str(path[-1]), field_names(model, path[:-1])))
+        (*path[:-1], closest_name(str(path[-1]), field_names(model, path[:-1])))
         for details in all_details
         if details["type"] == "extra_forbidden"
         for path in [_alias_path(details["loc"])]
@@ -107,7 +108,7 @@ def problems_of(
     return found
 
 
-def _alias_path(location: tuple[int | str, ...]) -> Path:
+def _alias_path(location: tuple[int | str, ...]) -> FieldPath:
     # Pydantic adds parts that nobody typed: the branch of a union (`str`, `dict[str,any]`) and
     # `[key]` for a key of a mapping.
     return tuple(
@@ -120,7 +121,7 @@ def _alias_path(location: tuple[int | str, ...]) -> Path:
 _BRANCHES = frozenset({"str", "dict[str,any]", "constrained-str"})
 
 
-def _nearest_line(path: Path, lines: Mapping[Path, str]) -> str:
+def _nearest_line(path: FieldPath, lines: Mapping[FieldPath, str]) -> str:
     for length in range(len(path), -1, -1):
         if path[:length] in lines:
             return lines[path[:length]]
@@ -128,7 +129,7 @@ def _nearest_line(path: Path, lines: Mapping[Path, str]) -> str:
 
 
 def _explain(
-    details: ErrorDetails, model: type[BaseModel], path: Path
+    details: ErrorDetails, model: type[BaseModel], path: FieldPath
 ) -> tuple[str, str, str, str]:
     """Message, found, expected and remedy of one problem."""
     kind = details["type"]
@@ -136,7 +137,7 @@ def _explain(
     value = details["input"]
     if kind == "extra_forbidden":
         names = field_names(model, path[:-1])
-        guess = nearest(str(path[-1]), names)
+        guess = closest_name(str(path[-1]), names)
         return (
             "unknown field",
             "",
@@ -145,15 +146,15 @@ def _explain(
         )
     if kind == "missing":
         return ("required, but missing", "", "", f"Add {path[-1]}")
-    if kind == "value_error" and isinstance(context["error"], Misfit):
-        misfit = context["error"]
-        return (str(misfit), misfit.found, misfit.expected, misfit.remedy)
+    if kind == "value_error" and isinstance(context["error"], IncompatibleFields):
+        error = context["error"]
+        return (str(error), error.found, error.expected, error.remedy)
     if kind == "value_error":
         # Our own validators speak for themselves: "must be …".
         return (str(context["error"]), "" if isinstance(value, dict) else shown(value), "", "")
     if kind in ("enum", "literal_error"):
         expected = str(context["expected"]).replace("'", "").replace(" or ", ", ")
-        guess = nearest(str(value), expected.split(", "))
+        guess = closest_name(str(value), expected.split(", "))
         remedy = f"Did you mean {guess}?" if guess else ""
         return ("is not one of the allowed values", shown(value), f"one of {expected}", remedy)
     expected = {

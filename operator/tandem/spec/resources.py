@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 from tandem.errors import InvalidSpec
@@ -24,6 +25,7 @@ from tandem.spec.compaction import (
 )
 from tandem.spec.problems import InvalidSpecs
 from tandem.spec.segment_rewrite import Codec, SegmentRewrite, SegmentRewriteSpec
+from tandem.spec.status import ResourceStatus
 from tandem.spec.table import LakeTable, LakeTableSpec
 from tandem.spec.update import (
     Isolation,
@@ -51,9 +53,11 @@ __all__ = [
     "Operation",
     "OperationSpec",
     "Resource",
+    "ResourceOutcome",
     "SegmentRewrite",
     "SegmentRewriteSpec",
     "SourceFormat",
+    "StatusObserver",
     "TableCompaction",
     "TableCompactionSpec",
     "TableIngest",
@@ -64,6 +68,8 @@ __all__ = [
 ]
 
 AnyResource = LakeTable | Operation
+StatusObserver = Callable[[AnyResource, ResourceStatus], None]
+"""Called whenever the status of a resource changes."""
 
 OPERATIONS.update(
     (model.kind_name, model)
@@ -77,6 +83,18 @@ KINDS: Final[Mapping[str, type[AnyResource]]] = ChainMap[str, type[Any]](
 
 LATER_KINDS: Final = ("TableReplace", "LogCompaction", "IndexServer")
 """Kinds whose shape is not fixed yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceOutcome:
+    """A resource with its final status."""
+
+    resource: AnyResource
+    status: ResourceStatus
+
+    def manifest(self) -> dict[str, Any]:
+        """As `-o json` prints it."""
+        return {**self.resource.manifest(), "status": self.status.manifest()}
 
 
 def require_built(resources: list[AnyResource]) -> None:

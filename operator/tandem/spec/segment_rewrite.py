@@ -9,7 +9,14 @@ from typing import Annotated, Any, ClassVar, Final, Literal
 from pydantic import Field, model_validator
 
 from tandem.spec.common import Mode, Operation, OperationSpec
-from tandem.spec.fields import Misfit, Model, StrictBool, StrictInt, Text, UniqueLabels
+from tandem.spec.fields import (
+    IncompatibleFields,
+    Model,
+    StrictBool,
+    StrictInt,
+    Text,
+    UniqueSegmentsOrChunks,
+)
 from tandem.spec.rules import cel
 
 
@@ -55,7 +62,7 @@ class Recompress(Model):
         if self.level is None:
             return self
         if self.codec not in HIGHEST_LEVEL:
-            raise Misfit(
+            raise IncompatibleFields(
                 "level only goes with zstd, gzip and lz4",
                 found=f"level {self.level} with codec {self.codec}",
                 expected="no level, or another codec",
@@ -63,7 +70,7 @@ class Recompress(Model):
             )
         if self.level > HIGHEST_LEVEL[self.codec]:
             highest = HIGHEST_LEVEL[self.codec]
-            raise Misfit(
+            raise IncompatibleFields(
                 f"the levels of {self.codec} are 1 to {highest}",
                 found=f"level {self.level}",
                 expected=f"1 to {highest}",
@@ -88,7 +95,7 @@ class Rewrite(Model):
     )
     def _asks_for_something(self) -> Rewrite:
         if not (self.purge_deleted or self.recompress is not None or self.sort_by):
-            raise Misfit(
+            raise IncompatibleFields(
                 "must ask for at least one of purgeDeleted, recompress, sortBy",
                 found="none of them",
                 expected="one of them, at least",
@@ -98,7 +105,7 @@ class Rewrite(Model):
 
 
 class SegmentRewriteSpec(OperationSpec):
-    segments: UniqueLabels
+    segments: UniqueSegmentsOrChunks
     """Names of the segments, as `tandem table segments` shows them, in quotes: `"0.1"`."""
     rewrite: Rewrite
     """What to change."""

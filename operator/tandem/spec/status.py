@@ -55,10 +55,13 @@ class ConditionType(StrEnum):
     SUCCEEDED = "Succeeded"
 
 
+ConditionStatus = Literal["True", "False", "Unknown"]
+
+
 class Condition(StatusModel):
     type: ConditionType
     """What it is about."""
-    status: Literal["True", "False", "Unknown"]
+    status: ConditionStatus
     """Whether it is so."""
     reason: str
     """A value of `tandem.errors.Reason`; see `docs/reasons.md`."""
@@ -137,7 +140,7 @@ class RowsAffected(StatusModel):
     """Rows added."""
 
 
-class Met(StatusModel):
+class ReconciledCommit(StatusModel):
     """A commit of somebody else that an operation had to do something about."""
 
     version: int
@@ -185,7 +188,7 @@ class Reconciled(StatusModel):
     """Rows that a statement matched and that others deleted or changed first."""
     milliseconds: int | None = None
     """How long the last round took, from the decision to the commit's content."""
-    met: tuple[Met, ...] | None = None
+    met: tuple[ReconciledCommit, ...] | None = None
     """The commits that something had to be done about, oldest first; the last 8."""
 
 
@@ -343,3 +346,6 @@ class TableStatus(StatusModel):
     """What automatic compaction does next."""
     last_cleaning: TableCleaning | None = None
     """What the operator last cleaned up."""
+
+
+ResourceStatus = OperationStatus | TableStatus

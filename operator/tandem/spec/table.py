@@ -16,10 +16,10 @@ from tandem.spec.compaction import DEFAULT_TARGET_FILE_SIZE, CompactionTemplate,
 from tandem.spec.fields import (
     Bytes,
     DnsName,
+    IncompatibleFields,
     ListType,
     Location,
     Milliseconds,
-    Misfit,
     Model,
     Opaque,
     Options,
@@ -166,7 +166,7 @@ class Create(Model):
         names = [column.name.lower() for column in self.columns]
         for name in names:
             if names.count(name) > 1:
-                raise Misfit(
+                raise IncompatibleFields(
                     f"schema names the column {name!r} twice",
                     found=f"{name} twice, in whatever case",
                     expected="names that differ in more than their case",
@@ -174,21 +174,21 @@ class Create(Model):
                 )
         for partition in self.partition_by:
             if partition.lower() not in names:
-                raise Misfit(
+                raise IncompatibleFields(
                     f"partitionBy names {partition!r}, which is not in schema",
                     found=partition,
                     expected=f"some of {', '.join(column.name for column in self.columns[:16])}",
                     remedy="Correct the name, or add the column to schema",
                 )
         if len({name.lower() for name in self.partition_by}) != len(self.partition_by):
-            raise Misfit(
+            raise IncompatibleFields(
                 "partitionBy names a column twice",
                 found=", ".join(self.partition_by),
                 expected="each column once",
                 remedy="Remove one of the two",
             )
         if len(self.partition_by) == len(self.columns):
-            raise Misfit(
+            raise IncompatibleFields(
                 "at least one column must not be in partitionBy",
                 found=f"all {len(self.columns)} columns",
                 expected="fewer than all",
@@ -311,7 +311,7 @@ class MaintenanceWindow(Model):
     """An IANA time zone."""
 
 
-class History(Model):
+class HistoryLimits(Model):
     succeeded: Annotated[StrictInt, Field(ge=0, le=1_000)] = 3
     """How many automatic compactions that ended well are kept."""
     failed: Annotated[StrictInt, Field(ge=0, le=1_000)] = 3
@@ -339,7 +339,7 @@ class AutomaticCompaction(Model):
     active_deadline_seconds: Annotated[StrictInt, Field(ge=1, le=2**31 - 1)] | None = None
     """Seconds after its start at which such a compaction that has not committed fails, so that
     a stuck one does not keep the next from starting; none by default."""
-    history: History = History()
+    history: HistoryLimits = HistoryLimits()
     """How many finished children are kept. The last one of each schedule, and the last minor
     one, always stay."""
 

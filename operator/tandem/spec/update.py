@@ -12,11 +12,11 @@ from tandem.spec.common import Mode, Operation, OperationSpec
 from tandem.spec.fields import (
     Assignments,
     Bytes,
-    Condition,
+    IncompatibleFields,
     Location,
-    Misfit,
     Model,
     Options,
+    SqlCondition,
     StrictInt,
 )
 from tandem.spec.rules import cel
@@ -25,14 +25,14 @@ _MIB = 2**20
 
 
 class Update(Model):
-    where: Condition | None = None
+    where: SqlCondition | None = None
     """Which rows, as a Spark SQL condition; all rows by default."""
     set: Assignments
     """Column → new value, as a Spark SQL expression over the old row."""
 
 
 class Delete(Model):
-    where: Condition
+    where: SqlCondition
     """Which rows, as a Spark SQL condition. Write `true` to delete all."""
 
 
@@ -62,7 +62,7 @@ class Source(Model):
     )
     def _version_only_for_delta(self) -> Source:
         if self.version is not None and self.format is not SourceFormat.DELTA:
-            raise Misfit(
+            raise IncompatibleFields(
                 "version only goes with format Delta",
                 found=f"version {self.version} with format {self.format}",
                 expected="no version, or format Delta",
@@ -89,7 +89,7 @@ def _exactly_one(clause: Model, *names: str) -> None:
     spelled = {name: clause.__class__.model_fields[name].alias or name for name in names}
     given = [spelled[name] for name in names if getattr(clause, name) is not None]
     if len(given) != 1:
-        raise Misfit(
+        raise IncompatibleFields(
             f"must have exactly one of {', '.join(spelled.values())}",
             found=", ".join(given) or "none of them",
             expected="one of them",
@@ -100,7 +100,7 @@ def _exactly_one(clause: Model, *names: str) -> None:
 
 
 class WhenMatched(Model):
-    where: Condition | None = None
+    where: SqlCondition | None = None
     """A further condition."""
     delete: Empty | None = None
     """Delete the row."""
@@ -121,7 +121,7 @@ class WhenMatched(Model):
 
 
 class WhenNotMatched(Model):
-    where: Condition | None = None
+    where: SqlCondition | None = None
     """A further condition on the source row."""
     insert: MergeInsert | None = None
     """Insert a row."""
@@ -140,7 +140,7 @@ class WhenNotMatched(Model):
 
 
 class WhenNotMatchedBySource(Model):
-    where: Condition | None = None
+    where: SqlCondition | None = None
     """A further condition on the table's row."""
     delete: Empty | None = None
     """Delete the row."""
@@ -165,7 +165,7 @@ class Merge(Model):
 
     source: Source
     """Rows to merge."""
-    on: Condition
+    on: SqlCondition
     """Which source row matches which table row; `t` is the table, `s` the source."""
     when_matched: Annotated[tuple[WhenMatched, ...], Field(max_length=10)] = ()
     """What happens to a row that matches; the first clause that applies."""
@@ -182,7 +182,7 @@ class Merge(Model):
     def _bare_on(cls, value: Any) -> Any:
         if isinstance(value, dict) and "true" in value:
             if "on" in value:
-                raise Misfit(
+                raise IncompatibleFields(
                     "needs on, once: which rows match",
                     found="on, and true, which is how YAML 1.1 reads a bare on",
                     expected="one of them",
@@ -201,7 +201,7 @@ class Merge(Model):
     )
     def _does_something(self) -> Merge:
         if not (self.when_matched or self.when_not_matched or self.when_not_matched_by_source):
-            raise Misfit(
+            raise IncompatibleFields(
                 "must have at least one of whenMatched, whenNotMatched, whenNotMatchedBySource",
                 found="no clause",
                 expected="a clause, at least",

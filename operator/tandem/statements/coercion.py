@@ -29,7 +29,7 @@ from tandem.statements.types import (
     TIMESTAMP,
     TIMESTAMP_NTZ,
     UNKNOWN,
-    DataType,
+    SqlType,
     as_decimal,
     decimal,
 )
@@ -38,16 +38,16 @@ _NUMERIC_ORDER: Final = ("byte", "short", "integer", "long", "float", "double")
 _MIN_ADJUSTED_SCALE: Final = 6
 
 
-def common(types: Iterable[DataType]) -> DataType | None:
+def common(types: Iterable[SqlType]) -> SqlType | None:
     """The type to which all can be brought without loss of range, or None."""
-    found: DataType | None = NULL
+    found: SqlType | None = NULL
     # Spark looks at strings last, so that ('1', 2, 3.0) does not depend on the order.
     for item in sorted(types, key=lambda t: t.name == "string"):
         found = None if found is None else common_of_two(found, item)
     return found
 
 
-def common_of_two(left: DataType, right: DataType) -> DataType | None:
+def common_of_two(left: SqlType, right: SqlType) -> SqlType | None:
     if UNKNOWN in (left, right):
         return UNKNOWN
     if left == right and left.is_atomic:
@@ -65,7 +65,7 @@ def common_of_two(left: DataType, right: DataType) -> DataType | None:
     return None
 
 
-def _wider_number(left: DataType, right: DataType) -> DataType:
+def _wider_number(left: SqlType, right: SqlType) -> SqlType:
     if "decimal" in (left.name, right.name):
         if left.name in ("float", "double") or right.name in ("float", "double"):
             return DOUBLE
@@ -77,7 +77,7 @@ def _wider_number(left: DataType, right: DataType) -> DataType:
     return DOUBLE if wider == FLOAT else wider
 
 
-def _wider_than_string(other: DataType) -> DataType:
+def _wider_than_string(other: SqlType) -> SqlType:
     # ANSI casts the string, which raises on a row whose string is no such value.
     if other.is_integral:
         return LONG
@@ -86,11 +86,11 @@ def _wider_than_string(other: DataType) -> DataType:
     return other
 
 
-def bounded(precision: int, scale: int) -> DataType:
+def bounded(precision: int, scale: int) -> SqlType:
     return decimal(min(precision, MAX_PRECISION), min(scale, MAX_PRECISION))
 
 
-def _adjusted(precision: int, scale: int) -> DataType:
+def _adjusted(precision: int, scale: int) -> SqlType:
     """Give up digits after the point, down to 6, rather than digits before it."""
     if precision <= MAX_PRECISION:
         return decimal(precision, scale)
@@ -98,7 +98,7 @@ def _adjusted(precision: int, scale: int) -> DataType:
     return decimal(MAX_PRECISION, max(MAX_PRECISION - whole, min(scale, _MIN_ADJUSTED_SCALE)))
 
 
-def arithmetic(op: str, left: Expr, right: Expr) -> DataType | None:
+def arithmetic(op: str, left: Expr, right: Expr) -> SqlType | None:
     """The type of left `op` right for + - * / % DIV, or None if Spark refuses it."""
     a, b = left.type, right.type
     if UNKNOWN in (a, b):
@@ -121,17 +121,17 @@ def arithmetic(op: str, left: Expr, right: Expr) -> DataType | None:
     if op == "DIV" and not _both_exact(a, b):
         return None
     if _both_exact(a, b) and "decimal" in (a.name, b.name):
-        return _decimal_arithmetic(op, exact(left, a), exact(right, b))
+        return _decimal_arithmetic(op, as_exact_decimal(left, a), as_exact_decimal(right, b))
     if op == "/":
         return DOUBLE
     return a if a == b else _wider_number(a, b)
 
 
-def _both_exact(a: DataType, b: DataType) -> bool:
+def _both_exact(a: SqlType, b: SqlType) -> bool:
     return all(t.is_integral or t.name == "decimal" for t in (a, b))
 
 
-def exact(side: Expr, data_type: DataType) -> DataType:
+def as_exact_decimal(side: Expr, data_type: SqlType) -> SqlType:
     """The decimal type as which an operand of + - * / % takes part in decimal arithmetic: an
     integer literal counts its own digits, an integer column all that it could have."""
     if isinstance(side, Literal) and data_type.is_integral and isinstance(side.value, int):
@@ -139,7 +139,7 @@ def exact(side: Expr, data_type: DataType) -> DataType:
     return as_decimal(data_type)
 
 
-def _decimal_arithmetic(op: str, a: DataType, b: DataType) -> DataType:
+def _decimal_arithmetic(op: str, a: SqlType, b: SqlType) -> SqlType:
     whole_a, whole_b = a.precision - a.scale, b.precision - b.scale
     if op in ("+", "-"):
         scale = max(a.scale, b.scale)
@@ -155,7 +155,7 @@ def _decimal_arithmetic(op: str, a: DataType, b: DataType) -> DataType:
     return LONG
 
 
-def _date_arithmetic(op: str, a: DataType, b: DataType) -> DataType | None:
+def _date_arithmetic(op: str, a: SqlType, b: SqlType) -> SqlType | None:
     if op == "+" and b.is_datetime and not a.is_datetime:
         a, b = b, a
     if op not in ("+", "-"):
@@ -171,16 +171,16 @@ def _date_arithmetic(op: str, a: DataType, b: DataType) -> DataType | None:
     return None
 
 
-def comparable(left: DataType, right: DataType) -> bool:
+def comparable(left: SqlType, right: SqlType) -> bool:
     return common_of_two(left, right) is not None
 
 
-def is_text(*types: DataType) -> bool:
+def is_text(*types: SqlType) -> bool:
     """Whether || and CONCAT make a string of these: Spark casts all but binaries itself."""
     return all(item.is_atomic and item != BINARY for item in types)
 
 
-def can_cast(source: DataType, target: DataType) -> bool:
+def can_cast(source: SqlType, target: SqlType) -> bool:
     """What Cast.canAnsiCast allows between the types that CAST may name here."""
     if source == UNKNOWN:
         return True
@@ -199,7 +199,7 @@ def can_cast(source: DataType, target: DataType) -> bool:
     return source == TIMESTAMP and target.is_numeric
 
 
-def assignment_loss(source: DataType, target: DataType) -> str:
+def assignment_loss(source: SqlType, target: SqlType) -> str:
     """Why a value of one type is not stored in a column of another; "" if it is.
 
     Spark's store assignment (ANSI) with one difference: what would lose digits silently is refused,
@@ -218,7 +218,7 @@ def assignment_loss(source: DataType, target: DataType) -> str:
     return "Spark stores no such value in such a column"
 
 
-def _number_loss(source: DataType, target: DataType) -> str:
+def _number_loss(source: SqlType, target: SqlType) -> str:
     if target.name in ("float", "double"):
         return ""
     if source.name in ("float", "double"):
@@ -228,7 +228,7 @@ def _number_loss(source: DataType, target: DataType) -> str:
     return ""
 
 
-def literal_fits(value: Decimal, target: DataType) -> bool:
+def literal_fits(value: Decimal, target: SqlType) -> bool:
     """Whether an exact number is stored in an integral or decimal column as it is."""
     exact = as_decimal(target)
     return value == round(value, exact.scale) and abs(value) < Decimal(10) ** (
@@ -236,5 +236,5 @@ def literal_fits(value: Decimal, target: DataType) -> bool:
     )
 
 
-def common_of_all(parts: Iterable[Expr]) -> DataType | None:
+def common_of_all(parts: Iterable[Expr]) -> SqlType | None:
     return common(part.type for part in parts)

@@ -30,7 +30,7 @@ from tandem.statements.tree import Expr
 from tandem.statements.types import Schema, SchemaColumn, matching
 
 When = Literal["Matched", "NotMatched", "NotMatchedBySource"]
-Action = Literal["Delete", "Update", "Insert"]
+ClauseAction = Literal["Delete", "Update", "Insert"]
 
 TABLE, SOURCE = "t", "s"
 _RANDOM = frozenset({"rand", "uuid"})
@@ -47,7 +47,7 @@ class ClauseText(Protocol):
     @property
     def when(self) -> When: ...
     @property
-    def action(self) -> Action: ...
+    def action(self) -> ClauseAction: ...
     @property
     def where(self) -> str | None: ...
     @property
@@ -65,7 +65,7 @@ class Clause:
     names: none are listed as long as the source's columns are not known."""
 
     when: When
-    action: Action
+    action: ClauseAction
     where: Expr | None = None
     assignments: tuple[Assignment, ...] = ()
     every: bool = False

@@ -27,11 +27,11 @@ from tandem.statements.types import (
     BOOLEAN,
     NULL,
     UNKNOWN,
-    DataType,
     Schema,
     SchemaColumn,
+    SqlType,
+    close_names,
     matching,
-    nearest,
     sql_name,
 )
 
@@ -289,7 +289,7 @@ def _target(
             found=visible(name),
             expected="one of " + ", ".join(column.name for column in found),
         )
-    close = nearest(schema.columns, wanted)
+    close = close_names(schema.columns, wanted)
     raise InvalidStatement(
         "SET names a column that the table does not have",
         resource=resource,
@@ -349,7 +349,7 @@ def _is_null(value: Expr) -> bool:
     return isinstance(value, tree.Literal) and value.value is None
 
 
-def _exact_literal(value: Expr, target: DataType) -> bool:
+def _exact_literal(value: Expr, target: SqlType) -> bool:
     return (
         isinstance(value, tree.Literal)
         and isinstance(value.value, Decimal)

@@ -12,16 +12,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from decimal import Decimal
 
-from tandem.statements.types import DataType
+from tandem.statements.types import SqlType
 
-Value = None | bool | int | float | Decimal | str | bytes | dt.date | dt.datetime
+LiteralValue = None | bool | int | float | Decimal | str | bytes | dt.date | dt.datetime
 
 
 @dataclass(frozen=True, kw_only=True)
 class Expr:
     """Any node; `type` is the type that Spark gives it."""
 
-    type: DataType
+    type: SqlType
     at: int = field(default=0, compare=False, repr=False)
 
     def children(self) -> tuple[Expr, ...]:
@@ -32,7 +32,7 @@ class Expr:
 class Literal(Expr):
     """A constant. FLOAT values are kept as Decimal, since Python has no 32-bit float."""
 
-    value: Value
+    value: LiteralValue
 
 
 @dataclass(frozen=True, kw_only=True)

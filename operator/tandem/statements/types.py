@@ -20,7 +20,7 @@ MAX_PRECISION: Final = 38
 
 
 @dataclass(frozen=True)
-class DataType:
+class SqlType:
     """A type. `name` is Delta's primitive name, or one of `decimal`, `struct`, `null`,
     `interval day`, `interval day to second`, `interval year to month`, `other` and `unknown`:
     that of a column which is read only later, and goes with everything."""
@@ -61,30 +61,30 @@ class SchemaColumn:
     """A column of the table, or a field of a struct."""
 
     name: str
-    type: DataType
+    type: SqlType
     nullable: bool = True
     metadata: Mapping[str, Any] = field(default_factory=dict, compare=False, hash=False)
 
 
 _INTEGRAL_DIGITS: Final = {"byte": 3, "short": 5, "integer": 10, "long": 20}
 
-BOOLEAN = DataType("boolean")
-BYTE = DataType("byte")
-SHORT = DataType("short")
-INTEGER = DataType("integer")
-LONG = DataType("long")
-FLOAT = DataType("float")
-DOUBLE = DataType("double")
-STRING = DataType("string")
-BINARY = DataType("binary")
-DATE = DataType("date")
-TIMESTAMP = DataType("timestamp")
-TIMESTAMP_NTZ = DataType("timestamp_ntz")
-NULL = DataType("null")
-UNKNOWN = DataType("unknown")
-INTERVAL_DAY = DataType("interval day")
-INTERVAL_DAY_SECOND = DataType("interval day to second")
-INTERVAL_YEAR_MONTH = DataType("interval year to month")
+BOOLEAN = SqlType("boolean")
+BYTE = SqlType("byte")
+SHORT = SqlType("short")
+INTEGER = SqlType("integer")
+LONG = SqlType("long")
+FLOAT = SqlType("float")
+DOUBLE = SqlType("double")
+STRING = SqlType("string")
+BINARY = SqlType("binary")
+DATE = SqlType("date")
+TIMESTAMP = SqlType("timestamp")
+TIMESTAMP_NTZ = SqlType("timestamp_ntz")
+NULL = SqlType("null")
+UNKNOWN = SqlType("unknown")
+INTERVAL_DAY = SqlType("interval day")
+INTERVAL_DAY_SECOND = SqlType("interval day to second")
+INTERVAL_YEAR_MONTH = SqlType("interval year to month")
 
 _PRIMITIVES: Final = {
     t.name: t
@@ -102,7 +102,7 @@ _SQL_NAMES: Final = {
     "null": "VOID",
 }
 
-CAST_NAMES: Final[Mapping[str, DataType]] = {
+CAST_NAMES: Final[Mapping[str, SqlType]] = {
     "boolean": BOOLEAN,
     "tinyint": BYTE,
     "byte": BYTE,
@@ -127,18 +127,18 @@ CAST_NAMES: Final[Mapping[str, DataType]] = {
 DECIMAL_NAMES: Final = frozenset({"decimal", "dec", "numeric"})
 
 
-def decimal(precision: int, scale: int) -> DataType:
-    return DataType("decimal", precision, scale)
+def decimal(precision: int, scale: int) -> SqlType:
+    return SqlType("decimal", precision, scale)
 
 
-def sql_name(data_type: DataType) -> str:
+def sql_name(data_type: SqlType) -> str:
     """How Spark SQL spells a type, for example in a CAST."""
     if data_type.name == "decimal":
         return f"DECIMAL({data_type.precision}, {data_type.scale})"
     return _SQL_NAMES.get(data_type.name, data_type.name.upper())
 
 
-def as_decimal(data_type: DataType) -> DataType:
+def as_decimal(data_type: SqlType) -> SqlType:
     """The decimal type that holds every value of an integral or decimal type."""
     if data_type.name == "decimal":
         return data_type
@@ -183,7 +183,7 @@ def matching(columns: Sequence[SchemaColumn], name: str) -> list[SchemaColumn]:
     return [column for column in columns if column.name.lower() == wanted]
 
 
-def nearest(columns: Sequence[SchemaColumn], name: str) -> list[str]:
+def close_names(columns: Sequence[SchemaColumn], name: str) -> list[str]:
     """Up to three names that are close to `name`, for a hint."""
     by_lower = {column.name.lower(): column.name for column in columns}
     close = difflib.get_close_matches(name.lower(), by_lower, n=3, cutoff=0.5)
@@ -193,7 +193,7 @@ def nearest(columns: Sequence[SchemaColumn], name: str) -> list[str]:
 _DECIMAL = re.compile(r"decimal\(\s*(\d+)\s*,\s*(-?\d+)\s*\)", re.ASCII)
 
 
-def _type(raw: Any) -> DataType:
+def _type(raw: Any) -> SqlType:
     if isinstance(raw, str):
         if raw in _PRIMITIVES:
             return _PRIMITIVES[raw]
@@ -201,7 +201,7 @@ def _type(raw: Any) -> DataType:
             return decimal(10, 0)
         if match := _DECIMAL.fullmatch(raw):
             return decimal(int(match[1]), int(match[2]))
-        return DataType("other", detail=raw.upper())
+        return SqlType("other", detail=raw.upper())
     if raw["type"] == "struct":
         fields = tuple(
             SchemaColumn(
@@ -212,13 +212,13 @@ def _type(raw: Any) -> DataType:
             )
             for item in raw["fields"]
         )
-        return DataType("struct", fields=fields, detail="STRUCT")
-    return DataType("other", detail=str(raw["type"]).upper())
+        return SqlType("struct", fields=fields, detail="STRUCT")
+    return SqlType("other", detail=str(raw["type"]).upper())
 
 
-def _char_type(item: Mapping[str, Any]) -> DataType | None:
+def _char_type(item: Mapping[str, Any]) -> SqlType | None:
     # Spark pads char(n) on comparison and checks lengths on write, from a note in the metadata
     # of a plain string column. Neither happens when the files are read as they are, so such
     # a column would quietly mean something else: char is opaque, varchar can be read.
     note = str((item.get("metadata") or {}).get("__CHAR_VARCHAR_TYPE_STRING", ""))
-    return DataType("other", detail=note.upper()) if note.startswith("char") else None
+    return SqlType("other", detail=note.upper()) if note.startswith("char") else None

@@ -16,6 +16,6 @@ open a file or a connection to a store by other means.
 
 from tandem.storage.probe import probe_put_if_absent
 from tandem.storage.rooted import open_store
-from tandem.storage.store import ObjectMeta, Store
+from tandem.storage.store import ObjectInfo, Store
 
-__all__ = ["ObjectMeta", "Store", "open_store", "probe_put_if_absent"]
+__all__ = ["ObjectInfo", "Store", "open_store", "probe_put_if_absent"]

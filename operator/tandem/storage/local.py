@@ -34,7 +34,7 @@ from tandem.errors import (
 )
 from tandem.storage.files import PublishingWriter
 from tandem.storage.paths import check_folder, check_relative, split_location
-from tandem.storage.store import ObjectMeta
+from tandem.storage.store import ObjectInfo
 
 # Objects being written: `<name>#<digits>`, as the object_store library names its own. Listings
 # hide them, there and here; Spark's vacuum removes old ones in data folders.
@@ -76,23 +76,23 @@ class LocalStore:
         except OSError as error:
             raise self._translate(error, path) from error
 
-    def head(self, path: str) -> ObjectMeta:
+    def head(self, path: str) -> ObjectInfo:
         try:
             found = os.stat(self._locate(path))
         except OSError as error:
             raise self._translate(error, path) from error
         if not stat.S_ISREG(found.st_mode):
             raise self._translate(IsADirectoryError(errno.EISDIR, "not a file"), path)
-        return ObjectMeta(path, found.st_size, found.st_mtime_ns // 1_000_000)
+        return ObjectInfo(path, found.st_size, found.st_mtime_ns // 1_000_000)
 
-    def list(self, prefix: str = "", *, start_after: str = "") -> Iterator[ObjectMeta]:
+    def list(self, prefix: str = "", *, start_after: str = "") -> Iterator[ObjectInfo]:
         """Links to folders are not followed; links to files only inside the root."""
         base = check_folder(prefix, resource=self._location)
         if not base:
             return self._walk(self._root, "", start_after)
         return self._walk(self._locate(base), base + "/", start_after)
 
-    def _walk(self, folder: str, base: str, start_after: str) -> Iterator[ObjectMeta]:
+    def _walk(self, folder: str, base: str, start_after: str) -> Iterator[ObjectInfo]:
         try:
             with os.scandir(folder) as found:
                 # The order of whole paths: "a.b" comes before "a/b", so a folder sorts with
@@ -123,7 +123,7 @@ class LocalStore:
             except OSError as error:
                 raise self._translate(error, path) from error
             if stat.S_ISREG(meta.st_mode):
-                yield ObjectMeta(path, meta.st_size, meta.st_mtime_ns // 1_000_000)
+                yield ObjectInfo(path, meta.st_size, meta.st_mtime_ns // 1_000_000)
 
     def put(self, path: str, data: bytes) -> None:
         with LocalWriter(self, path) as writer:

@@ -35,7 +35,7 @@ from tandem.errors import (
 from tandem.storage.files import PublishingWriter, RangeReader
 from tandem.storage.options import StoreSettings
 from tandem.storage.paths import check_folder, check_relative, split_location
-from tandem.storage.store import ObjectMeta
+from tandem.storage.store import ObjectInfo
 
 if TYPE_CHECKING:
     from obstore.store import ClientConfig, ObjectStore, RetryConfig
@@ -108,14 +108,14 @@ class RemoteStore:
                 return b""  # begins at or after the end
             raise self._translate(error, path) from error
 
-    def head(self, path: str) -> ObjectMeta:
+    def head(self, path: str) -> ObjectInfo:
         key = self._key(path)
         try:
             return _meta(obstore.head(self._client, key))
         except _ERRORS as error:
             raise self._translate(error, path) from error
 
-    def list(self, prefix: str = "", *, start_after: str = "") -> Iterator[ObjectMeta]:
+    def list(self, prefix: str = "", *, start_after: str = "") -> Iterator[ObjectInfo]:
         """Streams. S3, GCS and Azure list in the order of the keys' bytes; a store that does
         not (S3 directory buckets) is refused, since paging by `start_after` would lose files."""
         folder = check_folder(prefix, resource=self._location) or None
@@ -278,9 +278,9 @@ class RemoteWriter(PublishingWriter):
         self._writer = None  # dropped unclosed: nothing is published
 
 
-def _meta(found: Any) -> ObjectMeta:
+def _meta(found: Any) -> ObjectInfo:
     modified = found["last_modified"]
-    return ObjectMeta(found["path"], found["size"], round(modified.timestamp() * 1000))
+    return ObjectInfo(found["path"], found["size"], round(modified.timestamp() * 1000))
 
 
 def _client(location: str, settings: StoreSettings, retry: RetryConfig) -> ObjectStore:

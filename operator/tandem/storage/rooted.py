@@ -13,7 +13,7 @@ from tandem.storage.local import LocalStore
 from tandem.storage.options import settings
 from tandem.storage.paths import canonical_location, canonical_prefix, resolve, split_location
 from tandem.storage.remote import RemoteStore
-from tandem.storage.store import ObjectMeta, Store
+from tandem.storage.store import ObjectInfo, Store
 
 
 def open_store(
@@ -101,12 +101,12 @@ class RootedStore:
         store, key = self._find(path)
         return store.get_range(key, start, length)
 
-    def head(self, path: str) -> ObjectMeta:
+    def head(self, path: str) -> ObjectInfo:
         store, key = self._find(path)
         found = store.head(key)
-        return ObjectMeta(path, found.size, found.modified_ms)
+        return ObjectInfo(path, found.size, found.modified_ms)
 
-    def list(self, prefix: str = "", *, start_after: str = "") -> Iterator[ObjectMeta]:
+    def list(self, prefix: str = "", *, start_after: str = "") -> Iterator[ObjectInfo]:
         return self._store(self._location).list(prefix, start_after=start_after)
 
     def put(self, path: str, data: bytes) -> None:

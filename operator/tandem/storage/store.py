@@ -14,7 +14,7 @@ from typing import BinaryIO, Protocol
 
 
 @dataclass(frozen=True, slots=True)
-class ObjectMeta:
+class ObjectInfo:
     """What a listing says of one object. `size` in bytes, `modified_ms` in Unix milliseconds."""
 
     path: str
@@ -38,11 +38,11 @@ class Store(Protocol):
         """`length` bytes from `start`; shorter only at the object's end."""
         ...
 
-    def head(self, path: str) -> ObjectMeta:
+    def head(self, path: str) -> ObjectInfo:
         """Size and time of one object. Raises `ObjectNotFound`."""
         ...
 
-    def list(self, prefix: str = "", *, start_after: str = "") -> Iterator[ObjectMeta]:
+    def list(self, prefix: str = "", *, start_after: str = "") -> Iterator[ObjectInfo]:
         """All objects below the folder `prefix`, recursively, in lexicographic order of path,
         strictly after `start_after` (a full path). What is still being written is not shown;
         what is created meanwhile may or may not be."""

@@ -20,7 +20,7 @@ from tandem.pruning.times import FIRST, LAST, time_bounds
 from tandem.spec.table import Granularity
 from tandem.timeline.chunks import ALWAYS, TimeColumn, TimeInterval, is_one_chunk, parse_interval
 
-Numbers = npt.NDArray[np.int64]
+IntArray = npt.NDArray[np.int64]
 
 _HOUR = 3_600_000_000
 _DAY = 24 * _HOUR
@@ -33,7 +33,7 @@ class FileIntervals:
     """`codes` count `distinct` intervals, -1 where unknown; `spans` says of each file
     whether it covers several chunks, or unknown ones."""
 
-    codes: Numbers
+    codes: IntArray
     distinct: tuple[TimeInterval, ...]
     spans: npt.NDArray[np.bool_]
 
@@ -62,7 +62,7 @@ def _by_tag(
     files: pa.Table,
     granularity: Granularity,
     chunk_tag: str,
-    codes: Numbers,
+    codes: IntArray,
     spans: npt.NDArray[np.bool_],
     distinct: list[TimeInterval],
 ) -> None:
@@ -83,7 +83,7 @@ def _by_tag(
         spans[chosen] = not is_one_chunk(interval, granularity)
 
 
-def _encoded(starts: Numbers, ends: Numbers) -> tuple[Numbers, list[TimeInterval]]:
+def _encoded(starts: IntArray, ends: IntArray) -> tuple[IntArray, list[TimeInterval]]:
     """Intervals in milliseconds as codes and distinct ones."""
     _, start_codes = np.unique(starts, return_inverse=True)
     some_ends, end_codes = np.unique(ends, return_inverse=True)
@@ -94,7 +94,7 @@ def _encoded(starts: Numbers, ends: Numbers) -> tuple[Numbers, list[TimeInterval
     return codes.astype(np.int64), [TimeInterval(start, end) for start, end in distinct]
 
 
-def _chunks(micros: Numbers, granularity: Granularity) -> tuple[Numbers, Numbers]:
+def _chunks(micros: IntArray, granularity: Granularity) -> tuple[IntArray, IntArray]:
     """Start and end of the chunk that each moment lies in, in microseconds since 1970."""
     if granularity is Granularity.HOUR:
         start = micros // _HOUR * _HOUR
@@ -112,5 +112,5 @@ def _chunks(micros: Numbers, granularity: Granularity) -> tuple[Numbers, Numbers
     return _month_start(first), _month_start(first + size)
 
 
-def _month_start(months: Numbers) -> Numbers:
+def _month_start(months: IntArray) -> IntArray:
     return months.astype("datetime64[M]").astype("datetime64[us]").astype(np.int64)

@@ -25,7 +25,7 @@ from tandem.timeline.segments import (
 
 
 @dataclass(slots=True)
-class _Gone:
+class _GoneSegment:
     """What is known of a segment whose files went away."""
 
     sequence: int
@@ -50,7 +50,7 @@ def retired(live: Sequence[Segment], commits: Iterable[Commit] = ()) -> tuple[Se
     """
     alive = {segment.name for segment in live}
     added: dict[str, AddFile] = {}
-    gone: dict[str, _Gone] = {}
+    gone: dict[str, _GoneSegment] = {}
     for commit in commits:
         for add in commit.adds:
             added[add.logged_path] = add
@@ -66,17 +66,17 @@ def retired(live: Sequence[Segment], commits: Iterable[Commit] = ()) -> tuple[Se
     for child in [*((s.parents, s.sequence) for s in live), *_children(gone)]:
         for name in child[0]:
             if name not in alive and name not in gone:
-                gone[name] = _Gone(sequence=child[1], load_ms=0)
+                gone[name] = _GoneSegment(sequence=child[1], load_ms=0)
     found = [_segment(name, facts) for name, facts in gone.items()]
     return tuple(sorted(found, key=lambda segment: (segment.sequence, _natural(segment.name))))
 
 
-def _children(gone: Mapping[str, _Gone]) -> list[tuple[Lineage, int]]:
+def _children(gone: Mapping[str, _GoneSegment]) -> list[tuple[Lineage, int]]:
     return [(facts.parents, facts.sequence) for facts in gone.values()]
 
 
 def _note(
-    gone: dict[str, _Gone],
+    gone: dict[str, _GoneSegment],
     name: str,
     remove: RemoveFile,
     added: Mapping[str, AddFile],
@@ -88,7 +88,7 @@ def _note(
     facts = gone.get(name)
     if facts is None:
         sequence = parse_sequence(tags, modified)
-        facts = gone[name] = _Gone(sequence=sequence, load_ms=modified)
+        facts = gone[name] = _GoneSegment(sequence=sequence, load_ms=modified)
     facts.size_bytes += remove.size or (add.size if add is not None else 0)
     facts.parents = facts.parents or parse_lineage(tags.get(TAG_PARENTS, ""))
     facts.major = facts.major or tags.get(TAG_TYPE) == TYPE_MAJOR
@@ -110,7 +110,7 @@ def _tags(remove: RemoveFile, added: Mapping[str, AddFile]) -> Mapping[str, str]
     return add.tags if add is not None else {}
 
 
-def _segment(name: str, facts: _Gone) -> Segment:
+def _segment(name: str, facts: _GoneSegment) -> Segment:
     parsed = parse_name(name)
     status = SegmentStatus.COMPACTED if facts.rows_live_on else SegmentStatus.MARKED_FOR_DELETE
     return Segment(

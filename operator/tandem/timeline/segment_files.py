@@ -18,8 +18,9 @@ import pyarrow.compute as pc
 from tandem.delta import stats as stats_
 from tandem.delta.actions import AddFile
 from tandem.delta.log import files as files_
+from tandem.pruning.bounds import BoolArray
 from tandem.timeline.chunks import ALWAYS, TimeColumn, TimeInterval
-from tandem.timeline.file_intervals import FileIntervals, file_intervals
+from tandem.timeline.file_intervals import FileIntervals, IntArray, file_intervals
 
 TAG_CHUNK = "tandem.chunk"
 TAG_LAYOUT = "tandem.layout"
@@ -27,8 +28,6 @@ TAG_LAYOUT = "tandem.layout"
 
 PartitionValues = Mapping[str, str | None]
 Partition = tuple[tuple[str, str | None], ...]
-Numbers = npt.NDArray[np.int64]
-Mask = npt.NDArray[np.bool_]
 
 
 class FileColumns:
@@ -40,16 +39,16 @@ class FileColumns:
     """
 
     def __init__(
-        self, table: pa.Table, order: Numbers, segments: Numbers, names: Sequence[str],
+        self, table: pa.Table, order: IntArray, segments: IntArray, names: Sequence[str],
         time: TimeColumn | None,
     ) -> None:  # fmt: skip
         self._table, self._order, self._time = table, order, time
         self.segments, self.names = segments, names
         self._adds: dict[int, AddFile] = {}
-        self._among: tuple[frozenset[str], Mask] | None = None
+        self._among: tuple[frozenset[str], BoolArray] | None = None
 
-    def _ordered(self, name: str) -> Numbers:
-        found: Numbers = self._table[name].to_numpy()[self._order]
+    def _ordered(self, name: str) -> IntArray:
+        found: IntArray = self._table[name].to_numpy()[self._order]
         return found
 
     @cached_property
@@ -57,14 +56,14 @@ class FileColumns:
         return list(self._table["path"].take(pa.array(self._order)).to_pylist())
 
     @cached_property
-    def size(self) -> Numbers:
+    def size(self) -> IntArray:
         return self._ordered("size")
 
     @cached_property
-    def deleted(self) -> Numbers:
+    def deleted(self) -> IntArray:
         """Rows in deletion vectors."""
         found = pc.fill_null(pc.struct_field(self._table["deletion_vector"], "cardinality"), 0)
-        deleted: Numbers = found.to_numpy()[self._order]
+        deleted: IntArray = found.to_numpy()[self._order]
         return deleted
 
     @cached_property
@@ -74,7 +73,7 @@ class FileColumns:
         return list(known.take(pa.array(self._order)).to_pylist())
 
     @cached_property
-    def live_bytes(self) -> Numbers:
+    def live_bytes(self) -> IntArray:
         found = self.size.copy()
         for at in np.flatnonzero(self.deleted).tolist():
             found[at] = SegmentFile(self, at).live_bytes
@@ -103,7 +102,7 @@ class FileColumns:
         return FileIntervals(found.codes[self._order], found.distinct, found.spans[self._order])
 
     @cached_property
-    def interval_codes(self) -> Numbers:
+    def interval_codes(self) -> IntArray:
         """Of each file's interval among `intervals`; -1 where it has none."""
         found = self._intervals
         return found.codes if found is not None else np.full(len(self._order), -1, np.int64)
@@ -118,7 +117,7 @@ class FileColumns:
         return list(self.interval_codes.tolist())
 
     @cached_property
-    def spans(self) -> Mask:
+    def spans(self) -> BoolArray:
         found = self._intervals
         return found.spans if found is not None else np.zeros(len(self._order), np.bool_)
 
@@ -131,9 +130,9 @@ class FileColumns:
         return pc.map_lookup(self._table["tags"], key, "first").combine_chunks()
 
     @cached_property
-    def partition_codes(self) -> Numbers:
+    def partition_codes(self) -> IntArray:
         """Of each file's values among `partitions`."""
-        codes: Numbers = self._partitions[0][self._order]
+        codes: IntArray = self._partitions[0][self._order]
         return codes
 
     @cached_property
@@ -146,7 +145,7 @@ class FileColumns:
         return self._partitions[1]
 
     @cached_property
-    def by_partition(self) -> tuple[Numbers, list[Partition]]:
+    def by_partition(self) -> tuple[IntArray, list[Partition]]:
         """Of each file the number of its partition, and the partitions: values that differ only
         in the order of columns are the same."""
         numbers: dict[Partition, int] = {}
@@ -157,7 +156,7 @@ class FileColumns:
         return np.array(same, np.int64)[self.partition_codes], list(numbers)
 
     @cached_property
-    def _partitions(self) -> tuple[Numbers, list[PartitionValues]]:
+    def _partitions(self) -> tuple[IntArray, list[PartitionValues]]:
         maps = self._table["partition_values"].combine_chunks()
         offsets = maps.offsets.to_numpy()
         widths = np.diff(offsets)
@@ -178,7 +177,7 @@ class FileColumns:
         found = maps.take(pa.array(at)).to_pylist(maps_as_pydicts="lossy")
         return codes.reshape(-1), [each or {} for each in found]
 
-    def among(self, paths: frozenset[str]) -> Mask:
+    def among(self, paths: frozenset[str]) -> BoolArray:
         """Which of the files have one of the logged paths."""
         if self._among is None or self._among[0] is not paths:
             found = files_.have_paths(self._table, paths)
@@ -286,7 +285,7 @@ class SegmentFiles(Sequence[SegmentFile]):
 
     __slots__ = ("columns", "places")
 
-    def __init__(self, columns: FileColumns, places: Numbers) -> None:
+    def __init__(self, columns: FileColumns, places: IntArray) -> None:
         self.columns, self.places = columns, places
 
     @classmethod
@@ -299,7 +298,7 @@ class SegmentFiles(Sequence[SegmentFile]):
         return cls(some[0].columns, np.concatenate([part.places for part in some]))
 
     @property
-    def live_bytes(self) -> Numbers:
+    def live_bytes(self) -> IntArray:
         """Of each file, the estimated bytes of the rows that are not deleted."""
         return self.columns.live_bytes[self.places]
 
@@ -308,7 +307,7 @@ class SegmentFiles(Sequence[SegmentFile]):
         """Of each file, the share of deleted rows, 0 to 1."""
         return self.columns.deleted_shares[self.places]
 
-    def where(self, mask: Mask) -> SegmentFiles:
+    def where(self, mask: BoolArray) -> SegmentFiles:
         """Those of which the mask, one entry a file, is true."""
         return SegmentFiles(self.columns, self.places[mask])
 
@@ -317,22 +316,22 @@ class SegmentFiles(Sequence[SegmentFile]):
         return int(self.columns.size[self.places].sum())
 
     @property
-    def interval_codes(self) -> Numbers:
+    def interval_codes(self) -> IntArray:
         return self.columns.interval_codes[self.places]
 
     @property
-    def partition_codes(self) -> Numbers:
+    def partition_codes(self) -> IntArray:
         return self.columns.partition_codes[self.places]
 
     @property
-    def spans(self) -> Mask:
+    def spans(self) -> BoolArray:
         return self.columns.spans[self.places]
 
-    def among(self, paths: frozenset[str]) -> Mask:
+    def among(self, paths: frozenset[str]) -> BoolArray:
         """Which of them have one of the logged paths."""
         return self.columns.among(paths)[self.places]
 
-    def grouped(self, codes: Numbers) -> list[tuple[int, SegmentFiles]]:
+    def grouped(self, codes: IntArray) -> list[tuple[int, SegmentFiles]]:
         """The files of each code (one entry a file), in order of the code's first file."""
         if not len(codes):
             return []

@@ -19,13 +19,13 @@ import pyarrow.compute as pc
 
 from tandem.delta.actions import AddFile
 from tandem.timeline.chunks import TimeColumn, TimeInterval
+from tandem.timeline.file_intervals import IntArray
 from tandem.timeline.lineage import Lineage, format_lineage, parse_lineage
 from tandem.timeline.names import foreign_name, parse_name
 from tandem.timeline.segment_files import (
     TAG_CHUNK,
     TAG_LAYOUT,
     FileColumns,
-    Numbers,
     SegmentFile,
     SegmentFiles,
 )
@@ -144,7 +144,7 @@ def segments(files: pa.Table, time: TimeColumn | None = None) -> tuple[Segment, 
     return tuple(found[at] for at in places)
 
 
-def _names(files: pa.Table) -> tuple[Numbers, list[str], list[int]]:
+def _names(files: pa.Table) -> tuple[IntArray, list[str], list[int]]:
     """The segment of each file as a code, the names by code, and the levels of the first ones;
     those of the others are 0."""
     tags = _tag(files, TAG_SEGMENT).dictionary_encode("encode")
@@ -159,16 +159,16 @@ def _names(files: pa.Table) -> tuple[Numbers, list[str], list[int]]:
     return codes, list(names), [name.level if name is not None else 0 for name in parsed]
 
 
-def _sequences(files: pa.Table) -> Numbers:
+def _sequences(files: pa.Table) -> IntArray:
     """The order key of each file, in milliseconds."""
     text = _tag(files, TAG_SEQUENCE)
     said = pc.fill_null(pc.match_substring_regex(text, f"^(?:{SEQUENCE_PATTERN})$"), False)
     number = pc.cast(pc.if_else(said, text, None), pa.int64())
-    found: Numbers = pc.coalesce(number, files["modified_ms"].combine_chunks()).to_numpy()
+    found: IntArray = pc.coalesce(number, files["modified_ms"].combine_chunks()).to_numpy()
     return found
 
 
-def _hulls(columns: FileColumns, starts: Numbers) -> Iterator[TimeInterval | None]:
+def _hulls(columns: FileColumns, starts: IntArray) -> Iterator[TimeInterval | None]:
     """The interval that all files of each segment cover; None as soon as one is unknown."""
     codes = columns.interval_codes
     known = np.minimum.reduceat(codes, starts) >= 0

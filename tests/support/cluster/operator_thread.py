@@ -308,7 +308,7 @@ class Operator:
                 interceptor=self._interceptor,
                 stop=self._stop,
                 ready=ready,
-                runner_of=None if self._spark else lambda *_: self._jobs,
+                runner_factory=None if self._spark else lambda *_: self._jobs,
                 clock=self._clock,
             )
         finally:

@@ -277,8 +277,8 @@ def _operate(order: Order, foreign: _Foreign | None) -> dict[str, Any]:
     table = Table(store=store, log=DeltaLog(store), display="LakeTable/lake")
     # Every round is the job's, so that operations reach all points.
     ports = Ports(jobs=jobs, locks=locks, small_rounds=NoSmallRounds)
-    drive = driver.Drive(poll_ms=2, lock_wait_s=0.01, interceptor=interceptor)
-    session = driver.open_session(resource, table, ports, drive)
+    execution = driver.ExecutionOptions(poll_ms=2, lock_wait_s=0.01, interceptor=interceptor)
+    session = driver.open_session(resource, table, ports, execution)
     status = driver.finish(session, resource, ports)
     return {"status": status.manifest(), "points": points}
 

@@ -37,7 +37,7 @@ from tandem.delta.actions import Commit
 from tandem.delta.log.delta_log import DeltaLog
 from tandem.delta.scan import scan
 from tandem.locks.memory import InProcessLocks
-from tandem.operations.execute import Drive, finish, open_session
+from tandem.operations.execute import ExecutionOptions, finish, open_session
 from tandem.operations.kinds.time_column import time_column
 from tandem.operations.machine.effects import Point
 from tandem.operations.model import Table
@@ -164,8 +164,8 @@ class Lake:
             again: bool = False, ports: Ports | None = None) -> OperationStatus:  # fmt: skip
         """Run to the end, whatever that is."""
         ports = ports or self.ports()
-        drive = Drive(again=again, poll_ms=POLL_MS, interceptor=interceptor)
-        session = open_session(operation, self.table(), ports, drive)
+        execution = ExecutionOptions(again=again, poll_ms=POLL_MS, interceptor=interceptor)
+        session = open_session(operation, self.table(), ports, execution)
         return finish(session, operation, ports)
 
     def do(self, operation: Operation, **more: Any) -> OperationStatus:

@@ -15,7 +15,7 @@ from typing import BinaryIO, Literal, cast
 from tandem.errors import AlreadyExists, ObjectNotFound
 from tandem.storage.files import PublishingWriter, RangeReader
 from tandem.storage.paths import canonical_location, check_folder, resolve
-from tandem.storage.store import ObjectMeta
+from tandem.storage.store import ObjectInfo
 
 CallName = Literal[
     "get", "get_range", "head", "list", "put", "put_if_absent", "delete", "open_output"
@@ -97,14 +97,14 @@ class MemoryStore:
         self._after("get_range", key, number)
         return data
 
-    def head(self, path: str) -> ObjectMeta:
+    def head(self, path: str) -> ObjectInfo:
         key = self._key(path)
         number = self._before("head", key)
         data, modified = self._find(key)
         self._after("head", key, number)
-        return ObjectMeta(path, len(data), modified)
+        return ObjectInfo(path, len(data), modified)
 
-    def list(self, prefix: str = "", *, start_after: str = "") -> Iterator[ObjectMeta]:
+    def list(self, prefix: str = "", *, start_after: str = "") -> Iterator[ObjectInfo]:
         folder = check_folder(prefix, resource=self._location)
         folder = folder + "/" if folder else ""
         number = self._before("list", folder)
@@ -117,7 +117,7 @@ class MemoryStore:
                         break
                     continue
                 data, modified = self._objects[path]
-                found.append(ObjectMeta(path, len(data), modified))
+                found.append(ObjectInfo(path, len(data), modified))
         self._after("list", folder, number)
         return iter(found)
 

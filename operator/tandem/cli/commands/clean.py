@@ -14,7 +14,7 @@ from tandem.cli.output import ByteSize, Output, human_bytes, print_data, print_t
 from tandem.reconcile.text import counted
 
 if TYPE_CHECKING:
-    from tandem.operations.clean.clean import Cleaned
+    from tandem.operations.clean.clean import CleaningResult
     from tandem.planning.cleaning import CleaningRules
 
 
@@ -23,7 +23,7 @@ _UNITS = ((86_400_000, "day"), (3_600_000, "hour"), (60_000, "minute"), (1_000, 
 
 def clean(target: Target, *, output: Output, dry_run: bool) -> Exit:
     """Clean by the LakeTable's retention if there is one, else by the table's own property."""
-    from tandem.operations.clean.clean import Options, rules_for
+    from tandem.operations.clean.clean import CleaningOptions, rules_for
     from tandem.operations.clean.clean import clean as clean_
     from tandem.operations.model import Table
 
@@ -32,7 +32,7 @@ def clean(target: Target, *, output: Output, dry_run: bool) -> Exit:
     table = Table(log.store, log, display, target.table)
     retention = target.table.spec.retention if target.table is not None else None
     rules = rules_for(log.snapshot().configuration, retention)
-    cleaned = clean_(table, rules, options=Options(dry_run=dry_run))
+    cleaned = clean_(table, rules, options=CleaningOptions(dry_run=dry_run))
     if output is Output.TABLE:
         _show(cleaned, rules, dry_run=dry_run)
     else:
@@ -56,7 +56,7 @@ def clean(target: Target, *, output: Output, dry_run: bool) -> Exit:
     return Exit.OK
 
 
-def _show(cleaned: Cleaned, rules: CleaningRules, *, dry_run: bool) -> None:
+def _show(cleaned: CleaningResult, rules: CleaningRules, *, dry_run: bool) -> None:
     if not cleaned.garbage:
         kept = f"{_spoken(rules.files_ms)} after a commit removed them" if rules.files_ms else ""
         why = f" Files that older versions name stay until {kept}." if kept else ""

@@ -39,7 +39,7 @@ def etcd_user(
     nothing. Needs root's password, which the operator itself needs not.
     """
     with errors_to_exit():
-        from tandem.locks.etcd.client import EtcdAccess
+        from tandem.locks.etcd.connection import EtcdAccess
         from tandem.locks.etcd.users import PrefixOwner, ensure
 
         owner = PrefixOwner(etcd_user, etcd_password_file.read_text().strip(), etcd_prefix)

@@ -124,11 +124,11 @@ def configure_logging(form: LogFormat, *, verbose: bool) -> None:
     """Lines of structlog and of other libraries in one format, to standard error."""
     import structlog
 
-    from tandem.kube.runtime.log_context import add_subject
+    from tandem.kube.runtime.log_context import add_log_context
 
     shared: list[structlog.types.Processor] = [
         structlog.contextvars.merge_contextvars,
-        add_subject,
+        add_log_context,
         structlog.stdlib.add_log_level,
         structlog.stdlib.add_logger_name,
         structlog.processors.TimeStamper(fmt="iso", utc=True),

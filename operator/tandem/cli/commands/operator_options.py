@@ -196,11 +196,11 @@ def operator(
             password_file=etcd_password_file,
         )
         from tandem.kube.runtime.settings import OperatorSettings
-        from tandem.kube.tables.location_policy import Allowed
+        from tandem.kube.tables.location_policy import LocationPolicy
         from tandem.spark.application.manifest import ApplicationSettings
 
         # A rule that is none is said at once.
-        Allowed(tuple(allowed_locations or ()), tuple(allowed_endpoints or ()))
+        LocationPolicy(tuple(allowed_locations or ()), tuple(allowed_endpoints or ()))
         settings = OperatorSettings(
             namespaces=tuple(namespaces or ()),
             kubeconfig=kubeconfig,

@@ -43,7 +43,7 @@ def plan(paths: Sequence[str], *, output: Output, only: Sequence[str]) -> Exit:
     """Print what `run` would do now."""
     resources = _checked(paths, only)
     outcomes = engine.plan(resources)
-    seen = source_check.look(outcomes)
+    seen = source_check.check_sources(outcomes)
     for id_, sight in seen.items():
         if sight.warning:
             say(f"Warning: {id_}: {sight.warning}")

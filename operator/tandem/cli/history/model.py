@@ -29,7 +29,7 @@ _MOST_PARENTS = 64
 """The origin of a file of another writer: which removed files went into it is unknown."""
 
 
-class Sort(StrEnum):
+class EntryKind(StrEnum):
     """What a commit was, as far as a picture distinguishes commits."""
 
     APPEND = "append"  # only added files
@@ -72,7 +72,7 @@ class HistoryEntry:
     engine: str
     by: str
     ours: bool
-    sort: Sort
+    kind: EntryKind
     files_added: int
     files_removed: int
     files_marked: int
@@ -91,7 +91,7 @@ class HistoryEntry:
 
 
 @dataclass(slots=True)
-class SegmentLife:
+class SegmentLifetime:
     """A segment: the version that made it and the one that ended it (None: before the first,
     not yet), the segments it came from, and the rows deleted in it by version. `foreign`: one
     file that others wrote."""
@@ -162,7 +162,7 @@ def _entry(commit: Commit, changes: Mapping[int, _Change]) -> HistoryEntry:
         engine=author.engine,
         by=author.by,
         ours=mine.ours,
-        sort=_sort(commit, mine),
+        kind=_kind(commit, mine),
         files_added=len(mine.added),
         files_removed=len(mine.gone),
         files_marked=len(mine.marked),
@@ -196,13 +196,13 @@ def _rows_of(gone: RemoveFile) -> int | None:
     return None if rows is None else max(0, rows - _dead(gone))
 
 
-def _sort(commit: Commit, change: _Change) -> Sort:
+def _kind(commit: Commit, change: _Change) -> EntryKind:
     if not (change.added or change.gone or change.marked):
-        return Sort.OTHER
+        return EntryKind.OTHER
     if not (change.gone or change.marked):
-        return Sort.APPEND
+        return EntryKind.APPEND
     changes = any(a.data_change for a in commit.adds) or any(r.data_change for r in commit.removes)
-    return Sort.CHANGE if changes else Sort.REWRITE
+    return EntryKind.CHANGE if changes else EntryKind.REWRITE
 
 
 def _meetings(
@@ -242,14 +242,14 @@ def _meetings(
     return tuple(sorted(found.values(), key=lambda meeting: (meeting.version, meeting.effect)))
 
 
-def segment_lives(commits: Iterable[Commit]) -> list[SegmentLife]:
+def segment_lifetimes(commits: Iterable[Commit]) -> list[SegmentLifetime]:
     """The segments that these commits made, changed or ended, in the order of their making."""
-    found: dict[str, SegmentLife] = {}
+    found: dict[str, SegmentLifetime] = {}
     name_of: dict[str, str] = {}
 
-    def life(name: str, born: int | None) -> SegmentLife:
+    def life(name: str, born: int | None) -> SegmentLifetime:
         if name not in found:
-            found[name] = SegmentLife(name, name.startswith("f-"), born)
+            found[name] = SegmentLifetime(name, name.startswith("f-"), born)
         return found[name]
 
     for commit in commits:
@@ -289,7 +289,7 @@ def _name_of_gone(gone: RemoveFile) -> str:
     return segment_name(AddFile(gone.logged_path, {}, 0, 0, True, tags=known))
 
 
-def _descend(found: Mapping[str, SegmentLife], change: _Change, ending: Sequence[str]) -> None:
+def _descend(found: Mapping[str, SegmentLifetime], change: _Change, ending: Sequence[str]) -> None:
     """Who came from whom: by the tags of ours, else everything from everything."""
     named = {change.names[path]: add for path, add in change.added.items()}
     for name, add in named.items():

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import tandem
 from tandem.cli.history import phrases
-from tandem.cli.history.model import CommitEffect, HistoryEntry, Meeting, entries, segment_lives
+from tandem.cli.history.model import CommitEffect, HistoryEntry, Meeting, entries, segment_lifetimes
 from tandem.cli.history.scene import Scene, is_work, scene
 from tandem.cli.history.svg import STYLE, esc, svg
 from tandem.cli.output import people_time
@@ -62,7 +62,7 @@ footer{color:var(--soft);font-size:13px;margin-top:40px}
 def page(commits: Sequence[Commit], *, title: str, location: str) -> str:
     """The page of these consecutive commits, at least one, oldest first."""
     found = entries(commits)
-    drawn = scene(found, segment_lives(commits))
+    drawn = scene(found, segment_lifetimes(commits))
     name = clean(title) or "table"
     heading = f"History of {name}"
     first, last = found[0], found[-1]

@@ -28,7 +28,7 @@ def files(entry: HistoryEntry) -> str:
 def rows(entry: HistoryEntry) -> str:
     """`+3,000 −12`: rows that came and went; of a rewrite, how many it rewrote."""
     added, gone = entry.rows_added, entry.rows_removed
-    if entry.sort == "rewrite":
+    if entry.kind == "rewrite":
         return f"{added:,} rewritten" if added else ""
     removed = (gone or 0) + max(0, entry.rows_deleted)
     restored = max(0, -entry.rows_deleted)

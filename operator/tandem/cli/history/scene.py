@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
-from tandem.cli.history.model import HistoryEntry, SegmentLife, Sort
+from tandem.cli.history.model import EntryKind, HistoryEntry, SegmentLifetime
 from tandem.cli.history.phrases import who
 from tandem.reconcile.text import clean
 
@@ -54,7 +54,7 @@ class VersionColumn:
         return self.entries[-1].version
 
 
-class Place(Enum):
+class LabelPosition(Enum):
     """Where an operation's name is written: where there is room for it."""
 
     INSIDE = "in its bar"
@@ -70,19 +70,19 @@ class OperationSpan:
     start: int
     end: int
     label: str
-    place: Place
+    place: LabelPosition
     lane: int = -1
 
     def room(self, pitch: float) -> tuple[float, float]:
         """The columns that it needs, its name included."""
         wide = (len(self.label) * GLYPH + 24) / pitch
-        before = wide if self.place is Place.LEFT else 0.3
-        after = wide if self.place is Place.RIGHT else 0.3
+        before = wide if self.place is LabelPosition.LEFT else 0.3
+        after = wide if self.place is LabelPosition.RIGHT else 0.3
         return self.start - before, self.end + after
 
 
 @dataclass(slots=True)
-class River:
+class SegmentBand:
     """Segments that came, went and became the same together: from column to column (None: from
     before, to the end), and the rivers that they flow into."""
 
@@ -94,7 +94,7 @@ class River:
     rows: int = 0
     row: int = -1
     deletes: Counter[int] = field(default_factory=Counter)
-    into: list[River] = field(default_factory=list)
+    into: list[SegmentBand] = field(default_factory=list)
     eventful: bool = False
 
 
@@ -103,7 +103,7 @@ class Scene:
     columns: tuple[VersionColumn, ...]
     engines: tuple[str, ...]
     spans: tuple[OperationSpan, ...]
-    rivers: tuple[River, ...]
+    rivers: tuple[SegmentBand, ...]
     hidden_spans: int
     hidden_segments: int
     column_of: dict[int, int]
@@ -121,7 +121,7 @@ class Scene:
         return self.engines.index(name if name in self.engines else OTHERS)
 
 
-def scene(entries: Sequence[HistoryEntry], lives: Sequence[SegmentLife]) -> Scene:
+def scene(entries: Sequence[HistoryEntry], lives: Sequence[SegmentLifetime]) -> Scene:
     """Where everything goes. `entries` oldest first, at least one."""
     columns = _columns(entries)
     column_of = {e.version: at for at, column in enumerate(columns) for e in column.entries}
@@ -140,9 +140,9 @@ def scene(entries: Sequence[HistoryEntry], lives: Sequence[SegmentLife]) -> Scen
 
 def is_work(entry: HistoryEntry) -> bool:
     """An operation of ours that read something and did something about it."""
-    return entry.ours and entry.read_version is not None and entry.sort is not Sort.APPEND and (
-        entry.sort is not Sort.OTHER
-    )  # fmt: skip
+    if not entry.ours or entry.read_version is None:
+        return False
+    return entry.kind not in {EntryKind.APPEND, EntryKind.OTHER}
 
 
 def _columns(entries: Sequence[HistoryEntry]) -> list[VersionColumn]:
@@ -212,8 +212,8 @@ def _span(entry: HistoryEntry, start: int, end: int, columns: int) -> OperationS
     label = clean(who(entry), LONGEST_LABEL)
     long = (len(label) * GLYPH + 26) / pitch
     if long <= end - start:
-        return OperationSpan(entry, start, end, label, Place.INSIDE)
-    place = Place.RIGHT if end + long <= columns or start < long else Place.LEFT
+        return OperationSpan(entry, start, end, label, LabelPosition.INSIDE)
+    place = LabelPosition.RIGHT if end + long <= columns or start < long else LabelPosition.LEFT
     return OperationSpan(entry, start, end, label, place)
 
 
@@ -223,8 +223,8 @@ def pitch_of(columns: int) -> float:
 
 
 def _rivers(
-    lives: Sequence[SegmentLife], column_of: dict[int, int], columns: Sequence[VersionColumn]
-) -> tuple[list[River], int]:
+    lives: Sequence[SegmentLifetime], column_of: dict[int, int], columns: Sequence[VersionColumn]
+) -> tuple[list[SegmentBand], int]:
     """Segments with the same fate flow together; the eventful ones are shown."""
     born = Counter(life.born for life in lives if life.parents)
     branch = {
@@ -236,8 +236,8 @@ def _rivers(
     for name, parents in _seen_parents(lives, column_of).items():
         for parent in parents:
             children.setdefault(parent, []).append(name)
-    groups: dict[tuple[object, ...], River] = {}
-    of: dict[str, River] = {}
+    groups: dict[tuple[object, ...], SegmentBand] = {}
+    of: dict[str, SegmentBand] = {}
     for life in lives:
         start = None if life.born is None else column_of[life.born]
         end = None if life.ended is None else column_of[life.ended]
@@ -248,7 +248,7 @@ def _rivers(
         key = (start, end, becomes, life.foreign, "" if old else branch.get(life.name, ""))
         _, _, level = life.name.partition(".")
         river = groups.setdefault(
-            key, River([], life.foreign, int(level) if level.isdigit() else 0, start, end)
+            key, SegmentBand([], life.foreign, int(level) if level.isdigit() else 0, start, end)
         )
         river.names.append(life.name)
         river.rows += life.rows or 0
@@ -265,7 +265,7 @@ def _rivers(
 
 
 def _seen_parents(
-    lives: Sequence[SegmentLife], column_of: dict[int, int]
+    lives: Sequence[SegmentLifetime], column_of: dict[int, int]
 ) -> dict[str, tuple[str, ...]]:
     """Where each segment came from, past those that came and went within one column."""
     found: dict[str, tuple[str, ...]] = {}
@@ -284,14 +284,14 @@ def _seen_parents(
     return found
 
 
-def _rows(rivers: list[River]) -> tuple[list[River], int]:
+def _rows(rivers: list[SegmentBand]) -> tuple[list[SegmentBand], int]:
     """A row for each, as far as there are: a child flows where its largest parent did. Those with
     whom something happened come first, above the others."""
     free: list[float] = []  # by row: from which column on it is
     rivers.sort(key=lambda r: (not r.eventful, -1 if r.start is None else r.start))
     quiet = 0
     heir: dict[int, tuple[int, int]] = {}  # by child: rows of its largest parent, and its row
-    shown: list[River] = []
+    shown: list[SegmentBand] = []
     for river in rivers:
         start = -1.0 if river.start is None else float(river.start)
         row = heir.get(id(river), (0, -1))[1]

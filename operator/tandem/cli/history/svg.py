@@ -10,15 +10,15 @@ from datetime import UTC, datetime
 from html import escape
 
 from tandem.cli.history import phrases
-from tandem.cli.history.model import CommitEffect, HistoryEntry, Meeting, Sort
+from tandem.cli.history.model import CommitEffect, EntryKind, HistoryEntry, Meeting
 from tandem.cli.history.scene import (
     GLYPH,
     LEFT,
     RIGHT,
+    LabelPosition,
     OperationSpan,
-    Place,
-    River,
     Scene,
+    SegmentBand,
     pitch_of,
 )
 from tandem.reconcile.text import clean
@@ -111,17 +111,17 @@ class Drawing:
 
     def mark(self, x: float, y: float, entry: HistoryEntry, title: str) -> None:
         """A shape for what a commit was."""
-        style, s = str(entry.sort), 6.5
+        style, s = str(entry.kind), 6.5
         if entry.ours:
             style = "ours"
         shape = {
-            Sort.APPEND: f'<circle cx="{x:.1f}" cy="{y:.1f}" r="6" class="{style} hollow"/>',
-            Sort.CHANGE: f'<path d="M{x - s:.1f} {y:.1f}L{x:.1f} {y - s:.1f}L{x + s:.1f} {y:.1f}'
-                         f'L{x:.1f} {y + s:.1f}Z" class="{style}"/>',
-            Sort.REWRITE: f'<rect x="{x - 5:.1f}" y="{y - 5:.1f}" width="10" height="10" rx="1.5" '
-                          f'class="{style}"/>',
-            Sort.OTHER: f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2.5" class="{style}"/>',
-        }[entry.sort]  # fmt: skip
+            EntryKind.APPEND: f'<circle cx="{x:.1f}" cy="{y:.1f}" r="6" class="{style} hollow"/>',
+            EntryKind.CHANGE: f'<path d="M{x - s:.1f} {y:.1f}L{x:.1f} {y - s:.1f}'
+                              f'L{x + s:.1f} {y:.1f}L{x:.1f} {y + s:.1f}Z" class="{style}"/>',
+            EntryKind.REWRITE: f'<rect x="{x - 5:.1f}" y="{y - 5:.1f}" width="10" height="10" '
+                               f'rx="1.5" class="{style}"/>',
+            EntryKind.OTHER: f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2.5" class="{style}"/>',
+        }[entry.kind]  # fmt: skip
         self.add(f"<g><title>{esc(title)}</title>{shape}</g>")
 
     # Layers
@@ -167,7 +167,7 @@ class Drawing:
                     by_lane.setdefault(self.scene.engine_lane(entry), []).append(entry)
             for lane, entries in by_lane.items():
                 y = self.engine_y(lane)
-                loudest = max(entries, key=lambda e: _LOUD.index(e.sort))
+                loudest = max(entries, key=lambda e: _LOUD.index(e.kind))
                 self.mark(self.x(at), y, loudest, _title(entries))
                 label = f"{len(entries):,}×" if len(entries) > 1 else _rows(entries[0])
                 if label:
@@ -184,7 +184,7 @@ class Drawing:
         for at, column in enumerate(scene.columns):
             rest = [e for e in column.entries if e.ours and e.version not in spans]
             if rest:
-                loudest = max(rest, key=lambda e: _LOUD.index(e.sort))
+                loudest = max(rest, key=lambda e: _LOUD.index(e.kind))
                 self.mark(self.x(at), y, loudest, _title(rest))
                 label = f"{len(rest):,}×" if len(rest) > 1 else _rows(rest[0])
                 if label:
@@ -201,9 +201,9 @@ class Drawing:
                  f'rx="9" class="bar"/>'
                  f'<circle cx="{end:.1f}" cy="{y:.1f}" r="9" class="ours"/></g>')  # fmt: skip
         at, anchor, style = {
-            Place.INSIDE: (start + 10, "start", ""),
-            Place.RIGHT: (end + 14, "start", "halo"),
-            Place.LEFT: (start - 6, "end", "halo"),
+            LabelPosition.INSIDE: (start + 10, "start", ""),
+            LabelPosition.RIGHT: (end + 14, "start", "halo"),
+            LabelPosition.LEFT: (start - 6, "end", "halo"),
         }[span.place]
         self.text(at, y + 4, span.label, style, anchor)
 
@@ -269,12 +269,12 @@ class Drawing:
         for river in scene.rivers:
             self.name(river)
 
-    def bounds(self, river: River) -> tuple[float, float]:
+    def bounds(self, river: SegmentBand) -> tuple[float, float]:
         start = LEFT - 4 if river.start is None else self.x(river.start)
         end = self.width - RIGHT / 2 if river.end is None else self.x(river.end)
         return start, end
 
-    def flow(self, river: River) -> None:
+    def flow(self, river: SegmentBand) -> None:
         y, (start, end) = self.row_y(river.row), self.bounds(river)
         style = "f" if river.foreign else f"s{min(3, river.level)}"
         wide = 3.0 + min(9.0, 1.4 * max(0, len(str(river.rows)) - 1))
@@ -294,7 +294,7 @@ class Drawing:
         if river.end is not None and not river.into:
             self.add(f'<path class="cut" d="M{end - 3:.1f} {y - 4:.1f}l6 8m0 -8l-6 8"/>')
 
-    def name(self, river: River) -> None:
+    def name(self, river: SegmentBand) -> None:
         y, (start, end) = self.row_y(river.row), self.bounds(river)
         many = len(river.names)
         what = "files" if river.foreign else "segments"
@@ -319,7 +319,7 @@ class Drawing:
         return "".join(self.parts)
 
 
-_LOUD = (Sort.OTHER, Sort.APPEND, Sort.REWRITE, Sort.CHANGE)
+_LOUD = (EntryKind.OTHER, EntryKind.APPEND, EntryKind.REWRITE, EntryKind.CHANGE)
 _VERBS = {
     CommitEffect.REPLAYED: "replayed",
     CommitEffect.MASKED: "masked",
@@ -346,7 +346,7 @@ def svg(scene: Scene, title: str, description: str, *, alone: bool = False) -> s
 
 def _rows(entry: HistoryEntry) -> str:
     """What a mark is labelled with: `+3,000`, `−12`."""
-    if entry.sort is Sort.APPEND and entry.rows_added:
+    if entry.kind is EntryKind.APPEND and entry.rows_added:
         return f"+{short(entry.rows_added)}"
     if entry.rows_deleted > 0 and not entry.files_added:
         return f"−{short(entry.rows_deleted)}"
@@ -366,7 +366,7 @@ def _title(entries: list[HistoryEntry]) -> str:
     return "\n".join(filter(None, [label, phrases.rows(entry), phrases.files(entry)]))
 
 
-def _river_title(river: River) -> str:
+def _river_title(river: SegmentBand) -> str:
     names = ", ".join(river.names[:12]) + (", …" if len(river.names) > 12 else "")
     into = ", ".join(name for child in river.into[:4] for name in child.names[:4])
     return names + (f" → {into}" if into else "") + (f"\n{river.rows:,} rows" if river.rows else "")

@@ -12,14 +12,14 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tandem.cli.history import phrases
-from tandem.cli.history.model import HistoryEntry, Sort
+from tandem.cli.history.model import EntryKind, HistoryEntry
 from tandem.cli.output import people_time, table_of
 
 if TYPE_CHECKING:
     from rich.table import Table
 
 MOST_LANES = 4
-MARKS = {Sort.APPEND: "○", Sort.CHANGE: "◆", Sort.REWRITE: "■", Sort.OTHER: "·"}
+MARKS = {EntryKind.APPEND: "○", EntryKind.CHANGE: "◆", EntryKind.REWRITE: "■", EntryKind.OTHER: "·"}
 OUR_MARK = "●"
 
 
@@ -49,7 +49,7 @@ def picture(entries: Sequence[HistoryEntry]) -> list[str]:
     width = 1 + max((lane for _, lane in lanes), default=0)
     drawn = []
     for entry in entries:
-        mark = OUR_MARK if entry.ours and entry.sort is not Sort.OTHER else MARKS[entry.sort]
+        mark = OUR_MARK if entry.ours and entry.kind is not EntryKind.OTHER else MARKS[entry.kind]
         if not lanes:
             drawn.append(mark)
             continue

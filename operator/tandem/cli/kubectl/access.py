@@ -34,12 +34,12 @@ from tandem.kube.client.api import (
     Conflict,
     Forbidden,
     Invalid,
-    Json,
     NotFound,
     ResourcePath,
     Unavailable,
 )
 from tandem.kube.client.credentials import AUTHORIZATION, Credentials, LogIn, Login, usual_files
+from tandem.kube.client.json_depth import Json
 from tandem.spec.common import GROUP
 
 _T = TypeVar("_T")
@@ -155,7 +155,7 @@ class Access:
         return call
 
 
-def described(path: ResourcePath, sub: str = "") -> str:
+def resource_text(path: ResourcePath, sub: str = "") -> str:
     """`tablecompactions.tandem.dev`, `pods/log`"""
     plural = f"{path.plural}.{path.group}" if path.group else path.plural
     return f"{plural}/{sub}" if sub else plural
@@ -165,7 +165,7 @@ def in_words(
     error: ApiError, verb: str, path: ResourcePath, sub: str = "", *, server: str = ""
 ) -> TandemError:
     """The API server's error as one of ours, with the verb and the resource in it."""
-    what = described(path, sub)
+    what = resource_text(path, sub)
     if path.name:
         what_else = f"{what}/{path.name}" if not sub else f"{what} of {path.name}"
     else:
@@ -177,7 +177,7 @@ def in_words(
             remedy="Log in again; `kubectl auth whoami` says who you are",
         )
     if isinstance(error, Forbidden):
-        can_i = f"kubectl auth can-i {verb} {described(path)}"
+        can_i = f"kubectl auth can-i {verb} {resource_text(path)}"
         can_i += f" --subresource={sub}" if sub else ""
         can_i += f" -n {path.namespace}" if path.namespace else " -A"
         return AccessDenied(

@@ -11,7 +11,7 @@ import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tandem.cli.kubectl.output.overview import Json
+from tandem.kube.client.json_depth import Json
 from tandem.kube.client.kinds import PLAN
 from tandem.locks.conflicts import MATRIX, Compatibility
 from tandem.spec.common import API_VERSION, OPERATIONS, Mode
@@ -25,7 +25,7 @@ CUT = re.compile(r"… and (\d+) more")
 _MOST_NAME = 40
 
 
-def twin(kind: str, name: str, spec: Mapping[str, Any]) -> Json:
+def plan_copy(kind: str, name: str, spec: Mapping[str, Any]) -> Json:
     """Of an operation of this kind, name and spec: what to create."""
     left = ("suspend", "priority", "dependsOn", "ttlSecondsAfterFinished")
     return {

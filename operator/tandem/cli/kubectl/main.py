@@ -10,7 +10,7 @@ import typer
 from tandem.cli.errors import errors_to_exit
 from tandem.cli.kubectl import completion
 from tandem.cli.kubectl.flags import Flags, connected
-from tandem.cli.output import Output
+from tandem.cli.output import Output, OutputOption
 
 _HELP = """Delta Lake tables that Tandem tends: what happens on them, and why.
 
@@ -35,11 +35,11 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-Table = Annotated[
+TableName = Annotated[
     str | None,
     typer.Argument(metavar="TABLE", help="Only this LakeTable.", autocompletion=completion.tables),
 ]
-Named = Annotated[
+OperationName = Annotated[
     str,
     typer.Argument(
         metavar="KIND/NAME",
@@ -47,7 +47,6 @@ Named = Annotated[
         autocompletion=completion.operations,
     ),
 ]
-OutputOption = Annotated[Output, typer.Option("-o", "--output", help="How results are printed.")]
 Timeout = Annotated[
     str | None, typer.Option("--timeout", metavar="DURATION", help="Wait no longer: 30s, 10m.")
 ]
@@ -73,7 +72,7 @@ def common(flags: Flags) -> None:
 @connected(everywhere=True)
 def status(
     flags: Flags,
-    name: Table = None,
+    name: TableName = None,
     output: OutputOption = Output.TABLE,
     watch: Annotated[
         bool, typer.Option("-w", "--watch", help="Update it as it changes, until Ctrl-C.")
@@ -140,7 +139,7 @@ def plan(
 
 @app.command()
 @connected(everywhere=True)
-def locks(flags: Flags, name: Table = None, output: OutputOption = Output.TABLE) -> None:
+def locks(flags: Flags, name: TableName = None, output: OutputOption = Output.TABLE) -> None:
     """Who holds segments, and who waits for them."""
     with errors_to_exit():
         from tandem.cli.kubectl import names, read_commands
@@ -175,7 +174,7 @@ def history(
 @connected(everywhere=True)
 def report(
     flags: Flags,
-    name: Table = None,
+    name: TableName = None,
     file: Annotated[
         Path | None,
         typer.Option("-f", "--filename", help="Write here instead of to standard output."),
@@ -212,7 +211,7 @@ def report(
 @connected()
 def retry(
     flags: Flags,
-    resource: Named,
+    resource: OperationName,
     wait: Annotated[bool, typer.Option("--wait", help="Until it has ended.")] = False,
     timeout: Timeout = None,
 ) -> None:
@@ -226,7 +225,7 @@ def retry(
 
 @app.command()
 @connected()
-def suspend(flags: Flags, resource: Named) -> None:
+def suspend(flags: Flags, resource: OperationName) -> None:
     """Stop an operation for now.
 
     Its job ends, and nothing of it becomes visible.
@@ -239,7 +238,7 @@ def suspend(flags: Flags, resource: Named) -> None:
 
 @app.command()
 @connected()
-def resume(flags: Flags, resource: Named) -> None:
+def resume(flags: Flags, resource: OperationName) -> None:
     """Let a suspended operation go on.
 
     Its job starts again.
@@ -252,7 +251,7 @@ def resume(flags: Flags, resource: Named) -> None:
 
 @app.command()
 @connected()
-def wait(flags: Flags, resource: Named, timeout: Timeout = None) -> None:
+def wait(flags: Flags, resource: OperationName, timeout: Timeout = None) -> None:
     """Wait until an operation has ended.
 
     Well or not: `kubectl wait --for=condition=Succeeded` waits on after a failure.

@@ -16,13 +16,14 @@ from tandem.cli.errors import Exit, say
 from tandem.cli.kubectl import access as access_
 from tandem.cli.kubectl import names, queries
 from tandem.cli.kubectl.access import Access
-from tandem.cli.kubectl.dry_run import CUT, expected, twin
+from tandem.cli.kubectl.dry_run import CUT, expected, plan_copy
 from tandem.cli.kubectl.flags import Flags
-from tandem.cli.kubectl.output.overview import Json, message_of, reason_of
-from tandem.cli.kubectl.output.render import ago, people, plain, shown
+from tandem.cli.kubectl.output.overview import condition_message, reason_of
+from tandem.cli.kubectl.output.render import ago, plain, shown, time_text
 from tandem.cli.kubectl.read_commands import now_ms
 from tandem.cli.output import Output, human_bytes, print_data
 from tandem.errors import InvalidSpec, ReferenceNotFound, TandemError
+from tandem.kube.client.json_depth import Json
 from tandem.kube.client.kinds import TABLE_KIND, path, spec_of, status_of
 from tandem.spec import LakeTable, load
 from tandem.spec.remedies import remedy
@@ -125,7 +126,7 @@ async def _delete(access: Access, kind: str, namespace: str, name: str) -> None:
 async def _plan_one(
     access: Access, wish: PlanRequest, made: list[tuple[str, str, str]], wait_s: float
 ) -> None:
-    body = twin(wish.kind, wish.name, wish.spec)
+    body = plan_copy(wish.kind, wish.name, wish.spec)
     name = body["metadata"]["name"]
     made.append((wish.kind, wish.namespace, name))
     await access.create(path(wish.kind, wish.namespace), body)
@@ -181,10 +182,10 @@ def _headline(wish: PlanRequest) -> str:
     if status.get("phase") not in ENDED:
         if status.get("observedGeneration", -1) == -1:
             return "no operator has looked at it in time"
-        return f"not planned in time: {reason_of(wish.outcome)}, {message_of(wish.outcome)}"
+        return f"not planned in time: {reason_of(wish.outcome)}, {condition_message(wish.outcome)}"
     if status["phase"] == Phase.FAILED:
         return f"would fail: {reason_of(wish.outcome)}"
-    message = message_of(wish.outcome)
+    message = condition_message(wish.outcome)
     return "Planned" if message == PLANNED_ONLY else message or str(status["phase"])
 
 
@@ -194,12 +195,12 @@ def _lines(wish: PlanRequest) -> list[tuple[str, str]]:
         coming = status.get("nextCompaction") or {}
         return [
             ("next", str(coming.get("what") or "nothing")),
-            ("at (UTC)", people(coming.get("nextTime"))),
+            ("at (UTC)", time_text(coming.get("nextTime"))),
             ("why not now", str(coming.get("why", ""))),
         ]
     if status.get("phase") == Phase.FAILED:
         return [
-            ("why", message_of(wish.outcome)),
+            ("why", condition_message(wish.outcome)),
             ("to do", plain(remedy(reason_of(wish.outcome)))),
         ]
     found = status.get("plan")

@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tandem.cli.kubectl.access import Access
-from tandem.cli.kubectl.output.overview import Json
 from tandem.errors import AccessDenied, InvalidSpec, TandemError
 from tandem.kube.client.api import ResourcePath
+from tandem.kube.client.json_depth import Json
 from tandem.kube.client.kinds import TABLE_KIND, path
 from tandem.spec.common import OPERATIONS
 from tandem.spec.status import Phase

@@ -17,7 +17,6 @@ from tandem.cli.kubectl.access import Access
 from tandem.cli.kubectl.flags import Flags
 from tandem.cli.kubectl.output import render
 from tandem.cli.kubectl.output.overview import (
-    Json,
     id_of,
     milliseconds,
     namespace_of,
@@ -29,7 +28,8 @@ from tandem.cli.kubectl.output.render import shown
 from tandem.cli.output import Output, print_data
 from tandem.cli.output import table_of as table
 from tandem.errors import AccessDenied, TandemError
-from tandem.kube.client.kinds import is_twin, status_of
+from tandem.kube.client.json_depth import Json
+from tandem.kube.client.kinds import is_plan_copy, status_of
 from tandem.spec.status import ENDED
 
 _WATCH_S = 2.0
@@ -154,7 +154,7 @@ def history_of(
     mine = [
         o for o in operations
         if namespace_of(o) == namespace and table_of(o) == table["metadata"]["name"]
-        and not is_twin(o)
+        and not is_plan_copy(o)
     ]  # fmt: skip
     rows = [_row_of_end(o) for o in mine if status_of(o).get("phase") in ENDED]
     there = {id_of(o) for o in mine}
@@ -191,7 +191,7 @@ def history_of(
 
 
 def _row_of_end(operation: Mapping[str, Any]) -> Json:
-    from tandem.cli.kubectl.output.result_line import did
+    from tandem.cli.kubectl.output.result_line import result_line
 
     found = status_of(operation)
     reason = reason_of(operation)
@@ -201,7 +201,7 @@ def _row_of_end(operation: Mapping[str, Any]) -> Json:
         "what": _what(found.get("phase"), reason),
         "reason": reason,
         "version": (found.get("result") or {}).get("version"),
-        "did": did(operation),
+        "did": result_line(operation),
     }
 
 

@@ -27,11 +27,12 @@ from tandem.cli.kubectl import access as access_
 from tandem.cli.kubectl import queries
 from tandem.cli.kubectl.access import Access
 from tandem.cli.kubectl.flags import Flags
-from tandem.cli.kubectl.output.overview import Json, id_of, namespace_of
+from tandem.cli.kubectl.output.overview import id_of, namespace_of
 from tandem.cli.kubectl.output.redact import Redactor
 from tandem.cli.kubectl.read_commands import now_ms
 from tandem.errors import AccessDenied, InvalidSpec, TandemError
 from tandem.kube.client.api import ResourcePath
+from tandem.kube.client.json_depth import Json
 from tandem.kube.client.kinds import status_of
 from tandem.spec.common import GROUP, plural
 from tandem.spec.resources import KINDS

@@ -11,12 +11,13 @@ from tandem.cli.kubectl import access as access_
 from tandem.cli.kubectl import names
 from tandem.cli.kubectl.access import Access
 from tandem.cli.kubectl.flags import Flags
-from tandem.cli.kubectl.output.overview import Json, message_of, reason_of
+from tandem.cli.kubectl.output.overview import condition_message, reason_of
 from tandem.cli.kubectl.output.render import plain
-from tandem.cli.kubectl.output.result_line import did
+from tandem.cli.kubectl.output.result_line import result_line
 from tandem.cli.kubectl.read_commands import now_ms
 from tandem.errors import InvalidSpec
 from tandem.kube.client.api import ResourcePath
+from tandem.kube.client.json_depth import Json
 from tandem.kube.client.kinds import RETRY, TABLE_KIND, is_active, path, spec_of, status_of
 from tandem.spec.remedies import remedy
 from tandem.spec.status import ENDED, Phase
@@ -127,11 +128,11 @@ def _line(found: Mapping[str, Any]) -> str:
     if not is_active(found):
         reason = reason_of(found)
         line += f" ({reason})" if reason != "Committed" else ""
-        return f"{line}, {did(found)}" if did(found) else line
+        return f"{line}, {result_line(found)}" if result_line(found) else line
     if phase == Phase.RUNNING:
         progress = status.get("progress") or {}
         return f"{line} {progress.get('summary', '')}".rstrip().partition(",")[0]
-    message = message_of(found)
+    message = condition_message(found)
     return f"{line}, {message.rpartition(', ')[0] or message}" if message else line
 
 

@@ -27,7 +27,7 @@ from tandem.delta.schema import (
 FIELD_ID = b"PARQUET:field_id"
 
 
-class Candidates:
+class FieldIndex:
     """The fields of a file or of a struct in it, to be found by id or name: each at once, since
     tables have thousands of columns."""
 
@@ -71,7 +71,7 @@ def conform(array: Any, type_: DataType, *, by_id: bool = False, dictionaries: b
         dictionaries: leave dictionary-encoded strings as they are.
     Raises: pa.ArrowInvalid, pa.ArrowNotImplementedError if the values do not fit the type.
 
-    The kinds must fit (`misfit.require_fit`).
+    The kinds must fit (`schema_mismatch.require_fit`).
     """
     target = to_arrow_type(type_)
     if array.type.equals(target):
@@ -151,7 +151,7 @@ def _mask(array: Any) -> Any:
 
 def _struct(array: Any, type_: StructType, target: Any, by_id: bool) -> Any:
     array = _whole(array)
-    candidates = Candidates([array.type.field(i) for i in range(array.type.num_fields)])
+    candidates = FieldIndex([array.type.field(i) for i in range(array.type.num_fields)])
     children = []
     for field in type_.fields:
         index = candidates.find(field, by_id=by_id)

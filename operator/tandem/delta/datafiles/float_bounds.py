@@ -41,7 +41,7 @@ def paths_without_floats(schema: pa.Schema) -> list[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class FloatStatistics:
     """The values of a float column. `low` and `high` are None where there are no bounds: there
     is NaN, which Parquet and JSON have no bound for, or no value. A zero bounds both zeros."""
 
@@ -51,24 +51,24 @@ class Seen:
     nan: bool = False
 
     @staticmethod
-    def of(values: pa.ChunkedArray) -> Seen:
+    def of(values: pa.ChunkedArray) -> FloatStatistics:
         nulls = values.null_count
         if pc.any(pc.is_nan(values)).as_py():
-            return Seen(nulls, nan=True)
+            return FloatStatistics(nulls, nan=True)
         found = pc.min_max(values).as_py()
         if found["min"] is None:
-            return Seen(nulls)
+            return FloatStatistics(nulls)
         # Some readers order -0.0 before 0.0: a bound must include both.
-        return Seen(nulls, found["min"] or -0.0, found["max"] or 0.0)
+        return FloatStatistics(nulls, found["min"] or -0.0, found["max"] or 0.0)
 
-    def joined(self, other: Seen) -> Seen:
+    def joined(self, other: FloatStatistics) -> FloatStatistics:
         """Of the values of both."""
         nulls = self.nulls + other.nulls
         if self.nan or other.nan:
-            return Seen(nulls, nan=True)
+            return FloatStatistics(nulls, nan=True)
         lows = [low for low in (self.low, other.low) if low is not None]
         highs = [high for high in (self.high, other.high) if high is not None]
-        return Seen(nulls, min(lows, default=None), max(highs, default=None))
+        return FloatStatistics(nulls, min(lows, default=None), max(highs, default=None))
 
 
 @dataclass(slots=True)
@@ -76,21 +76,23 @@ class FloatBounds:
     """What was seen of a file's float columns outside of lists and maps, by row group; the keys
     are the indexes of their Parquet columns."""
 
-    groups: list[dict[int, Seen]] = field(default_factory=list)
+    groups: list[dict[int, FloatStatistics]] = field(default_factory=list)
 
     def add(self, rows: pa.Table) -> None:
         """Look at the rows of the next row group."""
-        group: dict[int, Seen] = {}
+        group: dict[int, FloatStatistics] = {}
         index = 0
         for column in rows.columns:
             for offset, values in _floats(column):
-                group[index + offset] = Seen.of(values)
+                group[index + offset] = FloatStatistics.of(values)
             index += _width(column.type)
         self.groups.append(group)
 
-    def column(self, index: int) -> Seen:
+    def column(self, index: int) -> FloatStatistics:
         """Of all row groups."""
-        return reduce(Seen.joined, (g[index] for g in self.groups if index in g), Seen())
+        return reduce(
+            FloatStatistics.joined, (g[index] for g in self.groups if index in g), FloatStatistics()
+        )
 
 
 def _floats(column: pa.ChunkedArray) -> Iterator[tuple[int, pa.ChunkedArray]]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from tandem.delta.datafiles.float_bounds import FloatBounds, Seen
+from tandem.delta.datafiles.float_bounds import FloatBounds, FloatStatistics
 
 _MAGIC = b"PAR1"
 _LENGTH = 4
@@ -33,7 +33,7 @@ _FORMS = {4: "<f", 5: "<d"}
 _STOP, _TRUE, _FALSE, _I64, _BINARY, _STRUCT = 0, 1, 2, 6, 8, 12
 
 
-class HeldTail(io.RawIOBase):
+class TailBuffer(io.RawIOBase):
     """A sink that passes on what is written, until `hold`; then it keeps it for `release`."""
 
     def __init__(self, sink: Any) -> None:
@@ -94,7 +94,7 @@ def with_floats(footer: bytes, floats: FloatBounds) -> bytes:
     return _mend_struct(footer, _FILE_ROW_GROUPS, groups)
 
 
-def _mend_columns(data: bytes, seen: Mapping[int, Seen]) -> bytes:
+def _mend_columns(data: bytes, seen: Mapping[int, FloatStatistics]) -> bytes:
     parts, head = _structs(data)
     return head + b"".join(
         _mend_struct(part, _CHUNK_METADATA, partial(_mend_column, seen=seen.get(index)))
@@ -102,7 +102,7 @@ def _mend_columns(data: bytes, seen: Mapping[int, Seen]) -> bytes:
     )
 
 
-def _mend_column(data: bytes, seen: Seen | None) -> bytes:
+def _mend_column(data: bytes, seen: FloatStatistics | None) -> bytes:
     fields, _ = _fields(data, 0)
     [type_] = [_unzigzag(_varint(f.value, 0)[0]) for f in fields if f.id == _COLUMN_TYPE]
     if type_ not in _FORMS:
@@ -114,7 +114,7 @@ def _mend_column(data: bytes, seen: Seen | None) -> bytes:
     return _struct(sorted(fields, key=lambda f: f.id))
 
 
-def _statistics(seen: Seen, form: str) -> bytes:
+def _statistics(seen: FloatStatistics, form: str) -> bytes:
     fields = [_Field(3, _I64, _packed(seen.nulls << 1))]
     if seen.low is not None and seen.high is not None:
         fields += [

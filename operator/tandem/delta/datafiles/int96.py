@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tandem.delta.datafiles.misfit import Misfit
+from tandem.delta.datafiles.schema_mismatch import SchemaMismatch
 from tandem.errors import UnsupportedFeature
 
 RAW = pa.binary(12)
@@ -36,7 +36,7 @@ _INT96, _FIXED = 3, 7
 _I32 = 5
 
 
-def micros(array: Any, zone: str | None, *, resource: str, column: str) -> Any:
+def to_micros(array: Any, zone: str | None, *, resource: str, column: str) -> Any:
     """The microseconds since 1970 of INT96 values.
 
     Args:
@@ -65,8 +65,8 @@ def micros(array: Any, zone: str | None, *, resource: str, column: str) -> Any:
     return pa.array(found, mask=None if valid is None else ~valid).cast(target)
 
 
-def require_whole_micros(array: Any, *, column: str) -> None:
-    """Raises: Misfit if an INT96 value is no whole number of microseconds."""
+def require_whole_int96_micros(array: Any, *, column: str) -> None:
+    """Raises: SchemaMismatch if an INT96 value is no whole number of microseconds."""
     valid = array.drop_null()
     data = valid.buffers()[1]
     if data is None:
@@ -74,7 +74,9 @@ def require_whole_micros(array: Any, *, column: str) -> None:
     raw = np.frombuffer(data, dtype=_RECORD, count=valid.offset + len(valid))[valid.offset :]
     cut = raw["nanos"][raw["nanos"] % 1000 != 0]
     if len(cut):
-        raise Misfit(column, f"nanosecond {cut[0]} of a day", "whole number of microseconds")
+        raise SchemaMismatch(
+            column, f"nanosecond {cut[0]} of a day", "whole number of microseconds"
+        )
 
 
 def _refuse_untold(

@@ -17,9 +17,9 @@ import numpy as np
 import pyarrow as pa
 from pyroaring import BitMap64
 
-from tandem.delta.datafiles.conform import Candidates, conform, nulls
-from tandem.delta.datafiles.misfit import Misfit, require_fit, require_whole_micros
+from tandem.delta.datafiles.conform import FieldIndex, conform, nulls
 from tandem.delta.datafiles.missing import missing
+from tandem.delta.datafiles.schema_mismatch import SchemaMismatch, require_fit, require_whole_micros
 from tandem.delta.datafiles.times import ExactParquetFile
 from tandem.delta.partition_text import to_scalar
 from tandem.delta.schema import StructType, column_mapping_mode, to_arrow_field
@@ -105,7 +105,7 @@ class DataFileReader:
         except (pa.ArrowInvalid, OSError) as error:
             self._source.close()
             raise _unreadable(path, error) from error
-        candidates = Candidates(list(self._file.schema))
+        candidates = FieldIndex(list(self._file.schema))
         try:
             self._found = {
                 f.name: candidates.find(f, by_id=self._by_id)
@@ -304,7 +304,7 @@ def dictionary_columns(metadata: Any, schema: pa.Schema) -> list[str]:
 
 
 def _unreadable(path: str, error: Exception) -> StorageError:
-    if isinstance(error, Misfit):
+    if isinstance(error, SchemaMismatch):
         return StorageError(
             "a column of a data file does not fit the table's",
             resource=path,

@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from tandem.delta.datafiles.float_bounds import FloatBounds, Seen
+from tandem.delta.datafiles.float_bounds import FloatBounds, FloatStatistics
 from tandem.delta.schema import (
     ArrayType,
     DataType,
@@ -103,7 +103,7 @@ def _limit(configuration: Mapping[str, str]) -> int:
     return number if number >= -1 else DEFAULT_INDEXED
 
 
-def _of_floats(seen: Seen) -> tuple[int, Any, Any]:
+def _of_floats(seen: FloatStatistics) -> tuple[int, Any, Any]:
     """(nulls, lower bound, upper bound)."""
     return seen.nulls, to_json_value(seen.low), to_json_value(seen.high)
 

@@ -31,7 +31,7 @@ _UTC = frozenset({"UTC", "Etc/UTC", "GMT", "Etc/GMT", "Z", "Zulu", "Etc/Zulu", "
 
 
 @dataclass(frozen=True, slots=True)
-class Calendar:
+class RebaseBoundaries:
     """From when on a file's values mean what they say: `date_from` in days, the others in
     microseconds since 1970; None for always."""
 
@@ -40,7 +40,7 @@ class Calendar:
     int96_from: int | None = None
 
     @classmethod
-    def of(cls, footer: Mapping[bytes, bytes]) -> Calendar:
+    def of(cls, footer: Mapping[bytes, bytes]) -> RebaseBoundaries:
         """By a footer's key-value metadata. Files of others are Gregorian, as Spark 4 takes
         them by default."""
         version = footer.get(b"org.apache.spark.version")
@@ -59,7 +59,7 @@ class Calendar:
 
     @property
     def always(self) -> bool:
-        return self == Calendar()
+        return self == RebaseBoundaries()
 
 
 class ExactParquetFile:
@@ -72,7 +72,8 @@ class ExactParquetFile:
         self, source: Any, *, resource: str, whole_micros: bool = False, **options: Any
     ) -> None:
         """`resource` is the file's path, for messages; `whole_micros`: refuse INT96 timestamps
-        with more digits (Misfit); `options` are those of `pq.ParquetFile`, as are the errors."""
+        with more digits (SchemaMismatch); `options` are those of `pq.ParquetFile`, as are the
+        errors."""
         self._whole_micros = whole_micros
         self._source = source
         self._resource = resource
@@ -80,7 +81,7 @@ class ExactParquetFile:
         self._file = pq.ParquetFile(source, coerce_int96_timestamp_unit="us", **options)
         self.schema: pa.Schema = self._file.schema_arrow
         self.metadata: Any = self._file.metadata
-        self._calendar = Calendar.of(self.metadata.metadata or {})
+        self._calendar = RebaseBoundaries.of(self.metadata.metadata or {})
         columns = self._file.schema
         self._int96 = any(columns.column(i).physical_type == "INT96" for i in range(len(columns)))
         if self._int96:
@@ -142,8 +143,8 @@ class ExactParquetFile:
             return array
         if array.type.equals(int96.RAW):
             if self._whole_micros:
-                int96.require_whole_micros(array, column=column)
-            array = int96.micros(array, plain.tz, resource=self._resource, column=column)
+                int96.require_whole_int96_micros(array, column=column)
+            array = int96.to_micros(array, plain.tz, resource=self._resource, column=column)
             first = self._calendar.int96_from
         if first is not None and len(array) > array.null_count:
             self._require_from(first, array, column)

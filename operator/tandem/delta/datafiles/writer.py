@@ -26,7 +26,7 @@ import pyarrow.parquet as pq
 
 from tandem.delta.datafiles.conform import all_nullable, relabel
 from tandem.delta.datafiles.float_bounds import FloatBounds, has_float, paths_without_floats
-from tandem.delta.datafiles.footer import HeldTail, with_floats
+from tandem.delta.datafiles.footer import TailBuffer, with_floats
 from tandem.delta.datafiles.reader import TableFormat
 from tandem.delta.datafiles.stats import from_footer
 from tandem.delta.schema import Field, to_arrow_field
@@ -269,7 +269,7 @@ class _OpenFile:
         self._metadata: list[Any] = []
         bounded = paths_without_floats(schema)
         self._sink: Any = store.open_output(path)
-        self._tail = HeldTail(self._sink)
+        self._tail = TailBuffer(self._sink)
         self._writer = pq.ParquetWriter(
             self._tail,
             schema,

@@ -103,7 +103,7 @@ _BATCH = 65_536
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class WrittenCheckpoint:
     """A checkpoint that was written: `actions` rows, `size` in bytes."""
 
     version: int
@@ -113,7 +113,7 @@ class Written:
     size: int
 
 
-def obstacle(protocol: Protocol, metadata: Metadata) -> str | None:
+def unsupported_reason(protocol: Protocol, metadata: Metadata) -> str | None:
     """Why we do not write checkpoints of this table, None if we do. Others still can."""
     unknown = sorted(writer_features(protocol) - FEATURES.keys())
     if unknown:
@@ -129,7 +129,7 @@ def obstacle(protocol: Protocol, metadata: Metadata) -> str | None:
     return None
 
 
-def write_checkpoint(log: DeltaLog, snapshot: Snapshot, *, now_ms: int) -> Written:
+def write_checkpoint(log: DeltaLog, snapshot: Snapshot, *, now_ms: int) -> WrittenCheckpoint:
     """Write the classic checkpoint of `snapshot.version` and point `_last_checkpoint` to it.
 
     Tombstones are kept until `delta.deletedFileRetentionDuration` after `now_ms` (Unix ms).
@@ -149,13 +149,13 @@ def write_checkpoint(log: DeltaLog, snapshot: Snapshot, *, now_ms: int) -> Writt
             writer.write_batch(batch)
             rows += batch.num_rows
     size = _check(store, path, rows)
-    written = Written(snapshot.version, path, rows, snapshot.num_files, size)
+    written = WrittenCheckpoint(snapshot.version, path, rows, snapshot.num_files, size)
     if (read_hint(store) or -1) < snapshot.version:
         store.put(names.LAST_CHECKPOINT, json.dumps(_hint(written)).encode())
     return written
 
 
-def _hint(written: Written) -> Json:
+def _hint(written: WrittenCheckpoint) -> Json:
     return {
         "version": written.version,
         "size": written.actions,

@@ -18,7 +18,7 @@ from tandem.delta.log.snapshot import Snapshot
 from tandem.delta.log.timetravel import monotone
 from tandem.delta.properties import cleans_log, log_retention_ms
 from tandem.errors import CorruptLog
-from tandem.storage.store import ObjectMeta, Store
+from tandem.storage.store import ObjectInfo, Store
 
 _DAY_MS = 86_400_000
 
@@ -122,7 +122,7 @@ def _orphaned_sidecars(store: Store, now_ms: int) -> Iterator[str]:
     remaining checkpoint names; none while any checkpoint cannot be read."""
     limit = now_ms - _DAY_MS
     limit -= limit % _DAY_MS
-    old: list[ObjectMeta] = [m for m in store.list(names.SIDECARS) if m.modified_ms < limit]
+    old: list[ObjectInfo] = [m for m in store.list(names.SIDECARS) if m.modified_ms < limit]
     if not old:
         return
     used: set[str] = set()

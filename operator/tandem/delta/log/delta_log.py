@@ -26,7 +26,7 @@ from tandem.errors import (
     TableNotFound,
     VersionNotFound,
 )
-from tandem.storage.store import ObjectMeta, Store
+from tandem.storage.store import ObjectInfo, Store
 
 
 class DeltaLog:
@@ -112,7 +112,7 @@ class DeltaLog:
         listing = self._list(first)
         if last > listing.latest:
             raise self._no_version(last, self._list(0))
-        metas: list[ObjectMeta] = []
+        metas: list[ObjectInfo] = []
         for version in range(last, first - 1, -1):
             meta = listing.commits.get(version)
             if meta is None:
@@ -331,13 +331,13 @@ class DeltaLog:
             return snapshot
         return replace(snapshot, timestamp_ms=snapshot.position.modified_ms)
 
-    def _read(self, metas: Sequence[ObjectMeta]) -> list[Commit]:
+    def _read(self, metas: Sequence[ObjectInfo]) -> list[Commit]:
         if self._parallel > 1 and len(metas) > 4:
             with ThreadPoolExecutor(self._parallel) as pool:
                 return list(pool.map(self._read_one, metas))
         return [self._read_one(meta) for meta in metas]
 
-    def _read_one(self, meta: ObjectMeta) -> Commit:
+    def _read_one(self, meta: ObjectInfo) -> Commit:
         file = names.parse(meta.path.rsplit("/", 1)[-1])
         assert file is not None  # only listed commits come here
         data = self._store.get(meta.path)
@@ -371,5 +371,5 @@ class DeltaLog:
         )
 
 
-def _position(meta: ObjectMeta) -> LogPosition:
+def _position(meta: ObjectInfo) -> LogPosition:
     return LogPosition(meta.modified_ms, meta.size)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from tandem.delta.log import names
 from tandem.delta.log.names import LogFileKind
 from tandem.errors import ObjectNotFound
-from tandem.storage.store import ObjectMeta, Store
+from tandem.storage.store import ObjectInfo, Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class Checkpoint:
 
     version: int
     kind: LogFileKind
-    files: tuple[ObjectMeta, ...]
+    files: tuple[ObjectInfo, ...]
 
     @property
     def _rank(self) -> tuple[int, int]:
@@ -37,7 +37,7 @@ class Listing:
     `checkpoints` are complete ones, the most useful last."""
 
     start: int
-    commits: Mapping[int, ObjectMeta] = field(default_factory=dict)
+    commits: Mapping[int, ObjectInfo] = field(default_factory=dict)
     checkpoints: tuple[Checkpoint, ...] = ()
 
     @property
@@ -63,9 +63,9 @@ class Listing:
 
 def read_log(store: Store, start: int = 0) -> Listing:
     """List `_delta_log` from version `start`. An absent folder is an empty listing."""
-    commits: dict[int, ObjectMeta] = {}
+    commits: dict[int, ObjectInfo] = {}
     checkpoints: list[Checkpoint] = []
-    parts: dict[tuple[int, int], dict[int, ObjectMeta]] = {}
+    parts: dict[tuple[int, int], dict[int, ObjectInfo]] = {}
     skip = len(names.LOG) + 1
     after = names.listing_start(start) if start else ""
     try:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from tandem.delta.log.checkpoint_write import obstacle, write_checkpoint
+from tandem.delta.log.checkpoint_write import unsupported_reason, write_checkpoint
 from tandem.delta.log.cleanup import clean
 from tandem.delta.log.delta_log import DeltaLog
 from tandem.delta.log.listing import read_hint
@@ -44,7 +44,7 @@ def maintain(
     try:
         if not is_due(log, snapshot):
             return MaintenanceReport()
-        reason = obstacle(snapshot.protocol, snapshot.metadata)
+        reason = unsupported_reason(snapshot.protocol, snapshot.metadata)
         if reason is not None:
             return MaintenanceReport(notes=(f"no checkpoint: {reason}",))
         written = write_checkpoint(log, snapshot, now_ms=now_ms).version

@@ -12,12 +12,12 @@ from tandem.delta.actions import Commit
 from tandem.delta.log.listing import Listing
 from tandem.delta.log.snapshot import Snapshot, in_commit_timestamps
 from tandem.errors import VersionNotFound
-from tandem.storage.store import ObjectMeta
+from tandem.storage.store import ObjectInfo
 
 ENABLEMENT_VERSION = "delta.inCommitTimestampEnablementVersion"
 ENABLEMENT_TIMESTAMP = "delta.inCommitTimestampEnablementTimestamp"
 
-ReadCommits = Callable[[Sequence[ObjectMeta]], list[Commit]]
+ReadCommits = Callable[[Sequence[ObjectInfo]], list[Commit]]
 
 
 def version_at(listing: Listing, latest: Snapshot, timestamp_ms: int, read: ReadCommits) -> int:

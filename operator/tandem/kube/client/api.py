@@ -21,8 +21,8 @@ from kubernetes.aio.config import ConfigException
 from tandem.kube.client import json_depth
 from tandem.kube.client.connections import Connections, Sockets
 from tandem.kube.client.credentials import Credentials, LogIn, Login
+from tandem.kube.client.json_depth import Json
 
-Json = dict[str, Any]
 _BACKOFF_S = (0.1, 0.3, 0.7, 1.5, 3.0, 5.0)
 _FORBIDDEN_S = 10.0
 _RETRIED = frozenset({429, 500, 502, 503, 504})

@@ -33,8 +33,7 @@ from kubernetes.aio.config.incluster_config import SERVICE_TOKEN_FILENAME
 from kubernetes.aio.config.kube_config import KubeConfigMerger
 
 from tandem.errors import AccessDenied, InvalidSpec
-
-Json = dict[str, Any]
+from tandem.kube.client.json_depth import Json
 
 AUTHORIZATION: Final = "BearerToken"
 """Where the package keeps the header `Authorization`, whatever its scheme."""

@@ -22,7 +22,7 @@ _log = structlog.get_logger("tandem.kube.operation")
 _LONGEST = 1000
 
 
-class Note(StrEnum):
+class EventReason(StrEnum):
     """Reasons of events, beside those of `tandem.errors.Reason` with which operations end."""
 
     WAITING_FOR_LOCK = "WaitingForLock"
@@ -56,13 +56,13 @@ def post(body: Body, reason: str, message: str, *, warning: bool = False) -> Non
     )
 
 
-def where_from(error: BaseException) -> str:
+def traceback_of(error: BaseException) -> str:
     """Where an error that nobody foresaw was raised. Neither its text nor any variable is told:
     who knows what is in them."""
     return f"{type(error).__name__}\n" + "".join(traceback.format_tb(error.__traceback__))
 
 
-class Narrator:
+class EventRecorder:
     """Tells the story of one operation from its statuses, each turn once.
 
     Args:
@@ -76,7 +76,7 @@ class Narrator:
         self._started = {self._attempt} if self._phase in _AT_WORK else set[int]()
         self._resumed = self._phase == Phase.SUSPENDED
 
-    def listen(self, body: Body, status: OperationStatus) -> None:
+    def record(self, body: Body, status: OperationStatus) -> None:
         """Say what is new."""
         before, self._phase = self._phase, status.phase
         first = status.conditions[0] if status.conditions else None
@@ -89,27 +89,29 @@ class Narrator:
                 post(body, reason, _did(message, status), warning=warning)
             return
         if before == Phase.FAILED:
-            _tell(body, Note.RETRYING, "asked for by annotation")
+            _post_event(body, EventReason.RETRYING, "asked for by annotation")
         if status.phase is Phase.SUSPENDED:
             if before != Phase.SUSPENDED:
                 self._resumed = True
-                _tell(body, Note.SUSPENDED, message)
+                _post_event(body, EventReason.SUSPENDED, message)
             return
         if before == Phase.SUSPENDED:
-            _tell(body, Note.RESUMED, "spec.suspend is false again")
+            _post_event(body, EventReason.RESUMED, "spec.suspend is false again")
         if reason == Reason.WAITING_FOR_LOCK and not self._waited:
             self._waited = True
-            _tell(body, Note.WAITING_FOR_LOCK, message)
+            _post_event(body, EventReason.WAITING_FOR_LOCK, message)
         if status.attempt > self._attempt:
             if self._attempt and not self._resumed:  # to go on as asked is no failure
-                _tell(body, Note.RETRYING, message or f"attempt {status.attempt}", warning=True)
+                _post_event(
+                    body, EventReason.RETRYING, message or f"attempt {status.attempt}", warning=True
+                )
             self._attempt, self._resumed = status.attempt, False
         if status.phase is Phase.RUNNING and status.attempt not in self._started:
             self._started.add(status.attempt)
-            _tell(body, Note.JOB_STARTED, _job(status))
+            _post_event(body, EventReason.JOB_STARTED, _job(status))
 
 
-def _tell(body: Body, reason: str, message: str, *, warning: bool = False) -> None:
+def _post_event(body: Body, reason: str, message: str, *, warning: bool = False) -> None:
     """An event on the way, which the log has too."""
     kind, namespace, name = key_of(body)
     _log.info(

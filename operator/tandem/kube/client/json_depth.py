@@ -12,6 +12,9 @@ import json
 import sys
 from typing import Any, Final
 
+Json = dict[str, Any]
+"""An object, as the API server gives and takes it."""
+
 MOST_LEVELS: Final = 150
 """Deeper than any object that we know, schemas included."""
 CUT: Final = "(cut off: nested too deeply)"

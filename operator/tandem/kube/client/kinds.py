@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from tandem.kube.client.api import ResourcePath
-from tandem.spec.common import GROUP, VERSION, plural
+from tandem.spec.common import GROUP, VERSION, ResourceKey, plural
 from tandem.spec.resources import LakeTable
 from tandem.spec.status import ENDED, Phase
 
@@ -20,8 +20,6 @@ PLAN: Final = "tandem.dev/plan"
 """Label of an operation that `kubectl tandem plan` has made, to show its plan and delete it."""
 FINALIZER: Final = "tandem.dev/cleanup"
 
-Key = tuple[str, str, str]
-"""Kind, namespace and name."""
 Body = Mapping[str, Any]
 
 
@@ -30,7 +28,7 @@ def path(kind: str, namespace: str | None = None, name: str = "") -> ResourcePat
     return ResourcePath(GROUP, VERSION, plural(kind), namespace, name)
 
 
-def key_of(body: Body) -> Key:
+def key_of(body: Body) -> ResourceKey:
     metadata = body["metadata"]
     return (body["kind"], metadata.get("namespace", ""), metadata["name"])
 
@@ -67,7 +65,7 @@ def has_finalizer(body: Body) -> bool:
     return FINALIZER in (body["metadata"].get("finalizers") or ())
 
 
-def is_twin(body: Body) -> bool:
+def is_plan_copy(body: Body) -> bool:
     """Whether it is there only to be looked at: the label alone hides nothing that works."""
     labels = body["metadata"].get("labels") or {}
     return PLAN in labels and spec_of(body).get("dryRun") is True

@@ -16,17 +16,17 @@ from tandem.kube.client.kinds import (
     PLAN,
     TABLE_KIND,
     Body,
-    Key,
     condition,
     generation_of,
     is_active,
     is_deleting,
-    is_twin,
+    is_plan_copy,
     key_of,
     spec_of,
     status_of,
     uid_of,
 )
+from tandem.spec.common import ResourceKey
 from tandem.spec.status import ENDED
 
 Wake = Callable[[], None]
@@ -34,7 +34,7 @@ _LABEL = "tandem.dev/"
 
 
 @dataclass(frozen=True, slots=True)
-class Summary:
+class CachedResource:
     """One resource. `table` is the name of its LakeTable (its own of a LakeTable), `owner` the
     uid of what owns it, `operation` its id. Times are RFC 3339 as the API server gives them, ""
     where not known."""
@@ -62,7 +62,7 @@ class Summary:
     operation: str
 
     @property
-    def key(self) -> Key:
+    def key(self) -> ResourceKey:
         return (self.kind, self.namespace, self.name)
 
     @property
@@ -74,13 +74,13 @@ class Summary:
         return self.phase in ENDED and not self.active
 
 
-def version_of(summary: Summary) -> int:
+def version_of(summary: CachedResource) -> int:
     """Of any two objects of the API server, the one written later has the greater one."""
     version = summary.resource_version
     return int(version) if version.isdecimal() else 0
 
 
-def summarize(body: Body) -> Summary:
+def summarize(body: Body) -> CachedResource:
     """Of an object as the API server gives it."""
     metadata, spec, status = body["metadata"], spec_of(body), status_of(body)
     kind, namespace, name = key_of(body)
@@ -88,12 +88,12 @@ def summarize(body: Body) -> Summary:
     ready = condition(body, "Ready" if kind == TABLE_KIND else "Succeeded")
     ttl = spec.get("ttlSecondsAfterFinished")
     labels = dict(metadata.get("labels") or {})
-    if not is_twin(body):
+    if not is_plan_copy(body):
         labels.pop(PLAN, None)
     active = kind == TABLE_KIND or is_active(body)
     result = status.get("result")
     version = result.get("version") if isinstance(result, Mapping) else None
-    return Summary(
+    return CachedResource(
         uid=uid_of(body),
         kind=intern(kind),
         namespace=intern(namespace),
@@ -119,20 +119,20 @@ def summarize(body: Body) -> Summary:
     )
 
 
-class Registry:
+class ResourceCache:
     """For one event loop."""
 
     def __init__(self) -> None:
-        self._summaries: dict[str, Summary] = {}
-        self._uids: dict[Key, str] = {}
+        self._summaries: dict[str, CachedResource] = {}
+        self._uids: dict[ResourceKey, str] = {}
         self._by_table: dict[tuple[str, str], set[str]] = defaultdict(set)
         self._bodies: dict[str, Body] = {}
-        self._watchers: dict[Key, list[Wake]] = defaultdict(list)
+        self._watchers: dict[ResourceKey, list[Wake]] = defaultdict(list)
 
     def __len__(self) -> int:
         return len(self._summaries)
 
-    def update(self, body: Body) -> Summary:
+    def update(self, body: Body) -> CachedResource:
         """An object was created or changed."""
         summary = summarize(body)
         other = self.get(summary.key)
@@ -167,24 +167,24 @@ class Registry:
         """The whole object, of those on which something is to be done."""
         return self._bodies.get(uid)
 
-    def get(self, key: Key) -> Summary | None:
+    def get(self, key: ResourceKey) -> CachedResource | None:
         uid = self._uids.get(key)
         return self._summaries.get(uid) if uid is not None else None
 
-    def by_uid(self, uid: str) -> Summary | None:
+    def by_uid(self, uid: str) -> CachedResource | None:
         return self._summaries.get(uid)
 
-    def of_table(self, namespace: str, table: str) -> Iterator[Summary]:
+    def of_table(self, namespace: str, table: str) -> Iterator[CachedResource]:
         """The operations on a table, in no order."""
         for uid in self._by_table.get((namespace, table), ()):
             summary = self._summaries[uid]
             if summary.kind != TABLE_KIND:
                 yield summary
 
-    def all(self) -> Iterable[Summary]:
+    def all(self) -> Iterable[CachedResource]:
         return self._summaries.values()
 
-    def watch(self, key: Key, wake: Wake) -> Callable[[], None]:
+    def watch(self, key: ResourceKey, wake: Wake) -> Callable[[], None]:
         """Have `wake` called, in the loop, on every change of a resource (or of a LakeTable's
         operations); what comes back ends that."""
         self._watchers[key].append(wake)
@@ -198,12 +198,12 @@ class Registry:
 
         return end
 
-    def nudge(self, key: Key) -> None:
+    def nudge(self, key: ResourceKey) -> None:
         """Wake those who watch a resource, though it did not change itself."""
         for wake in list(self._watchers.get(key, ())):
             wake()
 
-    def _forget(self, uid: str) -> Summary | None:
+    def _forget(self, uid: str) -> CachedResource | None:
         summary = self._summaries.pop(uid, None)
         if summary is None:
             return None
@@ -216,7 +216,7 @@ class Registry:
         self._bodies.pop(uid, None)
         return summary
 
-    def _wake(self, summary: Summary) -> None:
+    def _wake(self, summary: CachedResource) -> None:
         keys = [summary.key]
         if summary.kind != TABLE_KIND:
             keys.append((TABLE_KIND, summary.namespace, summary.table))

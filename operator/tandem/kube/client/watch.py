@@ -10,7 +10,8 @@ from collections.abc import AsyncIterator
 
 import aiohttp
 
-from tandem.kube.client.api import Api, ApiError, Gone, Json, ResourcePath
+from tandem.kube.client.api import Api, ApiError, Gone, ResourcePath
+from tandem.kube.client.json_depth import Json
 
 SYNCED = "SYNCED"
 """The type of the event after every whole listing; its object is empty."""

@@ -26,12 +26,12 @@ from tandem.kube.client.api import (
     ApiError,
     Conflict,
     Invalid,
-    Json,
     NotFound,
     ResourcePath,
     Unavailable,
 )
-from tandem.kube.dev.request import Unfit, request_of, secrets_of
+from tandem.kube.client.json_depth import Json
+from tandem.kube.dev.request import InvalidApplication, request_of, secrets_of
 from tandem.spark.application import status as states
 from tandem.spark.application.manifest import LOG_ANNOTATION
 from tandem.spark.application.status import driver_pod_name, state_of
@@ -49,7 +49,7 @@ _START_S = 5.0
 _ORPHANED = frozenset({states.SUBMITTED, states.RUNNING, states.UNKNOWN})
 
 
-class Machine:
+class JobHost:
     """Where jobs run: so many at once, looked at so often."""
 
     def __init__(self, api: Api, runner: JobRunner, max_jobs: int, poll_s: float) -> None:
@@ -69,15 +69,15 @@ class Machine:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
 
-class _Gone(Exception):
+class _ApplicationGone(Exception):
     """The application was deleted, or another one has its name by now."""
 
 
-class Application:
+class ApplicationController:
     """One application, from state to state. Cancelled when it is deleted."""
 
-    def __init__(self, machine: Machine, body: Json) -> None:
-        self._machine = machine
+    def __init__(self, host: JobHost, body: Json) -> None:
+        self._host = host
         self._body = body
         self._changed = asyncio.Event()
         metadata = body["metadata"]
@@ -108,7 +108,7 @@ class Application:
     async def serve(self) -> None:
         try:
             await self._serve()
-        except _Gone:
+        except _ApplicationGone:
             self._log.info("gone")
             await self._wait_for_deletion()
         except ApiError as error:
@@ -168,7 +168,7 @@ class Application:
         }
         try:
             request_of(self._body, self.key, {})
-        except Unfit as error:
+        except InvalidApplication as error:
             return await self._write(
                 states.SUBMISSION_FAILED,
                 f"failed to submit spark application: failed to run spark-submit: {error}",
@@ -179,25 +179,25 @@ class Application:
 
     async def _launch(self) -> str:
         """As a pod that waits for a node, pulls its image and starts."""
-        await self._machine.slots.acquire()
+        await self._host.slots.acquire()
         self._slot = True
         if self._suspended() or self._changed_spec():
             return states.SUBMITTED
         try:
-            environ = await secrets_of(self._machine.api, self._body)
+            environ = await secrets_of(self._host.api, self._body)
             request = request_of(self._body, self.key, environ)
             self._started = self.key
             self._start = asyncio.ensure_future(
-                self._machine.blocking(self._machine.runner.start, request)
+                self._host.blocking(self._host.runner.start, request)
             )
             await asyncio.shield(self._start)
-        except (Unfit, TandemError) as error:
+        except (InvalidApplication, TandemError) as error:
             # The words of the Spark operator for a driver that never came to be.
             self._log.warning("driver did not start", problem=str(error))
             return await self._write(
                 states.FAILING, f"driver container failed: {error}", terminationTime=_now_text()
             )
-        status = await self._machine.blocking(self._machine.runner.status, self.key)
+        status = await self._host.blocking(self._host.runner.status, self.key)
         if status.log:
             await self._annotate(status.log)
         return await self._write(
@@ -206,7 +206,7 @@ class Application:
 
     async def _watch_job(self) -> str:
         while not (self._suspended() or self._changed_spec()):
-            status = await self._machine.blocking(self._machine.runner.status, self.key)
+            status = await self._host.blocking(self._host.runner.status, self.key)
             if status.phase is JobPhase.ENDED:
                 await self._end_job()
                 return await self._write(states.SUCCEEDING, terminationTime=_now_text())
@@ -216,7 +216,7 @@ class Application:
                 return await self._write(
                     states.FAILING, exit_message(status), terminationTime=_now_text()
                 )
-            await self._pause(self._machine.poll_s)
+            await self._pause(self._host.poll_s)
         return states.RUNNING
 
     async def _complete(self) -> str:
@@ -252,7 +252,7 @@ class Application:
                 await self._pause(left_s)
                 continue
             with suppress(NotFound, Conflict):
-                await self._patiently(lambda: self._machine.api.delete(self._path, uid=self._uid))
+                await self._patiently(lambda: self._host.api.delete(self._path, uid=self._uid))
             await self._wait_for_deletion()
 
     # What they share
@@ -270,10 +270,10 @@ class Application:
             # What has not started cannot be stopped.
             await asyncio.wait([self._start], timeout=_START_S)
         if started:
-            await self._machine.blocking(self._machine.runner.stop, started)
+            await self._host.blocking(self._host.runner.stop, started)
         if self._slot:
             self._slot = False
-            self._machine.slots.release()
+            self._host.slots.release()
 
     async def _pause(self, seconds: float | None) -> None:
         """Wait, at most until the application changes."""
@@ -302,16 +302,16 @@ class Application:
         body = {**patch, "metadata": metadata}
         try:
             self._body = await self._patiently(
-                lambda: self._machine.api.request(
+                lambda: self._host.api.request(
                     "PATCH", self._path.url(subresource), body=body, content_type=_MERGE
                 )
             )
         except NotFound as error:
-            raise _Gone from error
+            raise _ApplicationGone from error
         except (Conflict, Invalid) as error:
-            there = await self._patiently(lambda: self._machine.api.get(self._path))
+            there = await self._patiently(lambda: self._host.api.get(self._path))
             if there["metadata"]["uid"] != self._uid:
-                raise _Gone from error
+                raise _ApplicationGone from error
             raise
 
     async def _patiently(self, call: Callable[[], Any]) -> Any:

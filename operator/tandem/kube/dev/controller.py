@@ -20,9 +20,10 @@ from typing import Any
 
 from tandem.errors import AccessDenied, ClusterUnavailable, SparkMissing
 from tandem.jobs.runner import JobRunner
-from tandem.kube.client.api import Api, Forbidden, Json, NotFound, ResourcePath, Unavailable
+from tandem.kube.client.api import Api, Forbidden, NotFound, ResourcePath, Unavailable
+from tandem.kube.client.json_depth import Json
 from tandem.kube.client.watch import SYNCED, follow
-from tandem.kube.dev.application import APPLICATIONS, Application, Machine, ttl_s
+from tandem.kube.dev.application import APPLICATIONS, ApplicationController, JobHost, ttl_s
 from tandem.spark.application.manifest import MANAGED_BY
 from tandem.spark.application.status import FINISHED, state_of
 from tandem.spark.launch.local import LocalRunner
@@ -125,8 +126,8 @@ class _Dev:
     def __init__(self, settings: DevSettings, api: Api, runner: JobRunner) -> None:
         self._labels = "" if settings.every else "=".join(MANAGED_BY)
         self._api = api
-        self._machine = Machine(api, runner, settings.max_jobs, settings.poll_s)
-        self._served: dict[str, tuple[Application, asyncio.Task[None]]] = {}
+        self._host = JobHost(api, runner, settings.max_jobs, settings.poll_s)
+        self._served: dict[str, tuple[ApplicationController, asyncio.Task[None]]] = {}
 
     async def watch(self, path: ResourcePath, synced: asyncio.Event) -> None:
         async for kind, body in follow(self._api, path, labels=self._labels):
@@ -144,7 +145,7 @@ class _Dev:
         elif served is not None:
             served[0].see(body)
         elif state_of(body) not in FINISHED or ttl_s(body) is not None:
-            application = Application(self._machine, body)
+            application = ApplicationController(self._host, body)
             task = asyncio.create_task(application.serve(), name=application.key)
             self._served[uid] = application, task
             task.add_done_callback(lambda _: self._served.pop(uid, None))
@@ -154,4 +155,4 @@ class _Dev:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        self._machine.close()
+        self._host.close()

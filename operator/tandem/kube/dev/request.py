@@ -21,7 +21,8 @@ import structlog
 
 from tandem.jobs.formats import APPS
 from tandem.jobs.runner import JobRequest
-from tandem.kube.client.api import Api, ApiError, Json, ResourcePath
+from tandem.kube.client.api import Api, ApiError, ResourcePath
+from tandem.kube.client.json_depth import Json
 from tandem.spark.application.manifest import INPUT_BYTES_ANNOTATION
 
 _log = structlog.get_logger("tandem.kube.dev.controller")
@@ -33,22 +34,24 @@ _DANGEROUS = re.compile(
 _MEMORY = re.compile(r"(\d+)([kmgt]?)b?", re.IGNORECASE)
 
 
-class Unfit(Exception):
+class InvalidApplication(Exception):
     """The application is none that could be run here; the text says why."""
 
 
 class _Arguments(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        raise Unfit(f"arguments: {message}")
+        raise InvalidApplication(f"arguments: {message}")
 
 
 def request_of(body: Mapping[str, Any], name: str, environ: Mapping[str, str]) -> JobRequest:
-    """The job that an application describes. Raises: Unfit."""
+    """The job that an application describes. Raises: InvalidApplication."""
     spec = body.get("spec") or {}
     file = str(spec.get("mainApplicationFile") or "")
     app = PurePosixPath(urlsplit(file).path)
     if spec.get("type") != "Python" or app.suffix != ".py" or app.stem not in APPS:
-        raise Unfit(f"{file or 'it'} is none of Tandem's applications ({', '.join(sorted(APPS))})")
+        raise InvalidApplication(
+            f"{file or 'it'} is none of Tandem's applications ({', '.join(sorted(APPS))})"
+        )
     parser = _Arguments(add_help=False, allow_abbrev=False)
     parser.add_argument("--location", required=True)
     parser.add_argument("--spec", required=True)
@@ -56,7 +59,7 @@ def request_of(body: Mapping[str, Any], name: str, environ: Mapping[str, str]) -
     parser.add_argument("--allowed", action="append", default=[])
     found = parser.parse_args([str(word) for word in spec.get("arguments") or ()])
     if not all("=" in option for option in found.option):
-        raise Unfit("arguments: an --option is KEY=VALUE")
+        raise InvalidApplication("arguments: an --option is KEY=VALUE")
     driver = spec.get("driver") or {}
     metadata = body["metadata"]
     labels = metadata.get("labels") or {}
@@ -81,7 +84,7 @@ def request_of(body: Mapping[str, Any], name: str, environ: Mapping[str, str]) -
 async def secrets_of(api: Api, body: Mapping[str, Any]) -> dict[str, str]:
     """The driver's environment: plain variables, and the Secrets that it names.
 
-    Raises: Unfit if a Secret that is not optional cannot be read.
+    Raises: InvalidApplication if a Secret that is not optional cannot be read.
     """
     namespace = body["metadata"]["namespace"]
     driver = (body.get("spec") or {}).get("driver") or {}
@@ -97,7 +100,7 @@ async def secrets_of(api: Api, body: Mapping[str, Any]) -> dict[str, str]:
         except ApiError as error:
             if reference.get("optional"):
                 continue
-            raise Unfit(f"secret {path.name}: {error.message}") from error
+            raise InvalidApplication(f"secret {path.name}: {error.message}") from error
         prefix = source.get("prefix") or ""
         for key, value in (secret.get("data") or {}).items():
             found[prefix + key] = base64.b64decode(value).decode()

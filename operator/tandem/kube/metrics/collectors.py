@@ -2,9 +2,9 @@
 several operators may run in one process.
 
 Counts and durations are noted as things happen, in any thread, for some microseconds each; what
-can be looked up is computed at each scrape (`tandem.kube.scrape`). The families are listed in
-`tandem.kube.metrics.families`. Nothing is kept over a restart: counters begin at
-zero, as Prometheus expects.
+can be looked up is computed at each scrape (`tandem.kube.state_metrics`). The families are listed
+in `tandem.kube.metrics.families`. Nothing is kept over a restart: counters begin at zero, as
+Prometheus expects.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from prometheus_client.registry import Collector
 
 from tandem import __version__
 from tandem.kube.metrics import families as families
-from tandem.kube.metrics.families import Family, Label
+from tandem.kube.metrics.families import Family, MetricLabel
 from tandem.spec.common import OPERATIONS
 from tandem.spec.status import OperationStatus, Phase
 
@@ -41,7 +41,7 @@ class Instrument:
         options: dict[str, Any] = {"registry": registry}
         if family.type == "histogram":
             options["buckets"] = family.buckets
-        self._labels: tuple[Label, ...] = family.labels
+        self._labels: tuple[MetricLabel, ...] = family.labels
         names = [label.name for label in family.labels]
         self._made = _CLASSES[family.type](family.name, family.meaning, names, **options)
         self._known: dict[tuple[object, ...], Any] = {}

@@ -15,7 +15,7 @@ from typing import Final, Literal
 
 from tandem.errors import Reason
 from tandem.operations.machine.effects import Point
-from tandem.planning.auto.model import Hold
+from tandem.planning.auto.model import AutoCompactionWait
 from tandem.spec import common
 from tandem.spec.resources import KINDS
 from tandem.spec.status import ENDED, Phase
@@ -25,7 +25,7 @@ OTHER: Final = "Other"
 
 
 @dataclass(frozen=True, slots=True)
-class Label:
+class MetricLabel:
     name: str
     values: frozenset[str]
 
@@ -35,8 +35,8 @@ class Label:
         return text if text in self.values else OTHER
 
 
-def _label(name: str, values: Iterable[str]) -> Label:
-    return Label(name, frozenset(values))
+def _label(name: str, values: Iterable[str]) -> MetricLabel:
+    return MetricLabel(name, frozenset(values))
 
 
 KIND = _label("kind", common.OPERATIONS)
@@ -66,7 +66,7 @@ LOCK_REQUEST = _label(
 LOCK_OUTCOME = _label("outcome", ("Answered", "Unavailable", "Failed"))
 READY = _label("ready", ("True", "False"))
 WHERE = _label("where", ("operation", "table"))
-HOLD = _label("hold", Hold)
+HOLD = _label("hold", AutoCompactionWait)
 
 GOOD_ENDS: Final = frozenset(
     {
@@ -86,7 +86,7 @@ BAD_ENDS: Final = tuple(
 """With what a failed operation or a lost job may end. Their counters are there from the start:
 one that appeared with its first failure would hide that failure from `increase`."""
 
-Type = Literal["gauge", "counter", "histogram"]
+MetricType = Literal["gauge", "counter", "histogram"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,9 +95,9 @@ class Family:
     for each table that has series of its own."""
 
     name: str
-    type: Type
+    type: MetricType
     meaning: str
-    labels: tuple[Label, ...] = ()
+    labels: tuple[MetricLabel, ...] = ()
     buckets: tuple[float, ...] = ()
     per_table: bool = False
 
@@ -111,19 +111,19 @@ class Family:
         )
 
 
-def _gauge(name: str, meaning: str, *labels: Label) -> Family:
+def _gauge(name: str, meaning: str, *labels: MetricLabel) -> Family:
     return Family(f"tandem_{name}", "gauge", meaning, labels)
 
 
-def _counter(name: str, meaning: str, *labels: Label) -> Family:
+def _counter(name: str, meaning: str, *labels: MetricLabel) -> Family:
     return Family(f"tandem_{name}_total", "counter", meaning, labels)
 
 
-def _histogram(name: str, meaning: str, buckets: tuple[float, ...], *labels: Label) -> Family:
+def _histogram(name: str, meaning: str, buckets: tuple[float, ...], *labels: MetricLabel) -> Family:
     return Family(f"tandem_{name}", "histogram", meaning, labels, buckets)
 
 
-def _table(name: str, meaning: str, *labels: Label) -> Family:
+def _table(name: str, meaning: str, *labels: MetricLabel) -> Family:
     return Family(f"tandem_table_{name}", "gauge", meaning, labels, per_table=True)
 
 

@@ -12,60 +12,62 @@ from typing import Any, Protocol, TypeVar
 
 from tandem.jobs.runner import JobRunner
 from tandem.kube.client.api import Api
-from tandem.kube.client.kinds import TABLE_KIND, Body, Key
-from tandem.kube.client.resource_cache import Registry, Summary
+from tandem.kube.client.kinds import TABLE_KIND, Body
+from tandem.kube.client.resource_cache import CachedResource, ResourceCache
 from tandem.kube.metrics.collectors import Metrics
-from tandem.kube.runtime.job_slots import Slots
+from tandem.kube.runtime.job_slots import JobSlots
 from tandem.kube.runtime.settings import OperatorSettings
-from tandem.kube.tables.context import Means, TableContext
-from tandem.kube.tables.location_policy import Allowed
+from tandem.kube.tables.context import TableContext, TableDependencies
+from tandem.kube.tables.location_policy import LocationPolicy
 from tandem.locks.port import LockStore
 from tandem.operations.model import Table
 from tandem.operations.ports import Clock, Nonces, Processes
 from tandem.operations.session.performer import Interceptor, passthrough
+from tandem.spec.common import ResourceKey
 from tandem.spec.resources import Operation
 
 _T = TypeVar("_T")
 
 
-class RunnerOf(Protocol):
+class RunnerFactory(Protocol):
     """Gives the `JobRunner` of one operation. Called in a worker thread or in the loop."""
 
     def __call__(self, resource: Operation, body: Body, table: Table) -> JobRunner: ...
 
 
-class Tend(Protocol):
+class AutoCompactor(Protocol):
     """Automatic compaction of one table: called after each refresh, and when it asked to be.
     Gives what to add to the table's status, and in how many seconds to call it again."""
 
     async def __call__(
-        self, table: TableContext, children: Sequence[Summary], /
+        self, table: TableContext, children: Sequence[CachedResource], /
     ) -> tuple[dict[str, Any], float]: ...
 
 
 @dataclass
-class Context:
-    """`may_write`: whether we still lead; once False it stays so. `lives`: uids of operations that
-    are looked after now; `cancelled`: of those that are being deleted, and left nothing."""
+class OperatorContext:
+    """`may_write`: whether we still lead; once False it stays so. `active_operations`: uids of
+    operations that are looked after now; `cancelled`: of those that are being deleted, and left
+    nothing."""
 
     settings: OperatorSettings
     api: Api
-    registry: Registry
+    resource_cache: ResourceCache
     locks: LockStore
     processes: Processes
     clock: Clock
     nonces: Nonces
     pool: Executor
-    slots: Slots
-    runner_of: RunnerOf
+    slots: JobSlots
+    runner_factory: RunnerFactory
     metrics: Metrics
     interceptor: Interceptor = passthrough
-    tend: Tend | None = None
+    auto_compactor: AutoCompactor | None = None
     may_write: Callable[[], bool] = lambda: True
     tables: dict[tuple[str, str], TableContext] = field(default_factory=dict)
-    lives: set[str] = field(default_factory=set)
+    active_operations: set[str] = field(default_factory=set)
     cancelled: set[str] = field(default_factory=set)
-    _turns: dict[Key, tuple[asyncio.Lock, list[None]]] = field(default_factory=dict)
+    _turns: dict[ResourceKey, tuple[asyncio.Lock, list[None]]] = field(default_factory=dict)
 
     def threads(self, call: Callable[[], _T]) -> Awaitable[_T]:
         """Run it in the pool of worker threads."""
@@ -73,23 +75,23 @@ class Context:
 
     def new_table(self, uid: str, *, adopted: bool) -> TableContext:
         """A table that nobody has looked at yet."""
-        means = Means(
+        dependencies = TableDependencies(
             self.api,
             self.threads,
             self.locks,
             self.clock,
             self.nonces,
             self.metrics,
-            Allowed(self.settings.allowed_locations, self.settings.allowed_endpoints),
+            LocationPolicy(self.settings.allowed_locations, self.settings.allowed_endpoints),
         )
-        return TableContext(uid, means, adopted=adopted)
+        return TableContext(uid, dependencies, adopted=adopted)
 
     def table_changed(self, namespace: str, name: str) -> None:
         """A table has become ready, or is not any more: wake who waits for it."""
-        self.registry.nudge((TABLE_KIND, namespace, name))
+        self.resource_cache.nudge((TABLE_KIND, namespace, name))
 
     @contextmanager
-    def turn(self, key: Key) -> Iterator[asyncio.Lock]:
+    def turn(self, key: ResourceKey) -> Iterator[asyncio.Lock]:
         """The lock by which a resource that was deleted and made again waits for the cleaning
         of its predecessor. Nothing is kept of names that nobody uses."""
         lock, users = self._turns.setdefault(key, (asyncio.Lock(), []))

@@ -6,7 +6,7 @@ import asyncio
 from collections import deque
 
 
-class Slots:
+class JobSlots:
     """`limit` of them; 0 for no limit."""
 
     def __init__(self, limit: int) -> None:

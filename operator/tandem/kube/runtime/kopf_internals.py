@@ -33,7 +33,7 @@ _GONE = 410
 _WATCH_TASK = "watcher for "
 
 
-class FrugalMemories(ResourceMemories):
+class MinimalMemories(ResourceMemories):
     """Remembers LakeTables, and operations that are active or have a daemon still.
 
     kopf remembers the whole object of everything that it has ever seen. Of tens of thousands of

@@ -1,7 +1,7 @@
 """On whose behalf something is done, for every line of the log: kind, namespace, name, table,
 operation id and attempt.
 
-A `Subject` is bound to the context of a resource's handler, from where its tasks and the threads
+A `LogContext` is bound to the context of a resource's handler, from where its tasks and the threads
 that work for it inherit it. What is learned later (the operation's id, its attempt) is seen by
 all of them.
 """
@@ -16,7 +16,7 @@ from typing import Any
 
 
 @dataclass(slots=True)
-class Subject:
+class LogContext:
     kind: str
     namespace: str
     name: str
@@ -25,20 +25,20 @@ class Subject:
     attempt: int = 0
 
 
-_SUBJECT: ContextVar[Subject | None] = ContextVar("tandem_subject", default=None)
+_LOG_CONTEXT: ContextVar[LogContext | None] = ContextVar("tandem_subject", default=None)
 
 
 @contextmanager
-def about(subject: Subject) -> Iterator[Subject]:
+def bound_log_context(log_context: LogContext) -> Iterator[LogContext]:
     """All lines written in the block, and by what is started in it, are about this one."""
-    token = _SUBJECT.set(subject)
+    token = _LOG_CONTEXT.set(log_context)
     try:
-        yield subject
+        yield log_context
     finally:
-        _SUBJECT.reset(token)
+        _LOG_CONTEXT.reset(token)
 
 
-def add_subject(
+def add_log_context(
     _logger: object, _method: str, line: MutableMapping[str, Any]
 ) -> MutableMapping[str, Any]:
     """A processor of structlog. What a line says itself stays; a line of kopf names its object."""
@@ -48,16 +48,16 @@ def add_subject(
         for key in ("kind", "namespace", "name"):
             if named.get(key):
                 line.setdefault(key, named[key])
-    subject = _SUBJECT.get()
-    if subject is None or line.get("name", subject.name) != subject.name:
+    log_context = _LOG_CONTEXT.get()
+    if log_context is None or line.get("name", log_context.name) != log_context.name:
         return line
-    line.setdefault("kind", subject.kind)
-    line.setdefault("namespace", subject.namespace)
-    line.setdefault("name", subject.name)
-    if subject.table:
-        line.setdefault("table", subject.table)
-    if subject.operation:
-        line.setdefault("operation", subject.operation)
-    if subject.attempt:
-        line.setdefault("attempt", subject.attempt)
+    line.setdefault("kind", log_context.kind)
+    line.setdefault("namespace", log_context.namespace)
+    line.setdefault("name", log_context.name)
+    if log_context.table:
+        line.setdefault("table", log_context.table)
+    if log_context.operation:
+        line.setdefault("operation", log_context.operation)
+    if log_context.attempt:
+        line.setdefault("attempt", log_context.attempt)
     return line

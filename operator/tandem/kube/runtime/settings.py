@@ -65,7 +65,7 @@ class OperatorSettings:
     status_s: float = 1.0
     progress_s: float = 5.0
 
-    def told(self) -> dict[str, object]:
+    def log_fields(self) -> dict[str, object]:
         """For the log. No template, in which there may be anything, and no password."""
         etcd = self.etcd
         return {

@@ -28,17 +28,17 @@ from tandem.errors import (
     TandemError,
 )
 from tandem.kube.client.api import Api, ApiError, Forbidden, NotFound, ResourcePath
-from tandem.kube.client.events import where_from
+from tandem.kube.client.events import traceback_of
 from tandem.kube.metrics.collectors import Metrics
 from tandem.kube.tables import status
-from tandem.kube.tables.location_policy import Allowed
-from tandem.kube.tables.renewable_store import RenewedStore
+from tandem.kube.tables.location_policy import LocationPolicy
+from tandem.kube.tables.renewable_store import RenewableStore
 from tandem.locks.model import LockEntry
 from tandem.locks.port import LockStore
 from tandem.operations.model import Table
 from tandem.operations.ports import Clock, Nonces
 from tandem.operations.tables import adopt as tables
-from tandem.planning.auto.model import Hold
+from tandem.planning.auto.model import AutoCompactionWait
 from tandem.spec.status import Condition, TableStatus
 from tandem.spec.table import LakeTable
 
@@ -55,30 +55,30 @@ def _text(value: str) -> str:
     return base64.b64decode(value).decode(errors="replace").strip()
 
 
-class Threads(Protocol):
+class RunInThread(Protocol):
     def __call__(self, call: Callable[[], _T]) -> Awaitable[_T]:
         """Run it in the pool of worker threads."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
-class Means:
+class TableDependencies:
     """What a `TableContext` works with."""
 
     api: Api
-    threads: Threads
+    threads: RunInThread
     locks: LockStore
     clock: Clock
     nonces: Nonces
     metrics: Metrics
-    allowed: Allowed
+    allowed: LocationPolicy
 
 
 @dataclass(frozen=True, slots=True)
-class Upcoming:
+class AutoCompactionState:
     """What automatic compaction waits for; `next_ms` when it starts next, if that is known."""
 
-    hold: Hold
+    hold: AutoCompactionWait
     next_ms: int | None = None
 
 
@@ -90,13 +90,13 @@ class TableContext:
         resource: the LakeTable that was adopted last.
         snapshot: the latest version seen.
         conditions: what is to be said about it.
-        upcoming: how automatic compaction stands; None where none is asked for.
+        auto_compaction: how automatic compaction stands; None where none is asked for.
         adopted: whether an earlier operator has adopted it and probed its store.
         due: whether a refresh is due before its time.
         wake: wakes whoever refreshes it.
     """
 
-    def __init__(self, uid: str, means: Means, *, adopted: bool = False) -> None:
+    def __init__(self, uid: str, dependencies: TableDependencies, *, adopted: bool = False) -> None:
         self.uid = uid
         self.table: Table | None = None
         self.resource: LakeTable | None = None
@@ -104,11 +104,11 @@ class TableContext:
         self.conditions: tuple[Condition, ...] = ()
         self.facts: TableStatus | None = None
         self.locks: tuple[LockEntry, ...] = ()
-        self.upcoming: Upcoming | None = None
+        self.auto_compaction: AutoCompactionState | None = None
         self.adopted = adopted
         self.due = False
         self.wake: Callable[[], None] = lambda: None
-        self._means = means
+        self._dependencies = dependencies
         self._opened: Table | None = None
         self._reason = Reason.ADOPTED
         self._changed = ""
@@ -134,7 +134,7 @@ class TableContext:
     async def refresh(self, resource: LakeTable) -> None:
         """Look at the secret and at the log, adopt what is not adopted; never raises what a
         table, a store or a cluster can do to us."""
-        now = self._means.clock.now_ms()
+        now = self._dependencies.clock.now_ms()
         generation = resource.metadata.generation
         try:
             await self._open(resource)
@@ -153,26 +153,26 @@ class TableContext:
             self._secret_looked_s = 0.0  # perhaps the credentials have changed
             if error.reason in status.LASTING or self.snapshot is None:
                 self.table = None
-            self.conditions = status.hindered(error.reason, str(error), generation, now)
+            self.conditions = status.not_ready(error.reason, str(error), generation, now)
             return
         except ApiError as error:
             if self.table is None:
-                self.conditions = status.hindered(
+                self.conditions = status.not_ready(
                     Reason.CLUSTER_UNAVAILABLE, str(error), generation, now
                 )
             return
         except Exception as error:  # noqa: BLE001 - a bug, and nobody but us would say so
-            self._means.metrics.internal_errors.count("table")
+            self._dependencies.metrics.internal_errors.count("table")
             _log.error(
                 "a bug: please report it",
                 namespace=resource.namespace,
                 table=resource.name,
-                at=where_from(error),
+                at=traceback_of(error),
             )
             message = f"{type(error).__name__}, see the operator's log; it will be tried again"
             if self.snapshot is None:
                 self.table = None
-            self.conditions = status.hindered(Reason.INTERNAL_ERROR, message, generation, now)
+            self.conditions = status.not_ready(Reason.INTERNAL_ERROR, message, generation, now)
             return
         self._errors = 0
         self.table = self._opened
@@ -195,8 +195,8 @@ class TableContext:
     def refuse(self, reason: Reason, message: str, generation: int) -> None:
         """The resource itself is wrong."""
         self.table = None
-        now = self._means.clock.now_ms()
-        self.conditions = status.hindered(reason, message, generation, now)
+        now = self._dependencies.clock.now_ms()
+        self.conditions = status.not_ready(reason, message, generation, now)
 
     # Opening
 
@@ -205,14 +205,14 @@ class TableContext:
         opened = self._opened
         if opened is not None and self.resource == resource and version == self._secret_version:
             return
-        fresh = await self._means.threads(lambda: self._opened_anew(resource, environ))
+        fresh = await self._dependencies.threads(lambda: self._opened_anew(resource, environ))
         same = opened is not None and opened.location == fresh.location
-        if same and opened is not None and isinstance(opened.store, RenewedStore):
+        if same and opened is not None and isinstance(opened.store, RenewableStore):
             # Whoever works on it goes on with the new credentials.
             opened.store.inner = fresh.store
             store = opened.store
         else:
-            store = RenewedStore(fresh.store)
+            store = RenewableStore(fresh.store)
             self.snapshot = None
         self._opened = replace(fresh, store=store, log=DeltaLog(store))
         if version != self._secret_version and self._secret_version:
@@ -230,7 +230,7 @@ class TableContext:
             return None, self._secret_version
         path = ResourcePath("", "v1", "secrets", resource.namespace, reference.name)
         try:
-            secret = await self._means.api.get(path)
+            secret = await self._dependencies.api.get(path)
         except NotFound:
             raise ReferenceNotFound(
                 "there is no Secret of this name in the namespace",
@@ -253,18 +253,18 @@ class TableContext:
         return environ, secret["metadata"]["uid"] + secret["metadata"]["resourceVersion"]
 
     def _opened_anew(self, resource: LakeTable, environ: dict[str, str] | None) -> Table:
-        allowed = self._means.allowed
+        allowed = self._dependencies.allowed
         if environ is not None:
             allowed.check_endpoints(resource, environ)
         prefixes = allowed.check(resource)
         return tables.open_table(resource, allowed_prefixes=prefixes, environ=environ)
 
     async def _adopt(self, resource: LakeTable) -> None:
-        opened, means = self._opened, self._means
+        opened, dependencies = self._opened, self._dependencies
         assert opened is not None
         probe = not self.adopted
-        found = await means.threads(
-            lambda: tables.adopt(opened, means.clock, means.nonces, probe=probe)
+        found = await dependencies.threads(
+            lambda: tables.adopt(opened, dependencies.clock, dependencies.nonces, probe=probe)
         )
         if self.resource is None or found.changed:
             self._reason, self._changed = found.reason, found.changed
@@ -289,17 +289,17 @@ class TableContext:
                     return snapshot
             return opened.log.update(snapshot)
 
-        await self._take(await self._means.threads(look))
+        await self._take(await self._dependencies.threads(look))
 
     async def _take(self, snapshot: Snapshot | None) -> None:
-        assert snapshot is not None  # only `foresee` finds none
+        assert snapshot is not None  # only `preview` finds none
         if self.facts is not None and snapshot is self.snapshot:
             return
         opened = self._opened
         assert opened is not None
-        adopted = tables.Adopted(snapshot, self._reason, self._changed)
-        now = self._means.clock.now_ms()
-        self.facts = await self._means.threads(
+        adopted = tables.AdoptedTable(snapshot, self._reason, self._changed)
+        now = self._dependencies.clock.now_ms()
+        self.facts = await self._dependencies.threads(
             lambda: tables.status_of_table(opened, adopted, now_ms=now)
         )
         self.snapshot = snapshot
@@ -310,8 +310,8 @@ class TableContext:
         if table is None:
             return
         try:
-            self.locks = await self._means.threads(
-                lambda: self._means.locks.entries(table.location)
+            self.locks = await self._dependencies.threads(
+                lambda: self._dependencies.locks.entries(table.location)
             )
         except LocksUnavailable as error:
             _log.warning("locks not read", location=table.location, problem=str(error))

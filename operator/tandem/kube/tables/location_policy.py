@@ -26,7 +26,7 @@ _ENDPOINT = re.compile(r"[A-Za-z0-9.*?_-]+(:\d{1,5})?|\[[0-9a-fA-F:.]+\](:\d{1,5
 
 
 @dataclass(frozen=True, slots=True)
-class Allowed:
+class LocationPolicy:
     """`locations`: rules as they are typed; `endpoints`: `host` or `host:port`, shell patterns.
 
     Raises: InvalidSpec for a rule that is none.

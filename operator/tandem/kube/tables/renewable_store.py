@@ -6,10 +6,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 from typing import BinaryIO
 
-from tandem.storage.store import ObjectMeta, Store
+from tandem.storage.store import ObjectInfo, Store
 
 
-class RenewedStore:
+class RenewableStore:
     """A `Store`; `inner` may be replaced at any time by another one of the same location."""
 
     def __init__(self, inner: Store) -> None:
@@ -25,10 +25,10 @@ class RenewedStore:
     def get_range(self, path: str, start: int, length: int) -> bytes:
         return self.inner.get_range(path, start, length)
 
-    def head(self, path: str) -> ObjectMeta:
+    def head(self, path: str) -> ObjectInfo:
         return self.inner.head(path)
 
-    def list(self, prefix: str = "", *, start_after: str = "") -> Iterator[ObjectMeta]:
+    def list(self, prefix: str = "", *, start_after: str = "") -> Iterator[ObjectInfo]:
         return self.inner.list(prefix, start_after=start_after)
 
     def put(self, path: str, data: bytes) -> None:

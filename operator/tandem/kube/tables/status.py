@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, MutableMapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 from tandem.errors import Reason
 from tandem.kube.client.kinds import PLAN
-from tandem.kube.client.resource_cache import Summary
+from tandem.kube.client.resource_cache import CachedResource
 from tandem.locks.model import WHOLE_TABLE, EntryState, LockEntry, LockResource
 from tandem.locks.rules import blockers_of, waiting
 from tandem.operations.report.status import rfc3339
 from tandem.spec.status import (
     Condition,
+    ConditionStatus,
     ConditionType,
     FinishedOperation,
     Phase,
@@ -38,25 +39,27 @@ LASTING = frozenset(
 )
 """Problems that somebody has to do something about: the table is stalled."""
 
-Truth = Literal["True", "False", "Unknown"]
-
 
 def ready(reason: Reason, message: str, generation: int, now_ms: int) -> tuple[Condition, ...]:
     """The conditions of a table that can be worked on."""
     return _conditions(("True", "False", "False"), reason, message, generation, now_ms)
 
 
-def hindered(reason: Reason, message: str, generation: int, now_ms: int) -> tuple[Condition, ...]:
+def not_ready(reason: Reason, message: str, generation: int, now_ms: int) -> tuple[Condition, ...]:
     """The conditions of a table that cannot be worked on (yet)."""
     lasting = reason in LASTING
-    truths: tuple[Truth, Truth, Truth] = (
+    truths: tuple[ConditionStatus, ConditionStatus, ConditionStatus] = (
         ("False", "False", "True") if lasting else ("False", "True", "False")
     )
     return _conditions(truths, reason, message, generation, now_ms)
 
 
 def _conditions(
-    truths: tuple[Truth, Truth, Truth], reason: Reason, message: str, generation: int, now_ms: int
+    truths: tuple[ConditionStatus, ConditionStatus, ConditionStatus],
+    reason: Reason,
+    message: str,
+    generation: int,
+    now_ms: int,
 ) -> tuple[Condition, ...]:
     types = (ConditionType.READY, ConditionType.RECONCILING, ConditionType.STALLED)
     return tuple(
@@ -76,7 +79,7 @@ def compose(
     facts: TableStatus | None,
     conditions: tuple[Condition, ...],
     generation: int,
-    operations: Iterable[Summary],
+    operations: Iterable[CachedResource],
     locks: Iterable[LockEntry],
     since: MutableMapping[tuple[str, bool], str] | None = None,
     now_ms: int = 0,
@@ -103,11 +106,11 @@ def compose(
     )
 
 
-def _running(operation: Summary) -> bool:
+def _running(operation: CachedResource) -> bool:
     return operation.active and operation.phase not in ("", Phase.SUSPENDED, Phase.FAILED)
 
 
-def _last(operations: list[Summary]) -> tuple[FinishedOperation, ...]:
+def _last(operations: list[CachedResource]) -> tuple[FinishedOperation, ...]:
     ended = [o for o in operations if o.ended and o.completed]
     ended.sort(key=lambda o: (o.completed, o.name), reverse=True)
     return tuple(

@@ -1,12 +1,14 @@
 """Locks in etcd: for operators in a cluster, whose locks outlive a process.
 
-`client` and `users` are the only modules that import aetcd and gRPC.
+`connection`, `client` and `users` are the only modules that import aetcd and gRPC.
 
     store        the `LockStore`
-    client       etcd's calls
+    client       etcd's calls: keys, leases, watches
+    connection   endpoints, TLS, tokens and repeats
     leases       leases, granted and renewed
     mirror       a table's locks as last seen
     transaction  what one transaction compares and writes
     table        the locks of one table
+    watchers     requests that wait for them
     users        users and rights in etcd
 """

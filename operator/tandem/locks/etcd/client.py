@@ -1,78 +1,30 @@
-"""etcd's calls as locks need them: with `users` the only file that imports aetcd and gRPC.
+"""etcd's calls as locks need them: keys, leases and watches.
 
-Of aetcd only the generated stubs are used. Channels, TLS, several endpoints, tokens, deadlines
-and repeats are done here: its own client has one endpoint, no TLS, and keeps an expired token.
 Everything runs on one event loop. Nothing here knows what a lock is.
 """
 
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
-from pathlib import Path
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import grpc
 from aetcd import rpc
 
-from tandem.errors import InvalidSpec, LocksUnavailable
+from tandem.locks.etcd.connection import (
+    Endpoint,
+    EtcdAccess,
+    EtcdConnection,
+    LeaseMissing,
+    StreamBroken,
+    is_token_refused,
+)
 
 KEEP_LEASE = -1
 """For `put`: whatever lease the key has, it keeps."""
-
-_PAUSE_S = 0.05
-_LONGEST_PAUSE_S = 0.5
-
-_OPTIONS: tuple[tuple[str, int], ...] = (
-    # An endpoint that hangs is noticed within 15 s, also where nothing is being said.
-    ("grpc.keepalive_time_ms", 10_000),
-    ("grpc.keepalive_timeout_ms", 5_000),
-    ("grpc.http2.max_pings_without_data", 0),
-    ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 2_000),
-    ("grpc.max_reconnect_backoff_ms", 1_000),
-    # Reading a table with hundreds of large plans.
-    ("grpc.max_receive_message_length", -1),
-    # Stores that share connections share their troubles.
-    ("grpc.use_local_subchannel_pool", 1),
-    # A proxy for the world outside is none for etcd.
-    ("grpc.enable_http_proxy", 0),
-)
-
-
-class LeaseExists(Exception):
-    """The id is taken by a lease that lives."""
-
-
-class LeaseMissing(Exception):
-    """No such lease (any more)."""
-
-
-class StreamBroken(Exception):
-    """A watch or the keep-alives must be started again."""
-
-
-@dataclass(frozen=True)
-class EtcdAccess:
-    """Where etcd is and who we are. Paths are those of PEM files."""
-
-    endpoints: tuple[str, ...]
-    authority: Path | None = None
-    certificate: Path | None = None
-    key: Path | None = None
-    user: str = ""
-    password: str = field(default="", repr=False)
-    timeout_s: float = 4.0
-    """The longest that a call takes, repeats included."""
-
-    @property
-    def tls(self) -> bool:
-        return bool(self.authority or self.certificate) or any(
-            endpoint.startswith("https://") for endpoint in self.endpoints
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,30 +86,6 @@ def read(key: bytes, end: bytes = b"") -> Any:
     return rpc.RequestOp(request_range=rpc.RangeRequest(key=key, range_end=end))
 
 
-class _Endpoint:
-    """A channel to one member, with its methods."""
-
-    def __init__(self, address: str, credentials: Any) -> None:
-        self.address = address
-        options = list(_OPTIONS)
-        if credentials is None:
-            self.channel = grpc.aio.insecure_channel(address, options=options)
-        else:
-            self.channel = grpc.aio.secure_channel(address, credentials, options=options)
-        kv, lease = rpc.KVStub(self.channel), rpc.LeaseStub(self.channel)
-        self.methods: dict[str, Any] = {
-            "range": kv.Range,
-            "txn": kv.Txn,
-            "grant": lease.LeaseGrant,
-            "revoke": lease.LeaseRevoke,
-            "remaining": lease.LeaseTimeToLive,
-        }
-        self.auth: Any = rpc.AuthStub(self.channel)
-        self.methods["authenticate"] = self.auth.Authenticate
-        self.keep_alive: Any = lease.LeaseKeepAlive
-        self.watch: Any = rpc.WatchStub(self.channel).Watch
-
-
 class EtcdClient:
     """To be made and used on one event loop.
 
@@ -166,19 +94,11 @@ class EtcdClient:
     """
 
     def __init__(self, access: EtcdAccess) -> None:
-        self._access = access
-        self._try_s = access.timeout_s / (2.5 if len(access.endpoints) == 1 else 4)
-        self._files: tuple[int, ...] = ()
-        self._endpoints: list[_Endpoint] = []
-        self._closing: list[asyncio.Future[None]] = []
-        self._connect()
-        self._current = 0
-        self._moved = asyncio.Event()
-        self._token: str | None = None
-        self._authenticating = asyncio.Lock()
+        self._timeout_s = access.timeout_s
+        self._connection = EtcdConnection(access)
 
     async def close(self) -> None:
-        await asyncio.gather(*(e.channel.close() for e in self._endpoints), *self._closing)
+        await self._connection.close()
 
     # Keys
 
@@ -191,7 +111,7 @@ class EtcdClient:
         fail once it was done. Raises: LeaseMissing.
         """
         request = rpc.TxnRequest(compare=compare, success=success, failure=failure)
-        answer = await self._call("txn", request)
+        answer = await self._connection.call("txn", request)
         found = tuple(
             _key_value(kv)
             for part in answer.responses
@@ -205,19 +125,21 @@ class EtcdClient:
     ) -> tuple[KeyValue, ...]:
         """All keys of a range, as of now."""
         request = rpc.RangeRequest(key=start, range_end=end, keys_only=keys_only)
-        return tuple(map(_key_value, (await self._call("range", request)).kvs))
+        return tuple(map(_key_value, (await self._connection.call("range", request)).kvs))
 
     # Leases
 
     async def grant(self, lease: int, ttl_s: int) -> int:
         """The seconds that it was granted for. Raises: LeaseExists."""
-        return int((await self._call("grant", rpc.LeaseGrantRequest(TTL=ttl_s, ID=lease))).TTL)
+        return int(
+            (await self._connection.call("grant", rpc.LeaseGrantRequest(TTL=ttl_s, ID=lease))).TTL
+        )
 
     async def revoke(self, lease: int) -> int | None:
         """End a lease, and with it its keys: the revision by which they are gone, or None if
         there was no such lease."""
         try:
-            answer = await self._call("revoke", rpc.LeaseRevokeRequest(ID=lease))
+            answer = await self._connection.call("revoke", rpc.LeaseRevokeRequest(ID=lease))
         except LeaseMissing:
             return None
         return int(answer.header.revision)
@@ -225,7 +147,7 @@ class EtcdClient:
     async def remaining(self, lease: int) -> tuple[int, int]:
         """(seconds that a lease has left, seconds that each renewal gives). Raises:
         LeaseMissing."""
-        answer = await self._call("remaining", rpc.LeaseTimeToLiveRequest(ID=lease))
+        answer = await self._connection.call("remaining", rpc.LeaseTimeToLiveRequest(ID=lease))
         if answer.TTL <= 0:
             raise LeaseMissing
         return int(answer.TTL), int(answer.grantedTTL)
@@ -235,10 +157,10 @@ class EtcdClient:
     @asynccontextmanager
     async def keep_alives(self) -> AsyncIterator[KeepAlives]:
         """A stream of renewals. Its methods raise StreamBroken."""
-        endpoint, metadata = await self._for_stream()
+        endpoint, metadata = await self._connection.for_stream()
         call = endpoint.keep_alive(metadata=metadata)
         try:
-            yield KeepAlives(self, endpoint, call)
+            yield KeepAlives(self._connection, endpoint, call)
         finally:
             call.cancel()
 
@@ -251,14 +173,14 @@ class EtcdClient:
         Ends with StreamBroken, also when `avoid` moved us away from its endpoint. What happened
         until the next watch is to be read.
         """
-        endpoint, metadata = await self._for_stream()
+        endpoint, metadata = await self._connection.for_stream()
         call = endpoint.watch(metadata=metadata)
-        moved = self._moved
+        moved = self._connection.moved
         guard = asyncio.ensure_future(moved.wait())
         guard.add_done_callback(lambda _: call.cancel())
         request = rpc.WatchCreateRequest(key=start, range_end=end)
         try:
-            async with asyncio.timeout(self._access.timeout_s):
+            async with asyncio.timeout(self._timeout_s):
                 await call.write(rpc.WatchRequest(create_request=request))
                 first = await call.read()
             while True:
@@ -273,11 +195,11 @@ class EtcdClient:
                 if answer.events:
                     yield tuple(map(_change, answer.events))
         except TimeoutError as error:
-            self._forget_token(metadata)
-            self.avoid(endpoint)
+            self._connection.forget_token(metadata)
+            self._connection.avoid(endpoint)
             raise StreamBroken("no answer to a watch") from error
         except grpc.aio.AioRpcError as error:
-            self._failed_stream(endpoint, error, metadata)
+            self._connection.failed_stream(endpoint, error, metadata)
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if not moved.is_set() or (task is not None and task.cancelling()):
@@ -290,124 +212,17 @@ class EtcdClient:
 
     def _cancelled(self, answer: Any, metadata: Any) -> StreamBroken:
         if "auth" in answer.cancel_reason or "permission" in answer.cancel_reason:
-            self._forget_token(metadata)
+            self._connection.forget_token(metadata)
         return StreamBroken(
             f"etcd cancelled the watch: {answer.cancel_reason or 'its revision is compacted'}"
         )
-
-    async def _for_stream(self) -> tuple[_Endpoint, Any]:
-        metadata = await self._metadata() or ()
-        # A member that lost the others ends the stream instead of keeping silent.
-        return self._endpoints[self._current], (*metadata, ("hasleader", "true"))
-
-    def _failed_stream(self, endpoint: _Endpoint, error: Any, metadata: Any) -> None:
-        if _is_token_refused(error):
-            self._forget_token(metadata)
-        else:
-            self.avoid(endpoint)
-        raise StreamBroken(f"{error.code().name}: {error.details()}") from error
-
-    # Endpoints and tokens
-
-    def _connect(self) -> None:
-        """Make the channels; again if certificates were replaced since, as they expire."""
-        access = self._access
-        paths = (access.authority, access.certificate, access.key)
-        files = tuple(path.stat().st_mtime_ns for path in paths if path is not None)
-        if self._endpoints and files == self._files:
-            return
-        credentials = _credentials(access) if access.tls else None
-        self._files = files
-        self._closing = [task for task in self._closing if not task.done()]
-        self._closing += [asyncio.ensure_future(e.channel.close(5)) for e in self._endpoints]
-        self._endpoints = [
-            _Endpoint(address.split("://", 1)[-1], credentials) for address in access.endpoints
-        ]
-
-    def avoid(self, endpoint: _Endpoint) -> None:
-        """Use another endpoint from now on, for streams, too."""
-        if self._access.tls:
-            # A file that is being replaced is looked at again after the next error.
-            with suppress(OSError):
-                self._connect()
-        if self._endpoints[self._current] is not endpoint or len(self._endpoints) == 1:
-            return
-        self._current = (self._current + 1) % len(self._endpoints)
-        self._moved.set()
-        self._moved = asyncio.Event()
-
-    async def _call(self, method: str, request: Any) -> Any:
-        deadline = time.monotonic() + self._access.timeout_s
-        failures = 0
-        while True:
-            endpoint = self._endpoints[self._current]
-            left = deadline - time.monotonic()
-            metadata = await self._metadata() if self._access.user else None
-            try:
-                return await endpoint.methods[method](
-                    request, timeout=min(left, self._try_s), metadata=metadata
-                )
-            except grpc.aio.AioRpcError as error:
-                failures += 1
-                if _is_token_refused(error) and metadata and failures <= 3:
-                    self._forget_token(metadata)
-                elif error.code() in _ELSEWHERE:
-                    if error.code() is _CODES.DEADLINE_EXCEEDED:
-                        # A token tells how far etcd was when it gave it. One that has lost its
-                        # data since answers nothing until it is as far again.
-                        self._forget_token(metadata)
-                    self.avoid(endpoint)
-                else:
-                    raise _told(error, endpoint) from error
-                pause = self._pause(failures)
-                if time.monotonic() + pause >= deadline - _PAUSE_S:
-                    raise _told(error, endpoint) from error
-                await asyncio.sleep(pause)
-
-    def _pause(self, failures: int) -> float:
-        """None before the other endpoints were tried, then longer and longer ones."""
-        rounds = failures // len(self._endpoints)
-        if failures % len(self._endpoints):
-            return 0.0
-        return min(_PAUSE_S * float(2 ** (rounds - 1)), _LONGEST_PAUSE_S)
-
-    async def _metadata(self) -> tuple[tuple[str, str], ...] | None:
-        if not self._access.user:
-            return None
-        if self._token is None:
-            async with self._authenticating:
-                if self._token is None:
-                    self._token = await self._authenticate()
-        return (("token", self._token),)
-
-    async def _authenticate(self) -> str:
-        request = rpc.AuthenticateRequest(name=self._access.user, password=self._access.password)
-        error: Any = None
-        for _ in range(1 + len(self._endpoints)):
-            endpoint = self._endpoints[self._current]
-            try:
-                timeout = self._access.timeout_s / (1 + len(self._endpoints))
-                answer = await endpoint.methods["authenticate"](request, timeout=timeout)
-            except grpc.aio.AioRpcError as refused:
-                error = refused
-                if refused.code() not in _ELSEWHERE:
-                    break
-                self.avoid(endpoint)
-            else:
-                return str(answer.token)
-        raise _told(error, endpoint) from error
-
-    def _forget_token(self, used: Any) -> None:
-        """Of many calls that were refused, one fetches the new token."""
-        if used and used[0] == ("token", self._token):
-            self._token = None
 
 
 class KeepAlives:
     """Renewals on one stream; answers come in the order of what was sent."""
 
-    def __init__(self, client: EtcdClient, endpoint: _Endpoint, call: Any) -> None:
-        self._client = client
+    def __init__(self, connection: EtcdConnection, endpoint: Endpoint, call: Any) -> None:
+        self._connection = connection
         self._endpoint = endpoint
         self._call = call
 
@@ -429,69 +244,16 @@ class KeepAlives:
 
     def give_up(self) -> None:
         """It does not answer: the next stream goes elsewhere."""
-        self._client.avoid(self._endpoint)
+        self._connection.avoid(self._endpoint)
 
     async def _broken(self, error: Exception | None) -> None:
         if not isinstance(error, grpc.aio.AioRpcError):
             raise StreamBroken("etcd ended the stream") from error
-        if _is_token_refused(error):
-            self._client._token = None
+        if is_token_refused(error):
+            self._connection.drop_token()
         else:
             self.give_up()
         raise StreamBroken(f"{error.code().name}: {error.details()}") from error
-
-
-_CODES = grpc.StatusCode
-# Another endpoint, or the same one a little later, may answer.
-_ELSEWHERE = (_CODES.UNAVAILABLE, _CODES.DEADLINE_EXCEEDED, _CODES.CANCELLED, _CODES.UNKNOWN)
-
-
-def _is_token_refused(error: Any) -> bool:
-    # Users or roles were changed since the token was given: it is refused as an argument.
-    return error.code() is _CODES.UNAUTHENTICATED or "revision of auth store" in error.details()
-
-
-def _told(error: Any, endpoint: _Endpoint) -> Exception:
-    """What an error of a call means to us."""
-    code, details = error.code(), error.details() or ""
-    if code is _CODES.NOT_FOUND and "lease" in details:
-        return LeaseMissing(details)
-    if code is _CODES.FAILED_PRECONDITION and "lease" in details:
-        return LeaseExists(details)
-    if code is _CODES.INVALID_ARGUMENT and "too large" in details:
-        return InvalidSpec(
-            "the plan names more segments than fit into one lock",
-            expected="less than 1 MB of names",
-            remedy="Split the operation into several",
-        )
-    if "authentication is not enabled" in details:
-        remedy = (
-            "It has lost its data, or was never set up: run `tandem etcd-user`; "
-            "for the chart's bundled etcd, `kubectl rollout restart` the operator"
-        )
-    elif code in (_CODES.PERMISSION_DENIED, _CODES.UNAUTHENTICATED, _CODES.INVALID_ARGUMENT):
-        remedy = "Check the user, the password or the certificate, and the user's roles"
-    elif code is _CODES.RESOURCE_EXHAUSTED:
-        remedy = "Check etcd's alarms and quota"
-    else:
-        remedy = "Nothing is lost; the operation goes on when etcd answers"
-    return LocksUnavailable(
-        "etcd does not do its part",
-        resource=endpoint.address,
-        found=f"{code.name}: {details}"[:300],
-        remedy=remedy,
-    )
-
-
-def _credentials(access: EtcdAccess) -> Any:
-    def content(path: Path | None) -> bytes | None:
-        return None if path is None else path.read_bytes()
-
-    return grpc.ssl_channel_credentials(
-        root_certificates=content(access.authority),
-        private_key=content(access.key),
-        certificate_chain=content(access.certificate),
-    )
 
 
 def _key_value(kv: Any) -> KeyValue:

@@ -25,7 +25,8 @@ from typing import Any, TypeVar
 
 from tandem.errors import InvalidSpec, LocksUnavailable
 from tandem.locks import codec
-from tandem.locks.etcd.client import EtcdAccess, EtcdClient
+from tandem.locks.etcd.client import EtcdClient
+from tandem.locks.etcd.connection import EtcdAccess
 from tandem.locks.etcd.leases import LeaseName, Leases
 from tandem.locks.etcd.table import TableLocks
 from tandem.locks.model import CommitLease, Granted, LockEntry, LockRequest, LockResource, Waiting

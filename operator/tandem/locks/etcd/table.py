@@ -1,20 +1,18 @@
 """The locks of one table in etcd: decided on the mirror, written by compared transactions.
 
-A table is watched only while a request waits. Otherwise only its users need to know its state, and
-the next transaction notices and reads what others did. Requests that arrive during a transaction
-are decided together and share the next one, so that a busy table costs etcd less, not more. Runs on
-the store's event loop.
+A table is watched only while a request waits (`watchers`). Otherwise only its users need to know
+its state, and the next transaction notices and reads what others did. Requests that arrive during a
+transaction are decided together and share the next one, so that a busy table costs etcd less, not
+more. Runs on the store's event loop.
 """
 
 from __future__ import annotations
 
 import asyncio
-import itertools
 import math
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import aclosing
 from dataclasses import replace
 from typing import Any
 
@@ -24,8 +22,6 @@ from tandem.locks.etcd.client import (
     KEEP_LEASE,
     EtcdClient,
     KeyValue,
-    LeaseMissing,
-    StreamBroken,
     TransactionResult,
     delete,
     empty,
@@ -33,16 +29,17 @@ from tandem.locks.etcd.client import (
     read,
     unchanged,
 )
+from tandem.locks.etcd.connection import LeaseMissing
 from tandem.locks.etcd.leases import LeaseName, Leases
 from tandem.locks.etcd.mirror import EntryRecord, Mirror, record_of
 from tandem.locks.etcd.transaction import (
     MOST_COMPARES,
-    MOST_REVOKED,
     QueuedRequest,
     TransactionPlan,
     decide_batch,
     take,
 )
+from tandem.locks.etcd.watchers import Watchers
 from tandem.locks.model import (
     CommitLease,
     EntryState,
@@ -54,9 +51,8 @@ from tandem.locks.model import (
 )
 
 _TRIES_S = 5.0
-_RECONNECT_S = 0.2
 
-Answers = Granted | Waiting
+LockAnswer = Granted | Waiting
 
 
 class TableLocks:
@@ -80,23 +76,19 @@ class TableLocks:
         self._queue: deque[QueuedRequest] = deque()
         self._worker: asyncio.Future[None] | None = None
         self._working = False
-        self._watchers: dict[int, tuple[str, Callable[[], None]]] = {}
-        self._blockers: dict[int, tuple[LockEntry, LockEntry]] = {}
-        self._numbers = itertools.count()
-        self._looking = False
-        self._following: asyncio.Task[None] | None = None
+        self._watchers = Watchers(keys, client, self.mirror, self.refresh)
         # Was an entry removed, so that the head may stand alone now?
         self._left = False
 
     # What the store asks for
 
-    async def acquire(self, request: LockRequest, text: bytes) -> Answers:
+    async def acquire(self, request: LockRequest, text: bytes) -> LockAnswer:
         """`text` is what `codec.encode_resources` makes of the request."""
         name = (request.table, request.operation, request.owner)
         for _ in range(3):
             lease = await self._leases.ensure(name)
             try:
-                answer: Answers = await self._ask(
+                answer: LockAnswer = await self._ask(
                     QueuedRequest(
                         request.operation, request.owner, _future(), request, (), lease, text
                     )
@@ -109,13 +101,13 @@ class TableLocks:
 
     async def extend(
         self, operation: str, owner: str, resources: tuple[LockResource, ...]
-    ) -> Answers:
+    ) -> LockAnswer:
         lease = self._leases.get((self.name, operation, owner))
         if lease is None or lease.lost or lease.released:
             return Waiting(())
         ask = QueuedRequest(operation, owner, _future(), more=resources, lease=lease)
         try:
-            answer: Answers = await self._ask(ask)
+            answer: LockAnswer = await self._ask(ask)
         except LeaseMissing:
             return Waiting(())
         return answer
@@ -154,22 +146,15 @@ class TableLocks:
             if record is None or record.lease != lease.id:
                 return
         self.mirror.removed(operation, record)
-        self.look()
+        self._watchers.look()
 
     def watch(self, operation: str, wake: Callable[[], None]) -> int:
-        number = next(self._numbers)
-        self._watchers[number] = (operation, wake)
         self.used_at = time.monotonic()
-        if self._following is None:
-            self._following = asyncio.ensure_future(self._follow())
-        elif self.mirror.current:
-            self.look()
-        return number
+        return self._watchers.add(operation, wake)
 
     def end_watch(self, number: int) -> None:
         self.used_at = time.monotonic()
-        self._watchers.pop(number, None)
-        self._blockers.pop(number, None)
+        self._watchers.remove(number)
 
     # What the store does now and then
 
@@ -179,10 +164,7 @@ class TableLocks:
 
     def rest(self) -> None:
         """No request has waited for a while: stop watching."""
-        if self._following is not None and not self._watchers:
-            self._following.cancel()
-            self._following = None
-            self.mirror.watch_ended()
+        self._watchers.rest()
 
     def look_again(self, *, doubt: bool) -> None:
         """Read the table for those who wait, where that has failed, or in doubt of the watch."""
@@ -192,7 +174,7 @@ class TableLocks:
 
     async def close(self) -> None:
         """To be called when no more requests come."""
-        tasks = [task for task in (self._worker, self._following) if task is not None]
+        tasks = [task for task in (self._worker, self._watchers.following) if task is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -216,63 +198,15 @@ class TableLocks:
         elif not self.mirror.current:
             self.mirror.forget()
 
-    # Watching
-
-    async def _follow(self) -> None:
-        """Whenever the watch restarts (its stream broke, its endpoint was left, or its
-        revision was compacted), the table is read again."""
-        mirror = self.mirror
-        while True:
-            try:
-                async with aclosing(self._client.watch(self._keys.start, self._keys.end)) as watch:
-                    async for event in watch:
-                        if isinstance(event, int):
-                            mirror.watch_began(event)
-                            self.refresh()
-                        elif mirror.observe(event):
-                            self.look()
-            except (StreamBroken, LocksUnavailable):
-                mirror.watch_ended()
-                await asyncio.sleep(_RECONNECT_S)
-
     def lost(self, name: LeaseName) -> None:
         """A lease was lost in use: wake its watchers, also while etcd is away."""
-        for operation, wake in list(self._watchers.values()):
-            if operation == name[1]:
-                _call_soon(wake)
+        self._watchers.lost(name)
 
     def refresh(self) -> None:
         """Read the table, for those who watch. If that fails, the store tries again."""
         answer = _future()
         answer.add_done_callback(lambda done: done.cancelled() or done.exception())
         self._put_in_queue(QueuedRequest("", "", answer))
-
-    def look(self) -> None:
-        """Wake those whose way is free, once all that happens now has happened."""
-        if self._watchers and not self._looking:
-            self._looking = True
-            asyncio.get_running_loop().call_soon(self._look)
-
-    def _look(self) -> None:
-        self._looking = False
-        if not self.mirror.current:
-            return
-        try:
-            entries = self.mirror.entries
-        except LocksUnavailable:
-            # The next request for a lock reports what cannot be read.
-            return
-        for number, (operation, wake) in list(self._watchers.items()):
-            mine = entries.get(operation)
-            seen = self._blockers.get(number)
-            if seen and mine is seen[0] and entries.get(seen[1].request.operation) is seen[1]:
-                continue
-            blockers = rules.blockers_of(mine, entries.values(), MOST_REVOKED)
-            if blockers and mine is not None:
-                self._blockers[number] = (mine, blockers[0][0])
-            else:
-                self._blockers.pop(number, None)
-                _call_soon(wake)
 
     # The queue
 
@@ -341,7 +275,7 @@ class TableLocks:
                 self._apply(plan, done)
                 return
             self.mirror.read(done.found, done.revision)
-            self.look()
+            self._watchers.look()
         raise LocksUnavailable("others change the locks all the time", resource=self.name)
 
     async def _transact(self, plan: TransactionPlan) -> TransactionResult:
@@ -376,7 +310,7 @@ class TableLocks:
             record = written.get(ask.operation)
             entry = record.entry if record is not None else plan.work[ask.operation]
             _answer(ask, Granted(entry.token))
-        self.look()
+        self._watchers.look()
 
     # A single entry
 
@@ -403,7 +337,7 @@ class TableLocks:
             )
             if done.succeeded:
                 self.mirror.changed(operation, replace(record, entry=entry, modified=done.revision))
-                self.look()
+                self._watchers.look()
                 return answer
             record, fresh = _only(done.found), True
         raise LocksUnavailable("others change the lock all the time", resource=self.name)
@@ -421,7 +355,7 @@ def _future() -> asyncio.Future[Any]:
     return asyncio.get_running_loop().create_future()
 
 
-def _answer(ask: QueuedRequest, answer: Answers | None) -> None:
+def _answer(ask: QueuedRequest, answer: LockAnswer | None) -> None:
     if not ask.answer.done():
         ask.answer.set_result(answer)
 
@@ -432,8 +366,3 @@ def _fail(batch: list[QueuedRequest], error: BaseException) -> None:
     for ask in batch:
         if not ask.answer.done():
             ask.answer.set_exception(error)
-
-
-def _call_soon(wake: Callable[[], None]) -> None:
-    """Through the loop, which reports an error in it, so that it ends nothing of ours."""
-    asyncio.get_running_loop().call_soon(wake)

@@ -17,7 +17,13 @@ from aetcd import rpc
 
 from tandem.errors import InvalidSpec, LocksUnavailable
 from tandem.locks.codec import after
-from tandem.locks.etcd.client import _ELSEWHERE, EtcdAccess, _credentials, _Endpoint, _told
+from tandem.locks.etcd.connection import (
+    RETRIED_CODES,
+    Endpoint,
+    EtcdAccess,
+    credentials_of,
+    error_of,
+)
 
 ROOT: Final = "root"
 _PAUSE_S = 0.5
@@ -59,10 +65,8 @@ async def ensure(access: EtcdAccess, owner: PrefixOwner, *, wait_s: float = 60.0
     May run twice at once. Raises: LocksUnavailable if etcd does not answer within `wait_s`, or
     refuses root's password.
     """
-    credentials = _credentials(access) if access.tls else None
-    endpoints = [
-        _Endpoint(address.split("://", 1)[-1], credentials) for address in access.endpoints
-    ]
+    credentials = credentials_of(access) if access.tls else None
+    endpoints = [Endpoint(address.split("://", 1)[-1], credentials) for address in access.endpoints]
     try:
         return await _Setup(access, owner, endpoints, time.monotonic() + wait_s).run()
     finally:
@@ -80,7 +84,7 @@ class _Refused(Exception):
 
 class _Setup:
     def __init__(
-        self, access: EtcdAccess, owner: PrefixOwner, endpoints: list[_Endpoint], deadline: float
+        self, access: EtcdAccess, owner: PrefixOwner, endpoints: list[Endpoint], deadline: float
     ) -> None:
         self._access = access
         self._owner = owner
@@ -234,8 +238,8 @@ class _Setup:
             try:
                 return await call(request, timeout=_CALL_S, metadata=metadata)
             except grpc.aio.AioRpcError as error:
-                if error.code() not in _ELSEWHERE:
+                if error.code() not in RETRIED_CODES:
                     raise _Refused(error.code(), error.details() or "") from error
                 if time.monotonic() + _PAUSE_S >= self._deadline:
-                    raise _told(error, endpoint) from error
+                    raise error_of(error, endpoint) from error
             await asyncio.sleep(_PAUSE_S)

@@ -22,7 +22,7 @@ import hashlib
 import re
 
 from tandem.planning.cleaning import FileCategory, ListedFile
-from tandem.storage.store import ObjectMeta
+from tandem.storage.store import ObjectInfo
 
 ROOT = "_tandem"
 MOST_ATTEMPTS = 999
@@ -133,7 +133,7 @@ _OURS = re.compile(
 _RECORDS = ("operation.json", "result.json", "source.json")
 
 
-def found(meta: ObjectMeta) -> ListedFile:
+def found(meta: ObjectInfo) -> ListedFile:
     """What a file of a table is, by its name alone."""
     path, size, modified = meta.path, meta.size, meta.modified_ms
     match = _OURS.match(path)

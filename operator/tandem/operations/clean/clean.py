@@ -23,9 +23,9 @@ from tandem.jobs.formats import Format
 from tandem.operations.attempt import paths, records
 from tandem.operations.attempt.records import OperationRecord
 from tandem.operations.clean import log_history
-from tandem.operations.clean.facts import Knowledge, Means
+from tandem.operations.clean.facts import CleaningDependencies, FactsReader
 from tandem.operations.model import Identity, Table, Work
-from tandem.operations.session.committer import Publisher
+from tandem.operations.session.committer import Committer
 from tandem.planning.cleaning import (
     DAY_MS,
     CleaningPlan,
@@ -51,7 +51,7 @@ class MarkerRecord(Format):
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class CleaningOptions:
     """`limit`: at most so many files, None for all. `thorough`: read the whole log, not only
     what is new since the last round. `go_on` is asked before each step that changes anything."""
 
@@ -62,7 +62,7 @@ class Options:
 
 
 @dataclass(frozen=True, slots=True)
-class Cleaned:
+class CleaningResult:
     """`garbage` went, or would go. `abandoned` are attempts that were declared dead before.
     `more` is left beyond the limit; `next_ms` is when more will be due by its age alone."""
 
@@ -111,27 +111,38 @@ def rules_for(
 
 
 def clean(
-    table: Table, rules: CleaningRules, means: Means | None = None, options: Options | None = None
-) -> Cleaned:
+    table: Table,
+    rules: CleaningRules,
+    dependencies: CleaningDependencies | None = None,
+    options: CleaningOptions | None = None,
+) -> CleaningResult:
     """One round.
 
     Raises: UnsupportedFeature if the table asks of writers what we do not know, ManifestInvalid
         if the plan of an unfinished operation is damaged, CorruptLog, StorageError. Nothing is
         lost then; what it had not come to is still there.
     """
-    return _Round(table, rules, means or Means(), options or Options()).run()
+    return _Round(
+        table, rules, dependencies or CleaningDependencies(), options or CleaningOptions()
+    ).run()
 
 
 class _Round:
-    def __init__(self, table: Table, rules: CleaningRules, means: Means, options: Options) -> None:
+    def __init__(
+        self,
+        table: Table,
+        rules: CleaningRules,
+        dependencies: CleaningDependencies,
+        options: CleaningOptions,
+    ) -> None:
         self._table = table
         self._store: Store = table.store
         self._rules = rules
-        self._means = means
+        self._dependencies = dependencies
         self._options = options
-        self._knowledge = Knowledge(table, means)
+        self._facts_reader = FactsReader(table, dependencies)
 
-    def run(self) -> Cleaned:
+    def run(self) -> CleaningResult:
         marker = self._marker()
         first = self._table.log.snapshot()
         protocol.check(
@@ -141,8 +152,8 @@ class _Round:
             resource=self._table.display,
         )
         found = self._listed(log_history.live_files(first))
-        now_ms = self._means.clock.now_ms()
-        unfinished = self._knowledge.unfinished(first, found)
+        now_ms = self._dependencies.clock.now_ms()
+        unfinished = self._facts_reader.unfinished(first, found)
         gone = attempts_to_abandon(unfinished, now_ms, self._rules)
         if gone and not self._options.dry_run:
             now_ms = self._earlier(now_ms, marker)
@@ -150,7 +161,9 @@ class _Round:
         # Who is dead is in the log now, and who lives may have begun since the listing.
         latest = self._table.log.update(first)
         newer = [paths.found(m) for m in self._store.list(paths.operations())]
-        facts = self._knowledge.facts(latest, [*found, *newer], now_ms, self._since(marker, now_ms))
+        facts = self._facts_reader.facts(
+            latest, [*found, *newer], now_ms, self._since(marker, now_ms)
+        )
         if self._options.dry_run:
             facts = facts.with_abandoned(gone)
         decision = decide(found, facts, self._rules)
@@ -165,7 +178,7 @@ class _Round:
             garbage = garbage[:removed]
             if not (more or self._options.thorough) or garbage:
                 self._note(marker, decision, more=more)
-        return Cleaned(garbage, tuple(sorted(gone.items())), more, decision.next_ms)
+        return CleaningResult(garbage, tuple(sorted(gone.items())), more, decision.next_ms)
 
     def _listed(self, live: frozenset[str]) -> list[ListedFile]:
         """All files but the log, and but those of others that are live: of large tables these
@@ -217,9 +230,11 @@ class _Round:
                     identity, kind=record.kind, namespace=record.namespace, name=record.name
                 )
             work = Work(identity, self._table, latest=first)
-            publisher = Publisher(self._table, operation_id, self._means.clock, self._means.nonces)
+            committer = Committer(
+                self._table, operation_id, self._dependencies.clock, self._dependencies.nonces
+            )
             why = "nobody had worked on it for longer than the retention: abandoned by a cleaning"
-            if publisher.declare_dead(work, attempt, why, self._means.nonces.nonce()):
+            if committer.declare_dead(work, attempt, why, self._dependencies.nonces.nonce()):
                 declared[operation_id] = attempt
         return declared
 

@@ -22,7 +22,7 @@ from tandem.operations.ports import (
     THIS_PROCESS,
     AttemptKey,
     Clock,
-    Hands,
+    LocalClaims,
     Nonces,
     Processes,
     ProcessId,
@@ -40,39 +40,40 @@ from tandem.planning.cleaning import (
 )
 from tandem.spec.status import Phase
 
-Plans = tuple[tuple[int, ...], frozenset[str]]
+PlannedReads = tuple[tuple[int, ...], frozenset[str]]
 
 
 @dataclass(frozen=True)
-class Means:
+class CleaningDependencies:
     """What a cleaning works with."""
 
     clock: Clock = field(default_factory=SystemClock)
     processes: Processes = field(default_factory=SystemProcesses)
     nonces: Nonces = field(default_factory=SystemNonces)
-    hands: Hands = THIS_PROCESS
+    local_claims: LocalClaims = THIS_PROCESS
 
 
-class Knowledge:
+class FactsReader:
     """Of one table."""
 
-    def __init__(self, table: Table, means: Means) -> None:
+    def __init__(self, table: Table, dependencies: CleaningDependencies) -> None:
         self._table = table
         self._store = table.store
-        self._means = means
+        self._dependencies = dependencies
 
     def facts(
         self, latest: Snapshot, found: Sequence[ListedFile], now_ms: int, since_ms: int | None
     ) -> CleaningFacts:
-        """Everything that a decision needs, as of a version; `since_ms` as in `past.Asked`.
+        """Everything that a decision needs, as of a version; `since_ms` as in
+        `log_history.HistoryQuery`.
 
         Raises: ManifestInvalid if the plan of an unfinished operation is damaged, LogGap,
             CorruptLog, StorageError.
         """
-        reads, inputs = self._plans(found, self._ended(latest, found, log_history.Past()))
+        reads, inputs = self._plans(found, self._ended(latest, found, log_history.RemovalHistory()))
         kept_ms = tombstone_retention_ms(latest.configuration)
-        asked = log_history.Asked(since_ms, reads, kept_ms)
-        told = log_history.read_past(self._table.log, latest, asked)
+        query = log_history.HistoryQuery(since_ms, reads, kept_ms)
+        told = log_history.read_removals(self._table.log, latest, query)
         return CleaningFacts(
             now_ms,
             log_history.live_files(latest),
@@ -91,7 +92,7 @@ class Knowledge:
 
         Raises: ManifestInvalid, LocksUnavailable, StorageError.
         """
-        operations = self._ended(snapshot, found, log_history.Past())
+        operations = self._ended(snapshot, found, log_history.RemovalHistory())
         touched: dict[tuple[str, int], int] = {}
         for file in found:
             known = operations.get(file.operation_id)
@@ -109,9 +110,9 @@ class Knowledge:
         ]
 
     def _lives(self, operation_id: str, attempt: int) -> bool:
-        processes = self._means.processes
+        processes = self._dependencies.processes
         key = AttemptKey(processes.me(), self._table.location, operation_id, attempt)
-        if self._means.hands.busy(key, self):
+        if self._dependencies.local_claims.busy(key, self):
             return True
         claim = records.load(self._store, paths.claim(operation_id, attempt), AttemptRecord)
         if claim is None:
@@ -121,7 +122,7 @@ class Knowledge:
         return process != processes.me() and processes.alive(process)
 
     def _ended(
-        self, snapshot: Snapshot, found: Iterable[ListedFile], told: log_history.Past
+        self, snapshot: Snapshot, found: Iterable[ListedFile], told: log_history.RemovalHistory
     ) -> dict[str, OperationEnd]:
         """Every operation that the log or `_tandem` knows."""
         attempts: dict[str, set[int]] = defaultdict(set)
@@ -138,7 +139,7 @@ class Knowledge:
         }
         known: dict[str, OperationEnd] = {}
         for operation_id in ours:
-            stops = commit_actions.stops(snapshot, operation_id)
+            stops = commit_actions.txn_markers(snapshot, operation_id)
             version, when = told.commits.get(operation_id, (told.known_from_version, 0))
             ended = OperationEnd(
                 stops.succeeded,
@@ -159,13 +160,15 @@ class Knowledge:
         result = records.load(self._store, paths.result(operation_id), ResultRecord)
         if result is None:
             return ended
-        if recovery.ended_before_start(self._store, operation_id, result.attempt) is not None:
+        if recovery.ending_before_start(self._store, operation_id, result.attempt) is not None:
             return replace(ended, ended_before_start=result.attempt)
         if result.phase == Phase.SUCCEEDED:
             return replace(ended, succeeded=result.attempt)
         return replace(ended, closed=True)
 
-    def _plans(self, found: Iterable[ListedFile], operations: Mapping[str, OperationEnd]) -> Plans:
+    def _plans(
+        self, found: Iterable[ListedFile], operations: Mapping[str, OperationEnd]
+    ) -> PlannedReads:
         """Versions and files that unfinished plans read."""
         reads: set[int] = set()
         inputs: set[str] = set()

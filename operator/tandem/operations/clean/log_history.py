@@ -32,7 +32,7 @@ _AT_ONCE = 500
 
 
 @dataclass
-class Past:
+class RemovalHistory:
     """`commits` are those with a success of ours: operation → version, time. All removals since
     `known_from_ms`, and since `known_from_version`, are among the tombstones."""
 
@@ -43,7 +43,7 @@ class Past:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class HistoryQuery:
     """`since_ms` and `reads`: the time and the versions since when all removals must be known;
     None for all that the log tells. `kept_ms` is how long checkpoints keep removals."""
 
@@ -52,17 +52,17 @@ class Asked:
     kept_ms: int
 
 
-def read_past(log: DeltaLog, latest: Snapshot, asked: Asked) -> Past:
+def read_removals(log: DeltaLog, latest: Snapshot, query: HistoryQuery) -> RemovalHistory:
     """Raises: LogGap if a clean-up of the log runs meanwhile, CorruptLog, StorageError."""
     listing = read_log(log.store)
-    base = _base(listing, latest.version, asked)
-    past = Past()
+    base = _base(listing, latest.version, query)
+    past = RemovalHistory()
     first = 0
     location = log.store.location
     if base is not None:
         first = base.version + 1
         written_ms = base.files[0].modified_ms
-        past.known_from_ms = written_ms - asked.kept_ms
+        past.known_from_ms = written_ms - query.kept_ms
         past.known_from_version = base.version
         for gone in checkpoint_read.read_removes(log.store, base):
             when = gone.deletion_ms or written_ms
@@ -81,7 +81,7 @@ def read_past(log: DeltaLog, latest: Snapshot, asked: Asked) -> Past:
     return past
 
 
-def _base(listing: Listing, latest: int, asked: Asked) -> Checkpoint | None:
+def _base(listing: Listing, latest: int, query: HistoryQuery) -> Checkpoint | None:
     """The checkpoint to begin at; None for the first commit of all."""
     usable = []
     for checkpoint in reversed(listing.checkpoints):
@@ -89,9 +89,9 @@ def _base(listing: Listing, latest: int, asked: Asked) -> Checkpoint | None:
             continue
         if listing.missing(checkpoint.version + 1, latest) is not None:
             break  # older ones need even more commits
-        if asked.since_ms is not None:
-            keeps_ms = checkpoint.files[0].modified_ms - asked.kept_ms + _HOUR_MS
-            if keeps_ms <= asked.since_ms and all(checkpoint.version <= r for r in asked.reads):
+        if query.since_ms is not None:
+            keeps_ms = checkpoint.files[0].modified_ms - query.kept_ms + _HOUR_MS
+            if keeps_ms <= query.since_ms and all(checkpoint.version <= r for r in query.reads):
                 return checkpoint
         usable.append(checkpoint)
     if listing.missing(0, latest) is None:
@@ -107,7 +107,7 @@ def _tombstones(
     vector = gone.deletion_vector
     file = "" if vector is None or vector.storage != "u" else dv.file_path(vector)
     # What lies elsewhere is not ours to remove; its vector may be.
-    for path in spellings(unquote(gone.logged_path), location) or ("",):
+    for path in path_spellings(unquote(gone.logged_path), location) or ("",):
         yield Tombstone(path, file, removed_ms, version)
 
 
@@ -135,14 +135,14 @@ def _vectors(column: pa.ChunkedArray) -> Iterator[str]:
 def kept(path: str, location: str) -> tuple[str, ...]:
     """How a listing may call a file that must stay. What seems to lie elsewhere may lie here
     (links, other names of a bucket): then by every end of its path."""
-    found = spellings(path, location)
+    found = path_spellings(path, location)
     if found:
         return found
     parts = path.split("/")
     return tuple("/".join(parts[first:]) for first in range(1, len(parts)))
 
 
-def spellings(path: str, location: str) -> tuple[str, ...]:
+def path_spellings(path: str, location: str) -> tuple[str, ...]:
     """How a listing may call a file of the log: as the log does, and without detours."""
     if is_absolute(path):
         try:

@@ -73,7 +73,7 @@ class PublishedRowMaps(Mapping[str, RowMapLike]):
         )
 
 
-class History:
+class CommitHistory:
     """Versions of one table as one operation looks at them. Not shared between threads."""
 
     def __init__(self, log: DeltaLog, cache: VectorCache, table_id: str) -> None:

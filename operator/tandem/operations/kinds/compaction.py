@@ -16,7 +16,7 @@ from tandem.jobs.formats import InputFile, JobBin, JobLayout, OutputFile, Rewrit
 from tandem.operations.attempt import paths
 from tandem.operations.attempt.records import RunRecord
 from tandem.operations.kinds.job_files import require_inside
-from tandem.operations.kinds.rewrite import Rewriting, locks_on, past_segments, published
+from tandem.operations.kinds.rewrite import RewriteKind, locks_on, past_segments, published
 from tandem.operations.kinds.time_column import time_column
 from tandem.operations.model import ChangeSet, Planned, Work
 from tandem.planning.compaction import plan_compaction
@@ -34,7 +34,7 @@ from tandem.timeline.segment_files import TAG_CHUNK, decode_adds
 from tandem.timeline.segments import layout_label, output_tags, segments
 
 
-class Compaction(Rewriting):
+class CompactionKind(RewriteKind):
     """The `Kind` of one TableCompaction."""
 
     def __init__(self, resource: TableCompaction) -> None:

@@ -23,7 +23,7 @@ from tandem.storage import allowed_locations, open_store
 from tandem.timeline.segments import output_tags
 
 
-class Ingest:
+class IngestKind:
     """The `Kind` of one TableIngest."""
 
     protocol_kind = protocol.OperationKind.INGEST

@@ -11,7 +11,7 @@ from tandem.delta import protocol
 from tandem.delta.actions import Metadata
 from tandem.delta.log.snapshot import Snapshot
 from tandem.jobs.formats import InputFile, MergeClause, MergeJob
-from tandem.operations.kinds.row_level import ByRow
+from tandem.operations.kinds.row_level import RowLevelKind
 from tandem.operations.kinds.statement_run import CommitDescription
 from tandem.operations.model import Work
 from tandem.operations.rounds.source_copy import SourceCopy, copied
@@ -28,7 +28,7 @@ from tandem.storage import allowed_locations
 _FIELD = "spec.merge"
 
 
-class Merge(ByRow[statements.MergeStatement]):
+class MergeKind(RowLevelKind[statements.MergeStatement]):
     """The `Kind` of one TableUpdate with `merge`."""
 
     merges = True

@@ -31,7 +31,7 @@ from tandem.timeline.names import SegmentNumbers
 from tandem.timeline.segments import TAG_SEGMENT, Segment
 
 
-class Rewriting:
+class RewriteKind:
     """The part of a `Kind` that rewrites have in common. Holds what is immutable: deletion
     vectors, the row map and where it moved rows; and the version that was last decided on."""
 

@@ -24,7 +24,7 @@ from tandem.jobs.formats import InputFile, MergeJob, OutputFile, RoundRequest, S
 from tandem.locks.model import WHOLE_TABLE, LockResource, segment
 from tandem.operations.attempt import paths
 from tandem.operations.attempt.sidecars import read_sidecar
-from tandem.operations.kinds.commit_history import History
+from tandem.operations.kinds.commit_history import CommitHistory
 from tandem.operations.kinds.job_files import input_file, require_inside
 from tandem.operations.kinds.snapshot_view import SnapshotView, VectorCache
 from tandem.operations.kinds.statement_run import (
@@ -52,7 +52,7 @@ MAX_SEGMENT_LOCKS = 1_000
 _OfJob = rule.ReadyToCommit | rule.Evaluate | rule.Reexecute | rule.StatementConflict
 
 
-class ByRow(ABC, Generic[S]):
+class RowLevelKind(ABC, Generic[S]):
     """The common part of the `Kind`s of a TableUpdate.
 
     `merges` tells that the statement may delete and update side by side, and inserts.
@@ -158,7 +158,7 @@ class ByRow(ABC, Generic[S]):
         if self._cache is None:
             self._cache = VectorCache(work.table.store)
         metadata = work.snapshot.metadata
-        history = History(work.table.log, self._cache, metadata.id)
+        history = CommitHistory(work.table.log, self._cache, metadata.id)
         self._run = StatementRun(self.parsed(metadata), history)
         return self._run
 

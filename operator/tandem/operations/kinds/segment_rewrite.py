@@ -14,7 +14,7 @@ from tandem.delta.log.snapshot import Snapshot
 from tandem.jobs.formats import JobBin, JobLayout, OutputFile, RewriteJob
 from tandem.operations.attempt import paths
 from tandem.operations.kinds.job_files import require_inside
-from tandem.operations.kinds.rewrite import Rewriting, locks_on, past_segments
+from tandem.operations.kinds.rewrite import RewriteKind, locks_on, past_segments
 from tandem.operations.model import ChangeSet, Planned, Work
 from tandem.planning.layout import checked_columns
 from tandem.planning.segment_rewrite import (
@@ -32,7 +32,7 @@ ONE_FILE = 0
 """A target size at which no file is ever closed: an input becomes one output, however large."""
 
 
-class SegmentRewriting(Rewriting):
+class SegmentRewriteKind(RewriteKind):
     """The `Kind` of one SegmentRewrite."""
 
     def __init__(self, resource: SegmentRewrite) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
 from tandem.jobs.formats import OutputFile, RoundRequest
-from tandem.operations.kinds.commit_history import History
+from tandem.operations.kinds.commit_history import CommitHistory
 from tandem.operations.kinds.job_files import output_add
 from tandem.operations.kinds.segment_numbers import new_segment, numbers_at
 from tandem.operations.model import ChangeSet, OutputFileChange, Work
@@ -55,7 +55,7 @@ class StatementRun(Generic[S]):
     """
 
     statement: S
-    history: History
+    history: CommitHistory
     settled: rule.StatementProgress | None = None
     progress: rule.StatementProgress | None = None
     has_small: bool = False

@@ -6,7 +6,7 @@ from tandem.delta import protocol
 from tandem.delta.actions import Metadata
 from tandem.delta.log.snapshot import Snapshot
 from tandem.jobs.formats import InputFile, StatementJob
-from tandem.operations.kinds.row_level import ByRow
+from tandem.operations.kinds.row_level import RowLevelKind
 from tandem.operations.kinds.statement_run import CommitDescription
 from tandem.pruning.selection import Selection
 from tandem.reconcile import statement as rule
@@ -14,7 +14,7 @@ from tandem.spec.status import RowsAffected
 from tandem.statements.statement import Statement, parse_statement
 
 
-class Update(ByRow[Statement]):
+class UpdateKind(RowLevelKind[Statement]):
     """The `Kind` of one TableUpdate with `update` or `delete`."""
 
     @property

@@ -19,11 +19,19 @@ from tandem.operations.machine.events import (
     Verdict,
 )
 from tandem.operations.machine.state import Closing, OperationState
-from tandem.operations.machine.transitions import Step, close, do, fail, give_up, succeed, unlock
+from tandem.operations.machine.transitions import (
+    Transition,
+    close,
+    do,
+    fail,
+    give_up,
+    succeed,
+    unlock,
+)
 from tandem.spec.status import Phase
 
 
-def decided(state: OperationState, event: Decided) -> Step:
+def decided(state: OperationState, event: Decided) -> Transition:
     """Commit, evaluate more rows, or give up, as reconciliation says."""
     if event.verdict is Verdict.COMMIT:
         return do(state, Point.WRITE_SIDECARS)
@@ -37,7 +45,7 @@ def decided(state: OperationState, event: Decided) -> Step:
     return fail(state, event.reason, event.why, fresh=False)
 
 
-def commit_refused(state: OperationState, event: CommitRefused) -> Step:
+def commit_refused(state: OperationState, event: CommitRefused) -> Transition:
     """Give up for a higher priority; take locks again that were lost."""
     if event.revoked:
         message = "an operation of higher priority took the locks"
@@ -48,20 +56,20 @@ def commit_refused(state: OperationState, event: CommitRefused) -> Step:
     return do(replace(state, locks=locks), Point.ACQUIRE_LOCKS)
 
 
-def commit_put(state: OperationState, event: CommitPut) -> Step:
+def commit_put(state: OperationState, event: CommitPut) -> Transition:
     """The commit is in the log."""
     log = replace(state.log, succeeded=state.attempt.number)
     return succeed(replace(state, log=log), event.result)
 
 
-def commit_lost(state: OperationState) -> Step:
+def commit_lost(state: OperationState) -> Transition:
     """Another writer has the version: reconcile with it."""
     if state.attempt.unknown_puts > state.request.limits.effect_retries:
         return fail(state, Reason.STORAGE_ERROR, "no put of the commit got through", fresh=True)
     return do(state, Point.READ_TABLE)
 
 
-def commit_unknown(state: OperationState) -> Step:
+def commit_unknown(state: OperationState) -> Transition:
     """Look up whose commit it is, after a while."""
     attempt = state.attempt
     delay = state.request.limits.retry_delay_ms * 2**attempt.unknown_puts // 4
@@ -69,7 +77,7 @@ def commit_unknown(state: OperationState) -> Step:
     return do(replace(state, attempt=attempt), Point.LOOK_UP_COMMIT, delay_ms=delay)
 
 
-def abandon_refused(state: OperationState, event: AbandonRefused) -> Step:
+def abandon_refused(state: OperationState, event: AbandonRefused) -> Transition:
     """An attempt has committed: report that instead of the ending that was meant."""
     state = replace(state, outcome=replace(state.outcome, closing=None))
     if event.attempt != state.attempt.number:
@@ -79,7 +87,7 @@ def abandon_refused(state: OperationState, event: AbandonRefused) -> Step:
     return do(replace(state, log=log), Point.FIND_COMMIT)
 
 
-def abandoned_before(state: OperationState) -> Step:
+def abandoned_before(state: OperationState) -> Transition:
     """Another session goes on with the operation, and reports how it ends."""
     attempt = state.attempt
     message = f"attempt {attempt.number} was taken for dead and abandoned by another session"
@@ -88,14 +96,14 @@ def abandoned_before(state: OperationState) -> Step:
     return close(state, Closing((*wrote, Point.RELEASE_LOCKS), ending))
 
 
-def ended_before_start(state: OperationState) -> Step:
+def ended_before_start(state: OperationState) -> Transition:
     """Another process has ended the operation: start over to find out how."""
     message = "another process has ended the operation"
     ending = Ending(Phase.FAILED, Reason.ABANDONED, message, state.attempt.number)
     return close(state, Closing(unlock(state), ending, again=True))
 
 
-def recorded_before(state: OperationState, event: RecordedBefore) -> Step:
+def recorded_before(state: OperationState, event: RecordedBefore) -> Transition:
     """That ending may have been reported: report the same."""
     closing = state.outcome.closing
     assert closing is not None

@@ -207,7 +207,7 @@ class AbandonedBefore:
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class EffectDone:
     """The effect of this point is done, without an answer."""
 
     point: Point
@@ -259,7 +259,7 @@ Event = (
     | CommitUnknown
     | AbandonRefused
     | AbandonedBefore
-    | Done
+    | EffectDone
     | EffectFailed
     | StopRequest
 )

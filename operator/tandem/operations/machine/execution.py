@@ -19,11 +19,11 @@ from tandem.operations.machine.events import (
     RoundDone,
 )
 from tandem.operations.machine.state import LockState, OperationState
-from tandem.operations.machine.transitions import Step, claim, do, end, end_before_start, fail
+from tandem.operations.machine.transitions import Transition, claim, do, end, end_before_start, fail
 from tandem.spec.status import PLANNED_ONLY, Phase
 
 
-def plan_made(state: OperationState, event: PlanMade) -> Step:
+def plan_made(state: OperationState, event: PlanMade) -> Transition:
     """Claim an attempt for the plan and take its locks, unless there is nothing to do."""
     state = replace(state, attempt=replace(state.attempt, plan=event.plan))
     if state.request.limits.dry_run:
@@ -40,13 +40,13 @@ def plan_made(state: OperationState, event: PlanMade) -> Step:
     return do(state, Point.ACQUIRE_LOCKS) if state.attempt.number else claim(state)
 
 
-def claim_lost(state: OperationState) -> Step:
+def claim_lost(state: OperationState) -> Transition:
     """The session that was faster lives right now, on any host: leave the operation to it."""
     message = "another process has just started the same operation"
     return end(state, Ending(Phase.FAILED, Reason.ALREADY_RUNNING, message))
 
 
-def locks_granted(state: OperationState, event: LocksGranted) -> Step:
+def locks_granted(state: OperationState, event: LocksGranted) -> Transition:
     """Start the job, or go on where the locks were lost."""
     before = state.locks
     state = replace(state, locks=LockState(event.token))
@@ -65,7 +65,7 @@ def locks_granted(state: OperationState, event: LocksGranted) -> Step:
     return do(state, Point.PERSIST_PLAN)
 
 
-def locks_waiting(state: OperationState, event: LocksWaiting) -> Step:
+def locks_waiting(state: OperationState, event: LocksWaiting) -> Transition:
     """Wait for a while, then ask for the locks again."""
     locks = replace(
         state.locks,
@@ -76,7 +76,7 @@ def locks_waiting(state: OperationState, event: LocksWaiting) -> Step:
     return do(replace(state, locks=locks), Point.AWAIT_LOCKS)
 
 
-def job_running(state: OperationState, event: JobRunning) -> Step:
+def job_running(state: OperationState, event: JobRunning) -> Transition:
     """Look again after a pause."""
     job = state.job
     delay_ms = job.pause_ms(state.request.limits.poll_ms)
@@ -88,12 +88,12 @@ def job_running(state: OperationState, event: JobRunning) -> Step:
     return replace(state, pending=pending), effects
 
 
-def job_lost(state: OperationState, event: JobLost) -> Step:
+def job_lost(state: OperationState, event: JobLost) -> Transition:
     """The attempt failed with its job."""
     return fail(state, event.reason, event.message, fresh=event.transient)
 
 
-def round_done(state: OperationState, event: RoundDone) -> Step:
+def round_done(state: OperationState, event: RoundDone) -> Transition:
     """Read and verify the results."""
     progress = None if state.job.progress is None else state.job.progress.completed()
     job = replace(state.job, round=event.round, progress=progress)

@@ -14,7 +14,7 @@ from tandem.operations.machine.events import EffectFailed, Ending
 from tandem.operations.machine.state import Closing, OperationState, PendingEffect
 from tandem.operations.machine.transitions import (
     UNRECORDED,
-    Step,
+    Transition,
     close,
     do,
     end_before_start,
@@ -27,7 +27,7 @@ LONGEST_PATIENCE_MS = 10_000
 """How long it waits at most before it asks a service again that did not answer."""
 
 
-def failed(state: OperationState, event: EffectFailed) -> Step:
+def failed(state: OperationState, event: EffectFailed) -> Transition:
     """Try it again as long as that may help; then fail, as far as that is still possible."""
     # On the way out no service is waited for: leases expire by themselves, and jobs are owned.
     limits, pending, outcome = state.request.limits, state.pending, state.outcome
@@ -55,7 +55,7 @@ def failed(state: OperationState, event: EffectFailed) -> Step:
     return fail(state, event.reason, event.message, fresh=event.fresh)
 
 
-def _unknown(state: OperationState, event: EffectFailed, what: str) -> Step:
+def _unknown(state: OperationState, event: EffectFailed, what: str) -> Transition:
     """Committed, or perhaps: nothing may be deleted or claimed, and the message must not advise
     to repeat it (Z20)."""
     message = f"{what}: {event.message}. Run it again to find out"
@@ -63,7 +63,7 @@ def _unknown(state: OperationState, event: EffectFailed, what: str) -> Step:
     return close(state, Closing((Point.STOP_JOB, Point.RELEASE_LOCKS), ending))
 
 
-def _plan_failed(state: OperationState, event: EffectFailed) -> Step:
+def _plan_failed(state: OperationState, event: EffectFailed) -> Transition:
     log, attempt = state.log, state.attempt
     if event.fresh and _may_be_outdated(state):
         # A vacuum may have taken what this version names: is there another one by now?
@@ -83,7 +83,7 @@ def _may_be_outdated(state: OperationState) -> bool:
     return state.log.version not in known and len(known) < tries
 
 
-def _unrecorded(state: OperationState, ending: Ending, event: EffectFailed) -> Step:
+def _unrecorded(state: OperationState, ending: Ending, event: EffectFailed) -> Transition:
     """The ending of a plan may be reported only once no session can start the operation."""
     message = f"{ending.message}; this could not be recorded: {event.message}"
     attempt = state.attempt
@@ -91,7 +91,7 @@ def _unrecorded(state: OperationState, ending: Ending, event: EffectFailed) -> S
     return close(state, Closing(unlock(state), reported))
 
 
-def _closing_failed(state: OperationState, closing: Closing, event: EffectFailed) -> Step:
+def _closing_failed(state: OperationState, closing: Closing, event: EffectFailed) -> Transition:
     """On the way out nothing but an abandonment matters: without it, files must stay."""
     if event.effect.point is not Point.ABANDON_ATTEMPT:
         return close(state, closing)

@@ -23,7 +23,7 @@ from tandem.operations.machine.state import Closing, OperationState
 from tandem.operations.machine.stop_requests import stop
 from tandem.operations.machine.transitions import (
     GIVE_UP,
-    Step,
+    Transition,
     close,
     do,
     end,
@@ -34,7 +34,7 @@ from tandem.operations.machine.transitions import (
 from tandem.spec.status import Phase
 
 
-def started(state: OperationState) -> Step:
+def started(state: OperationState) -> Transition:
     """Read the table first. An earlier session may have left something at work, so that a
     suspension is met only after a look."""
     if state.request.limits.suspended:
@@ -42,7 +42,7 @@ def started(state: OperationState) -> Step:
     return do(state, Point.READ_TABLE)
 
 
-def table_read(state: OperationState, event: TableRead) -> Step:
+def table_read(state: OperationState, event: TableRead) -> Transition:
     """Stop where the log says so; else go on with what this attempt has not done yet."""
     log = replace(
         state.log,
@@ -77,7 +77,7 @@ def table_read(state: OperationState, event: TableRead) -> Step:
     return do(state, Point.PLAN)
 
 
-def earlier_found(state: OperationState, event: EarlierFound) -> Step:
+def earlier_found(state: OperationState, event: EarlierFound) -> Transition:
     """Report an ending that is known; else close, adopt or clean what earlier sessions left."""
     log, limits = state.log, state.request.limits
     if event.recorded is not None and not (
@@ -121,7 +121,7 @@ def _work_on(state: OperationState, number: int) -> OperationState:
     return replace(state, attempt=replace(state.attempt, number=number))
 
 
-def _take_over(state: OperationState, event: EarlierFound) -> Step:
+def _take_over(state: OperationState, event: EarlierFound) -> Transition:
     """Go on with an attempt whose session is gone, or abandon it."""
     if state.request.stop is not None:
         # Its job may be at work, and its files are there.
@@ -133,18 +133,18 @@ def _take_over(state: OperationState, event: EarlierFound) -> Step:
     return _abandon_earlier(state, why, counted=event.begun)
 
 
-def _abandon_earlier(state: OperationState, why: str, *, counted: bool = True) -> Step:
+def _abandon_earlier(state: OperationState, why: str, *, counted: bool = True) -> Transition:
     ending = Ending(Phase.FAILED, Reason.ABANDONED, why, state.attempt.number)
     todo = (*GIVE_UP, Point.RELEASE_LOCKS)
     return close(state, Closing(todo, ending, again=True, counted=counted))
 
 
-def commit_found(state: OperationState, event: CommitFound) -> Step:
+def commit_found(state: OperationState, event: CommitFound) -> Transition:
     """The commit is there already: report it."""
     return succeed(_work_on(state, state.log.succeeded), event.result)
 
 
-def attempt_adopted(state: OperationState, event: AttemptAdopted) -> Step:
+def attempt_adopted(state: OperationState, event: AttemptAdopted) -> Transition:
     """Go on with the results of an earlier session, or with its job that still runs."""
     state = replace(
         state,
@@ -155,6 +155,6 @@ def attempt_adopted(state: OperationState, event: AttemptAdopted) -> Step:
     return do(state, Point.ACQUIRE_LOCKS)
 
 
-def adoption_refused(state: OperationState, event: AdoptionRefused) -> Step:
+def adoption_refused(state: OperationState, event: AdoptionRefused) -> Transition:
     """What is left of the attempt cannot be used: abandon it."""
     return _abandon_earlier(state, event.why)

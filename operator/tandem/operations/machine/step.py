@@ -29,8 +29,8 @@ from tandem.operations.machine.events import (
     CommitRefused,
     CommitUnknown,
     Decided,
-    Done,
     EarlierFound,
+    EffectDone,
     EffectFailed,
     EndedBeforeStart,
     Event,
@@ -46,11 +46,11 @@ from tandem.operations.machine.events import (
     TableRead,
 )
 from tandem.operations.machine.state import OperationState
-from tandem.operations.machine.transitions import Step, close, do, end_before_start
+from tandem.operations.machine.transitions import Transition, close, do, end_before_start
 from tandem.spec.status import Phase
 
 
-def step(state: OperationState, event: Event) -> Step:
+def step(state: OperationState, event: Event) -> Transition:
     """What follows from `event`; an ended operation ignores everything."""
     if state.outcome.ended is not None:
         return state, ()
@@ -103,7 +103,7 @@ def step(state: OperationState, event: Event) -> Step:
             return failures.failed(state, event)
         case StopRequest():
             return stop_requests.requested(state, event)
-        case Done():
+        case EffectDone():
             return _done(state, event)
 
 
@@ -119,7 +119,7 @@ _NEXT = {
 """What follows an effect that has nothing else to say."""
 
 
-def _done(state: OperationState, event: Done) -> Step:
+def _done(state: OperationState, event: EffectDone) -> Transition:
     if state.outcome.closing is not None:
         return close(state, state.outcome.closing)
     if event.point is Point.CLAIM_ATTEMPT and state.pending.effect is not None:
@@ -136,7 +136,7 @@ def _done(state: OperationState, event: Done) -> Step:
     return do(state, _NEXT[event.point])
 
 
-def _claimed(state: OperationState, number: int) -> Step:
+def _claimed(state: OperationState, number: int) -> Transition:
     state = replace(state, attempt=replace(state.attempt, number=number, owned=True))
     ending = state.outcome.ended_before_start
     if ending is not None:

@@ -12,7 +12,7 @@ from tandem.errors import Reason
 from tandem.operations.machine.effects import Point
 from tandem.operations.machine.events import Ending, StopRequest
 from tandem.operations.machine.state import OperationState
-from tandem.operations.machine.transitions import Step, end_before_start, give_up
+from tandem.operations.machine.transitions import Transition, end_before_start, give_up
 from tandem.spec.status import Phase
 
 _ENDINGS = {
@@ -33,7 +33,7 @@ _ENDINGS = {
 _FINDING_OUT = frozenset({Point.READ_TABLE, Point.CHECK_EARLIER_OUTCOME})
 
 
-def requested(state: OperationState, request: StopRequest) -> Step:
+def requested(state: OperationState, request: StopRequest) -> Transition:
     """Meet the request: now, later, or not at all since it is too late."""
     closing = state.outcome.closing
     if state.log.succeeded or (closing is not None and not closing.again):
@@ -56,7 +56,7 @@ def _must_look_first(state: OperationState, request: StopRequest) -> bool:
     return waits and not state.attempt.number and point in _FINDING_OUT
 
 
-def _again(state: OperationState) -> Step:
+def _again(state: OperationState) -> Transition:
     """The pending effect once more, which the request preempted, without a delay if the request
     waits for it."""
     pending = state.pending
@@ -67,7 +67,7 @@ def _again(state: OperationState) -> Step:
     return replace(state, pending=replace(pending, effect=effect)), (effect,)
 
 
-def stop(state: OperationState, request: StopRequest) -> Step:
+def stop(state: OperationState, request: StopRequest) -> Transition:
     """Give up what is under way. Where the operation stands is known by now."""
     phase, reason, message = _ENDINGS[request]
     state = replace(state, request=replace(state.request, stop=None))

@@ -15,7 +15,7 @@ from tandem.operations.machine.events import Ending
 from tandem.operations.machine.state import Closing, OperationState, PendingEffect
 from tandem.spec.status import OperationResult, Phase
 
-Step = tuple[OperationState, tuple[Effect, ...]]
+Transition = tuple[OperationState, tuple[Effect, ...]]
 
 AFTER_SUCCESS = (
     Point.FINISH_JOB,
@@ -46,18 +46,18 @@ UNRECORDED = frozenset(
 """Failures of the surroundings: the next run tries again instead of reporting them."""
 
 
-def do(state: OperationState, point: Point, *, delay_ms: int = 0) -> Step:
+def do(state: OperationState, point: Point, *, delay_ms: int = 0) -> Transition:
     """Ask for one effect, with the attempt, round and version of `state`."""
     version = state.log.version + 1 if point in (Point.PUT_COMMIT, Point.LOOK_UP_COMMIT) else -1
     return perform(state, Effect(point, state.attempt.number, state.job.round, version, delay_ms))
 
 
-def perform(state: OperationState, effect: Effect) -> Step:
+def perform(state: OperationState, effect: Effect) -> Transition:
     """Ask for just this effect, for the first time."""
     return replace(state, pending=PendingEffect(effect)), (effect,)
 
 
-def end(state: OperationState, ending: Ending) -> Step:
+def end(state: OperationState, ending: Ending) -> Transition:
     """Nothing is left to perform: the operation has ended."""
     return replace(
         state,
@@ -68,7 +68,7 @@ def end(state: OperationState, ending: Ending) -> Step:
     ), ()
 
 
-def claim(state: OperationState) -> Step:
+def claim(state: OperationState) -> Transition:
     """Claim the attempt after all that are known."""
     attempt = max(state.attempt.last_claimed, state.log.abandoned) + 1
     if attempt > MOST_ATTEMPTS:
@@ -76,14 +76,14 @@ def claim(state: OperationState) -> Step:
     return perform(state, Effect(Point.CLAIM_ATTEMPT, attempt))
 
 
-def too_many(state: OperationState, attempts: int) -> Step:
+def too_many(state: OperationState, attempts: int) -> Transition:
     """Something is wrong with the counting: nothing is done any more."""
     message = f"the log or `_tandem` say that there were {attempts} attempts; no more than "
     message += f"{MOST_ATTEMPTS} are made"
     return end(state, Ending(Phase.FAILED, Reason.BACKOFF_LIMIT_EXCEEDED, message))
 
 
-def end_before_start(state: OperationState, ending: Ending) -> Step:
+def end_before_start(state: OperationState, ending: Ending) -> Transition:
     """End before a job was started. The claim keeps out a session that planned before us and was
     suspended since: it could start after the ending was reported (Z1)."""
     state = replace(state, outcome=replace(state.outcome, ended_before_start=ending))
@@ -97,7 +97,7 @@ def unlock(state: OperationState) -> tuple[Point, ...]:
     return (Point.RELEASE_LOCKS,) if state.locks.token else ()
 
 
-def close(state: OperationState, closing: Closing) -> Step:
+def close(state: OperationState, closing: Closing) -> Transition:
     """Perform what is left on the way out, then end or start over."""
     if closing.todo:
         point, rest = closing.todo[0], closing.todo[1:]
@@ -124,7 +124,7 @@ def give_up(
     again: bool = False,
     counted: bool = True,
     delay_ms: int = 0,
-) -> Step:
+) -> Transition:
     """End this attempt without a commit; then end the operation, or try `again`."""
     attempt = state.attempt
     todo: tuple[Point, ...] = ()
@@ -142,7 +142,7 @@ def give_up(
     return close(replace(state, message=message), closing)
 
 
-def fail(state: OperationState, reason: Reason, message: str, *, fresh: bool) -> Step:
+def fail(state: OperationState, reason: Reason, message: str, *, fresh: bool) -> Transition:
     """The attempt failed; `fresh` says whether another one may help."""
     if not fresh or not state.attempt.number:
         return give_up(state, Phase.FAILED, reason, message)
@@ -155,7 +155,7 @@ def fail(state: OperationState, reason: Reason, message: str, *, fresh: bool) ->
     return give_up(state, Phase.FAILED, reason, message, again=True, delay_ms=delay)
 
 
-def succeed(state: OperationState, result: OperationResult) -> Step:
+def succeed(state: OperationState, result: OperationResult) -> Transition:
     """The commit is in the log: what is left to do cannot change that."""
     version = "" if result.version is None else f" as version {result.version}"
     # Only what is worth a look: that nothing was met goes without saying.

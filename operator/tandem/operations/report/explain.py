@@ -25,7 +25,7 @@ from tandem.reconcile.model import Author
 from tandem.reconcile.rewrite import RewriteDecision
 from tandem.reconcile.round_history import RoundHistory
 from tandem.reconcile.rules import InputFate
-from tandem.spec.status import Met
+from tandem.spec.status import ReconciledCommit
 from tandem.timeline.segments import segment_name
 
 MOST_COMMITS = 32
@@ -98,7 +98,7 @@ class Explainer:
             self._commits |= {commit.version: commit for commit in read}
         return [self._commits[v] for v in range(last, first - 1, -1) if v in self._commits]
 
-    def _takers(self, work: Work, decision: RewriteDecision) -> tuple[Met, ...]:
+    def _takers(self, work: Work, decision: RewriteDecision) -> tuple[ReconciledCommit, ...]:
         """The commits that took inputs away or restored them."""
         taken = {
             path: fate
@@ -110,7 +110,7 @@ class Explainer:
         job = work.frozen[1].job
         assert isinstance(job, RewriteJob)
         inputs = {file.logged_path: file for file in job.inputs if file.logged_path in taken}
-        found: list[Met] = []
+        found: list[ReconciledCommit] = []
         for commit in self._since(work):
             removed = {gone.logged_path for gone in commit.removes}
             touched = removed | {add.logged_path for add in commit.adds}
@@ -138,7 +138,7 @@ def _live(file: InputFile) -> int:
     return file.rows - (len(dv.from_base64(file.dv)) if file.dv else 0)
 
 
-def _followed(course: RoundHistory) -> tuple[Met, ...]:
+def _followed(course: RoundHistory) -> tuple[ReconciledCommit, ...]:
     return tuple(
         _met(
             turn.author,
@@ -150,9 +150,9 @@ def _followed(course: RoundHistory) -> tuple[Met, ...]:
     )
 
 
-def _met(author: Author, *, executed_again: bool = False, **counts: int) -> Met:
+def _met(author: Author, *, executed_again: bool = False, **counts: int) -> ReconciledCommit:
     """What is zero is not told."""
-    return Met(
+    return ReconciledCommit(
         version=author.version,
         operation=author.operation,
         engine=author.engine,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from tandem.reconcile.text import counted, listed, quoted
-from tandem.spec.status import Met, Reconciled
+from tandem.spec.status import Reconciled, ReconciledCommit
 
 MOST_SEGMENTS = 3
 """Segments that a sentence names; more are counted."""
@@ -71,7 +71,7 @@ def segments_in_words(onto: Mapping[str, int]) -> str:
     return listed([f"{name} ({rows:,})" for name, rows in onto.items()])
 
 
-def of_met(met: Met) -> list[str]:
+def of_met(met: ReconciledCommit) -> list[str]:
     """What one commit of somebody else meant."""
     who = f"version {met.version} by {author(met)}"
     told = []
@@ -92,7 +92,7 @@ def of_met(met: Met) -> list[str]:
     return told
 
 
-def author(met: Met) -> str:
+def author(met: ReconciledCommit) -> str:
     """`TableUpdate/late`; for others the engine, and what it did: `delta-rs:…` (OPTIMIZE)"""
     if met.by:
         return met.by
@@ -100,7 +100,7 @@ def author(met: Met) -> str:
     return f"{engine} ({met.operation})" if met.operation else engine
 
 
-def gone_to(mets: Sequence[Met]) -> str:
+def gone_to(mets: Sequence[ReconciledCommit]) -> str:
     """`4 inputs gone to version 44 by …`, for those of whom nothing is left; "" for none."""
     bare = [met.model_copy(update={"rows_masked": None}) for met in mets]
     return "; ".join(sentence for met in bare for sentence in of_met(met))

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Literal
 
 from tandem.errors import Reason
 from tandem.operations.machine.state import OperationState
 from tandem.spec.status import (
     ENDED,
     Condition,
+    ConditionStatus,
     ConditionType,
     OperationStatus,
     Phase,
@@ -23,8 +23,6 @@ _PHASE_REASON = {
     Phase.RUNNING: Reason.RUNNING,
     Phase.RECONCILING: Reason.RECONCILING,
 }
-
-Truth = Literal["True", "False", "Unknown"]
 
 
 def rfc3339(ms: int) -> str:
@@ -81,7 +79,7 @@ def _message(state: OperationState, now_ms: int) -> str:
         return state.pending.waiting_reason[1]
     locks = state.locks
     if locks.waiting_since_ms:
-        lasts = spoken((now_ms - locks.waiting_since_ms) // 1000)
+        lasts = duration_in_words((now_ms - locks.waiting_since_ms) // 1000)
         if not locks.blockers:
             return f"waits for its turn, {lasts}"
         who, what = locks.blockers[0]
@@ -90,7 +88,7 @@ def _message(state: OperationState, now_ms: int) -> str:
     return state.message
 
 
-def spoken(seconds: int) -> str:
+def duration_in_words(seconds: int) -> str:
     """How long, as people say it: `40 s`, `3 min`, `2 h 5 min`."""
     minutes, seconds = divmod(max(0, seconds), 60)
     hours, minutes = divmod(minutes, 60)
@@ -109,7 +107,7 @@ def conditions(
     suspended is as its owner wants it, and has no `Ready` that could say otherwise.
     """
 
-    def condition(type_: ConditionType, status: Truth, text: str = "") -> Condition:
+    def condition(type_: ConditionType, status: ConditionStatus, text: str = "") -> Condition:
         return Condition(
             type=type_,
             status=status,
@@ -122,7 +120,7 @@ def conditions(
     well = phase in (Phase.SUCCEEDED, Phase.SUPERSEDED)
     failed = phase is Phase.FAILED
     at_work = phase not in ENDED and phase is not Phase.SUSPENDED
-    ended_well: Truth = "True" if well else "False" if failed else "Unknown"
+    ended_well: ConditionStatus = "True" if well else "False" if failed else "Unknown"
     found = (
         condition(ConditionType.SUCCEEDED, ended_well, message),
         condition(ConditionType.RECONCILING, "True" if at_work else "False"),

@@ -25,7 +25,7 @@ from tandem.operations.rounds.port import SmallAnswer
 from tandem.operations.rounds.source_copy import NOT_OURS, SourceCopy, copied
 from tandem.reconcile.matches import KEPT
 from tandem.reconcile.merge_sources import Sources
-from tandem.spark.runtime.control import output_file, table_format
+from tandem.spark.runtime.control import job_table_format, output_file
 from tandem.spark.runtime.row_files import (
     HIDDEN,
     INPUT,
@@ -33,8 +33,8 @@ from tandem.spark.runtime.row_files import (
     POSITION,
     RowFiles,
     open_input,
+    partition_spellings,
     require_texts,
-    spellings,
 )
 from tandem.spark.runtime.row_files import RowsWork as WriteWork
 from tandem.statements import tree
@@ -172,7 +172,7 @@ class _Files:
 
     @cached_property
     def format(self) -> TableFormat:
-        table = table_format(self.spec.table)
+        table = job_table_format(self.spec.table)
         # What must not be null is checked when it is written, as in the job.
         return replace(table, schema=all_nullable(table.schema))
 
@@ -218,7 +218,7 @@ class _Files:
             table=self.spec.table,
             data_prefix=self.spec.data_prefix,
             target_file_size=job.target_file_size,
-            spellings=spellings(
+            spellings=partition_spellings(
                 self.spec.table,
                 inputs,
                 [name.lower() for name in new],

@@ -140,7 +140,7 @@ def result_of(work: Work, version: int) -> OperationResult:
 
 
 @dataclass(frozen=True, slots=True)
-class Stops:
+class TxnMarkers:
     """What in a version keeps attempts of an operation from committing after it: the attempt
     that succeeded and the highest abandoned one (0 for none), and whether it is closed."""
 
@@ -152,18 +152,18 @@ class Stops:
         return self.succeeded > 0 or self.closed or self.abandoned >= attempt
 
 
-def stops(snapshot: Snapshot, operation_id: str) -> Stops:
+def txn_markers(snapshot: Snapshot, operation_id: str) -> TxnMarkers:
     """The stops that a version shows."""
     succeeded = snapshot.txns.get(paths.success_app(operation_id))
     abandoned = snapshot.txns.get(paths.abandoned_app(operation_id))
-    return Stops(
+    return TxnMarkers(
         succeeded.version if succeeded else 0,
         abandoned.version if abandoned else 0,
         paths.closed_app(operation_id) in snapshot.txns,
     )
 
 
-def find(log: DeltaLog, operation_id: str, latest: int) -> Commit | None:
+def find_success(log: DeltaLog, operation_id: str, latest: int) -> Commit | None:
     """The commit of a success that the log shows, looked for backwards from `latest`; None if
     log clean-up has removed it."""
     app = paths.success_app(operation_id)

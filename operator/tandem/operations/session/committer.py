@@ -23,7 +23,7 @@ from tandem.operations.machine.events import (
     CommitLost,
     CommitPut,
     CommitUnknown,
-    Done,
+    EffectDone,
     EffectFailed,
     EndedBeforeStart,
     Ending,
@@ -38,7 +38,7 @@ from tandem.spec.status import OperationResult
 _TRIES = 64
 
 
-class Publisher:
+class Committer:
     """Puts commits of one operation."""
 
     def __init__(self, table: Table, operation_id: str, clock: Clock, nonces: Nonces) -> None:
@@ -64,7 +64,7 @@ class Publisher:
         Raises: OutputMissing if files of ours are gone, StorageError.
         """
         assert work.change is not None
-        stops = commit_actions.stops(work.snapshot, self._id)
+        stops = commit_actions.txn_markers(work.snapshot, self._id)
         if stops.forbid(effect.attempt) or effect.version != work.snapshot.version + 1:
             return CommitLost()  # we have seen more meanwhile than the decision was made on
         # (Where the snapshot comes from a checkpoint alone, there was none to begin with.)
@@ -107,7 +107,7 @@ class Publisher:
             token=session,
         )
         self.refresh(work)
-        stops = commit_actions.stops(work.snapshot, self._id)
+        stops = commit_actions.txn_markers(work.snapshot, self._id)
         over = stops.succeeded > 0 or stops.closed
         if not over and (closing.closes or stops.abandoned < attempt):
             _require_writable(work)  # before it is ended: else it must stay as it is
@@ -125,14 +125,14 @@ class Publisher:
             # How it ends must be known to whoever finds it closed and no result.
             self._store.put(paths.ending(self._id), records.encode(record))
         refused = self._commit_abandonment(work, effect, attempt, closes=closing.closes)
-        return refused or Done(effect.point)
+        return refused or EffectDone(effect.point)
 
     def declare_dead(self, work: Work, attempt: int, why: str, session: str) -> bool:
         """Commit that attempts up to this one, on which nobody works, are dead; False if a
         success is visible, or the last one's owner has ended the operation: then none may be
         called so. Raises: AlreadyExists if others were faster every time, StorageError."""
         self.refresh(work)
-        if commit_actions.stops(work.snapshot, self._id).succeeded:
+        if commit_actions.txn_markers(work.snapshot, self._id).succeeded:
             return False
         ended = EndedRecord(
             operation_id=self._id,
@@ -165,7 +165,7 @@ class Publisher:
             return False
         # Perhaps somebody else had, and the record of it was cleaned away since: the log knows.
         self.refresh(work)
-        return not commit_actions.stops(work.snapshot, self._id).forbid(ending.attempt)
+        return not commit_actions.txn_markers(work.snapshot, self._id).forbid(ending.attempt)
 
     def _end(self, ended: EndedRecord) -> EndedRecord:
         """Put if absent how the attempt ended; what is there then, perhaps somebody else's."""
@@ -183,7 +183,7 @@ class Publisher:
         """
         for _ in range(_TRIES):
             self.refresh(work)
-            stops = commit_actions.stops(work.snapshot, self._id)
+            stops = commit_actions.txn_markers(work.snapshot, self._id)
             if stops.succeeded:
                 return AbandonRefused(stops.succeeded)
             if stops.closed or (stops.abandoned >= attempt and not closes):
@@ -212,7 +212,7 @@ class Publisher:
         assert version is not None
         self.refresh(work)
         snapshot = work.snapshot
-        if commit_actions.stops(snapshot, self._id).succeeded:
+        if commit_actions.txn_markers(snapshot, self._id).succeeded:
             return CommitPut(result)
         if (snapshot.checkpoint_version or -1) < version:
             return CommitLost()

@@ -59,33 +59,33 @@ def identify(
 
 def _began(table: Table, snapshot: Snapshot, operation_id: str) -> bool:
     """The log tells of it for longer than its record is kept."""
-    in_log = commit_actions.stops(snapshot, operation_id) != commit_actions.Stops()
+    in_log = commit_actions.txn_markers(snapshot, operation_id) != commit_actions.TxnMarkers()
     return in_log or _exists(table, paths.identity(operation_id))
 
 
 def _finished(table: Table, snapshot: Snapshot, operation_id: str) -> bool:
-    stops = commit_actions.stops(snapshot, operation_id)
+    stops = commit_actions.txn_markers(snapshot, operation_id)
     if stops.succeeded > 0 or stops.closed or _exists(table, paths.result(operation_id)):
         return True
-    return recovery.last_ended_before_start(table.store, operation_id) is not None
+    return recovery.last_ending_before_start(table.store, operation_id) is not None
 
 
 def _failed(table: Table, snapshot: Snapshot, operation_id: str) -> bool:
     """Without the record, a log that is closed says no more than that there was no success."""
-    stops = commit_actions.stops(snapshot, operation_id)
+    stops = commit_actions.txn_markers(snapshot, operation_id)
     if stops.succeeded:
         return False
     path = paths.result(operation_id)
     record = records.load(table.store, path, ResultRecord, operation_id=operation_id)
     if record is not None:
         return record.phase == Phase.FAILED
-    told = recovery.last_ended_before_start(table.store, operation_id)
+    told = recovery.last_ending_before_start(table.store, operation_id)
     return stops.closed if told is None else told.phase is Phase.FAILED
 
 
 def _of_another_table(table: Table, snapshot: Snapshot, operation_id: str) -> bool:
     """What this log tells of is of this table, even where its id was changed."""
-    if commit_actions.stops(snapshot, operation_id) != commit_actions.Stops():
+    if commit_actions.txn_markers(snapshot, operation_id) != commit_actions.TxnMarkers():
         return False
     path = paths.identity(operation_id)
     record = records.load(table.store, path, OperationRecord, operation_id=operation_id)

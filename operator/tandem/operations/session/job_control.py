@@ -27,8 +27,8 @@ from tandem.jobs.runner import JobPhase, JobRequest, JobRunner
 from tandem.operations.attempt import paths, records
 from tandem.operations.attempt.records import PlanRecord, ProtocolRecord
 from tandem.operations.machine.events import Event, JobLost, JobRunning, RoundDone
-from tandem.operations.model import ChangeSet, Pace, Work
-from tandem.operations.report.status import spoken
+from tandem.operations.model import ChangeSet, ProgressBaseline, Work
+from tandem.operations.report.status import duration_in_words
 from tandem.spec.status import Progress
 from tandem.storage.store import Store
 
@@ -230,11 +230,11 @@ def _progress(work: Work, attempt: int, round_: int, now_ms: int) -> Progress | 
         return None
     total = found.bytes_total or found.files_total
     done = min(total, found.bytes_done if found.bytes_total else found.files_done)
-    pace = work.pace
+    pace = work.progress_baseline
     if pace is None or (pace.round, pace.total) != (round_, total) or done < pace.done:
-        pace = work.pace = Pace(round_, total, done, now_ms)
+        pace = work.progress_baseline = ProgressBaseline(round_, total, done, now_ms)
     eta = eta_seconds(pace, done, now_ms)
-    left = "" if eta is None else f", {spoken(eta)} left"
+    left = "" if eta is None else f", {duration_in_words(eta)} left"
     return Progress(
         percent=100 * done // total if total else 0,
         files_done=found.files_done,
@@ -246,7 +246,7 @@ def _progress(work: Work, attempt: int, round_: int, now_ms: int) -> Progress | 
     )
 
 
-def eta_seconds(pace: Pace, done: int, now_ms: int) -> int | None:
+def eta_seconds(pace: ProgressBaseline, done: int, now_ms: int) -> int | None:
     """How long the rest takes if it goes on as fast; None while that cannot be told.
 
     The first files come while Python's workers still start, so they tell nothing.

@@ -38,7 +38,7 @@ from tandem.operations.machine.events import (
     CommitRefused,
     CommitUnknown,
     Decided,
-    Done,
+    EffectDone,
     EffectFailed,
     Ending,
     Event,
@@ -54,7 +54,7 @@ from tandem.operations.model import Identity, Kind, Table, Work
 from tandem.operations.ports import AttemptKey, Ports
 from tandem.operations.report.explain import Explainer
 from tandem.operations.session import commit_actions, job_control, recovery
-from tandem.operations.session.committer import Publisher
+from tandem.operations.session.committer import Committer
 
 Interceptor = Callable[[Effect, Callable[[], Event]], Event]
 
@@ -69,7 +69,7 @@ def passthrough(_effect: Effect, call: Callable[[], Event]) -> Event:
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class PerformerOptions:
     """`mode` and `priority` are those of its locks. `maintain` does what table properties ask
     after a commit (checkpoint, log clean-up); it gets the version that was read last."""
 
@@ -88,7 +88,7 @@ class Performer:
         table: Table,
         kind: Kind,
         ports: Ports,
-        options: Options,
+        options: PerformerOptions,
         interceptor: Interceptor = passthrough,
     ) -> None:
         self.work = Work(identity, table, ports.small_rounds())
@@ -100,7 +100,7 @@ class Performer:
         self._options = options
         self._interceptor = interceptor
         self._token = ports.nonces.nonce()
-        self._publisher = Publisher(table, identity.operation_id, ports.clock, ports.nonces)
+        self._committer = Committer(table, identity.operation_id, ports.clock, ports.nonces)
         self._explainer = Explainer(table.log)
         self._started_ms = ports.clock.now_ms()
         self._has_identity = False
@@ -135,7 +135,7 @@ class Performer:
 
     def close(self) -> None:
         """Nobody will perform anything more: another session may take the attempt over."""
-        self._ports.hands.drop(self)
+        self._ports.local_claims.drop(self)
 
     def _key(self, attempt: int) -> AttemptKey:
         return AttemptKey(self._ports.processes.me(), self._table.location, self._id, attempt)
@@ -158,20 +158,22 @@ class Performer:
     # Finding out where we are
 
     def _read_table(self, _effect: Effect, _state: OperationState) -> Event:
-        self._publisher.refresh(self.work)
-        stops = commit_actions.stops(self.work.snapshot, self._id)
+        self._committer.refresh(self.work)
+        stops = commit_actions.txn_markers(self.work.snapshot, self._id)
         version = self.work.snapshot.version
         return TableRead(version, stops.succeeded, stops.abandoned, stops.closed)
 
     def _check_earlier_outcome(self, _effect: Effect, _state: OperationState) -> Event:
-        stops = commit_actions.stops(self.work.snapshot, self._id)
+        stops = commit_actions.txn_markers(self.work.snapshot, self._id)
         self.work.forget_attempt()
         ports = self._ports
 
-        def twin(attempt: int) -> bool:
-            return ports.hands.busy(self._key(attempt), self)
+        def claimed_here(attempt: int) -> bool:
+            return ports.local_claims.busy(self._key(attempt), self)
 
-        found = recovery.find(self._store, self._id, stops, ports.processes, ports.jobs, twin)
+        found = recovery.find_earlier(
+            self._store, self._id, stops, ports.processes, ports.jobs, claimed_here
+        )
         if found.attempt and found.recorded is None and not stops.succeeded:
             # What may have committed is neither done again nor cleaned.
             protocol.check_remembers(
@@ -180,9 +182,9 @@ class Performer:
         return found
 
     def _find_commit(self, _effect: Effect, _state: OperationState) -> Event:
-        if not commit_actions.stops(self.work.snapshot, self._id).succeeded:
-            self._publisher.refresh(self.work)
-        found = commit_actions.find(self._table.log, self._id, self.work.snapshot.version)
+        if not commit_actions.txn_markers(self.work.snapshot, self._id).succeeded:
+            self._committer.refresh(self.work)
+        found = commit_actions.find_success(self._table.log, self._id, self.work.snapshot.version)
         if found is None:
             # Log clean-up has taken it; perhaps another process has recorded it in time.
             path = paths.result(self._id)
@@ -223,8 +225,8 @@ class Performer:
             # Ours after all if the answer of the first try was lost.
             if there is None or there.token != self._token:
                 return ClaimLost()
-        self._ports.hands.take(self._key(effect.attempt), self)
-        return Done(effect.point)
+        self._ports.local_claims.take(self._key(effect.attempt), self)
+        return EffectDone(effect.point)
 
     def _put_identity(self) -> None:
         if self._has_identity:
@@ -245,7 +247,7 @@ class Performer:
 
     def _adopt_attempt(self, effect: Effect, _state: OperationState) -> Event:
         work = self.work
-        if not self._ports.hands.take(self._key(effect.attempt), self):
+        if not self._ports.local_claims.take(self._key(effect.attempt), self):
             return ClaimLost()
         try:
             work.plan, work.job = recovery.load_frozen(self._store, self._id, effect.attempt)
@@ -282,17 +284,17 @@ class Performer:
 
     def _await_locks(self, effect: Effect, _state: OperationState) -> Event:
         self._ports.locks.wait(self._table.location, self._id, self._options.lock_wait_s)
-        return Done(effect.point)
+        return EffectDone(effect.point)
 
     # Running
 
     def _persist_plan(self, effect: Effect, _state: OperationState) -> Event:
         job_control.persist(self.work, effect.attempt)
-        return Done(effect.point)
+        return EffectDone(effect.point)
 
     def _start_job(self, effect: Effect, _state: OperationState) -> Event:
         self._ports.jobs.start(job_control.request(self.work, effect.attempt))
-        return Done(effect.point)
+        return EffectDone(effect.point)
 
     def _poll_job(self, effect: Effect, _state: OperationState) -> Event:
         now_ms = self._ports.clock.now_ms()
@@ -301,7 +303,7 @@ class Performer:
     def _read_result(self, effect: Effect, _state: OperationState) -> Event:
         job_control.read_result(self.work, effect.attempt, effect.round)
         self._kind.load(self.work, effect.round)
-        return Done(effect.point)
+        return EffectDone(effect.point)
 
     def _request_round(self, effect: Effect, _state: OperationState) -> Event:
         decision = self.work.decision
@@ -310,7 +312,7 @@ class Performer:
         # It may take long: whoever is more important need not wait for us.
         self._ports.locks.leave_commit(self._table.location, self._id, self._token)
         job_control.request_round(self.work, effect.attempt, effect.round, decision.evaluate)
-        return Done(effect.point)
+        return EffectDone(effect.point)
 
     # Reconciling and committing
 
@@ -336,7 +338,7 @@ class Performer:
     def _write_sidecars(self, effect: Effect, _state: OperationState) -> Event:
         work, change = self.work, self.work.change
         assert change is not None
-        if work.rounds > 1 and self._publisher.is_lost(work):
+        if work.rounds > 1 and self._committer.is_lost(work):
             # Beside a busy writer the evaluation takes as long as its commits are apart: begin the
             # next round at once, instead of writing what is in vain.
             return CommitLost()
@@ -347,19 +349,19 @@ class Performer:
             # The same bytes in every round: the map says where rows went, not which live.
             self._store.put(paths.row_map(self._id, effect.attempt), change.row_map)
             work.row_map_written = True
-        return Done(effect.point)
+        return EffectDone(effect.point)
 
     def _enter_commit(self, effect: Effect, _state: OperationState) -> Event:
         lease = self._ports.locks.enter_commit(self._table.location, self._id, self._token)
         if lease is CommitLease.ENTERED:
-            return Done(effect.point)
+            return EffectDone(effect.point)
         return CommitRefused(revoked=lease is CommitLease.REVOKED)
 
     def _put_commit(self, effect: Effect, state: OperationState) -> Event:
-        return self._publisher.put(self.work, effect, state.locks.token)
+        return self._committer.put(self.work, effect, state.locks.token)
 
     def _look_up_commit(self, effect: Effect, _state: OperationState) -> Event:
-        return self._publisher.look_up(self.work, effect)
+        return self._committer.look_up(self.work, effect)
 
     # The way out
 
@@ -369,7 +371,7 @@ class Performer:
         path = paths.result(self._id)
         ending = state.outcome.closing.ending
         ended_before_start = state.outcome.ended_before_start is not None
-        if ended_before_start and not self._publisher.ends_before_start(
+        if ended_before_start and not self._committer.ends_before_start(
             self.work, ending, self._token
         ):
             return AbandonedBefore()
@@ -381,7 +383,7 @@ class Performer:
             there = records.load(self._store, path, ResultRecord, operation_id=self._id)
             if there is not None and not state.log.succeeded:
                 return RecordedBefore(recovery.ending_of(there))
-        return Done(effect.point)
+        return EffectDone(effect.point)
 
     def _record(self, ending: Ending) -> ResultRecord:
         return ResultRecord(
@@ -398,20 +400,20 @@ class Performer:
 
     def _finish_job(self, effect: Effect, _state: OperationState) -> Event:
         self._store.put(paths.done(self._id, effect.attempt), b"{}")
-        return Done(effect.point)
+        return EffectDone(effect.point)
 
     def _stop_job(self, effect: Effect, _state: OperationState) -> Event:
         self._ports.jobs.stop(paths.job_name(self._id, effect.attempt))
-        return Done(effect.point)
+        return EffectDone(effect.point)
 
     def _abandon_attempt(self, effect: Effect, state: OperationState) -> Event:
         assert state.outcome.closing is not None
         record = self._record(state.outcome.closing.ending)
-        return self._publisher.abandon(self.work, effect, state, record, self._token)
+        return self._committer.abandon(self.work, effect, state, record, self._token)
 
     def _clean_attempt(self, effect: Effect, _state: OperationState) -> Event:
         garbage.clean_abandoned(self._store, self._id, effect.attempt)
-        return Done(effect.point)
+        return EffectDone(effect.point)
 
     def _clean_unused(self, effect: Effect, state: OperationState) -> Event:
         assert state.outcome.closing is not None
@@ -420,11 +422,11 @@ class Performer:
         committed = None if version is None else self._table.log.commit(version)
         if committed is not None:
             garbage.clean_unused(self._store, self._id, effect.attempt, committed)
-        return Done(effect.point)
+        return EffectDone(effect.point)
 
     def _release_locks(self, effect: Effect, _state: OperationState) -> Event:
         self._ports.locks.release(self._table.location, self._id, self._token)
-        return Done(effect.point)
+        return EffectDone(effect.point)
 
     def _maintain(self, effect: Effect, state: OperationState) -> Event:
         assert state.outcome.closing is not None
@@ -432,4 +434,4 @@ class Performer:
         version = state.outcome.closing.ending.result.version
         if self._options.maintain is not None and version is not None:
             self._options.maintain(self._table, self.work.snapshot)
-        return Done(effect.point)
+        return EffectDone(effect.point)

@@ -13,23 +13,23 @@ from tandem.operations.attempt.records import AttemptRecord, EndedRecord, PlanRe
 from tandem.operations.machine.events import EarlierFound, Ending
 from tandem.operations.model import Work
 from tandem.operations.ports import Processes, ProcessId
-from tandem.operations.session.commit_actions import Stops
+from tandem.operations.session.commit_actions import TxnMarkers
 from tandem.spec.status import Phase
 from tandem.storage.store import Store
 
 _FROZEN = frozenset({"plan.json", "job.json"})
 
 
-def find(
+def find_earlier(
     store: Store,
     operation_id: str,
-    stops: Stops,
+    stops: TxnMarkers,
     processes: Processes,
     jobs: JobRunner,
-    twin: Callable[[int], bool],
+    claimed_here: Callable[[int], bool],
 ) -> EarlierFound:
-    """Look at the records of all attempts; one listing, and a read or two per attempt. `twin`
-    says whether another session of this process is at work on an attempt.
+    """Look at the records of all attempts; one listing, and a read or two per attempt.
+    `claimed_here` says whether another session of this process is at work on an attempt.
 
     Raises: ManifestInvalid if a record is damaged, StorageError.
     """
@@ -51,7 +51,7 @@ def find(
             return EarlierFound(closing=ending_of(ending), attempt=last)
     if (
         "ended.json" in files[last]
-        and (told := ended_before_start(store, operation_id, last)) is not None
+        and (told := ending_before_start(store, operation_id, last)) is not None
     ):
         return EarlierFound(closing=told, attempt=last)
     abandoned = stops.abandoned
@@ -63,7 +63,7 @@ def find(
     alive = ""
     if last > abandoned:
         me = f"another session of {processes.me()}"
-        alive = me if twin(last) else _alive(store, operation_id, last, processes)
+        alive = me if claimed_here(last) else _alive(store, operation_id, last, processes)
     frozen = files[last] >= _FROZEN and "ended.json" not in files[last]
     complete = frozen and "rounds/0/result.json" in files[last]
     going_on = frozen and not complete and not alive and last > abandoned
@@ -77,7 +77,7 @@ def find(
     )
 
 
-def ended_before_start(store: Store, operation_id: str, attempt: int) -> Ending | None:
+def ending_before_start(store: Store, operation_id: str, attempt: int) -> Ending | None:
     """How the operation ended, if it did so with this attempt before it was begun. The log says
     nothing of it. Raises: ManifestInvalid, StorageError."""
     path = paths.ended(operation_id, attempt)
@@ -87,10 +87,10 @@ def ended_before_start(store: Store, operation_id: str, attempt: int) -> Ending 
     return Ending(Phase(ended.phase), Reason(ended.reason), ended.message, attempt)
 
 
-def last_ended_before_start(store: Store, operation_id: str) -> Ending | None:
+def last_ending_before_start(store: Store, operation_id: str) -> Ending | None:
     """The same of the highest attempt that anybody has claimed."""
     last = highest_claim(store, operation_id)
-    return ended_before_start(store, operation_id, last) if last else None
+    return ending_before_start(store, operation_id, last) if last else None
 
 
 def _known(jobs: JobRunner, operation_id: str, attempt: int) -> bool:

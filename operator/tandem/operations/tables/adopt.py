@@ -35,9 +35,9 @@ _TRIES = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Adopted:
+class AdoptedTable:
     """What `adopt` did: `reason` is Created or Adopted; `changed` says what was committed.
-    Without a snapshot there is no table yet (`foresee`)."""
+    Without a snapshot there is no table yet (`preview`)."""
 
     snapshot: Snapshot | None
     reason: Reason
@@ -65,7 +65,7 @@ def open_table(
     )
 
 
-def adopt(table: Table, clock: Clock, nonces: Nonces, *, probe: bool = True) -> Adopted:
+def adopt(table: Table, clock: Clock, nonces: Nonces, *, probe: bool = True) -> AdoptedTable:
     """Make sure that there is a table that we may work on.
 
     Raises: TableNotFound without `create`, StoreUnsuitable, UnsupportedFeature, AccessDenied.
@@ -80,15 +80,15 @@ def adopt(table: Table, clock: Clock, nonces: Nonces, *, probe: bool = True) -> 
     if snapshot is None:
         assert resource.spec.create is not None
         if _create(table, resource.spec.create, clock, nonces):
-            return Adopted(table.log.snapshot(), Reason.CREATED, "created the table")
+            return AdoptedTable(table.log.snapshot(), Reason.CREATED, "created the table")
         snapshot = table.log.snapshot()
     _check(table, snapshot)
     if resource.spec.enable_deletion_vectors:
         return _enable_deletion_vectors(table, snapshot, clock, nonces)
-    return Adopted(snapshot, Reason.ADOPTED)
+    return AdoptedTable(snapshot, Reason.ADOPTED)
 
 
-def foresee(table: Table) -> Adopted:
+def preview(table: Table) -> AdoptedTable:
     """What `adopt` would find. Changes nothing; without a table, there is no snapshot.
 
     Raises: TableNotFound without `create`, UnsupportedFeature.
@@ -99,12 +99,14 @@ def foresee(table: Table) -> Adopted:
     if snapshot is None:
         if resource.spec.create is None:
             raise _no_table(table)
-        return Adopted(None, Reason.CREATED, "would create the table")
+        return AdoptedTable(None, Reason.CREATED, "would create the table")
     _check(table, snapshot)
     upgrade = resource.spec.enable_deletion_vectors and not protocol.writes_deletion_vectors(
         snapshot.protocol, snapshot.metadata
     )
-    return Adopted(snapshot, Reason.ADOPTED, "would turn deletion vectors on" if upgrade else "")
+    return AdoptedTable(
+        snapshot, Reason.ADOPTED, "would turn deletion vectors on" if upgrade else ""
+    )
 
 
 def _no_table(table: Table) -> TableNotFound:
@@ -184,11 +186,11 @@ def _create(table: Table, create: Create, clock: Clock, nonces: Nonces) -> bool:
 
 def _enable_deletion_vectors(
     table: Table, snapshot: Snapshot, clock: Clock, nonces: Nonces
-) -> Adopted:
+) -> AdoptedTable:
     changed = ""
     for _ in range(_TRIES):
         if protocol.writes_deletion_vectors(snapshot.protocol, snapshot.metadata):
-            return Adopted(snapshot, Reason.ADOPTED, changed)
+            return AdoptedTable(snapshot, Reason.ADOPTED, changed)
         new, metadata = protocol.enable_deletion_vectors(snapshot.protocol, snapshot.metadata)
         info = commit_info(
             "SET TBLPROPERTIES",
@@ -224,7 +226,7 @@ def _json(value: object) -> str:
 
 
 def status_of_table(
-    table: Table, adopted: Adopted, *, now_ms: int, running: tuple[str, ...] = ()
+    table: Table, adopted: AdoptedTable, *, now_ms: int, running: tuple[str, ...] = ()
 ) -> TableStatus:
     """The table status: what the seeds call it, from one snapshot."""
     resource, snapshot = table.spec, adopted.snapshot

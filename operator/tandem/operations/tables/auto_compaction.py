@@ -7,7 +7,7 @@ from tandem.delta.log.snapshot import Snapshot
 from tandem.operations.kinds.time_column import time_column
 from tandem.planning.auto.child_compactions import TableId
 from tandem.planning.auto.decide import decide
-from tandem.planning.auto.model import Decision, TableFacts
+from tandem.planning.auto.model import AutoCompactionDecision, TableFacts
 from tandem.planning.auto.schedule_times import spelled
 from tandem.spec.status import NextCompaction, NextRun
 from tandem.spec.table import LakeTable
@@ -22,7 +22,9 @@ def table_facts(resource: LakeTable, uid: str, snapshot: Snapshot) -> TableFacts
     return TableFacts(TableId(resource.name, uid), live, granularity)
 
 
-def foreseen(resource: LakeTable, snapshot: Snapshot, now_ms: int) -> NextCompaction | None:
+def preview_next_compaction(
+    resource: LakeTable, snapshot: Snapshot, now_ms: int
+) -> NextCompaction | None:
     """What an operator would do next with a table that it sees for the first time; None if its
     LakeTable asks for nothing. Raises: InvalidSpec."""
     policy = resource.spec.compaction
@@ -32,7 +34,7 @@ def foreseen(resource: LakeTable, snapshot: Snapshot, now_ms: int) -> NextCompac
     return next_compaction(decision, decision.why)
 
 
-def next_compaction(decision: Decision, why: str) -> NextCompaction:
+def next_compaction(decision: AutoCompactionDecision, why: str) -> NextCompaction:
     """What a LakeTable's status says. Pure."""
     return NextCompaction(
         what=decision.next_what,

@@ -39,7 +39,7 @@ class TableId:
 
 
 @dataclass(frozen=True, slots=True)
-class Child:
+class ChildCompaction:
     """A TableCompaction to create, owned by its LakeTable.
 
     Attributes:

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from tandem.planning.auto import schedule_times
 from tandem.planning.auto.child_compactions import (
     MINOR_LINE,
-    Child,
+    ChildCompaction,
     TableId,
     minor_name,
     minor_spec,
@@ -29,13 +29,19 @@ from tandem.planning.auto.child_compactions import (
     scheduled_spec,
     zone_of,
 )
-from tandem.planning.auto.model import ChildFact, Decision, Hold, ScheduleState, TableFacts
+from tandem.planning.auto.model import (
+    AutoCompactionDecision,
+    AutoCompactionWait,
+    ChildState,
+    ScheduleState,
+    TableFacts,
+)
 from tandem.planning.compaction import plan_compaction
 from tandem.planning.model import CompactionPlan, CompactionRequest
 from tandem.spec.compaction import CompactionType
 from tandem.spec.fields import format_duration
 from tandem.spec.status import Phase
-from tandem.spec.table import AutomaticCompaction, History, Schedule
+from tandem.spec.table import AutomaticCompaction, HistoryLimits, Schedule
 from tandem.timeline import lineage
 
 BATCH = 2_000
@@ -57,7 +63,7 @@ _ORDER = (
 class _Candidate:
     """A compaction that is due, from `ready_ms` on, which is later than now after a failure."""
 
-    child: Child
+    child: ChildCompaction
     type: CompactionType
     ready_ms: int
     why: str
@@ -72,10 +78,10 @@ class _Candidate:
 def decide(
     policy: AutomaticCompaction,
     table: TableFacts,
-    children: Sequence[ChildFact],
+    children: Sequence[ChildState],
     now_ms: int,
     since: Mapping[str, int] | None = None,
-) -> Decision:
+) -> AutoCompactionDecision:
     """What automatic compaction does at a moment.
 
     Args:
@@ -94,27 +100,39 @@ def decide(
         next_ms, what, why = _expected(policy, children, candidates, states)
         why = " ".join(filter(None, (why, *notes)))
         hold = _hold(candidates, children)
-        return Decision((), delete, next_ms, what, why, min(coming, default=None), states, hold)
+        return AutoCompactionDecision(
+            (), delete, next_ms, what, why, min(coming, default=None), states, hold
+        )
     first = ready[0].child
     start_ms, why = _earliest(policy, children, now_ms)
     if start_ms > now_ms:
         why = " ".join((why, *notes))
         wake = min([start_ms, *coming])
-        hold = Hold.INTERVAL if _is_open(policy, now_ms) else Hold.WINDOW
-        return Decision((), delete, start_ms, first.what, why, wake, states, hold)
+        hold = (
+            AutoCompactionWait.INTERVAL if _is_open(policy, now_ms) else AutoCompactionWait.WINDOW
+        )
+        return AutoCompactionDecision((), delete, start_ms, first.what, why, wake, states, hold)
     blocker = _blocker(first, children)
     if blocker is not None:
         why = " ".join((f"Waits for {blocker.display}.", *notes))
         wake_ms = min(coming, default=None)
-        return Decision((), delete, None, first.what, why, wake_ms, states, Hold.AT_WORK)
-    return Decision((first,), delete, now_ms, first.what, "", min(coming, default=None), states)
+        return AutoCompactionDecision(
+            (), delete, None, first.what, why, wake_ms, states, AutoCompactionWait.AT_WORK
+        )
+    return AutoCompactionDecision(
+        (first,), delete, now_ms, first.what, "", min(coming, default=None), states
+    )
 
 
-def _hold(waiting: Sequence[_Candidate], children: Sequence[ChildFact]) -> Hold:
+def _hold(waiting: Sequence[_Candidate], children: Sequence[ChildState]) -> AutoCompactionWait:
     """What is waited for where nothing is ready."""
     if waiting:
-        return Hold.AFTER_FAILURE
-    return Hold.AT_WORK if any(child.at_work for child in children) else Hold.NOT_DUE
+        return AutoCompactionWait.AFTER_FAILURE
+    return (
+        AutoCompactionWait.AT_WORK
+        if any(child.at_work for child in children)
+        else AutoCompactionWait.NOT_DUE
+    )
 
 
 # What is due
@@ -123,7 +141,7 @@ def _hold(waiting: Sequence[_Candidate], children: Sequence[ChildFact]) -> Hold:
 def _states(
     policy: AutomaticCompaction,
     table: TableId,
-    children: Sequence[ChildFact],
+    children: Sequence[ChildState],
     now_ms: int,
     since: Mapping[str, int],
 ) -> Iterable[ScheduleState]:
@@ -146,7 +164,7 @@ def _states(
 def _due(
     policy: AutomaticCompaction,
     table: TableFacts,
-    children: Sequence[ChildFact],
+    children: Sequence[ChildState],
     now_ms: int,
     states: Sequence[ScheduleState],
 ) -> tuple[list[_Candidate], list[str]]:
@@ -168,7 +186,7 @@ def _due(
 
 
 def _minor(
-    policy: AutomaticCompaction, table: TableFacts, children: Sequence[ChildFact]
+    policy: AutomaticCompaction, table: TableFacts, children: Sequence[ChildState]
 ) -> tuple[_Candidate | None, str]:
     assert policy.minor is not None
     running = _unfinished(children, MINOR_LINE)
@@ -202,7 +220,7 @@ def _minor(
     while (name := minor_name(table.id, policy, first, number)) in names:
         number += 1  # the inputs came back, by a restore; that name has had its life
     what = f"Minor of segments {lineage.format_lineage(lineage.of(inputs), 60)}"
-    child = Child(name, MINOR_LINE, spec, what, retries=number)
+    child = ChildCompaction(name, MINOR_LINE, spec, what, retries=number)
     return _Candidate(child, CompactionType.MINOR, ready_ms, why, None), ""
 
 
@@ -221,7 +239,7 @@ def _scheduled(
     schedule: Schedule,
     state: ScheduleState,
     table: TableId,
-    children: Sequence[ChildFact],
+    children: Sequence[ChildState],
     now_ms: int,
 ) -> tuple[_Candidate | None, str]:
     run_ms = schedule_times.latest_run(
@@ -236,11 +254,11 @@ def _scheduled(
         return None, ""
     ready_ms, why, retries = _after_failed_run(children, state.line)
     passed = any(c.line != state.line and c.created_ms >= run_ms for c in children)
-    child = Child(name, state.line, spec, _what(state), run_ms, retries)
+    child = ChildCompaction(name, state.line, spec, _what(state), run_ms, retries)
     return _Candidate(child, state.type, ready_ms, why, run_ms, passed), ""
 
 
-def _still(child: ChildFact) -> str:
+def _still(child: ChildState) -> str:
     return f"{child.display} is {'suspended' if child.phase == Phase.SUSPENDED else 'at work'}."
 
 
@@ -253,7 +271,7 @@ def backoff_ms(failures: int) -> int:
     return min(BACKOFF_MS << min(failures - 1, 30), BACKOFF_MAX_MS) if failures else 0
 
 
-def _after_failure(last: ChildFact | None, failures: int) -> tuple[int, str]:
+def _after_failure(last: ChildState | None, failures: int) -> tuple[int, str]:
     if last is None or not failures:
         return 0, ""
     wait = backoff_ms(failures)
@@ -264,7 +282,7 @@ def _after_failure(last: ChildFact | None, failures: int) -> tuple[int, str]:
     return last.last_ms + wait, why
 
 
-def _after_failed_run(children: Sequence[ChildFact], line: str) -> tuple[int, str, int]:
+def _after_failed_run(children: Sequence[ChildState], line: str) -> tuple[int, str, int]:
     last = _last_ended(children, line)
     failures = last.retries + 1 if last is not None and last.failed else 0
     return (*_after_failure(last, failures), failures)
@@ -274,7 +292,7 @@ def _after_failed_run(children: Sequence[ChildFact], line: str) -> tuple[int, st
 
 
 def _earliest(
-    policy: AutomaticCompaction, children: Sequence[ChildFact], from_ms: int
+    policy: AutomaticCompaction, children: Sequence[ChildState], from_ms: int
 ) -> tuple[int, str]:
     """When something may start, from a moment on, by `minInterval` and the window; and why."""
     start_ms, why = from_ms, ""
@@ -302,7 +320,7 @@ def _is_open(policy: AutomaticCompaction, at_ms: int) -> bool:
     )
 
 
-def _blocker(first: Child, children: Sequence[ChildFact]) -> ChildFact | None:
+def _blocker(first: ChildCompaction, children: Sequence[ChildState]) -> ChildState | None:
     """The child at work that must end, or plan, before `first` can start."""
     at_work = sorted((c for c in children if c.at_work), key=lambda c: (c.created_ms, c.name))
     if first.line == MINOR_LINE:
@@ -313,7 +331,7 @@ def _blocker(first: Child, children: Sequence[ChildFact]) -> ChildFact | None:
 
 def _expected(
     policy: AutomaticCompaction,
-    children: Sequence[ChildFact],
+    children: Sequence[ChildState],
     waiting: Sequence[_Candidate],
     states: Sequence[ScheduleState],
 ) -> tuple[int | None, str, str]:
@@ -333,17 +351,17 @@ def _expected(
 # What there is
 
 
-def _unfinished(children: Iterable[ChildFact], line: str) -> ChildFact | None:
+def _unfinished(children: Iterable[ChildState], line: str) -> ChildState | None:
     return next((child for child in children if child.line == line and not child.ended), None)
 
 
-def _last_ended(children: Iterable[ChildFact], line: str) -> ChildFact | None:
+def _last_ended(children: Iterable[ChildState], line: str) -> ChildState | None:
     ended = [child for child in children if child.line == line and child.ended]
     return max(ended, default=None, key=lambda child: (child.last_ms, child.retries, child.name))
 
 
 def _beyond(
-    history: History, children: Sequence[ChildFact], lines: Iterable[str]
+    history: HistoryLimits, children: Sequence[ChildState], lines: Iterable[str]
 ) -> tuple[str, ...]:
     """Finished children beyond the limits, oldest first. The last one of each of the `lines`
     stays: it is all that is remembered of how that went."""

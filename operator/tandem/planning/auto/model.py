@@ -6,15 +6,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from tandem.planning.auto.child_compactions import Child, TableId
+from tandem.planning.auto.child_compactions import ChildCompaction, TableId
 from tandem.spec.compaction import CompactionType
 from tandem.spec.status import Phase
 from tandem.spec.table import Granularity
 from tandem.timeline.segments import Segment
 
 
-class Hold(StrEnum):
-    """What automatic compaction waits for, in a word; `Decision.why` says it in sentences."""
+class AutoCompactionWait(StrEnum):
+    """What automatic compaction waits for, in a word; `AutoCompactionDecision.why` says it in
+    sentences."""
 
     NOTHING = "Nothing"  # one is started now
     NOT_DUE = "NotDue"  # nothing is compactible, and no schedule's time has come
@@ -36,7 +37,7 @@ class TableFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class ChildFact:
+class ChildState:
     """An automatic compaction that exists.
 
     Attributes:
@@ -89,7 +90,7 @@ class ScheduleState:
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class AutoCompactionDecision:
     """What to do now.
 
     Attributes:
@@ -104,11 +105,11 @@ class Decision:
         schedules: to be kept, and given back as `since` (line → `since_ms`).
     """
 
-    create: tuple[Child, ...] = ()
+    create: tuple[ChildCompaction, ...] = ()
     delete: tuple[str, ...] = ()
     next_ms: int | None = None
     next_what: str = ""
     why: str = ""
     wake_ms: int | None = None
     schedules: tuple[ScheduleState, ...] = ()
-    hold: Hold = Hold.NOTHING
+    hold: AutoCompactionWait = AutoCompactionWait.NOTHING

@@ -18,10 +18,10 @@ from typing import Any, Final
 from tandem.errors import InvalidSpec
 from tandem.jobs.runner import JobRequest, JobStatus
 from tandem.spark.application import template as templates
-from tandem.spark.application.allowed_settings import check_patterns
 from tandem.spark.application.pods import SECURITY, complete_pods
 from tandem.spark.application.policy import TemplatePolicy, require_listed, require_restricted
 from tandem.spark.application.port import ApplicationBuilder, ApplicationSettings, JobOwner
+from tandem.spark.application.setting_checks import check_patterns
 from tandem.spark.application.sizes import MIB, JobSizes, PodSize, sizes
 from tandem.spark.application.status import (
     FINISHED,
@@ -32,6 +32,7 @@ from tandem.spark.application.status import (
     needs_pod,
     state_of,
 )
+from tandem.spark.application.template import Json
 from tandem.spark.runtime.session import SHORT_JOB_BYTES, session_conf
 
 __all__ = [
@@ -47,7 +48,6 @@ __all__ = [
     "label_value",
 ]
 
-Json = dict[str, Any]
 
 MANAGED_BY: Final = ("app.kubernetes.io/managed-by", "tandem")
 OPERATION_LABEL: Final = "tandem.dev/operation"

@@ -8,8 +8,7 @@ from typing import Any, Final
 
 from tandem.spark.application import template as templates
 from tandem.spark.application.status import DRIVER_CONTAINER, EXECUTOR_CONTAINER
-
-Json = dict[str, Any]
+from tandem.spark.application.template import Json
 
 SECURITY: Final[Json] = {
     "runAsNonRoot": True,

@@ -19,9 +19,9 @@ from enum import StrEnum
 from typing import Any, Final
 
 from tandem.errors import InvalidSpec
-from tandem.spark.application.allowed_settings import OPTION, VALUE, unlisted
+from tandem.spark.application.setting_checks import OPTION, VALUE, unlisted
 
-Json = Mapping[str, Any]
+JsonMapping = Mapping[str, Any]
 
 
 class TemplatePolicy(StrEnum):
@@ -41,7 +41,9 @@ class Violation:
     what: str
 
 
-def require_listed(template: Json, *, allowed: tuple[str, ...], resource: str, field: str) -> None:
+def require_listed(
+    template: JsonMapping, *, allowed: tuple[str, ...], resource: str, field: str
+) -> None:
     """That a template sets nothing but what is on the lists.
 
     Args:
@@ -65,7 +67,7 @@ def require_listed(template: Json, *, allowed: tuple[str, ...], resource: str, f
 
 
 def require_restricted(
-    without: Json, made: Json, *, accounts: Iterable[str], resource: str, field: str
+    without: JsonMapping, made: JsonMapping, *, accounts: Iterable[str], resource: str, field: str
 ) -> None:
     """That a template breaks nothing.
 
@@ -90,7 +92,7 @@ def require_restricted(
     )
 
 
-def violations(spec: Json, *, accounts: Iterable[str]) -> Iterator[Violation]:
+def violations(spec: JsonMapping, *, accounts: Iterable[str]) -> Iterator[Violation]:
     """Everything in an application's `spec` that is not restricted."""
     allowed = frozenset(accounts) | {""}
     for key, value in _mapping(spec.get("sparkConf")).items():
@@ -135,7 +137,9 @@ _SPARKS: Final = ("spark-kubernetes-driver", "spark-kubernetes-executor")
 _HANDLERS: Final = ("livenessProbe", "readinessProbe", "startupProbe")
 
 
-def _part(where: str, pod: Json, accounts: frozenset[str], volumes: Any) -> Iterator[Violation]:
+def _part(
+    where: str, pod: JsonMapping, accounts: frozenset[str], volumes: Any
+) -> Iterator[Violation]:
     """Driver or executor: the Spark operator's own fields, and the pod template. `volumes` are
     those of the application, which both can mount."""
     template = _mapping(pod.get("template"))
@@ -161,7 +165,7 @@ def _part(where: str, pod: Json, accounts: frozenset[str], volumes: Any) -> Iter
     contexts.append((f"{at}.securityContext", _mapping(inner.get("securityContext"))))
     for path, context in contexts:
         yield from _forbidden(path, context)
-    shared: Json = {**contexts[1][1], **contexts[0][1]}
+    shared: JsonMapping = {**contexts[1][1], **contexts[0][1]}
     # Spark's own container, by the field and by the template: without the webhook only the
     # latter applies.
     yield from _container(where, {**pod, "name": _SPARKS[0]}, shared)
@@ -171,7 +175,7 @@ def _part(where: str, pod: Json, accounts: frozenset[str], volumes: Any) -> Iter
         yield from _containers(f"{at}.{key}", inner.get(key), contexts[1][1])
 
 
-def _containers(where: str, found: Any, shared: Json) -> Iterator[Violation]:
+def _containers(where: str, found: Any, shared: JsonMapping) -> Iterator[Violation]:
     if found is None:
         return
     if not isinstance(found, list):
@@ -182,7 +186,7 @@ def _containers(where: str, found: Any, shared: Json) -> Iterator[Violation]:
         yield from _container(f"{where}.{container.get('name', '')}", container, shared)
 
 
-def _container(where: str, container: Json, shared: Json) -> Iterator[Violation]:
+def _container(where: str, container: JsonMapping, shared: JsonMapping) -> Iterator[Violation]:
     """A container, or driver and executor, which have the same fields."""
     context = _mapping(container.get("securityContext"))
     at = f"{where}.securityContext"
@@ -222,7 +226,7 @@ def _container(where: str, container: Json, shared: Json) -> Iterator[Violation]
                 yield wrong(f"{where}.{kind}.host", "it has the node talk to another host")
 
 
-def _forbidden(where: str, context: Json) -> Iterator[Violation]:
+def _forbidden(where: str, context: JsonMapping) -> Iterator[Violation]:
     """Of a pod's or a container's security context."""
     if context.get("runAsUser") in (0, "0"):
         yield _wrong(f"{where}.runAsUser", "it is root", context)
@@ -261,11 +265,11 @@ def _unrestricted(volumes: Any) -> frozenset[str]:
 
 
 def _mounts(
-    where: str, pod: Json, inner: Json, unrestricted: frozenset[str]
+    where: str, pod: JsonMapping, inner: JsonMapping, unrestricted: frozenset[str]
 ) -> Iterator[Violation]:
     """Mounts of unrestricted volumes: that a container of the administrator has such a mount
     gives it to no other, nor to this one with another image."""
-    holders: list[tuple[str, Json]] = [(where, {**pod, "name": _SPARKS[0]})]
+    holders: list[tuple[str, JsonMapping]] = [(where, {**pod, "name": _SPARKS[0]})]
     for at, owner in ((where, pod), (f"{where}.template.spec", inner)):
         for key in ("initContainers", "sidecars", "containers", "ephemeralContainers"):
             for each in _items(owner.get(key)):
@@ -280,7 +284,7 @@ def _mounts(
                     yield _wrong(f"{path}.{key}.{name}", "it mounts no restricted volume", what)
 
 
-def _mapping(value: Any) -> Json:
+def _mapping(value: Any) -> JsonMapping:
     return value if isinstance(value, Mapping) else {}
 
 

@@ -15,8 +15,7 @@ from tandem import __version__
 from tandem.jobs.runner import JobRequest, JobStatus
 from tandem.spark.application.policy import TemplatePolicy
 from tandem.spark.application.status import DriverTimeouts
-
-Json = dict[str, Any]
+from tandem.spark.application.template import Json
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,7 @@ from tandem.spark.runtime.frames import (
     table_schema,
 )
 from tandem.spark.runtime.listing import ListedSource
-from tandem.spark.runtime.names import quoted
+from tandem.spark.runtime.names import quoted_identifier
 from tandem.spark.sources import source_pin
 from tandem.spark.sources.options import place
 from tandem.spark.sources.row_hash import with_identity
@@ -256,7 +256,7 @@ def _write(
 ) -> MergeWriteResult:
     from tandem.spark.jobs.merge_writer import NAME, MergeWork, MergeWriteResult
     from tandem.spark.runtime.datasource import put_work
-    from tandem.spark.runtime.row_files import spellings
+    from tandem.spark.runtime.row_files import partition_spellings
 
     tasks = int(sides.table.sparkSession.conf.get("spark.sql.shuffle.partitions") or 1)
     record = MAX_RECORDED if sides.record else 0
@@ -266,7 +266,7 @@ def _write(
         target_file_size=target_file_size,
         answer_path=control.round_path(round_, f"answer-{uuid.uuid4()}"),
         round=round_,
-        spellings=spellings(control.spec.table, inputs),
+        spellings=partition_spellings(control.spec.table, inputs),
         one_match_only=sides.statement.one_match_only,
         record=record,
         record_of_task=min(record, UNEVEN * record // tasks),
@@ -288,7 +288,7 @@ def _decided(sides: _Sides) -> DataFrame:
     was, and its fate."""
     from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
-    from tandem.spark.jobs.merge_writer import CLAUSE, FATE, Fate
+    from tandem.spark.jobs.merge_writer import CLAUSE, FATE, RowFate
     from tandem.spark.runtime.row_files import INPUT, POSITION
 
     clauses = sides.statement.clauses
@@ -302,9 +302,9 @@ def _decided(sides: _Sides) -> DataFrame:
             becomes = _value(clause, field.name, sides).cast(field.dataType)
             value = F.when(F.col(CLAUSE) == number, becomes).otherwise(value)
         columns.append(value.alias(field.name))
-    fate = F.lit(int(Fate.KEPT))
+    fate = F.lit(int(RowFate.KEPT))
     for number, clause in enumerate(clauses):
-        fates = {"Delete": Fate.DELETED, "Update": Fate.UPDATED, "Insert": Fate.INSERTED}
+        fates = {"Delete": RowFate.DELETED, "Update": RowFate.UPDATED, "Insert": RowFate.INSERTED}
         fate = F.when(F.col(CLAUSE) == number, int(fates[clause.action])).otherwise(fate)
     hidden = [F.col(f"{TABLE}.{name}").alias(name) for name in (INPUT, POSITION)]
     if sides.record:
@@ -319,7 +319,11 @@ def _value(clause: Clause, name: str, sides: _Sides) -> Column:
 
     text = clause.set_sql.get(name)
     if text is None:
-        return F.lit(None) if clause.action == "Insert" else F.col(f"{TABLE}.{quoted(name)}")
+        return (
+            F.lit(None)
+            if clause.action == "Insert"
+            else F.col(f"{TABLE}.{quoted_identifier(name)}")
+        )
     wanted = sides.schema[name].dataType
     if clause.every and not isinstance(wanted, AtomicType):
         found = next(f for f in sides.source.schema.fields if f.name.lower() == name.lower())
@@ -404,7 +408,9 @@ def _several(
     rows = read_rows(control, spark, [inputs[input_]], needed, 0, hidden=True)
     row = rows.filter(F.col(POSITION) == position).alias(TABLE)
     both = row.join(sides.source, F.expr(statement.on_sql), "inner")
-    shown = [F.first(F.col(f"{TABLE}.{quoted(k)}").cast("string")).alias(k) for k in keys]
+    shown = [
+        F.first(F.col(f"{TABLE}.{quoted_identifier(k)}").cast("string")).alias(k) for k in keys
+    ]
     found = both.agg(F.count(F.lit(1)).alias("__tandem_count"), *shown).collect()[0]
     values = ", ".join(f"{key} = {str(found[key])[:80]}" for key in keys)
     file = inputs[input_].logged_path

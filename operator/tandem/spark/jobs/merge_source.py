@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING
 from tandem.errors import InvalidSpec
 from tandem.spark.runtime.control import Control
 from tandem.spark.runtime.listing import ListedSource, check_spelling
-from tandem.spark.runtime.names import quoted
+from tandem.spark.runtime.names import quoted_identifier
 from tandem.spark.sources import readers
-from tandem.spark.sources.options import SourceJob, place, source_job
-from tandem.spark.sources.options import check_names as check_names
+from tandem.spark.sources.options import SourceJob, check_option_names, place, source_job
 from tandem.spark.sources.schema_alignment import by_name
 from tandem.spark.sources.source_pin import SourcePin
 
@@ -50,7 +49,7 @@ def read(
         )
     for frame in frames:
         check_spelling(frame.schema.names, job.source_location)
-        check_names(frame.schema.names, job)
+        check_option_names(frame.schema.names, job)
     return frames[0] if len(frames) == 1 else _together(frames, schema, job)
 
 
@@ -86,10 +85,14 @@ def _together(frames: Sequence[DataFrame], schema: StructType, job: SourceJob) -
             if there is None:
                 column = F.lit(None).cast(types[key])
             elif there.dataType == types[key]:
-                column = F.col(quoted(there.name))
+                column = F.col(quoted_identifier(there.name))
             else:
                 column = by_name(
-                    F.col(quoted(there.name)), there.dataType, types[key], job.source_location, name
+                    F.col(quoted_identifier(there.name)),
+                    there.dataType,
+                    types[key],
+                    job.source_location,
+                    name,
                 )
             columns.append(column.alias(name))
         whole.append(frame.select(*columns))

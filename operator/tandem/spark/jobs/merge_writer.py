@@ -51,7 +51,7 @@ IDS = (pa.field("source_1", pa.int64()), pa.field("source_2", pa.int64()))
 RECORD = pa.schema([*PLACES, pa.field("stays", pa.bool_()), *IDS])
 
 
-class Fate(IntEnum):
+class RowFate(IntEnum):
     """What becomes of a row; values of the column `FATE`."""
 
     UPDATED = 0
@@ -123,28 +123,28 @@ class MergeWriter(DataSourceArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         updated: Partitions = {}
         inserted: Partitions = {}
-        places: dict[Fate, list[pa.RecordBatch]] = {Fate.DELETED: [], Fate.KEPT: []}
+        places: dict[RowFate, list[pa.RecordBatch]] = {RowFate.DELETED: [], RowFate.KEPT: []}
         record = _Record(self._work.record_of_task) if self._work.record else None
         try:
             for batch in iterator:
                 self._require_texts(batch)
-                for fate in Fate:
+                for fate in RowFate:
                     rows = batch.filter(pc.equal(batch.column(FATE), pa.scalar(int(fate))))
                     if not rows.num_rows:
                         continue
-                    if fate is Fate.UPDATED:
+                    if fate is RowFate.UPDATED:
                         self._updates.take(updated, rows)
-                    elif fate is Fate.INSERTED:
+                    elif fate is RowFate.INSERTED:
                         self._inserts.take(inserted, rows)
-                    elif fate is Fate.DELETED or self._work.one_match_only:
+                    elif fate is RowFate.DELETED or self._work.one_match_only:
                         places[fate].append(rows.select([INPUT, POSITION]))
-                    if record is not None and fate is not Fate.INSERTED:
-                        record.add(rows, stays=fate is Fate.KEPT)
+                    if record is not None and fate is not RowFate.INSERTED:
+                        record.add(rows, stays=fate is RowFate.KEPT)
             return MergeTaskOutput(
                 as_message(self._updates.written(updated), hidden=True),
                 as_message(self._inserts.written(inserted), hidden=False),
-                _places(places[Fate.DELETED]),
-                _places(places[Fate.KEPT]),
+                _places(places[RowFate.DELETED]),
+                _places(places[RowFate.KEPT]),
                 None if record is None else record.serialized(),
             )
         except BaseException as error:

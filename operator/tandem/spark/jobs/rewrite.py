@@ -28,7 +28,7 @@ from tandem.errors import CountMismatch, TandemError
 from tandem.jobs.formats import InputFile, JobBin, JobResult, JobSpec, OutputFile, RewriteJob
 from tandem.rowmap.binary_format import to_bytes
 from tandem.rowmap.rowmap import RowMap, RowMapBuilder, RowMapIdentity, merge
-from tandem.spark.runtime.control import Control, output_file, table_format
+from tandem.spark.runtime.control import Control, job_table_format, output_file
 from tandem.spark.runtime.counters import Counter, prefix_of, reported
 from tandem.spark.runtime.frames import dead_rows
 from tandem.storage import Store
@@ -130,7 +130,7 @@ def rewrite_bin(store: Store, spec: JobSpec, index: int) -> BinResult:
     assert isinstance(job, RewriteJob)
     bin_ = job.bins[index]
     inputs = [job.inputs[i] for i in bin_.inputs]
-    table = table_format(spec.table)
+    table = job_table_format(spec.table)
     # Spark limits native threads per task; a lone bin would leave the other cores idle.
     pa.set_cpu_count(os.cpu_count() or 1)
     expected = sum(i.rows - len(dead_rows(i)) for i in inputs)

@@ -30,7 +30,7 @@ from tandem.spark.runtime.counters import prefix_of
 from tandem.spark.runtime.datasource import WriteResult, put_work
 from tandem.spark.runtime.frames import dead_rows, isolated, reported_shares, table_schema
 from tandem.spark.runtime.ipc import to_file
-from tandem.spark.runtime.names import quoted
+from tandem.spark.runtime.names import quoted_identifier
 from tandem.spark.runtime.row_files import INPUT, POSITION
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ class _Sorting:
         from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
         work = self._bounded(self._work())
-        keys = [Z] if self._z else [quoted(name) for name in self._layout.columns]
+        keys = [Z] if self._z else [quoted_identifier(name) for name in self._layout.columns]
         rows = (
             self._read(work, (PART, Z) if self._z else (PART,))
             .repartitionById(sum(self._parts), F.col(PART))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from tandem.jobs.formats import SOURCE_IDS, SOURCE_IS_WHOLE, SOURCE_SCHEMA, SidecarRef
 from tandem.spark.runtime.control import Control
 from tandem.spark.runtime.ipc import to_file
-from tandem.spark.runtime.names import quoted
+from tandem.spark.runtime.names import quoted_identifier
 from tandem.statements import tree
 from tandem.statements.merge import SOURCE, MergeStatement
 
@@ -45,10 +45,10 @@ def measure(source: DataFrame, merge: MergeStatement) -> SourceSize:
     from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
     from pyspark.sql import types as T  # noqa: N812 - as above
 
-    rows = source.select(*map(quoted, _copied(source, merge)))
+    rows = source.select(*map(quoted_identifier, _copied(source, merge)))
     sizes = [F.lit(0)]
     for field in rows.schema.fields:
-        column = F.col(quoted(field.name))
+        column = F.col(quoted_identifier(field.name))
         if isinstance(field.dataType, T.StringType | T.BinaryType):
             sizes.append(F.octet_length(column))
         elif not isinstance(field.dataType, T.AtomicType | T.NullType):
@@ -66,7 +66,7 @@ def whole(
     names = _copied(source, merge)
     if not names or size.rows > MAX_ROWS or size.bytes > MAX_BYTES:
         return None
-    rows = source.select(*map(quoted, names)).toArrow()
+    rows = source.select(*map(quoted_identifier, names)).toArrow()
     return _put(control, rows, source, round_, complete=True)
 
 
@@ -86,8 +86,8 @@ def bounds(
     if not names:
         return None
     found = source.agg(
-        *(F.min(quoted(name)).alias(f"least {name}") for name in names),
-        *(F.max(quoted(name)).alias(f"greatest {name}") for name in names),
+        *(F.min(quoted_identifier(name)).alias(f"least {name}") for name in names),
+        *(F.max(quoted_identifier(name)).alias(f"greatest {name}") for name in names),
     ).toArrow()
     ends = [found.select([f"{end} {n}" for n in names]) for end in ("least", "greatest")]
     rows = [end.rename_columns(names) for end in ends]

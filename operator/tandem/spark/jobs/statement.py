@@ -25,7 +25,7 @@ from tandem.spark.runtime.frames import (
     table_schema,
     write_rows,
 )
-from tandem.spark.runtime.names import quoted
+from tandem.spark.runtime.names import quoted_identifier
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -90,7 +90,7 @@ def evaluate(
 ) -> None:
     """Evaluate the statement on the live rows of `inputs` and publish the round's result."""
     from tandem.spark.runtime.ipc import to_file
-    from tandem.spark.runtime.row_files import MATCHES, spellings
+    from tandem.spark.runtime.row_files import MATCHES, partition_spellings
 
     spec = control.spec
     live = sum(i.rows - cardinality(i) for i in inputs)
@@ -112,7 +112,7 @@ def evaluate(
                 found,
                 job.target_file_size,
                 round_,
-                spellings(spec.table, inputs, chosen),
+                partition_spellings(spec.table, inputs, chosen),
                 new_columns=[name for name in schema.names if name.lower() in chosen],
             )
         outputs, matched = answer.outputs, answer.rows
@@ -156,7 +156,7 @@ def _statement(rows: DataFrame, job: StatementJob, schema: StructType) -> DataFr
     columns = [
         F.expr(chosen[f.name.lower()]).cast(f.dataType).alias(f.name)
         if f.name.lower() in chosen
-        else F.col(quoted(f.name))
+        else F.col(quoted_identifier(f.name))
         for f in schema.fields
     ]
     return found.select(*columns, *hidden)

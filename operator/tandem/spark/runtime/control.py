@@ -70,7 +70,7 @@ class Control:
 
     @property
     def table(self) -> TableFormat:
-        return table_format(self.spec.table)
+        return job_table_format(self.spec.table)
 
     def path(self, name: str) -> str:
         return f"{self.spec.control_prefix}/{name}"
@@ -155,7 +155,7 @@ def encode(content: Format) -> bytes:
     return content.model_dump_json(by_alias=True).encode()
 
 
-def table_format(table: JobTable) -> TableFormat:
+def job_table_format(table: JobTable) -> TableFormat:
     """What reading and writing a table's data files needs. Raises: CorruptLog."""
     return TableFormat(
         delta_schema.parse(table.schema_string, resource=table.location),

@@ -20,7 +20,7 @@ from tandem.storage import Store
 
 EVERY_SECONDS = 0.5
 
-Done = Callable[[Mapping[int, int]], tuple[int, int]]
+ProgressFromCounts = Callable[[Mapping[int, int]], tuple[int, int]]
 """Counts of tasks by their number → (files done, bytes done)."""
 
 
@@ -49,7 +49,7 @@ class Counter:
             self._store.put(self._path, b"." * self._count)
 
 
-def counts(store: Store, prefix: str) -> dict[int, int]:
+def task_counts(store: Store, prefix: str) -> dict[int, int]:
     """What the tasks' counters show. Raises: StorageError."""
     return {int(meta.path.rpartition("/")[2]): meta.size for meta in store.list(prefix)}
 
@@ -61,7 +61,7 @@ def prefix_of(control_prefix: str, round_: int = 0) -> str:
 
 @contextlib.contextmanager
 def reported(
-    control: Control, stage: str, total: tuple[int, int], done: Done, round_: int = 0
+    control: Control, stage: str, total: tuple[int, int], done: ProgressFromCounts, round_: int = 0
 ) -> Iterator[None]:
     """Keep `progress.json` up to date while the block runs: from none to all of `total`,
     (files, bytes), or to where it was when the block failed."""
@@ -83,7 +83,7 @@ def reported(
         shown = (0, 0)
         while not ended.wait(EVERY_SECONDS):
             with contextlib.suppress(TandemError):  # as said above: fails no job
-                found = done(counts(control.store, prefix))
+                found = done(task_counts(control.store, prefix))
                 if found > shown:
                     shown = found
                     report(*found)

@@ -33,7 +33,7 @@ from tandem.delta.datafiles.writer import WrittenFile
 from tandem.delta.dv import from_base64
 from tandem.errors import ManifestInvalid, StorageError
 from tandem.jobs.formats import Format, InputFile, OutputFile
-from tandem.spark.runtime.control import Control, encode, output_file, table_format
+from tandem.spark.runtime.control import Control, encode, job_table_format, output_file
 from tandem.spark.runtime.counters import Counter
 from tandem.spark.runtime.input_splits import InputSplit, TaskSplits, task_splits
 from tandem.spark.runtime.ipc import to_file, to_stream
@@ -124,7 +124,7 @@ class RowsReader(DataSourceReader):
         self._control = control
         self._work = work
         self._names = names
-        table = table_format(work.table)
+        table = job_table_format(work.table)
         # As the schema declared to Spark: the writer checks what must not be null.
         self._table = replace(table, schema=all_nullable(table.schema))
         self._storage = dict(work.table.storage_options)

@@ -8,9 +8,9 @@ from urllib.parse import urlsplit
 
 import pyarrow as pa
 
-from tandem.delta.datafiles.misfit import Misfit
+from tandem.delta.datafiles.schema_mismatch import SchemaMismatch
 from tandem.errors import InvalidSpec, ObjectNotFound, SourceUnreadable, StorageError
-from tandem.storage import ObjectMeta, Store, open_store
+from tandem.storage import ObjectInfo, Store, open_store
 from tandem.storage.paths import canonical_location, split_location
 
 _NEVER_EMPTY = (".parquet", ".gz", ".bz2", ".zst")
@@ -22,7 +22,7 @@ class ListedSource:
 
     store: Store
     options: Mapping[str, str]
-    files: tuple[ObjectMeta, ...]
+    files: tuple[ObjectInfo, ...]
 
 
 def listed(location: str, options: Mapping[str, str], *, field: str) -> ListedSource:
@@ -97,7 +97,7 @@ def check_spelling(names: Sequence[str], location: str) -> None:
 def broken(error: StorageError) -> SourceUnreadable | None:
     """The error of a source's file that cannot be decoded; None if the store failed, which may
     do better the next time."""
-    if isinstance(error.__cause__, Misfit):
+    if isinstance(error.__cause__, SchemaMismatch):
         return SourceUnreadable(
             "a column of the source cannot be read exactly",
             resource=error.resource,

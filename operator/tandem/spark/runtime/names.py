@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 
-def quoted(name: str) -> str:
+def quoted_identifier(name: str) -> str:
     """A name in backquotes, whatever it holds."""
     return "`" + name.replace("`", "``") + "`"

@@ -15,14 +15,14 @@ import numpy as np
 import pyarrow as pa
 
 from tandem.delta.datafiles.conform import conform, forbidden_null
-from tandem.delta.datafiles.misfit import Misfit, require_utf8
 from tandem.delta.datafiles.reader import DataFileReader, TableFormat
+from tandem.delta.datafiles.schema_mismatch import SchemaMismatch, require_utf8
 from tandem.delta.datafiles.writer import ParquetDataWriter, WrittenFile
 from tandem.delta.partition_text import to_scalar
 from tandem.delta.values import partition_texts
 from tandem.errors import CountMismatch, StatementFailed
 from tandem.jobs.formats import Format, InputFile, JobTable
-from tandem.spark.runtime.control import table_format
+from tandem.spark.runtime.control import job_table_format
 from tandem.storage import Store
 
 INPUT = "__tandem_input"
@@ -100,7 +100,7 @@ def open_input(
     return reader
 
 
-def spellings(
+def partition_spellings(
     table: JobTable, inputs: Sequence[InputFile], changed: Sequence[str] = ()
 ) -> tuple[Spelling, ...]:
     """How the inputs' partition values are spelt where we spell them in another way.
@@ -108,7 +108,7 @@ def spellings(
     Args:
         changed: columns (lower case) whose values are set, and written as ours.
     """
-    format_ = table_format(table)
+    format_ = job_table_format(table)
     columns = [format_.schema[n] for n in format_.partition_columns if n.lower() not in changed]
     ours: dict[tuple[str, str | None], str | None] = {}
     found = []
@@ -170,7 +170,7 @@ class RowFiles:
         self._work = work
         self._hidden = INPUT in names
         self._columns = tuple(n for n in names if n not in HIDDEN)
-        self._table = table_format(work.table)
+        self._table = job_table_format(work.table)
         self._logged: dict[str, dict[tuple[int, str | None], str | None]] = {}
         for each in work.spellings:
             self._logged.setdefault(each.column, {})[each.input, each.ours] = each.logged
@@ -355,7 +355,7 @@ def require_texts(array: Any, column: str) -> None:
     """Raises: StatementFailed if a new text is not UTF-8: most readers refuse the file then."""
     try:
         require_utf8(array, column)
-    except Misfit as error:
+    except SchemaMismatch as error:
         raise StatementFailed(
             "a new text is not UTF-8, and most readers refuse a file that holds it",
             field=error.column,

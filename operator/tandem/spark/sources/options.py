@@ -11,7 +11,7 @@ import codecs
 import re
 from collections.abc import Mapping, Sequence
 
-from tandem.delta.protocol import HIDDEN_PREFIX, is_hidden
+from tandem.delta.protocol import HIDDEN_PREFIX, is_reserved_column
 from tandem.errors import InvalidSpec
 from tandem.jobs.formats import IngestJob, JobSpec, MergeJob
 from tandem.storage.paths import canonical_location, split_location
@@ -82,10 +82,10 @@ def place(job: SourceJob) -> str:
     return "spec.merge.source" if isinstance(job, MergeJob) else "spec.source"
 
 
-def check_names(names: Sequence[str], job: SourceJob) -> None:
+def check_option_names(names: Sequence[str], job: SourceJob) -> None:
     """That no column of the source has a name that jobs need for themselves. Raises:
     InvalidSpec."""
-    hidden = sorted(filter(is_hidden, names))
+    hidden = sorted(filter(is_reserved_column, names))
     if hidden:
         raise InvalidSpec(
             "the source has a column with a name that jobs keep for themselves",

@@ -29,14 +29,14 @@ from tandem.spark.runtime.frames import read_rows
 from tandem.spark.runtime.listing import ListedSource, broken, check_spelling, listed
 from tandem.spark.sources.options import (
     SourceJob,
-    check_names,
+    check_option_names,
     checked,
     place,
     source_job,
     storage_options,
 )
 from tandem.spark.sources.text_frames import read_csv, read_json
-from tandem.storage import ObjectMeta, open_store
+from tandem.storage import ObjectInfo, open_store
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -104,7 +104,7 @@ def _parquet(
 ) -> Iterator[SourceRows]:
     opened = source.store.open_input
 
-    def footer(meta: ObjectMeta) -> tuple[pa.Schema, int]:
+    def footer(meta: ObjectInfo) -> tuple[pa.Schema, int]:
         try:
             with (
                 opened(meta.path) as f,
@@ -154,7 +154,7 @@ def _placed(
 
     from tandem.spark.runtime.row_files import INPUT, POSITION
 
-    check_names(names, source_job(control.spec))
+    check_option_names(names, source_job(control.spec))
     frame = read_rows(control, spark, inputs, names, 0, hidden=places, table=table)
     if not places or not inputs:
         return SourceRows(frame)

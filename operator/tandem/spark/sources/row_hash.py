@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tandem.jobs.formats import SOURCE_IDS
-from tandem.spark.runtime.names import quoted
+from tandem.spark.runtime.names import quoted_identifier
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -29,7 +29,7 @@ def with_identity(source: DataFrame) -> DataFrame | None:
     known = [value for value in values if value is not None]
     if len(known) < len(values):
         return None
-    nulls = [F.col(quoted(field.name)).isNull() for field in fields]
+    nulls = [F.col(quoted_identifier(field.name)).isNull() for field in fields]
     return source.select(
         "*", *(F.xxhash64(F.lit(name), *nulls, *known).alias(name) for name in SOURCE_IDS)
     )
@@ -39,7 +39,7 @@ def _value(field: StructField) -> Column | None:
     from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
     from pyspark.sql import types as T  # noqa: N812 - as above
 
-    column = F.col(quoted(field.name))
+    column = F.col(quoted_identifier(field.name))
     if isinstance(field.dataType, T.StringType):
         return column.cast("binary")
     if isinstance(field.dataType, T.FloatType | T.DoubleType):

@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from tandem.delta.protocol import is_hidden
+from tandem.delta.protocol import is_reserved_column
 from tandem.errors import InvalidSpec, StatementFailed
-from tandem.spark.runtime.names import quoted
+from tandem.spark.runtime.names import quoted_identifier
 from tandem.spark.sources.char_types import fitting
 from tandem.spark.sources.text_casts import or_refuse, with_keys
 from tandem.statements.coercion import assignment_loss
 from tandem.statements.types import NULL, STRING, decimal
-from tandem.statements.types import DataType as StatementType
+from tandem.statements.types import SqlType as StatementType
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -43,7 +43,7 @@ def fitted(
     """
     from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
-    shown = [f for f in source.schema.fields if not is_hidden(f.name)]
+    shown = [f for f in source.schema.fields if not is_reserved_column(f.name)]
     check_columns(type(schema)(shown), schema, location, csv=csv)
     present = {f.name.lower(): f for f in shown}
     columns = []
@@ -53,7 +53,7 @@ def fitted(
             column = F.lit(None).cast(field.dataType)
         else:
             column = by_name(
-                F.col(quoted(found.name)),
+                F.col(quoted_identifier(found.name)),
                 found.dataType,
                 field.dataType,
                 location,

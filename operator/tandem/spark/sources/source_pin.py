@@ -24,7 +24,7 @@ from tandem.spark.runtime.control import Control, encode
 from tandem.spark.runtime.listing import ListedSource
 from tandem.spark.sources.options import place, source_job, storage_options
 from tandem.spark.sources.readers import open_source
-from tandem.storage import ObjectMeta, open_store
+from tandem.storage import ObjectInfo, open_store
 
 
 class SourceFile(Format):
@@ -112,7 +112,7 @@ def _of(control: Control, source: ListedSource) -> SourcePin:
     )
 
 
-def _file(meta: ObjectMeta) -> SourceFile:
+def _file(meta: ObjectInfo) -> SourceFile:
     return SourceFile(path=meta.path, size=meta.size, modified_ms=meta.modified_ms)
 
 

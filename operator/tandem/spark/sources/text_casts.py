@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tandem.errors import InvalidSpec
-from tandem.spark.runtime.names import quoted
+from tandem.spark.runtime.names import quoted_identifier
 from tandem.spark.sources.text.records import FILE, LINE
 
 if TYPE_CHECKING:
@@ -72,7 +72,9 @@ def typed(
 
     rows = texts.select(
         *(
-            each_leaf(F.col(quoted(f.name)), f.dataType, f.name, leaf, where).alias(f.name)
+            each_leaf(F.col(quoted_identifier(f.name)), f.dataType, f.name, leaf, where).alias(
+                f.name
+            )
             for f in schema.fields
         ),
         *((F.col(FILE), F.col(LINE)) if places else ()),
@@ -143,7 +145,7 @@ def exactly(
 
     if isinstance(type_, T.StringType | T.NullType):
         return text
-    return or_refuse(text, exact(text, type_, options, json=json), type_, path, where)
+    return or_refuse(text, exact_value(text, type_, options, json=json), type_, path, where)
 
 
 def or_refuse(
@@ -185,7 +187,7 @@ def with_keys(map_: Column, keys: Column, path: str, where: Column | None) -> Co
     return F.when(kept, F.map_from_arrays(keys, F.map_values(map_)))
 
 
-def exact(text: Column, type_: DataType, options: Mapping[str, str], *, json: bool) -> Column:
+def exact_value(text: Column, type_: DataType, options: Mapping[str, str], *, json: bool) -> Column:
     """The value, null for a text that is none exactly."""
     from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
     from pyspark.sql import types as T  # noqa: N812 - Spark's own convention

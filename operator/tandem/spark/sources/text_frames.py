@@ -9,10 +9,10 @@ from tandem.errors import InvalidSpec, StatementFailed
 from tandem.jobs.formats import MergeJob
 from tandem.spark.runtime.control import Control
 from tandem.spark.runtime.listing import ListedSource, check_spelling
-from tandem.spark.sources.options import check_names, source_job
+from tandem.spark.sources.options import check_option_names, source_job
 from tandem.spark.sources.options import place as field_of
 from tandem.spark.sources.text.csv import CsvParser, CsvProblem, Dialect, lines_in
-from tandem.spark.sources.text.json import Leniency
+from tandem.spark.sources.text.json import JsonOptions
 from tandem.spark.sources.text.json_rows import check_fields
 from tandem.spark.sources.text.lines import TextFile, read_text
 from tandem.spark.sources.text.records import (
@@ -210,7 +210,7 @@ def _require_one_of_each(
     source: ListedSource, files: Sequence[TextFile], options: Mapping[str, str]
 ) -> None:
     """That no object has a field twice, in other case too. Raises: StatementFailed."""
-    lenient = Leniency.of(options)
+    lenient = JsonOptions.of(options)
     for file in files:
         line = 1
         for text in read_text(source.store, file.path, options.get("encoding", "utf-8")):
@@ -234,7 +234,7 @@ def _records(
     from tandem.spark.runtime.datasource import put_work
     from tandem.spark.sources.text.records import NAME
 
-    check_names(wanted.names, source_job(control.spec))
+    check_option_names(wanted.names, source_job(control.spec))
     spark.dataSource.register(RecordsSource)
     dialect = Dialect.of(options) if form == "Csv" else None
     encoding = options.get("encoding", "utf-8")

@@ -12,7 +12,7 @@ import yaml
 from pydantic import BaseModel
 
 from tandem.spec.common import API_VERSION, GROUP, OPERATIONS, VERSION, OperationSpec, plural
-from tandem.spec.crd.schema import RULES, Schema, object_schema, value_schema
+from tandem.spec.crd.schema import RULES, JsonSchema, object_schema, value_schema
 from tandem.spec.fields import DnsName
 from tandem.spec.resources import KINDS, AnyResource, LakeTable
 from tandem.spec.rules import Rule
@@ -72,7 +72,7 @@ def manifest(kind: str) -> str:
     return _NOTE + yaml.safe_dump(definition(kind), sort_keys=False, width=120, allow_unicode=True)
 
 
-def _schema(model: type[AnyResource]) -> Schema:
+def _schema(model: type[AnyResource]) -> JsonSchema:
     # The API server itself checks metadata, but for what is ours: a name becomes a label's value.
     name_rules = value_schema(DnsName)[RULES]
     spec_model = model.model_fields["spec"].annotation
@@ -107,7 +107,9 @@ def _schema(model: type[AnyResource]) -> Schema:
     }
 
 
-def _fixed_rules(model: type[AnyResource], spec_model: type[BaseModel], spec: Schema) -> list[Rule]:
+def _fixed_rules(
+    model: type[AnyResource], spec_model: type[BaseModel], spec: JsonSchema
+) -> list[Rule]:
     """One rule for every field that must not change, so that the message names it."""
     if issubclass(spec_model, OperationSpec):
         fixed = set(spec_model.model_fields) - spec_model.changeable
@@ -135,7 +137,7 @@ def _fixed_rules(model: type[AnyResource], spec_model: type[BaseModel], spec: Sc
     return rules
 
 
-def _status(model: type[BaseModel]) -> Schema:
+def _status(model: type[BaseModel]) -> JsonSchema:
     """Open to what other versions of the operator report: no enums, no bounds, no required
     fields but what makes a condition one."""
     schema = object_schema(model, defaults=False)
@@ -158,7 +160,7 @@ def _status(model: type[BaseModel]) -> Schema:
     return schema
 
 
-def _loosen(schema: Schema) -> None:
+def _loosen(schema: JsonSchema) -> None:
     values = schema.pop("enum", None)
     if values:
         said = schema.get("description", "")

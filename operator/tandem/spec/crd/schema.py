@@ -22,7 +22,7 @@ from pydantic_core import PydanticUndefined
 from tandem.spec.fields import ListType, OneOf, format_duration, format_quantity
 from tandem.spec.rules import Rule, rules_of
 
-Schema = dict[str, Any]
+JsonSchema = dict[str, Any]
 
 RULES: Final = "x-kubernetes-validations"
 _UNKNOWN: Final = "x-kubernetes-preserve-unknown-fields"
@@ -35,7 +35,7 @@ _MAX_SIZE_LENGTH: Final = 32
 _MAX_DURATION_LENGTH: Final = 64
 
 
-def object_schema(model: type[BaseModel], *, defaults: bool = True) -> Schema:
+def object_schema(model: type[BaseModel], *, defaults: bool = True) -> JsonSchema:
     """The schema of a model.
 
     Args:
@@ -46,7 +46,7 @@ def object_schema(model: type[BaseModel], *, defaults: bool = True) -> Schema:
     Raises:
         TypeError: the model holds something that this cannot say.
     """
-    properties: dict[str, Schema] = {}
+    properties: dict[str, JsonSchema] = {}
     required: list[str] = []
     field_rules = _field_rules(model)
     for name, field in model.model_fields.items():
@@ -80,7 +80,9 @@ def object_schema(model: type[BaseModel], *, defaults: bool = True) -> Schema:
     return schema
 
 
-def value_schema(annotation: Any, metadata: Sequence[Any] = (), *, defaults: bool = True) -> Schema:
+def value_schema(
+    annotation: Any, metadata: Sequence[Any] = (), *, defaults: bool = True
+) -> JsonSchema:
     """The schema of a value of this type; `metadata` as in `Annotated`."""
     annotation, extras = _flat(annotation, metadata)
     schema = _type_schema(annotation, extras, defaults)
@@ -107,7 +109,7 @@ def _flat(annotation: Any, metadata: Iterable[Any]) -> tuple[Any, list[Any]]:
         return annotation, flat
 
 
-def _type_schema(annotation: Any, extras: list[Any], defaults: bool) -> Schema:
+def _type_schema(annotation: Any, extras: list[Any], defaults: bool) -> JsonSchema:
     origin, arguments = get_origin(annotation), get_args(annotation)
     marker = _marker(extras)
     if marker == "size":
@@ -121,7 +123,7 @@ def _type_schema(annotation: Any, extras: list[Any], defaults: bool) -> Schema:
     if origin is dict:
         if arguments[1] is Any:
             return {"type": "object", _UNKNOWN: True}
-        schema: Schema = {
+        schema: JsonSchema = {
             "type": "object",
             "additionalProperties": value_schema(arguments[1], defaults=defaults),
         }
@@ -156,7 +158,7 @@ _BOUNDS: Final[dict[type, dict[str, str]]] = {
 }
 
 
-def _constrain(schema: Schema, extra: Any) -> None:
+def _constrain(schema: JsonSchema, extra: Any) -> None:
     match extra:
         case at.MinLen(length) | at.MaxLen(length):
             schema[_BOUNDS[type(extra)][schema["type"]]] = length
@@ -233,13 +235,13 @@ def _field_rules(model: type[BaseModel]) -> dict[str, list[Rule]]:
     return found
 
 
-def _add_rules(schema: Schema, rules: Iterable[Rule]) -> None:
+def _add_rules(schema: JsonSchema, rules: Iterable[Rule]) -> None:
     spelled = [rule.schema() for rule in rules]
     if spelled:
         schema[RULES] = [*schema.get(RULES, ()), *spelled]
 
 
-def _describe(schema: Schema, field: FieldInfo) -> None:
+def _describe(schema: JsonSchema, field: FieldInfo) -> None:
     description = _one_line(field.description or "") or schema.get("description", "")
     _, extras = _flat(field.annotation, field.metadata)
     unit = _UNITS.get(_marker(extras), "")
@@ -248,7 +250,7 @@ def _describe(schema: Schema, field: FieldInfo) -> None:
         schema["description"] = text
 
 
-def _default(field: FieldInfo, schema: Schema) -> Any:
+def _default(field: FieldInfo, schema: JsonSchema) -> Any:
     """What the API server fills in, in the form that people type; `None` for nothing."""
     value = field.get_default(call_default_factory=True, validated_data={})
     if value is None or value is PydanticUndefined or value in ((), {}):

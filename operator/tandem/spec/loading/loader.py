@@ -14,7 +14,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from tandem.errors import InvalidSpec, ReferenceNotFound, nearest
+from tandem.errors import InvalidSpec, ReferenceNotFound, closest_name
 from tandem.spec.common import API_VERSION
 from tandem.spec.loading.yaml_source import Document, documents
 from tandem.spec.problems import InvalidSpecs, problems_of, shown
@@ -139,7 +139,7 @@ def _not_found(
 ) -> None:
     kind, namespace, name = wanted
     names = [other for k, space, other in known if k == kind and space == namespace]
-    guess = nearest(name, names)
+    guess = closest_name(name, names)
     raise ReferenceNotFound(
         f"no {kind} of this name in namespace {namespace!r} was given",
         resource=resource.id,
@@ -281,7 +281,7 @@ def _resource(document: Document) -> AnyResource:
         )
     model = KINDS.get(kind) if isinstance(kind, str) else None
     if model is None:
-        guess = nearest(str(kind), list(KINDS)) if kind else ""
+        guess = closest_name(str(kind), list(KINDS)) if kind else ""
         raise InvalidSpec(
             f"unknown kind (at {place})" if kind else f"required, but missing (at {place})",
             resource=resource,

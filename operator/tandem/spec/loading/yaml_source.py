@@ -20,8 +20,7 @@ from typing import Any, Final
 import yaml
 
 from tandem.errors import InvalidSpec
-
-Path = tuple[str | int, ...]
+from tandem.spec.problems import FieldPath
 
 _MAX_VALUES: Final = 100_000
 _MAX_DEPTH: Final = 64
@@ -70,7 +69,7 @@ class Document:
     def __init__(self, source: str) -> None:
         self.source = source
         self.data: Any = None
-        self.lines: dict[Path, str] = {}
+        self.lines: dict[FieldPath, str] = {}
 
 
 def documents(text: str, source: str) -> Iterator[Document]:
@@ -110,7 +109,7 @@ def documents(text: str, source: str) -> Iterator[Document]:
         ) from error
 
 
-def _build(node: yaml.Node | None, path: Path, document: Document, budget: list[int]) -> Any:
+def _build(node: yaml.Node | None, path: FieldPath, document: Document, budget: list[int]) -> Any:
     if node is None:
         return None
     budget[0] -= 1
@@ -150,7 +149,7 @@ def _build(node: yaml.Node | None, path: Path, document: Document, budget: list[
 
 
 def _mapping(
-    node: yaml.MappingNode, path: Path, document: Document, budget: list[int]
+    node: yaml.MappingNode, path: FieldPath, document: Document, budget: list[int]
 ) -> dict[str, Any]:
     result: dict[str, Any] = {}
     for key_node, value_node in node.value:

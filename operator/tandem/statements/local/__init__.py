@@ -16,7 +16,7 @@ raises `NeedsSpark` rather than give a value where Spark would raise. Pure: no I
 """
 
 from tandem.statements.local.expression import LocalExpression, compile_expression
-from tandem.statements.local.join import Matches
+from tandem.statements.local.join import RowPairs
 from tandem.statements.local.merge import LocalClause, LocalMerge, compile_merge
 from tandem.statements.local.rows import LocalRows, NeedsSpark
 from tandem.statements.local.statement import LocalStatement, StatementResult, compile_statement
@@ -27,8 +27,8 @@ __all__ = [
     "LocalMerge",
     "LocalRows",
     "LocalStatement",
-    "Matches",
     "NeedsSpark",
+    "RowPairs",
     "StatementResult",
     "compile_expression",
     "compile_merge",

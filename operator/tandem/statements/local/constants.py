@@ -13,7 +13,7 @@ import pyarrow as pa
 from tandem.statements import tree
 from tandem.statements.datetimes import parse_date, parse_timestamp
 from tandem.statements.local.rows import arrow_type
-from tandem.statements.types import DataType
+from tandem.statements.types import SqlType
 
 _WHOLE = re.compile(r"[+-]?[0-9]{1,18}")
 
@@ -33,7 +33,7 @@ def constant(node: tree.Literal) -> Any:
     return None if value is None else pa.scalar(value, arrow_type(node.type))
 
 
-def constant_as(node: tree.Literal, target: DataType) -> Any:
+def constant_as(node: tree.Literal, target: SqlType) -> Any:
     """A literal as a scalar of another type: a string that is surely such a value, or a number
     as a DOUBLE. None for every other cast."""
     value: Any = node.value

@@ -21,7 +21,7 @@ from tandem.statements.local.constants import constant, constant_as
 from tandem.statements.local.kernels import Value
 from tandem.statements.local.rows import LocalRows, NeedsSpark, arrow_type
 from tandem.statements.tree import Expr
-from tandem.statements.types import BOOLEAN, NULL, STRING, DataType, as_decimal
+from tandem.statements.types import BOOLEAN, NULL, STRING, SqlType, as_decimal
 
 Step = Callable[[LocalRows], Value]
 
@@ -38,7 +38,7 @@ _NEGATED_DIGITS: Final = 34
 class LocalExpression:
     """An expression that can be evaluated over Arrow. `type` is the statement's type."""
 
-    type: DataType
+    type: SqlType
     step: Step
 
     def evaluate(self, rows: LocalRows | pa.Table) -> Any:
@@ -131,7 +131,7 @@ class _Compiler:
 
         return read
 
-    def converted(self, node: Expr, target: DataType) -> Step:
+    def converted(self, node: Expr, target: SqlType) -> Step:
         """A node as another type, by the cast that Spark adds."""
         if isinstance(node, tree.Literal) and node.type != target:
             value = constant_as(node, target)
@@ -141,7 +141,7 @@ class _Compiler:
         step = self.step(node)
         return lambda rows: convert(step(rows))
 
-    def together(self, nodes: Sequence[Expr]) -> tuple[list[Step], DataType]:
+    def together(self, nodes: Sequence[Expr]) -> tuple[list[Step], SqlType]:
         """Nodes as the type in which they meet, and that type."""
         met = need(coercion.common_of_all(nodes))
         need(met.is_atomic and met.name != "unknown" and not _is_cut(met, nodes))
@@ -181,13 +181,13 @@ class _Compiler:
         sides = []
         for side in (node.left, node.right):
             need(side.type.name == "decimal" or side.type.is_integral)
-            sides.append(self.converted(side, coercion.exact(side, side.type)))
+            sides.append(self.converted(side, coercion.as_exact_decimal(side, side.type)))
         left, right = sides
 
         def step(rows: LocalRows) -> Value:
             return kernel(left(rows), right(rows))
 
-        exact = [pa.scalar(None, arrow_type(coercion.exact(s, s.type)))
+        exact = [pa.scalar(None, arrow_type(coercion.as_exact_decimal(s, s.type)))
                  for s in (node.left, node.right)]  # fmt: skip
         try:
             need(kernel(*exact).type.equals(to))
@@ -271,7 +271,7 @@ class _Compiler:
         results.append(node.otherwise or tree.Literal(value=None, type=NULL))
         return self.chosen(tests, results, node.type)
 
-    def chosen(self, tests: Sequence[Step], results: Sequence[Expr], met: DataType) -> Step:
+    def chosen(self, tests: Sequence[Step], results: Sequence[Expr], met: SqlType) -> Step:
         """The result of the first test that is true, else the last result."""
         need(met.is_atomic and not _is_cut(met, results))
         steps = [self.converted(result, met) for result in results]
@@ -345,7 +345,7 @@ def _valid(step: Step) -> Step:
     return lambda rows: pc.is_valid(step(rows))
 
 
-def _is_cut(met: DataType, nodes: Iterable[Expr]) -> bool:
+def _is_cut(met: SqlType, nodes: Iterable[Expr]) -> bool:
     """Whether operands meet in a decimal that does not hold all of them: which values raise
     then depends on casts that only Spark knows."""
     if met.name != "decimal":
@@ -370,11 +370,11 @@ def _integral(*nodes: Expr) -> bool:
     return all(node.type.is_integral for node in nodes)
 
 
-def _arithmetic(data_type: DataType) -> Mapping[str, Callable[[Value, Value], Value]]:
+def _arithmetic(data_type: SqlType) -> Mapping[str, Callable[[Value, Value], Value]]:
     return _INTEGRAL if data_type.is_integral else _FLOATING
 
 
-def _in_set(value: Step, items: Sequence[Step], met: DataType) -> Step:
+def _in_set(value: Step, items: Sequence[Step], met: SqlType) -> Step:
     """IN a list of constants: looked up, whatever their number."""
     nothing = LocalRows({}, 0)
     try:

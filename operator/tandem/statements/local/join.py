@@ -24,7 +24,7 @@ MAX_PAIRS = 5_000_000
 
 
 @dataclass(frozen=True)
-class Matches:
+class RowPairs:
     """Pairs of rows, by their places on either side; ascending by `target`, then `source`."""
 
     target: Places
@@ -33,10 +33,10 @@ class Matches:
     def __len__(self) -> int:
         return len(self.target)
 
-    def take(self, places: Any) -> Matches:
+    def take(self, places: Any) -> RowPairs:
         """Some of the pairs; `places` ascending."""
         chosen = np.asarray(places, dtype=np.int64)
-        return Matches(self.target[chosen], self.source[chosen])
+        return RowPairs(self.target[chosen], self.source[chosen])
 
     def doubled(self) -> Places:
         """Rows of the target that are in more than one pair, once each, ascending."""
@@ -59,7 +59,7 @@ class KeyValues:
     null_safe: bool = False
 
 
-def equal_pairs(keys: Sequence[KeyValues], *, most: int = MAX_PAIRS) -> Matches:
+def equal_pairs(keys: Sequence[KeyValues], *, most: int = MAX_PAIRS) -> RowPairs:
     """The pairs whose values are equal for every key (one at least).
 
     Raises: NeedsSpark if they are more than `most`. pa.ArrowException for values that cannot be
@@ -82,7 +82,7 @@ def equal_pairs(keys: Sequence[KeyValues], *, most: int = MAX_PAIRS) -> Matches:
     # The place within its own run of every pair.
     within = np.arange(total) - np.repeat(np.cumsum(each) - each, each)
     sources = order[np.repeat(starts[codes], each) + within]
-    return Matches(targets.astype(np.int64), sources.astype(np.int64))
+    return RowPairs(targets.astype(np.int64), sources.astype(np.int64))
 
 
 def _codes(keys: Sequence[KeyValues]) -> tuple[Places, Places]:

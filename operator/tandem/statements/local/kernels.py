@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tandem.statements.local.rows import arrow_type
-from tandem.statements.types import DataType
+from tandem.statements.types import SqlType
 
 Value = Any
 """`pa.Array` or `pa.Scalar`."""
@@ -28,7 +28,7 @@ def cast(value: Value, to: Any, *, safe: bool = True) -> Value:
     return pc.cast(value, to, safe=safe)
 
 
-def converter(source: DataType, target: DataType) -> Convert | None:
+def converter(source: SqlType, target: SqlType) -> Convert | None:
     """Spark's ANSI cast between two types; None where it is not proven equal to ours.
 
     What it returns raises pa.ArrowInvalid for a value that does not fit.
@@ -60,7 +60,7 @@ def converter(source: DataType, target: DataType) -> Convert | None:
     return None
 
 
-def _number(source: DataType, target: DataType) -> Convert | None:
+def _number(source: SqlType, target: SqlType) -> Convert | None:
     to = arrow_type(target)
     if source.is_integral and target.is_integral:
         return lambda value: cast(value, to)
@@ -95,11 +95,11 @@ def _any(value: Value) -> bool:
     return bool(pc.any(value).as_py())
 
 
-def is_floating(data_type: DataType) -> bool:
+def is_floating(data_type: SqlType) -> bool:
     return data_type.name in ("float", "double")
 
 
-def equal(left: Value, right: Value, data_type: DataType) -> Value:
+def equal(left: Value, right: Value, data_type: SqlType) -> Value:
     """`=`; for Spark NaN equals NaN, and -0.0 equals 0.0."""
     same = pc.equal(left, right)
     if not is_floating(data_type):
@@ -107,7 +107,7 @@ def equal(left: Value, right: Value, data_type: DataType) -> Value:
     return pc.or_(same, pc.and_(pc.is_nan(left), pc.is_nan(right)))
 
 
-def less(left: Value, right: Value, data_type: DataType) -> Value:
+def less(left: Value, right: Value, data_type: SqlType) -> Value:
     """`<`; for Spark NaN is greater than every other number."""
     smaller = pc.less(left, right)
     if not is_floating(data_type):
@@ -115,7 +115,7 @@ def less(left: Value, right: Value, data_type: DataType) -> Value:
     return pc.or_(smaller, pc.and_(pc.is_nan(right), pc.invert(pc.is_nan(left))))
 
 
-def compare(op: str, left: Value, right: Value, data_type: DataType) -> Value:
+def compare(op: str, left: Value, right: Value, data_type: SqlType) -> Value:
     """= != < <= > >= <=> between values of one type."""
     match op:
         case "=":
@@ -167,7 +167,7 @@ def remainder(left: Value, right: Value) -> Value:
     return pc.subtract(left, pc.multiply(pc.divide_checked(left, right), right))
 
 
-def negate(value: Value, data_type: DataType) -> Value:
+def negate(value: Value, data_type: SqlType) -> Value:
     return pc.negate_checked(value) if data_type.is_integral else pc.negate(value)
 
 

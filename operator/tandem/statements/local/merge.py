@@ -11,10 +11,10 @@ import pyarrow as pa
 
 from tandem.statements import coercion, tree
 from tandem.statements.local.expression import LocalExpression, compile_expression
-from tandem.statements.local.join import KeyValues, Matches, Places, equal_pairs
+from tandem.statements.local.join import KeyValues, Places, RowPairs, equal_pairs
 from tandem.statements.local.rows import LocalRows, NeedsSpark
 from tandem.statements.local.statement import rewritten
-from tandem.statements.merge import SOURCE, TABLE, Action, Clause, MergeStatement, When
+from tandem.statements.merge import SOURCE, TABLE, Clause, ClauseAction, MergeStatement, When
 from tandem.statements.tree import Expr
 
 _RELATIONS = (TABLE, SOURCE)
@@ -27,7 +27,7 @@ class LocalClause:
 
     number: int
     when: When
-    action: Action
+    action: ClauseAction
     where: LocalExpression | None
     assignments: Mapping[str, LocalExpression]
 
@@ -70,7 +70,7 @@ class LocalMerge:
     rest: tuple[LocalExpression, ...]
     clauses: tuple[LocalClause, ...]
 
-    def match(self, target: pa.Table, source: pa.Table) -> Matches:
+    def match(self, target: pa.Table, source: pa.Table) -> RowPairs:
         """The pairs of rows for which `on` is true.
 
         Raises: NeedsSpark if Spark raises on one of the rows, or might, or for too many pairs.
@@ -91,7 +91,7 @@ class LocalMerge:
         except pa.ArrowException as error:
             raise NeedsSpark(str(error)) from error
         if here is not None or there is not None:
-            found = Matches(
+            found = RowPairs(
                 found.target if here is None else here[found.target],
                 found.source if there is None else there[found.source],
             )
@@ -101,7 +101,7 @@ class LocalMerge:
         return found
 
     @staticmethod
-    def pairs(target: pa.Table, source: pa.Table, matches: Matches) -> LocalRows:
+    def pairs(target: pa.Table, source: pa.Table, matches: RowPairs) -> LocalRows:
         """The joined rows of matches, for clauses of `Matched`."""
         sides = {
             TABLE: (target, pa.array(matches.target, pa.int64())),

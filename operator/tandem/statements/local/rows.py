@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tandem.delta.schema import PrimitiveType, to_arrow_type
-from tandem.statements.types import DataType
+from tandem.statements.types import SqlType
 
 
 class NeedsSpark(Exception):
@@ -25,7 +25,7 @@ class NeedsSpark(Exception):
     """
 
 
-def arrow_type(data_type: DataType) -> Any:
+def arrow_type(data_type: SqlType) -> Any:
     """The Arrow type of a statement's type, as tables hold it. Raises: KeyError for a type that
     is no simple one."""
     if data_type.name == "null":

@@ -12,7 +12,7 @@ from tandem.statements.dialect import MAX_NODES
 from tandem.statements.parsing.lexer import Token, tokenize
 from tandem.statements.parsing.source import ExpressionText
 from tandem.statements.tree import Expr
-from tandem.statements.types import BOOLEAN, NULL, STRING, UNKNOWN, DataType, Schema
+from tandem.statements.types import BOOLEAN, NULL, STRING, UNKNOWN, Schema, SqlType
 
 if TYPE_CHECKING:
     from tandem.statements.parsing.names import Scope
@@ -102,7 +102,7 @@ class Cursor:
             remedy="Convert them with CAST(… AS …).",
         )
 
-    def common(self, parts: list[Expr], at: int, what: str) -> DataType:
+    def common(self, parts: list[Expr], at: int, what: str) -> SqlType:
         data_type = coercion.common_of_all(parts)
         if data_type is None:
             self.fail_types(parts, at, what)

@@ -27,10 +27,10 @@ from tandem.statements.types import (
     TIMESTAMP,
     TIMESTAMP_NTZ,
     UNKNOWN,
-    DataType,
+    SqlType,
 )
 
-ResultType = Callable[[Sequence[Expr]], DataType | None]
+ResultType = Callable[[Sequence[Expr]], SqlType | None]
 
 
 @dataclass(frozen=True)
@@ -108,28 +108,28 @@ KINDS: Final[Mapping[str, ArgumentKind]] = {
 }  # fmt: skip
 
 
-def _always(data_type: DataType) -> ResultType:
+def _always(data_type: SqlType) -> ResultType:
     return lambda _args: data_type
 
 
-def _same(args: Sequence[Expr]) -> DataType:
+def _same(args: Sequence[Expr]) -> SqlType:
     of = args[0].type
     return of if of.is_numeric or of == UNKNOWN else DOUBLE
 
 
-def _common(args: Sequence[Expr]) -> DataType | None:
+def _common(args: Sequence[Expr]) -> SqlType | None:
     return common_of_all(args)
 
 
-def _if(args: Sequence[Expr]) -> DataType | None:
+def _if(args: Sequence[Expr]) -> SqlType | None:
     return common_of_all(args[1:])
 
 
-def _nullif(args: Sequence[Expr]) -> DataType | None:
+def _nullif(args: Sequence[Expr]) -> SqlType | None:
     return args[0].type if common_of_all(args) else None
 
 
-def _whole(args: Sequence[Expr]) -> DataType:
+def _whole(args: Sequence[Expr]) -> SqlType:
     of = args[0].type
     if of == UNKNOWN:
         return of
@@ -138,7 +138,7 @@ def _whole(args: Sequence[Expr]) -> DataType:
     return LONG
 
 
-def _rounded(args: Sequence[Expr]) -> DataType:
+def _rounded(args: Sequence[Expr]) -> SqlType:
     of = args[0].type
     if of.name != "decimal":
         return _same(args)
@@ -146,11 +146,11 @@ def _rounded(args: Sequence[Expr]) -> DataType:
     return bounded(of.precision - of.scale + 1 + scale, scale)
 
 
-def _substring(args: Sequence[Expr]) -> DataType:
+def _substring(args: Sequence[Expr]) -> SqlType:
     return args[0].type if args[0].type in (BINARY, UNKNOWN) else STRING
 
 
-def _extreme(args: Sequence[Expr]) -> DataType | None:
+def _extreme(args: Sequence[Expr]) -> SqlType | None:
     # Here, unlike in COALESCE, Spark does not cast strings to meet other types.
     kinds = {arg.type.name == "string" for arg in args if arg.type not in (NULL, UNKNOWN)}
     return common_of_all(args) if len(kinds) < 2 else None
@@ -159,7 +159,7 @@ def _extreme(args: Sequence[Expr]) -> DataType | None:
 def _row(
     name: str,
     takes: str,
-    gives: DataType | ResultType,
+    gives: SqlType | ResultType,
     least: int | None = None,
     most: int | None = None,
     *,
@@ -170,7 +170,7 @@ def _row(
     return Function(
         name,
         kinds,
-        _always(gives) if isinstance(gives, DataType) else gives,
+        _always(gives) if isinstance(gives, SqlType) else gives,
         len(kinds) if least is None else least,
         len(kinds) if most is None else most,
         deterministic,

@@ -13,7 +13,7 @@ from typing import Final
 
 from tandem.statements.dialect import MAX_IDENTIFIER, MAX_STRING, MAX_TEXT, RESERVED
 from tandem.statements.parsing.source import ExpressionText, visible
-from tandem.statements.tree import Value
+from tandem.statements.tree import LiteralValue
 from tandem.statements.types import (
     BINARY,
     BYTE,
@@ -24,7 +24,7 @@ from tandem.statements.types import (
     MAX_PRECISION,
     SHORT,
     STRING,
-    DataType,
+    SqlType,
     decimal,
 )
 
@@ -40,8 +40,8 @@ class Token:
     kind: str
     text: str
     at: int
-    value: Value = None
-    type: DataType | None = None
+    value: LiteralValue = None
+    type: SqlType | None = None
     number: str = ""
 
     @property
@@ -186,7 +186,9 @@ def _number(source: ExpressionText, match: re.Match[str]) -> tuple[Token, int]:
     return Token("literal", match[0], at, number=match[0]), end
 
 
-def number_value(source: ExpressionText, token: Token, negative: bool) -> tuple[Value, DataType]:
+def number_value(
+    source: ExpressionText, token: Token, negative: bool
+) -> tuple[LiteralValue, SqlType]:
     """Value and type of a number with its sign, which Spark makes part of the literal.
 
     Raises:
@@ -221,7 +223,9 @@ def number_value(source: ExpressionText, token: Token, negative: bool) -> tuple[
 _BITS: Final = {"Y": (8, BYTE), "S": (16, SHORT), "": (32, INTEGER), "L": (64, LONG)}
 
 
-def _whole(source: ExpressionText, token: Token, text: str, suffix: str) -> tuple[Value, DataType]:
+def _whole(
+    source: ExpressionText, token: Token, text: str, suffix: str
+) -> tuple[LiteralValue, SqlType]:
     if len(text) > MAX_PRECISION + 1:
         raise _out_of_range(source, token, f"a decimal of {MAX_PRECISION} digits")
     value = int(text)
@@ -237,7 +241,7 @@ def _whole(source: ExpressionText, token: Token, text: str, suffix: str) -> tupl
 
 def _floating(
     source: ExpressionText, token: Token, text: str, suffix: str
-) -> tuple[Value, DataType]:
+) -> tuple[LiteralValue, SqlType]:
     value = float(text)
     if value in (float("inf"), float("-inf")):
         raise _out_of_range(source, token, "DOUBLE")
@@ -251,7 +255,7 @@ def _floating(
 _FLOAT_MAX: Final = 3.4028234663852886e38
 
 
-def _decimal(source: ExpressionText, token: Token, value: Decimal) -> tuple[Value, DataType]:
+def _decimal(source: ExpressionText, token: Token, value: Decimal) -> tuple[LiteralValue, SqlType]:
     # As java.math.BigDecimal and Spark's Decimal count: 0.05 has precision and scale 2.
     parts = value.as_tuple()
     assert isinstance(parts.exponent, int)

@@ -13,7 +13,7 @@ from tandem.statements import tree
 from tandem.statements.parsing.cursor import Cursor
 from tandem.statements.parsing.lexer import Token
 from tandem.statements.tree import Expr
-from tandem.statements.types import UNKNOWN, Schema, SchemaColumn, matching, nearest
+from tandem.statements.types import UNKNOWN, Schema, SchemaColumn, close_names, matching
 
 _MANY = 12
 """So many columns of a source are listed when one is not among them."""
@@ -89,7 +89,7 @@ class Names(Cursor):
                 remedy="Rename one of the columns.",
             )
         if not found:
-            close = nearest(columns, token.text)
+            close = close_names(columns, token.text)
             self.fail(
                 token.at,
                 message,
@@ -133,7 +133,7 @@ class Names(Cursor):
                 f"{r.name}.{name}"
                 for r in scope.relations
                 if r.schema
-                for name in nearest(r.schema.columns, token.text)
+                for name in close_names(r.schema.columns, token.text)
             ]
             self.fail(
                 token.at,
@@ -149,7 +149,7 @@ class Names(Cursor):
             return [relation.name, token.text], SchemaColumn(token.text, UNKNOWN)
         columns = relation.schema.columns
         if not matching(columns, token.text):
-            close = [f"{relation.name}.{name}" for name in nearest(columns, token.text)]
+            close = [f"{relation.name}.{name}" for name in close_names(columns, token.text)]
             some = ", ".join(column.name for column in columns[:_MANY])
             self.fail(
                 token.at,

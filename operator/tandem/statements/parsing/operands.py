@@ -31,10 +31,10 @@ from tandem.statements.types import (
     STRING,
     TIMESTAMP,
     TIMESTAMP_NTZ,
-    DataType,
     SchemaColumn,
+    SqlType,
+    close_names,
     decimal,
-    nearest,
 )
 
 LOOSEST: Final = 1
@@ -121,7 +121,7 @@ class Operands(Names, ABC):
         token = self.advance()
         text = self.constant_string("a typed constant needs a string")
         kind = token.keyword
-        value: tree.Value = None
+        value: tree.LiteralValue = None
         data_type, form = DATE, "yyyy-mm-dd"
         if kind == "DATE":
             value = parse_date(text)
@@ -234,7 +234,7 @@ class Operands(Names, ABC):
         safe = token.keyword == "TRY_CAST"
         return self.note(tree.Cast(operand=operand, safe=safe, type=target, at=token.at))
 
-    def type_name(self) -> DataType:
+    def type_name(self) -> SqlType:
         token = self.advance()
         name = token.text.lower() if token.kind == "word" else ""
         if name in CAST_NAMES:
@@ -269,7 +269,7 @@ class Operands(Names, ABC):
         written = token.text.lower()
         function = FUNCTIONS.get(ALIASES.get(written, written))
         if function is None:
-            close = nearest(
+            close = close_names(
                 [SchemaColumn(name, STRING) for name in (*FUNCTIONS, *ALIASES)], written
             )
             self.fail(

@@ -19,7 +19,7 @@ from tandem.statements.parsing.operands import LOOSEST, Operands
 from tandem.statements.parsing.patterns import like_problem, regex_problem
 from tandem.statements.parsing.source import ExpressionText, visible
 from tandem.statements.tree import Expr
-from tandem.statements.types import BOOLEAN, NULL, STRING, UNKNOWN, DataType, Schema
+from tandem.statements.types import BOOLEAN, NULL, STRING, UNKNOWN, Schema, SqlType
 
 _OR, _AND, _NOT, _PREDICATE, _COMPARISON, _SUM, _PRODUCT, _SIGN = range(LOOSEST, LOOSEST + 8)
 _COMPARISONS: Final = {
@@ -143,7 +143,7 @@ class _Parser(Operands):
         op = _COMPARISONS.get(token.text, token.text) if level == _COMPARISON else token.text
         right = self.expression(level + 1)
         op = op.upper()
-        data_type: DataType | None
+        data_type: SqlType | None
         if level == _COMPARISON:
             data_type = BOOLEAN if coercion.comparable(left.type, right.type) else None
         elif op == "||":

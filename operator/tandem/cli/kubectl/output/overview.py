@@ -11,12 +11,13 @@ from datetime import UTC, datetime
 from typing import Any
 
 from tandem.errors import Reason
+from tandem.kube.client.json_depth import Json
 from tandem.kube.client.kinds import (
     TABLE_KIND,
     Body,
     condition,
     is_active,
-    is_twin,
+    is_plan_copy,
     retry_asked,
     spec_of,
     status_of,
@@ -24,7 +25,6 @@ from tandem.kube.client.kinds import (
 from tandem.spec.remedies import remedy
 from tandem.spec.status import ENDED, Phase
 
-Json = dict[str, Any]
 _UNSEEN_S = 30
 _MOST_PROBLEMS = 20
 _AUTOMATIC = "tandem.dev/automatic"
@@ -46,7 +46,7 @@ def overview(
     Args:
         problems_of: only this table's.
     """
-    operations = [o for o in operations if not is_twin(o)]
+    operations = [o for o in operations if not is_plan_copy(o)]
     return {
         "tables": [_table(table, operations) for table in sorted(tables, key=_where)],
         "problems": _problems(
@@ -108,7 +108,7 @@ def reason_of(body: Body) -> str:
     return str(condition(body, kind).get("reason", ""))
 
 
-def message_of(body: Body) -> str:
+def condition_message(body: Body) -> str:
     kind = "Ready" if body.get("kind") == TABLE_KIND else "Succeeded"
     return str(condition(body, kind).get("message", ""))
 
@@ -138,7 +138,9 @@ def _running(operation: Body) -> Json:
 def _waiting(operation: Body, lock: Mapping[str, Any]) -> Json:
     suspended = status_of(operation).get("phase") == Phase.SUSPENDED
     # How long is said beside it, and up to date.
-    message = message_of(operation).rpartition(", ")[0] if lock else message_of(operation)
+    message = (
+        condition_message(operation).rpartition(", ")[0] if lock else condition_message(operation)
+    )
     return _known(
         operation=id_of(operation),
         reason="Suspended" if suspended else reason_of(operation) or "Unseen",
@@ -230,7 +232,7 @@ def _problem(body: Body, since: str) -> Json:
         table=table_of(body),
         resource=id_of(body),
         reason=reason,
-        message=message_of(body),
+        message=condition_message(body),
         since=since or None,
         remedy=remedy(reason) or None,
     )

@@ -74,7 +74,7 @@ _TEXTS: Final = (
 _LEAST = 6
 
 
-def harmless(text: str) -> bool:
+def is_harmless(text: str) -> bool:
     """Whether a text can be no secret: a number, a size, a duration, a time, true or false."""
     return _HARMLESS.fullmatch(text) is not None
 
@@ -126,14 +126,14 @@ class Redactor:
                 self._remove(item)
         elif isinstance(value, str):
             for word in {value, value.strip()}:
-                if len(word) >= _LEAST and not harmless(word):
+                if len(word) >= _LEAST and not is_harmless(word):
                     self._removed.add(word)
         return REMOVED
 
     def _kept(self, value: Any, *, keep: bool) -> Any:
         if isinstance(value, bool | int | float) or value is None:
             return value
-        if isinstance(value, str) and (keep or harmless(value)):
+        if isinstance(value, str) and (keep or is_harmless(value)):
             return value
         return self._remove(value)
 

@@ -14,9 +14,9 @@ from rich.text import Text
 
 from tandem.cli.kubectl.output.overview import milliseconds
 from tandem.cli.output import PIPE_WIDTH, human_bytes, table_of, write
-from tandem.operations.report.status import spoken
+from tandem.operations.report.status import duration_in_words
 
-Json = Mapping[str, Any]
+JsonMapping = Mapping[str, Any]
 _BAR = 20
 _LOCKED = 4
 """So many segments of a lock are shown; `-o json` has more."""
@@ -48,16 +48,16 @@ def ago(moment: object, now_ms: int) -> str:
     if then is None:
         return ""
     seconds = max(0, now_ms - then) // 1000
-    return f"{seconds // 86_400} d" if seconds >= 2 * 86_400 else spoken(seconds)
+    return f"{seconds // 86_400} d" if seconds >= 2 * 86_400 else duration_in_words(seconds)
 
 
-def people(moment: object) -> str:
+def time_text(moment: object) -> str:
     """`2026-11-21 15:45:53`"""
     text = str(moment or "")
     return text.partition(".")[0].removesuffix("Z").replace("T", " ")
 
 
-def status(found: Json, *, now_ms: int, namespaces: bool = False) -> Group:
+def status(found: JsonMapping, *, now_ms: int, namespaces: bool = False) -> Group:
     """Problems first, then a line per table, then what happens on them.
 
     Args:
@@ -81,12 +81,14 @@ def status(found: Json, *, now_ms: int, namespaces: bool = False) -> Group:
     return Group(*blocks)
 
 
-def _operator(operator: Json) -> Text:
+def _operator(operator: JsonMapping) -> Text:
     text = Text("operator: ", style="bold")
     return text.append(str(operator["summary"]), style="" if operator["ok"] else "yellow")
 
 
-def _problems(problems: Sequence[Json], now_ms: int, namespaces: bool) -> list[RenderableType]:
+def _problems(
+    problems: Sequence[JsonMapping], now_ms: int, namespaces: bool
+) -> list[RenderableType]:
     count = len(problems)
     lines: list[RenderableType] = [
         Text(f"{count} problem{'s' if count > 1 else ''}", style="bold red")
@@ -114,11 +116,11 @@ def plain(text: str) -> str:
     return text.replace("`", "")
 
 
-def _named(item: Json, key: str, namespaces: bool) -> str:
+def _named(item: JsonMapping, key: str, namespaces: bool) -> str:
     return f"{item['namespace']}/{item[key]}" if namespaces else str(item[key])
 
 
-def _tables(tables: Sequence[Json], namespaces: bool) -> Table:
+def _tables(tables: Sequence[JsonMapping], namespaces: bool) -> Table:
     rows = []
     for table in tables:
         size = None if table.get("bytes") is None else human_bytes(table["bytes"])
@@ -140,7 +142,7 @@ def _tables(tables: Sequence[Json], namespaces: bool) -> Table:
     return found
 
 
-def _happens(tables: Sequence[Json], now_ms: int, namespaces: bool) -> list[RenderableType]:
+def _happens(tables: Sequence[JsonMapping], now_ms: int, namespaces: bool) -> list[RenderableType]:
     blocks: list[RenderableType] = []
     for table in tables:
         lines = Table.grid(padding=(0, 2))
@@ -160,7 +162,7 @@ def _happens(tables: Sequence[Json], now_ms: int, namespaces: bool) -> list[Rend
     return blocks
 
 
-def _runs(operation: Json, now_ms: int) -> Text:
+def _runs(operation: JsonMapping, now_ms: int) -> Text:
     text = Text()
     if operation.get("percent") is not None:
         text.append(bar(operation["percent"]), style="cyan").append(f" {operation['percent']:>3}% ")
@@ -173,7 +175,7 @@ def _runs(operation: Json, now_ms: int) -> Text:
     return text.append(", ".join(part for part in parts if part))
 
 
-def _waits(operation: Json, now_ms: int) -> Text:
+def _waits(operation: JsonMapping, now_ms: int) -> Text:
     message = operation.get("message") or operation["reason"]
     since = ago(operation.get("since"), now_ms)
     text = Text(str(message), style="yellow")
@@ -182,18 +184,18 @@ def _waits(operation: Json, now_ms: int) -> Text:
     return text
 
 
-def _coming(coming: Json) -> list[tuple[Text, Text]]:
+def _coming(coming: JsonMapping) -> list[tuple[Text, Text]]:
     if not coming:
         return []
     what = Text(str(coming.get("what") or "nothing"))
     parts = [
-        f"at {people(coming['nextTime'])} UTC" if coming.get("nextTime") else "",
+        f"at {time_text(coming['nextTime'])} UTC" if coming.get("nextTime") else "",
         str(coming.get("why", "")),
     ]
     return [(what, Text("; ".join(part for part in parts if part)))]
 
 
-def _ended(operation: Json, now_ms: int) -> Text:
+def _ended(operation: JsonMapping, now_ms: int) -> Text:
     phase = str(operation.get("phase", ""))
     text = Text(phase, style=_PHASES.get(phase, ""))
     reason = operation.get("reason")
@@ -204,7 +206,7 @@ def _ended(operation: Json, now_ms: int) -> Text:
     return text.append(f", {since} ago" if since else "")
 
 
-def locks(found: Sequence[Json], *, now_ms: int, namespaces: bool = False) -> Table:
+def locks(found: Sequence[JsonMapping], *, now_ms: int, namespaces: bool = False) -> Table:
     """A line per lock and place in the queue."""
     rows = []
     for lock in found:
@@ -226,10 +228,10 @@ def locks(found: Sequence[Json], *, now_ms: int, namespaces: bool = False) -> Ta
     return table_of(names, rows)
 
 
-def history(rows: Sequence[Json]) -> Table:
+def history(rows: Sequence[JsonMapping]) -> Table:
     cells = [
         [
-            people(row.get("time")),
+            time_text(row.get("time")),
             row.get("resource"),
             row.get("what"),
             row.get("version"),

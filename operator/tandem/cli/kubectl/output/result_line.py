@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tandem.cli.kubectl.output.overview import message_of
+from tandem.cli.kubectl.output.overview import condition_message
 from tandem.cli.output import human_bytes
 from tandem.kube.client.kinds import status_of
 
 
-def did(operation: Mapping[str, Any]) -> str | None:
+def result_line(operation: Mapping[str, Any]) -> str | None:
     """`20 files (1.0 MiB) → 1 (1.0 MiB), 4,971 rows updated, segments 0.1`; of a failure, why."""
     status = status_of(operation)
     result = status.get("result") or {}
     if not result:
-        return message_of(operation) or None
+        return condition_message(operation) or None
     parts = []
     removed, added = result.get("filesRemoved") or 0, result.get("filesAdded") or 0
     if removed or added:
@@ -34,4 +34,4 @@ def did(operation: Mapping[str, Any]) -> str | None:
     segments = result.get("segments") or ()
     if segments:
         parts.append("segments " + ", ".join(str(name) for name in segments[:6]))
-    return ", ".join(parts) or message_of(operation) or None
+    return ", ".join(parts) or condition_message(operation) or None

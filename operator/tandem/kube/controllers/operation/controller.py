@@ -17,7 +17,7 @@ from kopf import DaemonStoppingReason
 
 from tandem.delta.log.snapshot import Snapshot
 from tandem.errors import InvalidSpec, Reason, StorageError, TandemError, Unreachable
-from tandem.kube.client.events import where_from
+from tandem.kube.client.events import traceback_of
 from tandem.kube.client.kinds import (
     TABLE_KIND,
     Body,
@@ -28,13 +28,13 @@ from tandem.kube.client.kinds import (
     status_of,
     uid_of,
 )
-from tandem.kube.controllers.operation.instrumentation import Observed
+from tandem.kube.controllers.operation.instrumentation import InstrumentedInterceptor
 from tandem.kube.controllers.operation.preconditions import table_for_cleaning, waiting_reason
 from tandem.kube.controllers.operation.reporting import BEGUN, Reporter
-from tandem.kube.controllers.operation.session_loop import Driver, Signals
-from tandem.kube.runtime.context import Context
-from tandem.kube.runtime.log_context import Subject, about
-from tandem.operations.execute import Drive, finish, open_session
+from tandem.kube.controllers.operation.session_loop import SessionLoop, Signals
+from tandem.kube.runtime.context import OperatorContext
+from tandem.kube.runtime.log_context import LogContext, bound_log_context
+from tandem.operations.execute import ExecutionOptions, finish, open_session
 from tandem.operations.machine.events import StopRequest
 from tandem.operations.model import Table
 from tandem.operations.ports import Ports
@@ -49,7 +49,7 @@ _LOOK_AGAIN_S = 5.0
 _AFTER_BUG_S = 10.0
 
 
-class Stopped(Protocol):
+class StopSignal(Protocol):
     """kopf's `stopped` of a daemon."""
 
     @property
@@ -58,10 +58,10 @@ class Stopped(Protocol):
     async def wait(self) -> object: ...
 
 
-class Life:
+class OperationController:
     """One resource, that is: one uid. A resource of the same name that comes later waits."""
 
-    def __init__(self, context: Context, body: Body) -> None:
+    def __init__(self, context: OperatorContext, body: Body) -> None:
         self._context = context
         self._uid = uid_of(body)
         self._key = key_of(body)
@@ -72,12 +72,12 @@ class Life:
         self._give_up = False
         self._inherited = False
         self._told: OperationStatus | None = None
-        self._subject = Subject(
+        self._log_context = LogContext(
             *self._key,
             table=str((spec_of(body).get("tableRef") or {}).get("name", "")),
             operation=str(status_of(body).get("operationId", "")),
         )
-        with about(self._subject):
+        with bound_log_context(self._log_context):
             self._reporter = Reporter(context, body, self._gone)
 
     @property
@@ -92,15 +92,15 @@ class Life:
     def _table_name(self) -> str:
         return str((spec_of(self._body).get("tableRef") or {}).get("name", ""))
 
-    async def run(self, stopped: Stopped) -> None:
+    async def run(self, stopped: StopSignal) -> None:
         """Live until it has ended, was deleted, or the operator stops."""
-        with about(self._subject):
+        with bound_log_context(self._log_context):
             await self._run(stopped)
 
-    async def _run(self, stopped: Stopped) -> None:
+    async def _run(self, stopped: StopSignal) -> None:
         context = self._context
-        context.lives.add(self._uid)
-        minding = asyncio.create_task(self._mind(stopped), name="mind the stop")
+        context.active_operations.add(self._uid)
+        minding = asyncio.create_task(self._await_stop(stopped), name="mind the stop")
         try:
             with context.turn(self._key) as turn:
                 if await self._take_turn(turn):
@@ -111,25 +111,25 @@ class Life:
         finally:
             minding.cancel()
             await self._reporter.close()
-            context.lives.discard(self._uid)
+            context.active_operations.discard(self._uid)
 
     async def clean_up(self) -> None:
         """For a resource that was deleted while no operator ran: cancel what it left."""
         self._deleted = True
         # Its status may say less than what was done.
         self._inherited = True
-        self._context.lives.add(self._uid)
+        self._context.active_operations.add(self._uid)
         try:
-            with about(self._subject), self._context.turn(self._key) as turn:
+            with bound_log_context(self._log_context), self._context.turn(self._key) as turn:
                 async with turn:
                     await self._live()
         finally:
             await self._reporter.close()
-            self._context.lives.discard(self._uid)
+            self._context.active_operations.discard(self._uid)
 
     # Being told
 
-    async def _mind(self, stopped: Stopped) -> None:
+    async def _await_stop(self, stopped: StopSignal) -> None:
         await stopped.wait()
         reason = stopped.reason
         mismatch = reason == DaemonStoppingReason.FILTERS_MISMATCH
@@ -146,12 +146,12 @@ class Life:
 
     @property
     def _is_gone(self) -> bool:
-        return self._context.registry.by_uid(self._uid) is None
+        return self._context.resource_cache.by_uid(self._uid) is None
 
     def _gone(self) -> None:
         """Without our finalizer it goes at once. Perhaps a write was first to find that out."""
-        self._context.registry.remove(self._uid)
-        self._reporter.fall_silent()
+        self._context.resource_cache.remove(self._uid)
+        self._reporter.stop_reporting()
         self._vanished()
 
     def _vanished(self) -> None:
@@ -165,7 +165,7 @@ class Life:
         """Something that we watch has changed: the resource, its table, what it depends on."""
         if self._is_gone and not self._deleted:
             self._gone()
-        body = self._context.registry.body(self._uid)
+        body = self._context.resource_cache.body(self._uid)
         if body is not None:
             self._reporter.observe(body)
         session = self._session
@@ -203,12 +203,12 @@ class Life:
     # Living
 
     async def _live(self) -> None:
-        registry = self._context.registry
+        cache = self._context.resource_cache
         namespace = self._key[1]
         watched = [self._key, (TABLE_KIND, namespace, self._table_name)]
         for dependency in spec_of(self._body).get("dependsOn") or ():
             watched.append((str(dependency.get("kind")), namespace, str(dependency.get("name"))))
-        ends = [registry.watch(key, self._changed) for key in watched]
+        ends = [cache.watch(key, self._changed) for key in watched]
         try:
             if not self._deleted:
                 await self._await_finalizer()
@@ -274,7 +274,7 @@ class Life:
             return self._reporter.changed(Phase.FAILED, error.reason, str(error))
         except Exception as error:  # noqa: BLE001 - a bug, and nobody but us would say so
             self._context.metrics.internal_errors.count("operation")
-            _log.error("a bug: please report it", resource=resource.id, at=where_from(error))
+            _log.error("a bug: please report it", resource=resource.id, at=traceback_of(error))
             if not self._deleted:
                 message = f"{type(error).__name__}, see the operator's log; it will be tried again"
                 await self._report_and_wait(
@@ -296,19 +296,21 @@ class Life:
         self._table = table
         retry = retry_asked(self._body)
         ports = Ports(
-            jobs=context.runner_of(resource, self._body, table),
+            jobs=context.runner_factory(resource, self._body, table),
             locks=context.locks,
             clock=context.clock,
             processes=context.processes,
             nonces=context.nonces,
         )
-        drive = Drive(
+        execution = ExecutionOptions(
             again=bool(retry),
             # The status may be older than the log, or lost: what has succeeded is not repeated.
             only_failed=True,
             poll_ms=context.settings.poll_ms,
             lock_wait_s=0,
-            interceptor=Observed(context.metrics, self._subject, context.interceptor),
+            interceptor=InstrumentedInterceptor(
+                context.metrics, self._log_context, context.interceptor
+            ),
         )
         started_ms = None if retry else self._reporter.started_ms
         loop = asyncio.get_running_loop()
@@ -327,21 +329,21 @@ class Life:
                 resource,
                 table,
                 ports,
-                drive,
+                execution,
                 on_status=report,
                 started_ms=started_ms,
                 snapshot=snapshot,
             )
         )
         self._session = session
-        self._subject.operation = session.identity.operation_id
+        self._log_context.operation = session.identity.operation_id
         try:
             if self._deleted:
                 session.request_stop(StopRequest.CANCEL)
             elif spec_of(self._body).get("suspend") is True and not resource.spec.suspend:
                 session.request_stop(StopRequest.SUSPEND)
             deadline = resource.spec.active_deadline_seconds
-            driver = Driver(
+            session_loop = SessionLoop(
                 session,
                 table.location,
                 context.locks,
@@ -353,7 +355,7 @@ class Life:
                 if deadline is None
                 else loop.time() + deadline - (context.clock.now_ms() - session.started_ms) / 1000,
             )
-            if not await driver.run():
+            if not await session_loop.run():
                 return None
         finally:
             self._session = None
@@ -379,7 +381,7 @@ class Life:
 
     def _hear(self, status: OperationStatus, retry: str) -> None:
         if self._session is not None:
-            self._reporter.hear(status, retry)
+            self._reporter.report_progress(status, retry)
 
     def _queued(self) -> None:
         limit = self._context.settings.max_jobs

@@ -13,7 +13,7 @@ import structlog
 
 from tandem.errors import TandemError
 from tandem.kube.metrics.collectors import Metrics
-from tandem.kube.runtime.log_context import Subject
+from tandem.kube.runtime.log_context import LogContext
 from tandem.operations.attempt.paths import job_name
 from tandem.operations.machine.effects import Effect, Point
 from tandem.operations.machine.events import (
@@ -31,13 +31,13 @@ from tandem.operations.session.performer import Interceptor
 _log = structlog.get_logger("tandem.kube.operation")
 
 
-class Observed:
+class InstrumentedInterceptor:
     """The `interceptor` of one operation. Each session needs a new one."""
 
-    def __init__(self, metrics: Metrics, subject: Subject, interceptor: Interceptor) -> None:
+    def __init__(self, metrics: Metrics, log_context: LogContext, interceptor: Interceptor) -> None:
         self._metrics = metrics
-        self._subject = subject
-        self._kind = subject.kind
+        self._log_context = log_context
+        self._kind = log_context.kind
         self._interceptor = interceptor
         self._waits_since: float | None = None
         self._job_since: float | None = None
@@ -45,7 +45,7 @@ class Observed:
 
     def __call__(self, effect: Effect, call: Callable[[], Event]) -> Event:
         if effect.attempt:
-            self._subject.attempt = effect.attempt
+            self._log_context.attempt = effect.attempt
         begun = time.perf_counter()
         try:
             event = self._interceptor(effect, call)
@@ -75,7 +75,7 @@ class Observed:
         elif point is Point.START_JOB:
             metrics.jobs_started.count(kind)
             self._has_job, self._job_since = True, now
-            job = job_name(self._subject.operation, effect.attempt)
+            job = job_name(self._log_context.operation, effect.attempt)
             _log.info("job started", job=job)
         elif point is Point.FINISH_JOB:
             self._job_ended("Finished")

@@ -10,7 +10,7 @@ import structlog
 from tandem.errors import Reason, TandemError
 from tandem.kube.client.api import ApiError
 from tandem.kube.client.kinds import TABLE_KIND, path, uid_of
-from tandem.kube.runtime.context import Context
+from tandem.kube.runtime.context import OperatorContext
 from tandem.operations.model import Table
 from tandem.spec.loading.loader import parse
 from tandem.spec.resources import LakeTable, Operation
@@ -29,7 +29,9 @@ class WaitingReason:
     message: str
 
 
-def waiting_reason(context: Context, resource: Operation, *, begun: bool) -> WaitingReason | None:
+def waiting_reason(
+    context: OperatorContext, resource: Operation, *, begun: bool
+) -> WaitingReason | None:
     """What keeps an operation from starting, or None. What has begun before is not kept by
     `suspend`: it has to be stopped first."""
     if resource.spec.suspend and not begun:
@@ -38,27 +40,27 @@ def waiting_reason(context: Context, resource: Operation, *, begun: bool) -> Wai
     return WaitingReason(Phase.PENDING, Reason.WAITING_FOR_DEPENDENCY, why) if why else None
 
 
-def _dependency(context: Context, resource: Operation) -> str:
+def _dependency(context: OperatorContext, resource: Operation) -> str:
     for dependency in resource.spec.depends_on:
         key = (dependency.kind, resource.namespace, dependency.name)
-        other = context.registry.get(key)
+        other = context.resource_cache.get(key)
         if other is None or not other.ended or other.phase not in _GOOD:
             state = "does not exist" if other is None else f"is {other.phase or 'new'}"
             return f"waits for {dependency.kind}/{dependency.name}, which {state}"
     return ""
 
 
-def _table(context: Context, resource: Operation) -> str:
+def _table(context: OperatorContext, resource: Operation) -> str:
     name, namespace = resource.spec.table_ref.name, resource.namespace
     found = context.tables.get((namespace, name))
     if found is not None:
         return f"waits for {TABLE_KIND}/{name}: {found.problem[1]}" if found.problem else ""
-    exists = context.registry.get((TABLE_KIND, namespace, name)) is not None
+    exists = context.resource_cache.get((TABLE_KIND, namespace, name)) is not None
     state = "has not been looked at yet" if exists else "does not exist"
     return f"waits for {TABLE_KIND}/{name}, which {state}"
 
 
-async def table_for_cleaning(context: Context, resource: Operation) -> Table | None:
+async def table_for_cleaning(context: OperatorContext, resource: Operation) -> Table | None:
     """The table of a deleted operation, if it can be had at all: its LakeTable may not be known
     yet, or be deleted itself and have nobody who looks after it."""
     name, namespace = resource.spec.table_ref.name, resource.namespace

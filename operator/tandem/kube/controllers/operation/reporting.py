@@ -14,7 +14,7 @@ import structlog
 from pydantic import ValidationError
 
 from tandem.errors import Reason
-from tandem.kube.client.events import Narrator
+from tandem.kube.client.events import EventRecorder
 from tandem.kube.client.kinds import (
     Body,
     generation_of,
@@ -25,7 +25,7 @@ from tandem.kube.client.kinds import (
     uid_of,
 )
 from tandem.kube.controllers.operation.status_writer import StatusWriter
-from tandem.kube.runtime.context import Context
+from tandem.kube.runtime.context import OperatorContext
 from tandem.operations.attempt.paths import job_name
 from tandem.operations.report.status import conditions, rfc3339
 from tandem.spec.status import ENDED, OperationStatus, Phase
@@ -45,15 +45,15 @@ class Reporter:
         last: the status that was offered last.
     """
 
-    def __init__(self, context: Context, body: Body, on_gone: Callable[[], None]) -> None:
+    def __init__(self, context: OperatorContext, body: Body, on_gone: Callable[[], None]) -> None:
         known = dict(status_of(body))
         self.body = body
         self.last = _model(known)
         self._context = context
         # kopf's queue of events is found by the context of its handler, in which we are now.
         self._told = contextvars.copy_context()
-        self._narrator = Narrator(known)
-        self._is_silent = False
+        self._event_recorder = EventRecorder(known)
+        self._is_stopped = False
         settings = context.settings
         self._writer = StatusWriter(
             context.api,
@@ -84,7 +84,7 @@ class Reporter:
         self.body = body
         self._writer.observe(status_of(body), body["metadata"]["resourceVersion"])
 
-    def hear(self, status: OperationStatus, retry: str) -> None:
+    def report_progress(self, status: OperationStatus, retry: str) -> None:
         """What the engine says on its way. `retry`: the annotation that this run answers."""
         if status.phase in ENDED:
             return  # the last word is not coalesced, nor lost
@@ -126,10 +126,10 @@ class Reporter:
         if write:
             await self._writer.finish(status.manifest())
 
-    def fall_silent(self) -> None:
+    def stop_reporting(self) -> None:
         """The resource is no more: the log alone is told. Perhaps its namespace goes, too, where
         nothing can be written."""
-        self._is_silent = True
+        self._is_stopped = True
         self._writer.gone = True
 
     async def close(self) -> None:
@@ -176,9 +176,9 @@ class Reporter:
         )
 
     def _narrate(self, status: OperationStatus) -> None:
-        if self._is_silent:
+        if self._is_stopped:
             return
-        self._told.copy().run(self._narrator.listen, self.body, status)
+        self._told.copy().run(self._event_recorder.record, self.body, status)
 
 
 def _lasted(status: OperationStatus) -> float | None:

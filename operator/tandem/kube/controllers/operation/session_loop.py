@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from tandem.errors import LocksUnavailable
-from tandem.kube.runtime.job_slots import Slots
+from tandem.kube.runtime.job_slots import JobSlots
 from tandem.locks.port import LockStore
 from tandem.operations.machine.effects import Point
 from tandem.operations.session.session import Session
@@ -48,7 +48,7 @@ class Signals:
         self.wake.set()
 
 
-class Driver:
+class SessionLoop:
     """Drives one session.
 
     Args:
@@ -61,7 +61,7 @@ class Driver:
         session: Session,
         table: str,
         locks: LockStore,
-        slots: Slots,
+        slots: JobSlots,
         pool: Executor,
         signals: Signals,
         *,

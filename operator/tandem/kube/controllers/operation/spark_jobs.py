@@ -35,11 +35,11 @@ from tandem.kube.client.api import (
     Conflict,
     Forbidden,
     Invalid,
-    Json,
     NotFound,
     ResourcePath,
     Unavailable,
 )
+from tandem.kube.client.json_depth import Json
 from tandem.spark.application.manifest import LOG_ANNOTATION, ApplicationBuilder, JobOwner
 from tandem.spark.application.status import FINISHED, state_of
 
@@ -347,7 +347,7 @@ class ApplicationRunner:
     # From the engine's threads
 
     def _call(self, call: Coroutine[Any, Any, T], timeout_s: float = CALL_S) -> T:
-        with _told():
+        with _translated_errors():
             try:
                 future = asyncio.run_coroutine_threadsafe(call, self._loop)
             except RuntimeError as error:
@@ -365,7 +365,7 @@ class ApplicationRunner:
 
 
 @contextmanager
-def _told() -> Iterator[None]:
+def _translated_errors() -> Iterator[None]:
     """What the API server refused, in our words."""
     try:
         yield

@@ -17,7 +17,7 @@ _OMITTED = ("steps", "locks")
 _MOST = 2**63 - 1
 
 
-def shortened(status: Mapping[str, Any]) -> dict[str, Any]:
+def truncated_status(status: Mapping[str, Any]) -> dict[str, Any]:
     """`status` with lists of names cut, and without what repeats them. Whoever writes a table's
     log decides on names and numbers: of those no more is told than JSON and int64 can hold."""
     short = dict(status)

@@ -14,8 +14,8 @@ import structlog
 
 from tandem.errors import Reason
 from tandem.kube.client.api import Api, ApiError, Conflict, Invalid, NotFound, ResourcePath
-from tandem.kube.client.events import where_from
-from tandem.kube.controllers.operation.status_truncation import shortened
+from tandem.kube.client.events import traceback_of
+from tandem.kube.controllers.operation.status_truncation import truncated_status
 
 _log = structlog.get_logger("tandem.kube.controllers.operation.status_writer")
 _PASSING = frozenset({Reason.PENDING, Reason.PLANNED})
@@ -88,7 +88,7 @@ class StatusWriter:
 
     def offer(self, status: Mapping[str, Any]) -> None:
         """This is the status now; written soon, unless something newer comes."""
-        self._wanted = carried_over(self._known, shortened(status))
+        self._wanted = carried_over(self._known, truncated_status(status))
         if self._patch():
             self._changed.set()
             if self._task is None:
@@ -99,7 +99,7 @@ class StatusWriter:
         we may not write any more; until then it tries for ever."""
         await self.close()
         while not self.gone and self._allowed():
-            self._wanted = carried_over(self._known, shortened(status))
+            self._wanted = carried_over(self._known, truncated_status(status))
             if not self._patch():
                 return
             try:
@@ -107,7 +107,9 @@ class StatusWriter:
             except Invalid as error:
                 _log.error("status refused", resource=self._path.url(), problem=error.message)
                 status = _least(status)
-                if not changed_fields(self._known, carried_over(self._known, shortened(status))):
+                if not changed_fields(
+                    self._known, carried_over(self._known, truncated_status(status))
+                ):
                     return
                 await asyncio.sleep(_RETRY_S)
             except ApiError as error:
@@ -194,7 +196,7 @@ class StatusWriter:
         if isinstance(problem, ApiError):
             _log.warning("status not written", resource=self._path.url(), problem=str(problem))
         elif problem is not None:
-            _log.error("a bug: please report it", at=where_from(problem))
+            _log.error("a bug: please report it", at=traceback_of(problem))
 
     async def _write_once(self) -> None:
         async with self._busy:

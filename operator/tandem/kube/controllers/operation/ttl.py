@@ -12,28 +12,28 @@ import structlog
 
 from tandem.kube.client.api import Api, ApiError, Conflict, NotFound
 from tandem.kube.client.kinds import generation_of, path, status_of
-from tandem.kube.client.resource_cache import Registry, Summary
+from tandem.kube.client.resource_cache import CachedResource, ResourceCache
 from tandem.operations.ports import Clock
 
 _log = structlog.get_logger("tandem.kube.controllers.operation.ttl")
 _RETRY_S = 10.0
 
 
-class Finished:
+class TtlController:
     """Feed it with `note`; `run` works until it is cancelled."""
 
     def __init__(
-        self, api: Api, registry: Registry, clock: Clock, may_write: Callable[[], bool]
+        self, api: Api, resource_cache: ResourceCache, clock: Clock, may_write: Callable[[], bool]
     ) -> None:
         self._api = api
-        self._registry = registry
+        self._resource_cache = resource_cache
         self._clock = clock
         self._may_write = may_write
         self._due: list[tuple[float, str]] = []
         self._stale: set[str] = set()
         self._wake = asyncio.Event()
 
-    def note(self, summary: Summary) -> None:
+    def note(self, summary: CachedResource) -> None:
         """A resource as it is now; what has not ended is ignored."""
         if not summary.ended or summary.deleting:
             return
@@ -64,7 +64,7 @@ class Finished:
                 continue
 
     async def _delete(self, uid: str, now_s: float) -> None:
-        summary = self._registry.by_uid(uid)
+        summary = self._resource_cache.by_uid(uid)
         if summary is None or not summary.ended or summary.deleting or not self._may_write():
             return
         due = due_s(summary)
@@ -95,7 +95,7 @@ class Finished:
             heapq.heappush(self._due, (now_s + _RETRY_S, uid))
 
     async def _observe(self, uid: str) -> None:
-        summary = self._registry.by_uid(uid)
+        summary = self._resource_cache.by_uid(uid)
         if summary is None or not summary.ended or not self._may_write():
             return
         where = path(*summary.key)
@@ -123,7 +123,7 @@ class Finished:
             )
 
 
-def due_s(summary: Summary) -> float | None:
+def due_s(summary: CachedResource) -> float | None:
     """When its time to live is over, in Unix seconds; None for never."""
     if summary.ttl_s is None or not summary.completed:
         return None

@@ -1,7 +1,7 @@
 """Automatic compaction in a cluster: gathers facts, asks what to do, and does it.
 
-What to do is decided in `tandem.planning.auto.decide`. Children are those that the registry knows
-of; they are listed once, at the start, to know when the registry knows them all. Nothing is
+What to do is decided in `tandem.planning.auto.decide`. Children are those that the cache knows
+of; they are listed once, at the start, to know when the cache knows them all. Nothing is
 planned as long as neither the table's version, its policy or its children have changed nor the
 time has come that the last decision named.
 """
@@ -22,13 +22,13 @@ from tandem.delta.log.snapshot import Snapshot
 from tandem.errors import TandemError
 from tandem.kube.client.api import ApiError, Conflict, NotFound
 from tandem.kube.client.kinds import TABLE_KIND, Body, is_deleting, path, status_of
-from tandem.kube.client.resource_cache import Summary
-from tandem.kube.runtime.context import Context
-from tandem.kube.tables.context import TableContext, Upcoming
+from tandem.kube.client.resource_cache import CachedResource
+from tandem.kube.runtime.context import OperatorContext
+from tandem.kube.tables.context import AutoCompactionState, TableContext
 from tandem.operations.tables.auto_compaction import next_compaction, table_facts
-from tandem.planning.auto.child_compactions import Child
+from tandem.planning.auto.child_compactions import ChildCompaction
 from tandem.planning.auto.decide import decide
-from tandem.planning.auto.model import ChildFact, Decision, Hold
+from tandem.planning.auto.model import AutoCompactionDecision, AutoCompactionWait, ChildState
 from tandem.spark.application.manifest import MANAGED_BY, label_value
 from tandem.spec.compaction import TableCompaction
 from tandem.spec.resources import API_VERSION
@@ -60,10 +60,10 @@ class _Memory:
 
     Attributes:
         since: up to when each schedule has been dealt with.
-        unseen: children that there were at the start and that the registry has not seen yet;
+        unseen: children that there were at the start and that the cache has not seen yet;
             None before they were listed.
         unseen_until_s: by the loop's clock: until then they are waited for.
-        made: children that exist although the registry does not know them yet.
+        made: children that exist although the cache does not know them yet.
         key, wake_ms, status: what was decided last on, until when it holds, and what it said;
         `hold` and `next_ms` are of it.
         calm_until_s: by the loop's clock: until then a new version alone is no reason to plan.
@@ -72,24 +72,24 @@ class _Memory:
     since: dict[str, int]
     unseen: set[str] | None = None
     unseen_until_s: float = 0.0
-    made: dict[str, ChildFact] = field(default_factory=dict)
+    made: dict[str, ChildState] = field(default_factory=dict)
     key: tuple[object, ...] = ()
     calm_until_s: float = 0.0
     wake_ms: int | None = None
     status: dict[str, Any] = field(default_factory=dict)
-    hold: Hold = Hold.NOTHING
+    hold: AutoCompactionWait = AutoCompactionWait.NOTHING
     next_ms: int | None = None
 
 
-class Automatic:
-    """The `Tend` of an operator."""
+class AutoCompactionController:
+    """The `AutoCompactor` of an operator."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: OperatorContext) -> None:
         self._context = context
         self._memories: WeakKeyDictionary[TableContext, _Memory] = WeakKeyDictionary()
 
     async def __call__(
-        self, table: TableContext, children: Sequence[Summary]
+        self, table: TableContext, children: Sequence[CachedResource]
     ) -> tuple[dict[str, Any], float]:
         """Decide and act for one table; what to add to its status, and in how many seconds to
         come back although nothing has changed. Raises nothing that a cluster or a table does."""
@@ -97,7 +97,7 @@ class Automatic:
         policy = resource.spec.compaction if resource is not None else None
         if resource is None or snapshot is None or policy is None:
             self._memories.pop(table, None)
-            table.upcoming = None
+            table.auto_compaction = None
             return {}, math.inf
         memory = self._memory(table)
         if not await self._knows_all(table.uid, resource, memory, children):
@@ -112,22 +112,22 @@ class Automatic:
         if due or key != memory.key:
             await self._decide(table.uid, resource, policy, snapshot, memory, facts, now_ms)
             memory.key = key
-            table.upcoming = Upcoming(memory.hold, memory.next_ms)
+            table.auto_compaction = AutoCompactionState(memory.hold, memory.next_ms)
         return memory.status, _seconds(memory.wake_ms, now_ms)
 
     def _memory(self, table: TableContext) -> _Memory:
         memory = self._memories.get(table)
         if memory is None:
-            body = self._context.registry.body(table.uid) or {}
+            body = self._context.resource_cache.body(table.uid) or {}
             memory = self._memories[table] = _Memory(remembered(body))
             if "nextCompaction" in status_of(body):
                 memory.status = {"nextCompaction": status_of(body)["nextCompaction"]}
         return memory
 
     async def _knows_all(
-        self, uid: str, resource: LakeTable, memory: _Memory, children: Iterable[Summary]
+        self, uid: str, resource: LakeTable, memory: _Memory, children: Iterable[CachedResource]
     ) -> bool:
-        """Whether the registry has seen all children that there were when we began: what an
+        """Whether the cache has seen all children that there were when we began: what an
         operator decides that has just started must not depend on the order of events."""
         loop = asyncio.get_running_loop()
         if memory.unseen is None:
@@ -155,10 +155,10 @@ class Automatic:
         return not memory.unseen
 
     def _facts(
-        self, uid: str, memory: _Memory, children: Iterable[Summary], now_ms: int
-    ) -> tuple[ChildFact, ...]:
+        self, uid: str, memory: _Memory, children: Iterable[CachedResource], now_ms: int
+    ) -> tuple[ChildState, ...]:
         found = {
-            summary.name: child_fact(summary, self._context.registry.body(summary.uid))
+            summary.name: child_fact(summary, self._context.resource_cache.body(summary.uid))
             for summary in children
             if summary.owner == uid and LINE in dict(summary.labels)
         }
@@ -176,12 +176,12 @@ class Automatic:
         policy: AutomaticCompaction,
         snapshot: Snapshot,
         memory: _Memory,
-        facts: tuple[ChildFact, ...],
+        facts: tuple[ChildState, ...],
         now_ms: int,
     ) -> None:
         since = dict(memory.since)
 
-        def plan() -> Decision:
+        def plan() -> AutoCompactionDecision:
             table = table_facts(resource, uid, snapshot)
             return decide(policy, table, facts, now_ms, since)
 
@@ -192,7 +192,7 @@ class Automatic:
         except TandemError as error:
             memory.status = _status(NextCompaction(why=str(error)))
             memory.wake_ms = memory.next_ms = None
-            memory.hold = Hold.REFUSED
+            memory.hold = AutoCompactionWait.REFUSED
             return
         finally:
             now_s = loop.time()
@@ -211,14 +211,14 @@ class Automatic:
         memory.status = _status(next_compaction(decision, why))
 
     async def _create(
-        self, child: Child, resource: LakeTable, uid: str, memory: _Memory, now_ms: int
+        self, child: ChildCompaction, resource: LakeTable, uid: str, memory: _Memory, now_ms: int
     ) -> str:
         """Why it could not be created, or ""."""
         api = self._context.api
         collection = path(TableCompaction.kind_name, resource.namespace)
         display = f"TableCompaction/{child.name}"
         try:
-            await api.create(collection, manifest(child, resource, uid))
+            await api.create(collection, child_manifest(child, resource, uid))
             _log.info(
                 "automatic compaction",
                 namespace=resource.namespace,
@@ -229,10 +229,10 @@ class Automatic:
         except Conflict:
             # Somebody decided the same, perhaps we before a restart. Or it is something else.
             if not await self._is_ours(child.name, resource.namespace, uid):
-                memory.wake_ms, memory.hold = now_ms + _REFUSED_MS, Hold.REFUSED
+                memory.wake_ms, memory.hold = now_ms + _REFUSED_MS, AutoCompactionWait.REFUSED
                 return f"{display} exists already, and is not this table's: delete or rename it."
         except ApiError as error:
-            memory.wake_ms, memory.hold = now_ms + _REFUSED_MS, Hold.REFUSED
+            memory.wake_ms, memory.hold = now_ms + _REFUSED_MS, AutoCompactionWait.REFUSED
             _log.warning(
                 "not created",
                 namespace=resource.namespace,
@@ -241,7 +241,7 @@ class Automatic:
                 problem=str(error),
             )
             return f"{display} could not be created: {error.message}"
-        memory.made[child.name] = ChildFact(
+        memory.made[child.name] = ChildState(
             child.name,
             child.line,
             "",
@@ -261,7 +261,7 @@ class Automatic:
     async def _delete(self, name: str, resource: LakeTable) -> None:
         """Delete a finished child, if it still is as we saw it."""
         key = (TableCompaction.kind_name, resource.namespace, name)
-        summary = self._context.registry.get(key)
+        summary = self._context.resource_cache.get(key)
         if summary is None:
             return
         try:
@@ -274,7 +274,7 @@ class Automatic:
             _log.warning("not deleted", child=name, problem=str(error))
 
 
-def manifest(child: Child, resource: LakeTable, uid: str) -> dict[str, Any]:
+def child_manifest(child: ChildCompaction, resource: LakeTable, uid: str) -> dict[str, Any]:
     """The TableCompaction to create, owned by its LakeTable. Pure."""
     labels = {
         MANAGED_BY[0]: MANAGED_BY[1],
@@ -306,12 +306,12 @@ def manifest(child: Child, resource: LakeTable, uid: str) -> dict[str, Any]:
     }
 
 
-def child_fact(summary: Summary, body: Body | None) -> ChildFact:
+def child_fact(summary: CachedResource, body: Body | None) -> ChildState:
     """A child as a decision needs it; `body` of one that has not ended. Pure."""
     labels = dict(summary.labels)
     scheduled, retries = labels.get(SCHEDULED, ""), labels.get(RETRIES, "")
     plan = status_of(body).get("plan") if body is not None else None
-    return ChildFact(
+    return ChildState(
         name=summary.name,
         line=labels.get(LINE, ""),
         phase=summary.phase,

@@ -17,12 +17,12 @@ from typing import Any
 import structlog
 
 from tandem.errors import TandemError
-from tandem.kube.client.events import Note, post, where_from
+from tandem.kube.client.events import EventReason, post, traceback_of
 from tandem.kube.client.kinds import Body, status_of
-from tandem.kube.runtime.context import Context
+from tandem.kube.runtime.context import OperatorContext
 from tandem.kube.tables.context import TableContext
-from tandem.operations.clean.clean import Cleaned, Options, clean, rules_for
-from tandem.operations.clean.facts import Means
+from tandem.operations.clean.clean import CleaningOptions, CleaningResult, clean, rules_for
+from tandem.operations.clean.facts import CleaningDependencies
 from tandem.operations.report.status import rfc3339
 from tandem.planning.cleaning import CleaningRules
 from tandem.spec.status import TableCleaning
@@ -34,7 +34,7 @@ _AGAIN_MS = 60_000
 _FAILED_MS = 600_000
 
 
-class Cleaning:
+class CleaningController:
     """The rounds of one table, by its daemon's task.
 
     Args:
@@ -47,7 +47,7 @@ class Cleaning:
 
     def __init__(
         self,
-        context: Context,
+        context: OperatorContext,
         table: TableContext,
         body: Callable[[], Body],
         wake: Callable[[], None],
@@ -65,7 +65,7 @@ class Cleaning:
         wait_ms = int(context.settings.clean_s * 1000 * (1 + hash(table.uid) % 4))
         self._due_ms = max(context.clock.now_ms() + wait_ms, _next_of(known))
 
-    def tend(self) -> float:
+    def run_if_due(self) -> float:
         """Begin a round if one is due; in how many seconds to ask again."""
         if self._task is not None and not self._task.done():
             return math.inf
@@ -105,28 +105,28 @@ class Cleaning:
         assert table is not None
         now_ms = context.clock.now_ms()
         self._due_ms = now_ms + _FAILED_MS
-        options = Options(
+        options = CleaningOptions(
             limit=_MOST_FILES,
             # What an earlier operator did not come to is found once.
             thorough=self._asked is None,
             go_on=lambda: not self._closed and context.may_write(),
         )
-        means = Means(context.clock, context.processes, context.nonces)
+        dependencies = CleaningDependencies(context.clock, context.processes, context.nonces)
         try:
             rules = self._asked = self._rules_now()
-            cleaned = await context.threads(lambda: clean(table, rules, means, options))
+            cleaned = await context.threads(lambda: clean(table, rules, dependencies, options))
         except TandemError as error:
             _log.warning("not cleaned", table=table.display, problem=str(error))
         except Exception as error:  # noqa: BLE001 - a bug, and nobody but us would say so
             context.metrics.internal_errors.count("table")
-            _log.error("a bug: please report it", table=table.display, at=where_from(error))
+            _log.error("a bug: please report it", table=table.display, at=traceback_of(error))
         else:
             self._due_ms = due(cleaned, rules, now_ms)
             self._tell(cleaned, now_ms)
         finally:
             self._wake()
 
-    def _tell(self, cleaned: Cleaned, now_ms: int) -> None:
+    def _tell(self, cleaned: CleaningResult, now_ms: int) -> None:
         files, size = len(cleaned.garbage), cleaned.size
         self.status = {
             "lastCleaning": TableCleaning(
@@ -139,11 +139,11 @@ class Cleaning:
             dead = len(cleaned.abandoned)
             told = f"removed {files} files, {size} bytes"
             told += f"; {dead} attempts of processes that died were abandoned" if dead else ""
-            post(self._body(), Note.CLEANED, told)
+            post(self._body(), EventReason.CLEANED, told)
             _log.info("cleaned", files=files, bytes=size, abandoned=dead)
 
 
-def due(cleaned: Cleaned, rules: CleaningRules, now_ms: int) -> int:
+def due(cleaned: CleaningResult, rules: CleaningRules, now_ms: int) -> int:
     """When the next round is due, in Unix milliseconds. Pure."""
     if cleaned.more:
         return now_ms + _AGAIN_MS

@@ -26,12 +26,12 @@ from tandem.kube.client.kinds import (
     status_of,
     uid_of,
 )
-from tandem.kube.client.resource_cache import Summary
-from tandem.kube.controllers.operation.controller import Stopped
+from tandem.kube.client.resource_cache import CachedResource
+from tandem.kube.controllers.operation.controller import StopSignal
 from tandem.kube.controllers.operation.status_writer import StatusWriter
-from tandem.kube.controllers.table.clean_rounds import Cleaning
-from tandem.kube.runtime.context import Context
-from tandem.kube.runtime.log_context import Subject, about
+from tandem.kube.controllers.table.clean_rounds import CleaningController
+from tandem.kube.runtime.context import OperatorContext
+from tandem.kube.runtime.log_context import LogContext, bound_log_context
 from tandem.kube.tables.status import compose, remembered_since
 from tandem.spec.loading.loader import parse
 from tandem.spec.status import TableStatus
@@ -48,10 +48,10 @@ _STILL_THERE_S = 300.0
 had to list anew says nothing of what went meanwhile."""
 
 
-class TableLife:
+class TableController:
     """One LakeTable, that is: one uid."""
 
-    def __init__(self, context: Context, body: Body) -> None:
+    def __init__(self, context: OperatorContext, body: Body) -> None:
         self._context = context
         self._uid = uid_of(body)
         self._key = key_of(body)
@@ -79,35 +79,37 @@ class TableLife:
             and ready.get("observedGeneration") == generation_of(body),
         )
         self._interval_s = settings.table_poll_s
-        self._cleaning = Cleaning(context, self._table, lambda: self._body, self._wake.set)
+        self._cleaning_controller = CleaningController(
+            context, self._table, lambda: self._body, self._wake.set
+        )
 
-    async def run(self, stopped: Stopped) -> None:
+    async def run(self, stopped: StopSignal) -> None:
         """Until the resource is deleted or the operator stops."""
         kind, namespace, name = self._key
-        with about(Subject(kind, namespace, name, table=name)):
+        with bound_log_context(LogContext(kind, namespace, name, table=name)):
             await self._run(stopped)
 
-    async def _run(self, stopped: Stopped) -> None:
+    async def _run(self, stopped: StopSignal) -> None:
         self._context.tables[self._key[1:]] = self._table
-        unwatch = self._context.registry.watch(self._key, self._changed)
+        unwatch = self._context.resource_cache.watch(self._key, self._changed)
         self._table.wake = self._wake.set
-        minding = asyncio.create_task(self._mind(stopped), name="mind the stop")
+        minding = asyncio.create_task(self._await_stop(stopped), name="mind the stop")
         try:
             await self._live()
         finally:
             minding.cancel()
-            await self._cleaning.close()
+            await self._cleaning_controller.close()
             unwatch()
             self._withdraw()
             await self._writer.close()
 
-    async def _mind(self, stopped: Stopped) -> None:
+    async def _await_stop(self, stopped: StopSignal) -> None:
         await stopped.wait()
         self._leaving = True
         self._wake.set()
 
     def _changed(self) -> None:
-        body = self._context.registry.body(self._uid)
+        body = self._context.resource_cache.body(self._uid)
         if body is not None:
             self._body = body
             self._writer.observe(status_of(body), body["metadata"]["resourceVersion"])
@@ -125,7 +127,7 @@ class TableLife:
 
     def _gone(self) -> None:
         """It is no more, though nobody has told us: those who need it shall know."""
-        self._context.registry.remove(self._uid)
+        self._context.resource_cache.remove(self._uid)
 
     async def _is_there(self) -> bool:
         try:
@@ -169,8 +171,8 @@ class TableLife:
                 await self._table.look_at_locks()
             if self._leaving:
                 return
-            tended = await self._tend()
-            cleaned_s = self._cleaning.tend()
+            tended = await self._compact()
+            cleaned_s = self._cleaning_controller.run_if_due()
             self._report(tended)
             until = min(next_look, loop.time() + min(cleaned_s, tended[1] if tended else cleaned_s))
             await asyncio.sleep(_CALM)
@@ -178,8 +180,8 @@ class TableLife:
                 async with asyncio.timeout(max(0.0, until - loop.time())):
                     await self._wake.wait()
 
-    def _operations(self) -> Iterator[Summary]:
-        return self._context.registry.of_table(*self._key[1:])
+    def _operations(self) -> Iterator[CachedResource]:
+        return self._context.resource_cache.of_table(*self._key[1:])
 
     def _pace(self, something_happened: bool) -> None:
         poll_s = self._context.settings.table_poll_s
@@ -197,12 +199,12 @@ class TableLife:
         assert isinstance(resource, LakeTable)
         return resource
 
-    async def _tend(self) -> tuple[dict[str, Any], float] | None:
+    async def _compact(self) -> tuple[dict[str, Any], float] | None:
         """Automatic compaction: what to add to the status, and when to come back (seconds)."""
-        tend = self._context.tend
-        if tend is None or not self._table.is_ready:
+        auto_compactor = self._context.auto_compactor
+        if auto_compactor is None or not self._table.is_ready:
             return None
-        return await tend(self._table, list(self._operations()))
+        return await auto_compactor(self._table, list(self._operations()))
 
     def _report(self, tended: tuple[dict[str, Any], float] | None) -> None:
         _, namespace, name = self._key
@@ -223,7 +225,7 @@ class TableLife:
         elif "nextCompaction" in self._writer.known:
             # It is also the memory of what the schedules have done.
             manifest["nextCompaction"] = self._writer.known["nextCompaction"]
-        self._writer.offer({**manifest, **self._cleaning.status})
+        self._writer.offer({**manifest, **self._cleaning_controller.status})
         first = conditions[0]
         told = (first.status, str(first.reason))
         if told != self._reported:

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-Value = Any
+JsonValue = Any
 """None, bool, str, a list, or a dict. Numbers are `Number` from the thorough parser, which is
 asked for what the fast one cannot tell, and plain text from the fast one."""
 
@@ -38,7 +38,7 @@ class JsonProblem(Exception):
 
 
 @dataclass(frozen=True)
-class Leniency:
+class JsonOptions:
     """What is taken beyond strict JSON; named and set by default as Spark's options."""
 
     single_quotes: bool = True
@@ -50,7 +50,7 @@ class Leniency:
     any_escape: bool = False
 
     @classmethod
-    def of(cls, options: Mapping[str, str]) -> Leniency:
+    def of(cls, options: Mapping[str, str]) -> JsonOptions:
         """From options under their canonical names."""
 
         def yes(name: str, default: str = "false") -> bool:
@@ -71,7 +71,7 @@ class _Repeated(Exception):
     """A name occurs twice in an object: the thorough parser says where."""
 
 
-def _object(pairs: list[tuple[str, Value]]) -> dict[str, Value]:
+def _object(pairs: list[tuple[str, JsonValue]]) -> dict[str, JsonValue]:
     found = dict(pairs)
     if len(found) != len(pairs):
         raise _Repeated
@@ -90,7 +90,7 @@ _STRICT = json.JSONDecoder(
 )
 
 
-def parse(line: str, lenient: Leniency) -> Value:
+def parse(line: str, lenient: JsonOptions) -> JsonValue:
     """The one value of a line. Raises: JsonProblem."""
     try:
         return (_FAST if lenient.non_numeric else _STRICT).decode(line)
@@ -100,15 +100,15 @@ def parse(line: str, lenient: Leniency) -> Value:
         raise JsonProblem("objects are nested too deeply", found=line[:60]) from None
 
 
-def parse_thoroughly(line: str, lenient: Leniency) -> Value:
+def parse_thoroughly(line: str, lenient: JsonOptions) -> JsonValue:
     """As `parse`, with numbers as `Number`. Raises: JsonProblem."""
     try:
-        return _Parser(line, lenient).line()
+        return _JsonParser(line, lenient).line()
     except RecursionError:
         raise JsonProblem("objects are nested too deeply", found=line[:60]) from None
 
 
-def compact(value: Value) -> str:
+def compact(value: JsonValue) -> str:
     """A value as JSON text without spaces, its numbers as written; for `parse_thoroughly`."""
     if isinstance(value, dict):
         return "{" + ",".join(f"{_quoted(k)}:{compact(v)}" for k, v in value.items()) + "}"
@@ -128,7 +128,7 @@ _NAME = re.compile(r"[^\W\d][\w$]*|[$][\w$]*")
 _WORD = re.compile(r"[+-]?[A-Za-z]+")
 _BLANK = re.compile(r"[ \t\r\n]*")
 _COMMENT = re.compile(r"/\*(?s:.*?)\*/|//[^\r\n]*")
-_CONSTANTS: dict[str, Value] = {"true": True, "false": False, "null": None}
+_CONSTANTS: dict[str, JsonValue] = {"true": True, "false": False, "null": None}
 _NON_NUMERIC = {
     "NaN": "NaN",
     "Infinity": "Infinity",
@@ -141,13 +141,13 @@ _NON_NUMERIC = {
 _ESCAPES = {'"': '"', "\\": "\\", "/": "/", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
 
 
-class _Parser:
-    def __init__(self, text: str, lenient: Leniency) -> None:
+class _JsonParser:
+    def __init__(self, text: str, lenient: JsonOptions) -> None:
         self._text = text
         self._lenient = lenient
         self._at = 0
 
-    def line(self) -> Value:
+    def line(self) -> JsonValue:
         value = self._value("")
         self._blank()
         if self._at < len(self._text):
@@ -177,7 +177,7 @@ class _Parser:
                 return
             self._at = comment.end()
 
-    def _value(self, path: str) -> Value:
+    def _value(self, path: str) -> JsonValue:
         self._blank()
         sign = self._peek()
         if sign == "{":
@@ -214,9 +214,9 @@ class _Parser:
         self._at = found.end()
         return Number(text)
 
-    def _members(self, path: str) -> dict[str, Value]:
+    def _members(self, path: str) -> dict[str, JsonValue]:
         self._at += 1
-        members: dict[str, Value] = {}
+        members: dict[str, JsonValue] = {}
         self._blank()
         if self._peek() == "}":
             self._at += 1
@@ -237,9 +237,9 @@ class _Parser:
             if not self._more("}", path):
                 return members
 
-    def _elements(self, path: str) -> list[Value]:
+    def _elements(self, path: str) -> list[JsonValue]:
         self._at += 1
-        elements: list[Value] = []
+        elements: list[JsonValue] = []
         self._blank()
         if self._peek() == "]":
             self._at += 1

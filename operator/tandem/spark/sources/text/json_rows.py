@@ -16,7 +16,13 @@ import pyarrow as pa
 
 from tandem.errors import InvalidSpec, StatementFailed
 from tandem.spark.sources.text.csv import WHITE
-from tandem.spark.sources.text.json import JsonProblem, Leniency, compact, parse, parse_thoroughly
+from tandem.spark.sources.text.json import (
+    JsonOptions,
+    JsonProblem,
+    compact,
+    parse,
+    parse_thoroughly,
+)
 from tandem.spark.sources.text.lines import split_lines
 
 
@@ -74,7 +80,7 @@ class JsonRows:
         path: of the file, for errors.
     """
 
-    def __init__(self, shape: Shape, lenient: Leniency, path: str) -> None:
+    def __init__(self, shape: Shape, lenient: JsonOptions, path: str) -> None:
         self._shape = shape
         self._lenient = lenient
         self._path = path
@@ -170,7 +176,7 @@ class JsonRows:
         return _located(problem, self._path, line)
 
 
-def check_fields(text: str, first: int, lenient: Leniency, path: str) -> None:
+def check_fields(text: str, first: int, lenient: JsonOptions, path: str) -> None:
     """That no object of a text of whole lines has a field twice, in other case too. `first`: the
     first line's number. Raises: StatementFailed."""
     for number, line in enumerate(split_lines(text), first):

@@ -17,7 +17,7 @@ from tandem.errors import ObjectNotFound, StatementFailed
 from tandem.jobs.formats import Format
 from tandem.spark.runtime.datasource import get_work
 from tandem.spark.runtime.input_splits import TaskSplits, task_splits
-from tandem.spark.sources.text.unpack import Unpacked, codec_of, require_text
+from tandem.spark.sources.text.unpack import Unpacked, compression_of, require_text
 from tandem.storage import Store, open_store
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ class LinesReader(DataSourceReader):
 
 def plan(files: Sequence[TextFile], size: int = STRIPE_BYTES) -> list[TaskSplits]:
     """What each task reads; parts are of bytes, and compressed files are not cut."""
-    whole = {index for index, file in enumerate(files) if codec_of(file.path)}
+    whole = {index for index, file in enumerate(files) if compression_of(file.path)}
     return task_splits([file.size for file in files], size, whole)
 
 
@@ -129,7 +129,7 @@ def read_text(
     except ObjectNotFound as error:
         raise missing(path) from error
     with source:
-        codec = codec_of(path)
+        codec = compression_of(path)
         if codec:
             # The whole file is one split; its size says nothing of the text's.
             unpacked = Unpacked(source, codec, path)

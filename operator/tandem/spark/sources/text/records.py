@@ -19,7 +19,7 @@ from tandem.jobs.formats import Format
 from tandem.spark.runtime.datasource import get_work
 from tandem.spark.runtime.input_splits import InputSplit, TaskSplits
 from tandem.spark.sources.text.csv import CsvParser, CsvProblem, Dialect, lines_in, survey
-from tandem.spark.sources.text.json import Leniency
+from tandem.spark.sources.text.json import JsonOptions
 from tandem.spark.sources.text.json_rows import JsonRows, shape_of
 from tandem.spark.sources.text.lines import PartStart, TextFile, plan, read_text
 from tandem.storage import Store, open_store
@@ -129,7 +129,7 @@ def _json(store: Store, work: RecordsWork, split: InputSplit) -> Iterator[Batch]
     file = work.files[split.input]
     span = split.of(file.size)
     line = file.begins[split.part].line if file.begins else 1
-    rows = JsonRows(shape_of(work.wanted), Leniency.of(work.options), file.path)
+    rows = JsonRows(shape_of(work.wanted), JsonOptions.of(work.options), file.path)
     for text in read_text(store, file.path, work.encoding, span.start, span.stop):
         yield rows.batch(text, line)
         line += lines_in(text)

@@ -24,7 +24,7 @@ _MAGIC = {
 }
 
 
-def codec_of(path: str) -> str:
+def compression_of(path: str) -> str:
     """How a file is compressed, as its name says; "" if it is not."""
     return next((name for suffix, name in _COMPRESSED.items() if path.endswith(suffix)), "")
 

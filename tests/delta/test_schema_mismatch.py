@@ -14,8 +14,12 @@ from typer.testing import CliRunner
 
 from support.foreign.tables import column, struct, write
 from tandem.cli.main import app
-from tandem.delta.datafiles.misfit import Misfit, require_utf8, require_whole_micros
 from tandem.delta.datafiles.reader import DataFileReader, TableFormat
+from tandem.delta.datafiles.schema_mismatch import (
+    SchemaMismatch,
+    require_utf8,
+    require_whole_micros,
+)
 from tandem.delta.log.delta_log import DeltaLog
 from tandem.delta.scan import scan
 from tandem.delta.schema import parse
@@ -142,7 +146,7 @@ LIST = pa.list_(NANOS)
     ],
 )
 def test_a_time_that_is_no_whole_microsecond(found: pa.Array, where: str) -> None:
-    with pytest.raises(Misfit) as caught:
+    with pytest.raises(SchemaMismatch) as caught:
         require_whole_micros(found, "x")
     assert caught.value.column == where
 
@@ -195,7 +199,7 @@ def test_a_source_is_read_exactly_or_refused(old: bool, nested: bool, tmp_path: 
     ],
 )
 def test_texts_that_are_not_utf8(found: pa.Array, where: str) -> None:
-    with pytest.raises(Misfit) as caught:
+    with pytest.raises(SchemaMismatch) as caught:
         require_utf8(found, "x")
     assert (caught.value.column, caught.value.found) == (where, "X'fffe'")
 

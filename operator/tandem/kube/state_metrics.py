@@ -18,10 +18,10 @@ from prometheus_client.registry import Collector
 
 from tandem.errors import Reason
 from tandem.kube.client.kinds import Body, status_of
-from tandem.kube.client.resource_cache import Summary
+from tandem.kube.client.resource_cache import CachedResource
 from tandem.kube.metrics import families as families
 from tandem.kube.metrics.families import Family
-from tandem.kube.runtime.context import Context
+from tandem.kube.runtime.context import OperatorContext
 from tandem.kube.runtime.workers import Workers
 from tandem.kube.tables.context import TableContext
 from tandem.spec.common import OPERATIONS
@@ -37,7 +37,7 @@ _NOBODY = TableStatus()
 TableKey = tuple[str, str]
 
 
-class State(Collector):
+class StateCollector(Collector):
     """The collector of one operator.
 
     Args:
@@ -46,7 +46,7 @@ class State(Collector):
     """
 
     def __init__(
-        self, context: Context, leads: Callable[[], bool], workers: Workers, shown: int
+        self, context: OperatorContext, leads: Callable[[], bool], workers: Workers, shown: int
     ) -> None:
         self._context = context
         self._leads = leads
@@ -62,7 +62,7 @@ class State(Collector):
         yield _one(families.LEADER, self._leads())
         yield from self._threads()
         yield from self._jobs()
-        summaries = [s for s in self._context.registry.all() if s.kind in OPERATIONS]
+        summaries = [s for s in self._context.resource_cache.all() if s.kind in OPERATIONS]
         yield from self._operations(summaries)
         yield from self._tables(summaries)
 
@@ -83,7 +83,7 @@ class State(Collector):
 
     # Operations
 
-    def _operations(self, summaries: Iterable[Summary]) -> Iterator[Metric]:
+    def _operations(self, summaries: Iterable[CachedResource]) -> Iterator[Metric]:
         by_phase: Counter[tuple[str, str]] = Counter()
         hindered: Counter[str] = Counter()
         unchanged: dict[tuple[str, str], float] = {}
@@ -118,8 +118,8 @@ class State(Collector):
             found.add_metric([kind, phase], seconds)
         yield found
 
-    def _since(self, summary: Summary, now_s: float) -> float:
-        looks = _looks(summary, self._context.registry.body(summary.uid) or {})
+    def _since(self, summary: CachedResource, now_s: float) -> float:
+        looks = _looks(summary, self._context.resource_cache.body(summary.uid) or {})
         before = self._seen.get(summary.uid)
         if before is not None and before[0] == looks:
             return before[1]
@@ -128,7 +128,7 @@ class State(Collector):
 
     # Tables
 
-    def _tables(self, summaries: Iterable[Summary]) -> Iterator[Metric]:
+    def _tables(self, summaries: Iterable[CachedResource]) -> Iterator[Metric]:
         tables = self._context.tables
         ready: Counter[tuple[str, str]] = Counter()
         for table in tables.values():
@@ -163,8 +163,8 @@ class State(Collector):
         yield found
         found = _table_family(families.TABLE_HOLD)
         for key, table in shown.items():
-            if table.upcoming is not None:
-                found.add_metric((*key, table.upcoming.hold), 1)
+            if table.auto_compaction is not None:
+                found.add_metric((*key, table.auto_compaction.hold), 1)
         yield found
 
     def _choose(self, tables: Mapping[TableKey, TableContext]) -> None:
@@ -176,7 +176,7 @@ class State(Collector):
         self._shown = set(nlargest(self._limit, tables, key=rank))
 
     def _note_compactions(
-        self, tables: Mapping[TableKey, TableContext], summaries: Iterable[Summary]
+        self, tables: Mapping[TableKey, TableContext], summaries: Iterable[CachedResource]
     ) -> None:
         uids = {table.uid for table in tables.values()}
         for uid in self._compacted.keys() - uids:
@@ -198,8 +198,8 @@ _PER_TABLE: Mapping[Family, Callable[[TableContext], float | None]] = {
     families.TABLE_SMALL: lambda table: (table.facts or _NOBODY).small_files,
     families.TABLE_DELETED: lambda table: (table.facts or _NOBODY).deleted_rows,
     families.TABLE_NEXT: lambda table: (
-        table.upcoming.next_ms / 1000
-        if table.upcoming is not None and table.upcoming.next_ms is not None
+        table.auto_compaction.next_ms / 1000
+        if table.auto_compaction is not None and table.auto_compaction.next_ms is not None
         else None
     ),
 }
@@ -216,7 +216,7 @@ LOOKED_UP = frozenset(
 """Families that are looked up; all others are instruments."""
 
 
-def _looks(summary: Summary, body: Body) -> object:
+def _looks(summary: CachedResource, body: Body) -> object:
     """What changes when an operation gets on. What it says of its waiting changes with time."""
     status: Mapping[str, Any] = status_of(body)
     progress = status.get("progress")

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tandem.delta.datafiles.conform import Candidates, is_array
+from tandem.delta.datafiles.conform import FieldIndex, is_array
 from tandem.delta.schema import (
     ArrayType,
     DataType,
@@ -26,7 +26,7 @@ SHOWN = 30
 """Bytes of a value that an error shows."""
 
 
-class Misfit(pa.ArrowInvalid):  # type: ignore[misc]
+class SchemaMismatch(pa.ArrowInvalid):  # type: ignore[misc]
     """A column of a file that does not fit the table's. `column` is its path."""
 
     def __init__(self, column: str, found: str, expected: str) -> None:
@@ -37,8 +37,8 @@ class Misfit(pa.ArrowInvalid):  # type: ignore[misc]
 
 
 def require_fit(found: Any, wanted: Field, *, by_id: bool, above: str = "") -> None:
-    """Raises: Misfit if the Arrow type `found` must not be read as the column `wanted`, or one
-    inside it; pa.ArrowInvalid if a field is ambiguous."""
+    """Raises: SchemaMismatch if the Arrow type `found` must not be read as the column `wanted`, or
+    one inside it; pa.ArrowInvalid if a field is ambiguous."""
     column = f"{above}{wanted.name}"
     type_ = wanted.type
     if isinstance(found, pa.BaseExtensionType):
@@ -54,7 +54,7 @@ def require_fit(found: Any, wanted: Field, *, by_id: bool, above: str = "") -> N
             fits = pa.types.is_struct(found)
             if fits:
                 there = [found.field(i) for i in range(found.num_fields)]
-                candidates = Candidates(there)
+                candidates = FieldIndex(there)
                 for part in type_.fields:
                     index = candidates.find(part, by_id=by_id)
                     if index is not None:
@@ -71,7 +71,7 @@ def require_fit(found: Any, wanted: Field, *, by_id: bool, above: str = "") -> N
         case _:
             fits = not pa.types.is_nested(found) and not _loses(found, to_arrow_type(type_))
     if not fits:
-        raise Misfit(column, str(found), _name(type_))
+        raise SchemaMismatch(column, str(found), _name(type_))
     for there_type, part in inner:
         require_fit(there_type, part, by_id=by_id, above=f"{column}.")
 
@@ -113,15 +113,15 @@ def _name(type_: DataType) -> str:
 
 
 def require_whole_micros(array: Any, column: str) -> None:
-    """Raises: Misfit if a timestamp of `array`, at any depth, is no whole number of microseconds:
-    a source is read exactly, or refused."""
-    for path, values in leaves(array, column, _is_nanos):
+    """Raises: SchemaMismatch if a timestamp of `array`, at any depth, is no whole number of
+    microseconds: a source is read exactly, or refused."""
+    for path, values in leaf_values(array, column, _is_nanos):
         nanos = values.view(pa.int64())
         whole = pc.multiply(pc.divide(nanos, 1_000), 1_000)
         cut = values.filter(pc.not_equal(nanos, whole))
         if len(cut):
             shown = str(cut.slice(0, 1).cast(pa.string())[0].as_py())
-            raise Misfit(path, shown, "whole number of microseconds")
+            raise SchemaMismatch(path, shown, "whole number of microseconds")
 
 
 def _is_nanos(type_: Any) -> bool:
@@ -129,14 +129,14 @@ def _is_nanos(type_: Any) -> bool:
 
 
 def require_utf8(array: Any, column: str) -> None:
-    """Raises: Misfit if a text of `array`, at any depth, is not UTF-8."""
+    """Raises: SchemaMismatch if a text of `array`, at any depth, is not UTF-8."""
     if not any_leaf(array.type, _is_text):
         return
     try:
         array.validate(full=True)
     except pa.ArrowInvalid:
         # What lies below a null does not count.
-        for path, values in leaves(array, column, _is_text):
+        for path, values in leaf_values(array, column, _is_text):
             for value in values.drop_null().cast(pa.large_binary()):
                 data = value.as_py()
                 try:
@@ -144,7 +144,7 @@ def require_utf8(array: Any, column: str) -> None:
                 except UnicodeDecodeError as error:
                     cut = "" if len(data) <= SHOWN else "…"
                     shown = f"X'{data[:SHOWN].hex()}'{cut}"
-                    raise Misfit(path, shown, "text of UTF-8") from error
+                    raise SchemaMismatch(path, shown, "text of UTF-8") from error
 
 
 def any_leaf(type_: Any, test: Callable[[Any], bool]) -> bool:
@@ -154,7 +154,7 @@ def any_leaf(type_: Any, test: Callable[[Any], bool]) -> bool:
     return test(type_)
 
 
-def leaves(array: Any, path: str, test: Callable[[Any], bool]) -> Iterator[tuple[str, Any]]:
+def leaf_values(array: Any, path: str, test: Callable[[Any], bool]) -> Iterator[tuple[str, Any]]:
     """The values of the types that `test` holds for, with their paths; without those below a null
     or outside of what `array` shows."""
     type_ = array.type
@@ -162,13 +162,13 @@ def leaves(array: Any, path: str, test: Callable[[Any], bool]) -> Iterator[tuple
         return
     if pa.types.is_struct(type_):
         for field, part in zip(type_, array.flatten(), strict=True):
-            yield from leaves(part, f"{path}.{field.name}", test)
+            yield from leaf_values(part, f"{path}.{field.name}", test)
     elif is_array(type_):
-        yield from leaves(array.flatten(), f"{path}.element", test)
+        yield from leaf_values(array.flatten(), f"{path}.element", test)
     elif pa.types.is_map(type_):
         entries = array.drop_null() if array.null_count else array
         first, last = (entries.offsets[i].as_py() for i in (0, -1))
         for name, part in (("key", entries.keys), ("value", entries.items)):
-            yield from leaves(part.slice(first, last - first), f"{path}.{name}", test)
+            yield from leaf_values(part.slice(first, last - first), f"{path}.{name}", test)
     else:
         yield path, array
