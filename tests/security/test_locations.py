@@ -114,7 +114,9 @@ def test_each_namespace_has_its_own() -> None:
         LocationPolicy(("team-a=s3://lake",)).check(table("s3://lake/t", "team-b"))
     # A value in a path is no pattern.
     assert LocationPolicy(("s3://lake/dt=1",)).prefixes("x") == ("s3://lake/dt=1",)
-    LocationPolicy().check(table("s3://any/where", "any-name", options={"endpoint": "http://any:1"}))
+    LocationPolicy().check(
+        table("s3://any/where", "any-name", options={"endpoint": "http://any:1"})
+    )
 
 
 @pytest.mark.parametrize("rule", ["", "lake", "x=lake", "team-a=s3:///x", "s3://a/../b", "ftp://x"])
