@@ -1,8 +1,8 @@
 """Deleting what no commit refers to, and never anything else.
 
-Two cases, told apart by the log: an abandoned attempt can never commit, so all its files go; of
-a committed attempt go the files that its commit does not name (written by a twin of the job, or
-for a round that lost).
+The log distinguishes two cases. An abandoned attempt can never commit, so all of its files are
+deleted. Of a committed attempt, those files are deleted that its commit does not name: a
+duplicate of the job wrote them, or they belong to a round that lost the race for its version.
 """
 
 from __future__ import annotations

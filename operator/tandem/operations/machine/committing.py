@@ -1,4 +1,4 @@
-"""Reconciles with what was committed meanwhile, commits, and ends where no commit is possible.
+"""Reconciles with what was committed meanwhile, commits, and ends if no commit is possible.
 
 Pure, a part of `step`.
 """
@@ -24,7 +24,7 @@ from tandem.spec.status import Phase
 
 
 def decided(state: OperationState, event: Decided) -> Step:
-    """Commit, evaluate more rows, or give up, as reconciliation says."""
+    """Commit, evaluate more rows, or give up, as reconciliation has decided."""
     if event.verdict is Verdict.COMMIT:
         return do(state, Point.WRITE_SIDECARS)
     if event.verdict is Verdict.EVALUATE:
@@ -38,7 +38,7 @@ def decided(state: OperationState, event: Decided) -> Step:
 
 
 def commit_refused(state: OperationState, event: CommitRefused) -> Step:
-    """Give up for a higher priority; take locks again that were lost."""
+    """Give up if a higher priority revoked the locks; acquire them again if they were lost."""
     if event.revoked:
         message = "an operation of higher priority took the locks"
         return give_up(
@@ -62,7 +62,7 @@ def commit_lost(state: OperationState) -> Step:
 
 
 def commit_unknown(state: OperationState) -> Step:
-    """Look up whose commit it is, after a while."""
+    """Look up, after a pause, whose commit it is."""
     attempt = state.attempt
     delay = state.request.limits.retry_delay_ms * 2**attempt.unknown_puts // 4
     attempt = replace(attempt, unknown_puts=attempt.unknown_puts + 1)
@@ -73,7 +73,7 @@ def abandon_refused(state: OperationState, event: AbandonRefused) -> Step:
     """An attempt has committed: report that instead of the ending that was meant."""
     state = replace(state, outcome=replace(state.outcome, closing=None))
     if event.attempt != state.attempt.number:
-        # What we wrote since another session cleaned is ours to clean: see there.
+        # Files that we wrote after another session cleaned are ours to delete.
         return do(state, Point.READ_TABLE)
     log = replace(state.log, succeeded=event.attempt)
     return do(replace(state, log=log), Point.FIND_COMMIT)

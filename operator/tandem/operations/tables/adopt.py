@@ -140,7 +140,7 @@ def _existing(table: Table) -> Snapshot | None:
 
 
 def _create(table: Table, create: Create, clock: Clock, nonces: Nonces) -> bool:
-    """Put version 0; False if somebody else did meanwhile."""
+    """Put version 0; False if another writer did so meanwhile."""
     assert table.spec is not None
     fields = [
         {

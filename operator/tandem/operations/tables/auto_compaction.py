@@ -1,5 +1,5 @@
-"""Automatic compaction between a table as it was read and `tandem.planning.auto.decide`: what it
-is told of the table, and how its answer looks in a status."""
+"""Connects a table's snapshot with `tandem.planning.auto.decide`: the input of the decision, and
+its result as fields of the status."""
 
 from __future__ import annotations
 
