@@ -1,7 +1,6 @@
-"""What can be typed: options and their help, nothing else.
+"""The commands, their options and their help, and nothing else.
 
-Every command is a few lines that hand over to a module which is imported when the command
-runs.
+Every command is a few lines that call a module, which is imported when the command runs.
 """
 
 from __future__ import annotations
@@ -124,7 +123,7 @@ def run(
 
 @app.command()
 def plan(files: Files, output: OutputOption = Output.TABLE, only: Only = None) -> None:
-    """Say what `run` would do; change nothing."""
+    """Show what `run` would do; change nothing."""
     with errors_to_exit():
         from tandem.cli.commands import run
 
@@ -203,7 +202,7 @@ def table_show(
     version: Version = None,
     options: Options = None,
 ) -> None:
-    """Show what a table is: version, size, columns, protocol."""
+    """Show a table's version, size, columns and protocol."""
     with errors_to_exit():
         from tandem.cli.commands import tables
 
@@ -232,11 +231,11 @@ def history(
     ] = None,
     options: Options = None,
 ) -> None:
-    """Show a table's commits, newest first, and who replayed what onto what.
+    """Show a table's commits, newest first, and how operations reconciled with them.
 
-    The picture beside the versions: ● a commit of ours, ○ others added rows, ◆ changed rows,
-    ■ rewrote files, · no data. A line runs from an operation back to the version that it read;
-    ▶ is a commit that it met on the way and did something about.
+    The picture beside the versions: ● a commit of Tandem; of another writer: ○ added rows,
+    ◆ changed rows, ■ rewrote files, · no data. A line runs from an operation back to the version
+    that it read; ▶ is a commit in between that it reconciled with.
     """
     with errors_to_exit():
         from tandem.cli.commands import tables
@@ -255,7 +254,7 @@ def locks(
     output: OutputOption = Output.TABLE,
     options: Options = None,
 ) -> None:
-    """List the locks on a table. Without a cluster they live in the running process only."""
+    """List the locks on a table. Without a cluster they exist in the running process only."""
     with errors_to_exit():
         from tandem.cli.commands import tables
 
@@ -305,8 +304,8 @@ def dev(
 ) -> None:
     """Stand in for a Spark operator: run SparkApplications with local Spark.
 
-    Needs the Spark operator's CRDs, and nothing else of it. Serves Tandem's own applications
-    alone; jobs end with this command. `tandem -v dev` prints every state.
+    Needs the Spark operator's CRDs, but no running Spark operator. Runs only applications of
+    Tandem; jobs end with this command. `tandem -v dev` prints every state.
     """
     with errors_to_exit():
         from tandem.cli.commands import dev

@@ -1,4 +1,4 @@
-"""What can be typed after `tandem operator`. Every option can be given in the environment, too:
+"""The options of `tandem operator`. Every option can be given in the environment, too:
 `--etcd-endpoint` as TANDEM_ETCD_ENDPOINT (several separated by spaces)."""
 
 from __future__ import annotations
