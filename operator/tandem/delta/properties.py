@@ -1,7 +1,7 @@
 """Table properties that ask for maintenance, with Delta's defaults. No I/O.
 
 A property that cannot be understood raises `ValueError`: maintenance then does nothing and says
-so, rather than guess at how long somebody wants to keep a log.
+so, rather than guess how long the log is to be kept.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ from tandem.errors import UnsupportedFeature
 
 
 class OperationKind(StrEnum):
-    """What somebody wants to do with a table."""
+    """What a caller wants to do with a table."""
 
     READ = "Read"  # read rows
     INGEST = "Ingest"  # add new rows in new files
@@ -228,9 +228,9 @@ def features_in_use(protocol: Protocol, metadata: Metadata) -> tuple[str, ...]:
 
 
 FORGETFUL = "delta.setTransactionRetentionDuration"
-"""With this property checkpoints of others leave out each `txn` that is older, so nobody knows
-any more what was committed or abandoned: an ingest would be done twice, and the files of a
-success be deleted as those of a failure."""
+"""With this property, checkpoints of other writers leave out each `txn` that is older. The log
+then no longer shows what was committed or abandoned: an ingest could run twice, and the files of
+a success could be deleted as those of a failure."""
 
 
 HIDDEN_PREFIX = "__tandem_"

@@ -61,7 +61,7 @@ def micros(array: Any, zone: str | None, *, resource: str, column: str) -> Any:
     if valid is not None:
         found[~valid] = 0
     if days.min() < -LAST_DAY or days.max() > LAST_DAY or np.abs(part).max() >= DAY_US:
-        _refuse_untold(days, nanos, found, valid, resource, column)
+        _refuse_out_of_range(days, nanos, found, valid, resource, column)
     return pa.array(found, mask=None if valid is None else ~valid).cast(target)
 
 
@@ -77,13 +77,13 @@ def require_whole_micros(array: Any, *, column: str) -> None:
         raise Misfit(column, f"nanosecond {cut[0]} of a day", "whole number of microseconds")
 
 
-def _refuse_untold(
+def _refuse_out_of_range(
     days: Any, nanos: Any, found: Any, valid: Any, resource: str, column: str
 ) -> None:
     # Spark's own numbers of days wrap near the end of its range, and back when it reads them.
-    told = (np.abs(days) <= LAST_DAY) & (np.abs(nanos // 1000) <= DAY_US)
+    in_range = (np.abs(days) <= LAST_DAY) & (np.abs(nanos // 1000) <= DAY_US)
     exact = (days - EPOCH_DAY).astype(np.float64) * DAY_US + nanos / 1000
-    wrong = ~(told | (np.abs(exact - found) < DAY_US))
+    wrong = ~(in_range | (np.abs(exact - found) < DAY_US))
     if valid is not None:
         wrong &= valid
     if wrong.any():

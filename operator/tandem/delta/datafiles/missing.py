@@ -8,7 +8,8 @@ from tandem.errors import DataFileMissing
 def missing(
     path: str, message: str = "a data file that the log lists is not there", *, field: str = ""
 ) -> DataFileMissing:
-    """Of an older version a vacuum may have taken it: whoever plans anew may not need it."""
+    """The error for a data file that is gone. A vacuum may have deleted a file of an older
+    version: an attempt that plans again, with the latest version, may not need it."""
     return DataFileMissing(
         message,
         resource=path,

@@ -157,7 +157,8 @@ def _is_below(path: tuple[Field, ...], wanted: tuple[str, ...]) -> bool:
 
 def _columns(schema: StructType) -> Iterator[tuple[int, tuple[tuple[Field, ...], DataType]]]:
     """(index of the Parquet column, (path, type)) of every leaf outside of arrays and maps;
-    those are stepped over, and yielded once with their index for nobody's use."""
+    the leaves inside of those are skipped, and each array or map is yielded once, with an index
+    that no caller uses."""
     index = 0
 
     def walk(fields: StructType, above: tuple[Field, ...]) -> Iterator[Any]:

@@ -253,8 +253,8 @@ def _stats_text(stats: pa.Array, parsed: pa.StructArray, moments: Set[str]) -> p
     text: list[str | None] = []
     for have, row in zip(stats.to_pylist(), python_values(parsed), strict=True):
         if have is None and row is not None:
-            told = _plain(row, "add.stats_parsed", moments)
-            have = json.dumps(told, default=to_json_value, separators=(",", ":"))
+            plain = _plain(row, "add.stats_parsed", moments)
+            have = json.dumps(plain, default=to_json_value, separators=(",", ":"))
         text.append(have)
     return pa.array(text, pa.string())
 

@@ -104,7 +104,7 @@ def decode_line(line: str, *, path: str, number: int) -> Json:
     try:
         body = json.loads(line)
         if "\\u" in line:
-            # Half of a surrogate pair is JSON, but no text: nobody could write it down again.
+            # Half of a surrogate pair is valid JSON, but not text: it cannot be encoded again.
             json.dumps(body, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
         raise _corrupt(path, f"line {number}", f"{_short(line)!r}: {error}") from error

@@ -152,7 +152,7 @@ class DeltaLog:
         first try.
 
         Raises:
-            AlreadyExists: the version is somebody else's.
+            AlreadyExists: another writer has committed this version.
             OutcomeUnknown: the answer was lost and there is no such object *yet*; the put may
                 still arrive, so call again with the same token, or look with `find_commit`.
         """

@@ -1,6 +1,6 @@
-"""The working set as an Arrow table: one row a live file, one chunk a batch of the log.
+"""The live files as an Arrow table: one row per file, one chunk per batch of the log.
 
-A million files are a dozen Arrow buffers, not a million Python objects: only rows that somebody
+A million files are a dozen Arrow buffers, not a million Python objects: only rows that a caller
 asks for become `AddFile`s. `path` is the logged (percent-encoded) path. No I/O here.
 """
 

@@ -1,8 +1,8 @@
 """What the table's properties ask for after a commit: a checkpoint, and log clean-up.
 
 The commit stands whatever happens here: every failure becomes a line of the report. A checkpoint
-is due when `delta.checkpointInterval` commits follow the last one, whoever made them: with
-several writers nobody need hit the round version numbers.
+is due when `delta.checkpointInterval` commits, of any writer, follow the last one: with several
+writers, no single one may commit a version that is a multiple of the interval.
 """
 
 from __future__ import annotations

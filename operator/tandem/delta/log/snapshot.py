@@ -113,7 +113,7 @@ class Snapshot:
 
     def require_unique_paths(self) -> None:
         """A file may be live only once (protocol, "Add File and Remove File"). A reader can show
-        such a table, but whoever changes it would change one of the two and not the other.
+        such a table, but a writer would change one of the two and not the other.
 
         Raises: CorruptLog.
         """
