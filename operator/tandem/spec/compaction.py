@@ -1,4 +1,4 @@
-"""`TableCompaction`: write many small segments anew as few larger ones."""
+"""`TableCompaction`: rewrite many small segments as few larger ones."""
 
 from __future__ import annotations
 

@@ -135,12 +135,12 @@ REMEDY: Final[Mapping[Reason, str]] = {
     Reason.DRIVER_EVICTED: "Nothing, if the next attempt goes well; else look at the nodes.",
     Reason.JOB_VANISHED: "Find out who deletes SparkApplications or pods, " + _AGAIN + ".",
     Reason.STATEMENT_FAILED: "Guard the statement with CASE WHEN, in another operation.",
-    Reason.SOURCE_CHANGED: "Create another operation, with a source that nobody writes to or the "
+    Reason.SOURCE_CHANGED: "Create another operation, with a source that does not change or the "
     "`version` of a Delta table.",
     Reason.SOURCE_UNREADABLE: "Write the file again, " + _AGAIN + ".",
     Reason.MANIFEST_INVALID: "`kubectl tandem retry`; if it comes again, report it.",
     Reason.OUTPUT_MISSING: "Find out who deletes files below the table, " + _AGAIN + ".",
-    Reason.CONFLICT: "`kubectl tandem retry`: it begins anew with the latest version.",
+    Reason.CONFLICT: "`kubectl tandem retry`: it starts again with the latest version.",
     Reason.TABLE_REPLACED: "Create another operation for the table as it is now.",
     Reason.COUNT_MISMATCH: "Nothing was published. Please report it: `kubectl tandem report`.",
     Reason.ABANDONED: "Look at the later attempt.",
@@ -148,7 +148,7 @@ REMEDY: Final[Mapping[Reason, str]] = {
     "long: `kubectl tandem history`.",
     Reason.BACKOFF_LIMIT_EXCEEDED: "Cure what the message says, " + _AGAIN + ".",
     Reason.ALREADY_RUNNING: "Wait for the other process.",
-    Reason.CANCELLED: "Create it again if it shall be done after all.",
+    Reason.CANCELLED: "Create it again if it is still wanted.",
     Reason.INTERNAL_ERROR: "`kubectl tandem report`, and attach the bundle to the report.",
 }
 """Reasons that need nothing have none."""
@@ -173,15 +173,15 @@ HERE: Final[Mapping[Reason, str]] = {
     Reason.UNSUPPORTED_FEATURE: "Leave this table to its engine, or drop the feature there, then "
     "`{again}`.",
     Reason.DELETION_VECTORS_DISABLED: "After that, `{again}`.",
-    Reason.CONFLICT: "`{again}` begins anew with the latest version; a higher "
-    "`conflict.maxAttempts` goes on for longer.",
+    Reason.CONFLICT: "`{again}` starts again with the latest version; a higher "
+    "`conflict.maxAttempts` allows more rounds.",
     Reason.JOB_FAILED: "Read the log that the message names, then `{again}`.",
     Reason.JOB_TIMEOUT: "Read the job's log, then `{again}`.",
     Reason.OUT_OF_MEMORY: "Give it more memory in `sparkTemplate`.",
     Reason.STORAGE_FULL: "Make room, then `{again}`.",
     Reason.ACCESS_DENIED: "Check the credentials in the environment, and their rights.",
-    Reason.SOURCE_CHANGED: "Let nobody write to the source meanwhile, or name the `version` of a "
-    "Delta table, then `{again}`.",
+    Reason.SOURCE_CHANGED: "Keep the source unchanged meanwhile, or name the `version` of a Delta "
+    "table, then `{again}`.",
     Reason.SOURCE_UNREADABLE: "Write the file that the message names again, then `{again}`.",
     Reason.OUTPUT_MISSING: "Find out who deletes files below the table, then `{again}`.",
     Reason.TABLE_REPLACED: "`{again}` works on the table as it is now.",
@@ -200,5 +200,5 @@ def remedy(reason: str) -> str:
 
 def remedy_here(reason: str, again: str) -> str:
     """What to do about a `tandem run`, "" where nothing is known or the message says it.
-    `again` is the command that begins this resource anew, and nothing else."""
+    `again` is the command that starts this resource again, and no other."""
     return HERE[Reason(reason)].format(again=again) if reason in HERE else ""

@@ -1,4 +1,4 @@
-"""`SegmentRewrite`: write single segments anew, their siblings left alone."""
+"""`SegmentRewrite`: rewrite single segments and leave the others alone."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ class SegmentRewriteSpec(OperationSpec):
 
 
 class SegmentRewrite(Operation):
-    """Write single segments anew, each under its own name, while the table is being written."""
+    """Rewrite single segments, each under its own name, while the table is being written."""
 
     kind_name: ClassVar[str] = "SegmentRewrite"
     short_name: ClassVar[str] = "segrw"

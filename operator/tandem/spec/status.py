@@ -113,7 +113,7 @@ class Plan(StatusModel):
     segments: tuple[str, ...] = ()
     """Segments whose files it replaces, or may."""
     outputs: tuple[str, ...] | None = None
-    """Names that the new segments get if nobody is faster."""
+    """Names that the new segments get unless another commit takes them first."""
     output_files: int | None = None
     """How many files it expects to write."""
     output_bytes: int | None = None
@@ -138,7 +138,7 @@ class RowsAffected(StatusModel):
 
 
 class Met(StatusModel):
-    """A commit of somebody else that an operation had to do something about."""
+    """A commit of another writer that an operation had to reconcile with."""
 
     version: int
     """Its Delta version."""
@@ -212,7 +212,7 @@ class OperationResult(StatusModel):
 
 class OperationStatus(StatusModel):
     observed_generation: int = 1
-    """The generation of the spec that this speaks of; -1 if nobody has looked at it yet."""
+    """The generation of the spec that this status reports on; -1 until the operator has seen it."""
     phase: Phase = Phase.PENDING
     """How far it is, in a word for people; the conditions are for programs."""
     attempt: int = 0
@@ -286,7 +286,7 @@ class TableLock(StatusModel):
     mode: str
     """What it does to the segments: `Append`, `Update`, `Rewrite`, `Replace`, `Exclusive`."""
     state: str
-    """`Held`, `Committing` (nobody can take it away now) or `Waiting`."""
+    """`Held`, `Committing` (it cannot be taken away now) or `Waiting`."""
     segments: tuple[str, ...] = ()
     """Segments, intervals or `the whole table`; the first few of them."""
     more: int | None = None
@@ -312,7 +312,7 @@ class TableCleaning(StatusModel):
 
 class TableStatus(StatusModel):
     observed_generation: int = 1
-    """The generation of the spec that this speaks of; -1 if nobody has looked at it yet."""
+    """The generation of the spec that this status reports on; -1 until the operator has seen it."""
     phase: Phase = Phase.PENDING
     """In a word for people; the conditions are for programs."""
     conditions: tuple[Condition, ...] = ()

@@ -218,7 +218,7 @@ class Isolation(StrEnum):
 class ConflictPolicy(Model):
     max_attempts: Annotated[StrictInt, Field(ge=1, le=1_000)] = 5
     """How many rounds without progress, that is with no fewer rows left to evaluate, end the
-    operation as a conflict. A round with fewer rows than any before begins the count anew."""
+    operation as a conflict. A round with fewer rows than any before resets the count."""
 
 
 class TableUpdateSpec(OperationSpec):
