@@ -1,6 +1,6 @@
 """The Delta protocol: log, snapshot, deletion vectors, statistics, data files.
 
-Speaks the Delta protocol and knows nothing of Tandem's operations.
+Implements the Delta protocol, independent of Tandem's operations.
 
     log             room: the transaction log: commits, snapshots, checkpoints, clean-up
     datafiles       room: data files: Parquet in both directions, footers, exact times

@@ -1,7 +1,7 @@
 """Table properties that ask for maintenance, with Delta's defaults. No I/O.
 
-A property that cannot be understood raises `ValueError`: maintenance then does nothing and says
-so, rather than guess how long the log is to be kept.
+An invalid property raises `ValueError`: maintenance then does nothing and reports that, rather
+than guess how long the log is to be kept.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def cleans_log(configuration: Mapping[str, str]) -> bool:
 
 
 def flag(configuration: Mapping[str, str], name: str, *, default: bool) -> bool:
-    """A boolean property. Raises: ValueError for what is neither true nor false."""
+    """A boolean property. Raises: ValueError if it is neither true nor false."""
     text = configuration.get(name, str(default)).strip().lower()
     if text not in ("true", "false"):
         raise ValueError(f"{name} = {text!r} is neither true nor false")

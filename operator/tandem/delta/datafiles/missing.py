@@ -1,4 +1,4 @@
-"""The error for a file that a version names and the store does not have. It opens nothing."""
+"""The error for a file that a version refers to and the store does not have. No I/O."""
 
 from __future__ import annotations
 

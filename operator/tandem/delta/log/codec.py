@@ -1,8 +1,8 @@
-"""The JSON text of commits ⇄ actions (protocol, "Actions").
+"""Converts between the JSON text of commits and actions (protocol, "Actions").
 
-Unknown fields of known actions are kept in `extra`, so that what we rewrite keeps what others
-wrote. Unknown actions are dropped: by the protocol ("Protocol Evolution") they are never needed
-to interpret the log. No I/O here.
+Unknown fields of known actions are kept in `extra`, so that actions that we rewrite keep the
+fields of other writers. Unknown actions are dropped: by the protocol ("Protocol Evolution") they
+are never needed to interpret the log. No I/O here.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def decode_commit(version: int, data: bytes, *, path: str, modified_ms: int) -> 
         data: the whole object.
         path: its path, for messages.
         modified_ms: the object's modification time, used where there is no in-commit timestamp.
-    Raises: CorruptLog if a line is no JSON object or an action lacks a required field.
+    Raises: CorruptLog if a line is not a JSON object or an action lacks a required field.
     """
     actions: list[Action] = []
     cdc_files = 0
@@ -343,7 +343,7 @@ def _text(body: Json, field: str) -> str:
 
 
 def _whole(value: Any, bits: int = 64) -> int:
-    """A number of the protocol's `long` or `int`: what is larger, no reader could take."""
+    """A number in the range of the protocol's `long` or `int`: no reader accepts a larger one."""
     number = int(value)
     if not -(1 << (bits - 1)) <= number < 1 << (bits - 1):
         raise ValueError(f"{number} has more than {bits} bits")
@@ -358,7 +358,7 @@ def _strings(body: Json, field: str) -> dict[str, str | None]:
 
 
 def _typed(extra: Json) -> Json:
-    """Fields that we only carry along, but have as columns."""
+    """Fields that we do not interpret, but that a checkpoint has as columns."""
     for field in ("baseRowId", "defaultRowCommitVersion"):
         if field in extra:
             extra[field] = _whole(extra[field])
