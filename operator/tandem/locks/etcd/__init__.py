@@ -5,8 +5,8 @@
     store        the `LockStore`
     client       etcd's calls
     leases       leases, granted and renewed
-    mirror       a table's locks as last seen
+    mirror       a cached copy of a table's locks
     transaction  what one transaction compares and writes
     table        the locks of one table
-    users        users and rights in etcd
+    users        users and permissions in etcd
 """

@@ -1,8 +1,8 @@
 """etcd's calls as locks need them: with `users` the only file that imports aetcd and gRPC.
 
-Of aetcd only the generated stubs are used. Channels, TLS, several endpoints, tokens, deadlines
-and repeats are done here: its own client has one endpoint, no TLS, and keeps an expired token.
-Everything runs on one event loop. Nothing here knows what a lock is.
+Only the generated stubs of aetcd are used. Channels, TLS, several endpoints, tokens, deadlines and
+retries are implemented here: aetcd's own client has one endpoint, no TLS, and keeps an expired
+token. Everything runs on one event loop. This module does not depend on locks.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from aetcd import rpc
 from tandem.errors import InvalidSpec, LocksUnavailable
 
 KEEP_LEASE = -1
-"""For `put`: whatever lease the key has, it keeps."""
+"""For `put`: the key keeps its current lease."""
 
 _PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 0.5
 
 _OPTIONS: tuple[tuple[str, int], ...] = (
-    # An endpoint that hangs is noticed within 15 s, also where nothing is being said.
+    # An endpoint that hangs is detected within 15 s, even on an idle connection.
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 5_000),
     ("grpc.http2.max_pings_without_data", 0),
@@ -36,15 +36,15 @@ _OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.max_reconnect_backoff_ms", 1_000),
     # Reading a table with hundreds of large plans.
     ("grpc.max_receive_message_length", -1),
-    # Stores that share connections share their troubles.
+    # Each store has its own connections, so that they do not share failures.
     ("grpc.use_local_subchannel_pool", 1),
-    # A proxy for the world outside is none for etcd.
+    # Ignore the proxy of the environment, which is meant for external addresses.
     ("grpc.enable_http_proxy", 0),
 )
 
 
 class LeaseExists(Exception):
-    """The id is taken by a lease that lives."""
+    """A live lease has this id already."""
 
 
 class LeaseMissing(Exception):
@@ -52,12 +52,12 @@ class LeaseMissing(Exception):
 
 
 class StreamBroken(Exception):
-    """A watch or the keep-alives must be started again."""
+    """A watch or a keep-alive stream must be restarted."""
 
 
 @dataclass(frozen=True)
 class EtcdAccess:
-    """Where etcd is and who we are. Paths are those of PEM files."""
+    """The endpoints of etcd and our credentials. Paths are those of PEM files."""
 
     endpoints: tuple[str, ...]
     authority: Path | None = None
@@ -66,7 +66,7 @@ class EtcdAccess:
     user: str = ""
     password: str = field(default="", repr=False)
     timeout_s: float = 4.0
-    """The longest that a call takes, repeats included."""
+    """The longest time that a call takes, including retries."""
 
     @property
     def tls(self) -> bool:
@@ -86,7 +86,7 @@ class KeyValue:
 
 @dataclass(frozen=True, slots=True)
 class KeyChange:
-    """Something happened to a key; without a value, it was deleted at revision `modified`."""
+    """A change of a key; without a value, the key was deleted at revision `modified`."""
 
     key: bytes
     modified: int
@@ -95,7 +95,7 @@ class KeyChange:
 
 @dataclass(frozen=True, slots=True)
 class TransactionResult:
-    """What a transaction did, and the keys that its branch read."""
+    """The result of a transaction, and the keys that its branch read."""
 
     succeeded: bool
     revision: int
@@ -103,14 +103,14 @@ class TransactionResult:
 
 
 def unchanged(key: bytes, modified: int) -> Any:
-    """Compare: the key is as it was put at revision `modified`; 0: it does not exist."""
+    """A compare: the key was last put at revision `modified`; 0: it does not exist."""
     return rpc.Compare(
         result=rpc.Compare.EQUAL, target=rpc.Compare.MOD, key=key, mod_revision=modified
     )
 
 
 def empty(start: bytes, end: bytes) -> Any:
-    """Compare: there is no key in the range."""
+    """A compare: there is no key in the range."""
     return rpc.Compare(
         result=rpc.Compare.EQUAL,
         target=rpc.Compare.CREATE,
@@ -159,10 +159,10 @@ class _Endpoint:
 
 
 class EtcdClient:
-    """To be made and used on one event loop.
+    """A client of etcd, to be created and used on one event loop.
 
-    All methods raise LocksUnavailable: no endpoint gave an answer within `timeout_s`, or etcd
-    refuses us. A call that fails so may have had its effect.
+    All methods raise LocksUnavailable if no endpoint answers within `timeout_s`, or if etcd refuses
+    our credentials. A call that fails in this way may have had its effect.
     """
 
     def __init__(self, access: EtcdAccess) -> None:
@@ -185,10 +185,10 @@ class EtcdClient:
     async def transact(
         self, compare: Sequence[Any], success: Sequence[Any], failure: Sequence[Any]
     ) -> TransactionResult:
-        """All of `success` if all of `compare` hold, else all of `failure`.
+        """Perform all of `success` if all of `compare` hold, otherwise all of `failure`.
 
-        Repeated where the outcome is not known, so it must do no harm twice: a compare must
-        fail once it was done. Raises: LeaseMissing.
+        It is retried if the outcome is unknown, so repeating it must do no harm: a compare must
+        fail after the first success. Raises: LeaseMissing.
         """
         request = rpc.TxnRequest(compare=compare, success=success, failure=failure)
         answer = await self._call("txn", request)
@@ -203,19 +203,19 @@ class EtcdClient:
     async def read(
         self, start: bytes, end: bytes, *, keys_only: bool = False
     ) -> tuple[KeyValue, ...]:
-        """All keys of a range, as of now."""
+        """The current keys of a range."""
         request = rpc.RangeRequest(key=start, range_end=end, keys_only=keys_only)
         return tuple(map(_key_value, (await self._call("range", request)).kvs))
 
     # Leases
 
     async def grant(self, lease: int, ttl_s: int) -> int:
-        """The seconds that it was granted for. Raises: LeaseExists."""
+        """Grant a lease; returns its TTL in seconds. Raises: LeaseExists."""
         return int((await self._call("grant", rpc.LeaseGrantRequest(TTL=ttl_s, ID=lease))).TTL)
 
     async def revoke(self, lease: int) -> int | None:
-        """End a lease, and with it its keys: the revision by which they are gone, or None if
-        there was no such lease."""
+        """Revoke a lease, and with it its keys. Returns the revision by which they are gone, or
+        None if there was no such lease."""
         try:
             answer = await self._call("revoke", rpc.LeaseRevokeRequest(ID=lease))
         except LeaseMissing:
@@ -245,11 +245,11 @@ class EtcdClient:
     async def watch(
         self, start: bytes, end: bytes
     ) -> AsyncGenerator[int | tuple[KeyChange, ...], None]:
-        """What happens in a range from now on: first the revision that "now" is, then changes
-        in their order, those of one revision together.
+        """Changes in a range from now on: first the current revision, then the changes in their
+        order, those of one revision together.
 
-        Ends with StreamBroken, also when `avoid` moved us away from its endpoint. What happened
-        until the next watch is to be read.
+        Ends with StreamBroken, also when `avoid` has switched to another endpoint. The caller has
+        to read the range after restarting the watch.
         """
         endpoint, metadata = await self._for_stream()
         call = endpoint.watch(metadata=metadata)
@@ -297,7 +297,7 @@ class EtcdClient:
 
     async def _for_stream(self) -> tuple[_Endpoint, Any]:
         metadata = await self._metadata() or ()
-        # A member that lost the others ends the stream instead of keeping silent.
+        # A member that has lost its leader ends the stream instead of falling silent.
         return self._endpoints[self._current], (*metadata, ("hasleader", "true"))
 
     def _failed_stream(self, endpoint: _Endpoint, error: Any, metadata: Any) -> None:
@@ -310,7 +310,7 @@ class EtcdClient:
     # Endpoints and tokens
 
     def _connect(self) -> None:
-        """Make the channels; again if certificates were replaced since, as they expire."""
+        """Create the channels; again if the certificate files have been renewed."""
         access = self._access
         paths = (access.authority, access.certificate, access.key)
         files = tuple(path.stat().st_mtime_ns for path in paths if path is not None)
@@ -353,19 +353,19 @@ class EtcdClient:
                     self._forget_token(metadata)
                 elif error.code() in _ELSEWHERE:
                     if error.code() is _CODES.DEADLINE_EXCEEDED:
-                        # A token tells how far etcd was when it gave it. One that has lost its
-                        # data since answers nothing until it is as far again.
+                        # A token contains the revision at which etcd issued it. A member that has
+                        # lost its data since refuses it until it has reached that revision again.
                         self._forget_token(metadata)
                     self.avoid(endpoint)
                 else:
-                    raise _told(error, endpoint) from error
+                    raise _translated(error, endpoint) from error
                 pause = self._pause(failures)
                 if time.monotonic() + pause >= deadline - _PAUSE_S:
-                    raise _told(error, endpoint) from error
+                    raise _translated(error, endpoint) from error
                 await asyncio.sleep(pause)
 
     def _pause(self, failures: int) -> float:
-        """None before the other endpoints were tried, then longer and longer ones."""
+        """The pause in seconds: 0 until all endpoints were tried, then increasing."""
         rounds = failures // len(self._endpoints)
         if failures % len(self._endpoints):
             return 0.0
@@ -395,16 +395,16 @@ class EtcdClient:
                 self.avoid(endpoint)
             else:
                 return str(answer.token)
-        raise _told(error, endpoint) from error
+        raise _translated(error, endpoint) from error
 
     def _forget_token(self, used: Any) -> None:
-        """Of many calls that were refused, one fetches the new token."""
+        """Discard a refused token: of many calls refused with it, one fetches the new one."""
         if used and used[0] == ("token", self._token):
             self._token = None
 
 
 class KeepAlives:
-    """Renewals on one stream; answers come in the order of what was sent."""
+    """Renewals on one stream; the answers come in the order of the requests."""
 
     def __init__(self, client: EtcdClient, endpoint: _Endpoint, call: Any) -> None:
         self._client = client
@@ -418,7 +418,7 @@ class KeepAlives:
             await self._broken(error)
 
     async def receive(self) -> tuple[int, int]:
-        """(lease, seconds that it now has): 0 if it is gone."""
+        """(lease, its TTL in seconds); 0 if the lease is gone."""
         try:
             answer = await self._call.read()
         except grpc.aio.AioRpcError as error:
@@ -428,7 +428,7 @@ class KeepAlives:
         return int(answer.ID), int(answer.TTL)
 
     def give_up(self) -> None:
-        """It does not answer: the next stream goes elsewhere."""
+        """The endpoint does not answer: the next stream uses another one."""
         self._client.avoid(self._endpoint)
 
     async def _broken(self, error: Exception | None) -> None:
@@ -451,8 +451,8 @@ def _is_token_refused(error: Any) -> bool:
     return error.code() is _CODES.UNAUTHENTICATED or "revision of auth store" in error.details()
 
 
-def _told(error: Any, endpoint: _Endpoint) -> Exception:
-    """What an error of a call means to us."""
+def _translated(error: Any, endpoint: _Endpoint) -> Exception:
+    """The exception to raise for an error of a call."""
     code, details = error.code(), error.details() or ""
     if code is _CODES.NOT_FOUND and "lease" in details:
         return LeaseMissing(details)

@@ -1,4 +1,4 @@
-"""The locks of one table in etcd: decided on the mirror, written by compared transactions.
+"""The locks of one table in etcd: decided on the cached copy, written by conditional transactions.
 
 A table is watched only while a request waits. Otherwise only its users need to know its state, and
 the next transaction notices and reads what others did. Requests that arrive during a transaction
@@ -85,13 +85,13 @@ class TableLocks:
         self._numbers = itertools.count()
         self._looking = False
         self._following: asyncio.Task[None] | None = None
-        # Was an entry removed, so that the head may stand alone now?
+        # Whether an entry was removed, so that the head may be the only key now.
         self._left = False
 
-    # What the store asks for
+    # Requests of the store
 
     async def acquire(self, request: LockRequest, text: bytes) -> Answers:
-        """`text` is what `codec.encode_resources` makes of the request."""
+        """`text` is the result of `codec.encode_resources` on the request."""
         name = (request.table, request.operation, request.owner)
         for _ in range(3):
             lease = await self._leases.ensure(name)
@@ -171,10 +171,10 @@ class TableLocks:
         self._watchers.pop(number, None)
         self._blockers.pop(number, None)
 
-    # What the store does now and then
+    # Periodic work of the store
 
     def idle(self, since: float) -> bool:
-        """Unused since this time (`time.monotonic()`), and no request waits for it?"""
+        """Whether it is unused since this time (`time.monotonic()`), and no request waits."""
         return self.used_at <= since and not self._working and not self._watchers
 
     def rest(self) -> None:
@@ -185,13 +185,14 @@ class TableLocks:
             self.mirror.watch_ended()
 
     def look_again(self, *, doubt: bool) -> None:
-        """Read the table for those who wait, where that has failed, or in doubt of the watch."""
+        """Read the table for its waiters if that has failed before or, with `doubt`, in case the
+        watch has missed a change."""
         waiting = self._watchers and self.mirror.watched and not self._working
         if waiting and (doubt or not self.mirror.current):
             self.refresh()
 
     async def close(self) -> None:
-        """To be called when no more requests come."""
+        """Stop all tasks. To be called after the last request."""
         tasks = [task for task in (self._worker, self._following) if task is not None]
         for task in tasks:
             task.cancel()
@@ -203,7 +204,7 @@ class TableLocks:
         return self._left or (mirror.head > 0 and mirror.empty)
 
     async def remove_head(self) -> None:
-        """Leave nothing behind where there are no entries. Raises: LocksUnavailable."""
+        """Remove the head if there are no entries. Raises: LocksUnavailable."""
         head, belief = self.mirror.head, self.mirror.belief
         done = await self._client.transact(
             [empty(self._keys.operations, self._keys.operations_end)],
@@ -219,8 +220,8 @@ class TableLocks:
     # Watching
 
     async def _follow(self) -> None:
-        """Whenever the watch restarts (its stream broke, its endpoint was left, or its
-        revision was compacted), the table is read again."""
+        """Watch the table. Whenever the watch restarts (its stream broke, the endpoint was
+        changed, or its revision was compacted), the table is read again."""
         mirror = self.mirror
         while True:
             try:
@@ -236,19 +237,19 @@ class TableLocks:
                 await asyncio.sleep(_RECONNECT_S)
 
     def lost(self, name: LeaseName) -> None:
-        """A lease was lost in use: wake its watchers, also while etcd is away."""
+        """A lease was lost in use: wake its watchers, also while etcd is unavailable."""
         for operation, wake in list(self._watchers.values()):
             if operation == name[1]:
                 _call_soon(wake)
 
     def refresh(self) -> None:
-        """Read the table, for those who watch. If that fails, the store tries again."""
+        """Read the table, for the watchers. If that fails, the store tries again."""
         answer = _future()
         answer.add_done_callback(lambda done: done.cancelled() or done.exception())
         self._put_in_queue(QueuedRequest("", "", answer))
 
     def look(self) -> None:
-        """Wake those whose way is free, once all that happens now has happened."""
+        """Wake the waiters that may be granted, after all pending callbacks of the loop."""
         if self._watchers and not self._looking:
             self._looking = True
             asyncio.get_running_loop().call_soon(self._look)
@@ -280,7 +281,7 @@ class TableLocks:
         self.used_at = time.monotonic()
         self._queue.append(ask)
         if not self._working:
-            # Who comes first serves those who came with it; a task serves who comes later.
+            # The first request serves those that arrived with it; a task serves later ones.
             await self._work(batches=1)
         return await ask.answer
 
@@ -305,15 +306,15 @@ class TableLocks:
                 try:
                     await self._settle(batch)
                 except (LeaseMissing, InvalidSpec) as error:
-                    # One of the leases is gone, or one of the plans too large: which?
+                    # One of the leases is gone, or one of the plans is too large: try one by one.
                     if len(batch) == 1:
                         _fail(batch, error)
                     else:
                         alone = len(batch)
                         self._queue.extendleft(reversed(batch))
                 except LocksUnavailable as error:
-                    # What is believed may be what cannot be read. And the others in the queue
-                    # would find it out one after the other.
+                    # The copy may contain what cannot be read. The other requests in the queue
+                    # would fail in the same way, one after the other.
                     self.mirror.forget()
                     _fail([*batch, *self._queue], error)
                     self._queue.clear()
@@ -326,8 +327,8 @@ class TableLocks:
             self._start()
 
     async def _settle(self, batch: list[QueuedRequest]) -> None:
-        """Decide and write until it succeeds. Each failure means that another process was
-        faster, and returns the table as it is."""
+        """Decide and write until a transaction succeeds. Each failure means that another process
+        was faster, and returns the current state of the table."""
         ends = time.monotonic() + _TRIES_S
         while time.monotonic() < ends:
             plan = decide_batch(batch, self.mirror)
@@ -381,8 +382,8 @@ class TableLocks:
     # A single entry
 
     async def _change_state(self, operation: str, owner: str, state: EntryState) -> CommitLease:
-        """Held to committing or back, without the head: it changes no grant, and a revoking
-        transaction compares the entry."""
+        """Change the state between held and committing, without bumping the head: no grant
+        changes, and a revoking transaction compares the entry."""
         key = self._keys.of(operation)
         record, fresh = self.mirror.record(operation), False
         ends = time.monotonic() + _TRIES_S
@@ -435,5 +436,5 @@ def _fail(batch: list[QueuedRequest], error: BaseException) -> None:
 
 
 def _call_soon(wake: Callable[[], None]) -> None:
-    """Through the loop, which reports an error in it, so that it ends nothing of ours."""
+    """Call `wake` through the loop, which logs an exception of it, so that it does no harm here."""
     asyncio.get_running_loop().call_soon(wake)
