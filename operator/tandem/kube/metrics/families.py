@@ -2,8 +2,8 @@
 can have at most. Pure data: `tandem.kube.metrics.collectors` makes instruments of it, `make docs` a
 page.
 
-What a label may say is listed here, so that the number of series is bounded by this file and by
-`--table-metrics`, whatever happens in the cluster. No label ever names an operation.
+The values of every label are listed here, so that this file and `--table-metrics` bound the number
+of series, whatever happens in the cluster. No label ever names an operation.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tandem.spec.resources import KINDS
 from tandem.spec.status import ENDED, Phase
 
 OTHER: Final = "Other"
-"""What a label says of everything that is not listed."""
+"""The label's value for everything that is not listed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Label:
     values: frozenset[str]
 
     def of(self, value: object) -> str:
-        """A value that is listed."""
+        """The value if it is listed, otherwise `OTHER`."""
         text = str(value)
         return text if text in self.values else OTHER
 
@@ -83,8 +83,8 @@ BAD_ENDS: Final = tuple(
     for reason in Reason
     if reason not in GOOD_ENDS and list(Reason).index(reason) > list(Reason).index(Reason.SUSPENDED)
 )
-"""With what a failed operation or a lost job may end. Their counters are there from the start:
-one that appeared with its first failure would hide that failure from `increase`."""
+"""The reasons of failed operations and lost jobs. Their counters exist from the start: one that
+appeared with its first failure would hide that failure from `increase`."""
 
 Type = Literal["gauge", "counter", "histogram"]
 
@@ -102,7 +102,7 @@ class Family:
     per_table: bool = False
 
     def bound(self, tables: int) -> int:
-        """The most series that it can come to, with series of their own for so many tables."""
+        """The most series of the family if so many tables have series of their own."""
         if self.per_table:
             return tables
         # A histogram has a series for each bucket and for infinity, its sum and its count.
@@ -151,7 +151,7 @@ WORKER_WAIT = _histogram(
     "worker_wait_seconds", "How long a piece of work waited for a thread.", _QUICK
 )
 INTERNAL_ERRORS = _counter(
-    "internal_errors", "Bugs met: exceptions that nobody foresaw. The log says where.", WHERE
+    "internal_errors", "Unexpected exceptions, which are bugs. The log says where.", WHERE
 )
 
 # Operations.
@@ -200,7 +200,7 @@ LOCK_STORE_UP = _gauge("lock_store_up", "1 if the lock store answered the last c
 # Committing.
 COMMITS = _counter("commits", "Commits put into tables' logs.", KIND)
 CONFLICTS = _counter(
-    "commit_races_lost", "Versions that somebody else took first; we reconcile and try on.", KIND
+    "commit_races_lost", "Versions that another writer committed first; we reconcile again.", KIND
 )
 ROUNDS = _histogram(
     "commit_rounds",
@@ -306,5 +306,5 @@ FAMILIES: Final[tuple[Family, ...]] = tuple(
 
 
 def bound(tables: int) -> int:
-    """The most series that all families together can come to."""
+    """The most series of all families together."""
     return sum(family.bound(tables) for family in FAMILIES)

@@ -1,5 +1,5 @@
-"""What everything in one operator process shares. No globals: several operators may run in one
-process, each with a loop of its own."""
+"""The shared state of one operator. No globals: several operators may run in one process, each
+with a loop of its own."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ _T = TypeVar("_T")
 
 
 class RunnerOf(Protocol):
-    """Gives the `JobRunner` of one operation. Called in a worker thread or in the loop."""
+    """Returns the `JobRunner` of one operation. Called in a worker thread or in the loop."""
 
     def __call__(self, resource: Operation, body: Body, table: Table) -> JobRunner: ...
 
 
 class Tend(Protocol):
-    """Automatic compaction of one table: called after each refresh, and when it asked to be.
-    Gives what to add to the table's status, and in how many seconds to call it again."""
+    """Automatic compaction of one table: called after each refresh, and when it requested that.
+    Returns what to add to the table's status, and in how many seconds to call it again."""
 
     async def __call__(
         self, table: TableContext, children: Sequence[Summary], /
@@ -45,8 +45,9 @@ class Tend(Protocol):
 
 @dataclass
 class Context:
-    """`may_write`: whether we still lead; once False it stays so. `lives`: uids of operations that
-    are looked after now; `cancelled`: of those that are being deleted, and left nothing."""
+    """`may_write`: whether we still lead; once False it stays so. `lives`: the uids of operations
+    that have a running controller; `cancelled`: of those that are being deleted and are cleaned
+    up."""
 
     settings: OperatorSettings
     api: Api
@@ -68,11 +69,11 @@ class Context:
     _turns: dict[Key, tuple[asyncio.Lock, list[None]]] = field(default_factory=dict)
 
     def threads(self, call: Callable[[], _T]) -> Awaitable[_T]:
-        """Run it in the pool of worker threads."""
+        """Run a call in the pool of worker threads."""
         return asyncio.get_running_loop().run_in_executor(self.pool, call)
 
     def new_table(self, uid: str, *, adopted: bool) -> TableContext:
-        """A table that nobody has looked at yet."""
+        """A table that was not refreshed yet."""
         means = Means(
             self.api,
             self.threads,
@@ -85,13 +86,13 @@ class Context:
         return TableContext(uid, means, adopted=adopted)
 
     def table_changed(self, namespace: str, name: str) -> None:
-        """A table has become ready, or is not any more: wake who waits for it."""
+        """A table has become ready, or is no longer ready: wake those that wait for it."""
         self.registry.nudge((TABLE_KIND, namespace, name))
 
     @contextmanager
     def turn(self, key: Key) -> Iterator[asyncio.Lock]:
-        """The lock by which a resource that was deleted and made again waits for the cleaning
-        of its predecessor. Nothing is kept of names that nobody uses."""
+        """The lock by which a resource that was deleted and created again waits for the clean-up
+        of its predecessor. It exists only while it is used."""
         lock, users = self._turns.setdefault(key, (asyncio.Lock(), []))
         users.append(None)
         try:
