@@ -199,7 +199,7 @@ def operator(
         from tandem.kube.tables.location_policy import Allowed
         from tandem.spark.application.manifest import ApplicationSettings
 
-        # A rule that is none is said at once.
+        # Report an invalid rule before the start.
         Allowed(tuple(allowed_locations or ()), tuple(allowed_endpoints or ()))
         settings = OperatorSettings(
             namespaces=tuple(namespaces or ()),

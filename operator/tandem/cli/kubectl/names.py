@@ -1,4 +1,4 @@
-"""How people name a resource: `TableCompaction/nightly`, `tcomp/nightly`,
+"""The forms in which users name a resource: `TableCompaction/nightly`, `tcomp/nightly`,
 `tablecompactions.tandem.dev/nightly`. Pure."""
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ def short(kind: str) -> str:
 
 
 def kind_of(text: str) -> str:
-    """Raises: InvalidSpec."""
+    """The kind in any of its forms. Raises: InvalidSpec."""
     word = text.lower().removesuffix(f".{GROUP}")
     for kind in KINDS:
         if word in (kind.lower(), plural(kind), short(kind)):

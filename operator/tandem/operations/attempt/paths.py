@@ -26,8 +26,9 @@ from tandem.storage.store import ObjectMeta
 
 ROOT = "_tandem"
 MOST_ATTEMPTS = 999
-"""Of one run of an operation. Numbers are read from names and from the log, where anybody may
-have written anything: all attempts up to one are cleaned, and a number must fit into a `txn`."""
+"""The most attempts of one run of an operation. Numbers are read from file names and from the log,
+which other writers can fill with anything: all attempts up to a number are cleaned, and a number
+must fit into a `txn`."""
 _ATTEMPT = re.compile(r"/attempts/([1-9][0-9]{0,2})/(.+)$")
 
 
