@@ -75,7 +75,7 @@ def test_what_the_cluster_costs_over_tandem_run(
 
 
 TABLES = f"/apis/tandem.dev/v1alpha1/namespaces/{install.LAKE}/laketables"
-BEFORE, JOB, AFTER = "asked to job wanted", "job wanted to committed", "committed to told"
+BEFORE, JOB, AFTER = "asked to job wanted", "job wanted to committed", "committed to reported"
 
 
 def outside(objects: Mapping[str, datetime], began: float, ended: float) -> dict[str, float]:

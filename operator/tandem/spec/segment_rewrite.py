@@ -75,7 +75,8 @@ class Recompress(Model):
 class Rewrite(Model):
     purge_deleted: StrictBool = False
     """Leave out the rows that are marked as deleted. By itself it touches only the files that
-    have such rows; with another wish all files are written, without those rows too."""
+    have such rows; together with another change all files are rewritten, also without these
+    rows."""
     recompress: Recompress | None = None
     """Write the files with another codec."""
     sort_by: Annotated[tuple[Text, ...], Field(max_length=32)] = ()

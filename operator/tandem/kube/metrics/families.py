@@ -141,15 +141,13 @@ BUILD = Family(
 LEADER = _gauge("leader", "1 while this process leads, 0 while it waits to.")
 LOOP_LAG = _histogram(
     "loop_lag_seconds",
-    "How much later than asked the event loop came back, looked at once a second.",
+    "How late the event loop runs a callback, measured once a second.",
     (0.005, 0.02, 0.1, 0.5, 1.0, 5.0),
 )
 WORKERS_LIMIT = _gauge("workers_limit", "Threads for work on tables (--workers).")
-WORKERS_BUSY = _gauge("workers_busy", "Of these, how many work now.")
-WORKERS_WAITING = _gauge("workers_waiting", "Pieces of work that wait for a thread.")
-WORKER_WAIT = _histogram(
-    "worker_wait_seconds", "How long a piece of work waited for a thread.", _QUICK
-)
+WORKERS_BUSY = _gauge("workers_busy", "How many of these are working now.")
+WORKERS_WAITING = _gauge("workers_waiting", "Calls that wait for a thread.")
+WORKER_WAIT = _histogram("worker_wait_seconds", "How long a call waited for a thread.", _QUICK)
 INTERNAL_ERRORS = _counter(
     "internal_errors", "Unexpected exceptions, which are bugs. The log says where.", WHERE
 )
@@ -158,7 +156,7 @@ INTERNAL_ERRORS = _counter(
 OPERATIONS = _gauge("operations", "Operations that exist, by phase.", KIND, PHASE)
 HINDERED = _gauge(
     "operations_hindered",
-    "Operations that have not ended and wait for something, by what for.",
+    "Operations that have not ended and wait for something, by the reason.",
     REASON,
 )
 UNCHANGED = _gauge(
@@ -177,7 +175,7 @@ ADOPTED = _counter(
 )
 STEP_FAILURES = _counter(
     "step_failures",
-    "Steps of operations that failed, tried again or not, by reason.",
+    "Steps of operations that failed, whether or not they were retried, by reason.",
     REASON,
 )
 STEP_DURATION = _histogram(
@@ -235,14 +233,14 @@ JOBS_WAITING = _gauge("jobs_waiting", "Jobs that wait for a slot.")
 JOBS_STARTED = _counter("jobs_started", "Jobs started.", KIND)
 JOBS_ENDED = _counter(
     "jobs_ended",
-    "Jobs that ended: `Finished` when their result was used, `Stopped` by us, else why they were "
-    "lost.",
+    "Jobs that ended: `Finished` if their result was used, `Stopped` by us, otherwise the reason "
+    "why they were lost.",
     KIND,
     JOB_REASON,
 )
 JOB_DURATION = _histogram(
     "job_duration_seconds",
-    "From a job's start to its first result, or to its loss. Not of adopted ones.",
+    "From a job's start to its first result, or to its loss. Without adopted jobs.",
     _LONG,
     KIND,
     JOB_OUTCOME,
@@ -255,8 +253,8 @@ CLEANED_BYTES = _counter("cleaned_bytes", "Their size.")
 # The API server.
 API_REQUESTS = _counter(
     "api_requests",
-    "The operator's own calls of the API server, each try; kopf's (watches, finalizers, events) "
-    "are not in it.",
+    "The operator's own calls of the API server, each try, without those of kopf (watches, "
+    "finalizers, events).",
     VERB,
     API_RESOURCE,
     CODE,
@@ -266,7 +264,7 @@ API_LATENCY = _histogram(
 )
 
 # All tables.
-TABLES = _gauge("tables", "Tables, by whether they can be worked on, and why.", READY, REASON)
+TABLES = _gauge("tables", "Tables, by whether they can be used, and the reason.", READY, REASON)
 TABLES_SEGMENTS = _gauge("tables_segments", "Live segments of all tables.")
 TABLES_FILES = _gauge("tables_files", "Live data files of all tables.")
 TABLES_BYTES = _gauge("tables_bytes", "Their size.")
@@ -277,7 +275,7 @@ TABLES_SHOWN = _gauge(
 )
 
 # Each table.
-TABLE_READY = _table("ready", "1 if the table can be worked on, else 0.")
+TABLE_READY = _table("ready", "1 if the table can be used, else 0.")
 TABLE_VERSION = _table("version", "Latest Delta version seen.")
 TABLE_SEGMENTS = _table("segments", "Live segments.")
 TABLE_FILES = _table("files", "Live data files.")
@@ -286,16 +284,15 @@ TABLE_SMALL = _table("small_files", "Files of less than 32 MiB.")
 TABLE_DELETED = _table("deleted_rows", "Rows hidden by deletion vectors.")
 TABLE_COMPACTED = _table(
     "last_compaction_timestamp_seconds",
-    "When a TableCompaction of the table last succeeded, as far as known: absent if none is.",
+    "When a TableCompaction of the table last succeeded; absent if none is known.",
 )
 TABLE_NEXT = _table(
     "next_compaction_timestamp_seconds",
-    "When automatic compaction starts next by the clock; absent when it waits for something else "
-    "than time.",
+    "When automatic compaction starts next, if it waits for a time; otherwise absent.",
 )
 TABLE_HOLD = _table(
     "automatic_compaction",
-    "1 at the label that says what automatic compaction waits for; absent where none is asked for.",
+    "1 at the label that says what automatic compaction waits for; absent if it is off.",
     HOLD,
 )
 

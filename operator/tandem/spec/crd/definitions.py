@@ -152,7 +152,7 @@ def _status(model: type[BaseModel]) -> Schema:
     condition["properties"]["status"] = {
         "type": "string",
         "enum": ["True", "False", "Unknown"],
-        "description": "Whether it is so.",
+        "description": "Whether the condition applies.",
     }
     condition["properties"]["lastTransitionTime"]["format"] = "date-time"
     return schema
