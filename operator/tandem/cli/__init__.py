@@ -5,9 +5,9 @@ standard error; standard output holds results only. Heavy imports (Arrow, Spark,
 inside the functions that need them, so that `tandem --help` starts quickly.
 
     main             the entry point
-    commands         room: one module for each command
-    history          room: `tandem history`
-    kubectl          room: `kubectl tandem`
+    commands         package: one module for each command
+    history          package: `tandem history`
+    kubectl          package: `kubectl tandem`
     engine           imports the engine on demand
     errors           exit codes and error messages
     logs             log lines on standard error

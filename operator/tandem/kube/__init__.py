@@ -3,12 +3,12 @@
 Handlers are thin; `tandem.operations`, which does not depend on Kubernetes, decides what an
 operation does. The layers below this package must not import it.
 
-    client       room: the Kubernetes API, our kinds, events, the cache of resources
-    metrics      room: Prometheus metrics
-    tables       room: a table in the operator
-    runtime      room: what one operator process shares
-    controllers  room: the controllers of operations and of tables
-    dev          room: `tandem dev`
+    client       package: the Kubernetes API, our kinds, events, the cache of resources
+    metrics      package: Prometheus metrics
+    tables       package: a table in the operator
+    runtime      package: what one operator process shares
+    controllers  package: the controllers of operations and of tables
+    dev          package: `tandem dev`
     handlers     kopf's handlers
     kopf_loop    runs kopf in this process
     scrape       metrics computed at each scrape

@@ -9,5 +9,5 @@ put-if-absent and reconciliation. This package does not depend on Delta, jobs or
     port       the `LockStore` that the engine uses
     memory     a store inside one process
     codec      locks as etcd keys and values
-    etcd       room: a store in etcd
+    etcd       package: a store in etcd
 """

@@ -15,5 +15,5 @@ table's store or (except for logs, health and metrics, through the API server) t
     report          `report`: a bundle for support
     complete        the completion binary
     completion      completions
-    output          room: what is printed
+    output          package: what is printed
 """

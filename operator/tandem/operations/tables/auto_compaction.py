@@ -15,7 +15,7 @@ from tandem.timeline.segments import segments
 
 
 def table_facts(resource: LakeTable, uid: str, snapshot: Snapshot) -> TableFacts:
-    """A LakeTable at a version. Raises: InvalidSpec if its time column is none."""
+    """The facts of a LakeTable at a version. Raises: InvalidSpec if its time column is invalid."""
     time = time_column(resource, snapshot)
     live = segments(snapshot.files, time)
     granularity = time.granularity if time is not None else None
@@ -24,7 +24,7 @@ def table_facts(resource: LakeTable, uid: str, snapshot: Snapshot) -> TableFacts
 
 def foreseen(resource: LakeTable, snapshot: Snapshot, now_ms: int) -> NextCompaction | None:
     """What an operator would do next with a table that it sees for the first time; None if its
-    LakeTable asks for nothing. Raises: InvalidSpec."""
+    LakeTable has no automatic compaction. Raises: InvalidSpec."""
     policy = resource.spec.compaction
     if policy is None:
         return None
@@ -33,7 +33,7 @@ def foreseen(resource: LakeTable, snapshot: Snapshot, now_ms: int) -> NextCompac
 
 
 def next_compaction(decision: Decision, why: str) -> NextCompaction:
-    """What a LakeTable's status says. Pure."""
+    """The decision as a field of a LakeTable's status. Pure."""
     return NextCompaction(
         what=decision.next_what,
         next_time=spelled(decision.next_ms) if decision.next_ms is not None else None,
