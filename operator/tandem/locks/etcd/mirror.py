@@ -1,4 +1,4 @@
-"""A cached copy of a table's locks in etcd. Pure: no I/O, no clock.
+"""The mirror: a cached copy of a table's locks in etcd. Pure: no I/O, no clock.
 
 The copy is always the state at some revision, perhaps an old one. That is enough to be safe: a
 transaction that relies on it compares the head, which every grant and every new waiter bumps, and

@@ -1,4 +1,4 @@
-"""The locks of one table in etcd: decided on the cached copy, written by conditional transactions.
+"""The locks of one table in etcd: decided on the mirror, written by conditional transactions.
 
 A table is watched only while a request waits. Otherwise only its users need to know its state, and
 the next transaction notices and reads what others did. Requests that arrive during a transaction
@@ -313,7 +313,7 @@ class TableLocks:
                         alone = len(batch)
                         self._queue.extendleft(reversed(batch))
                 except LocksUnavailable as error:
-                    # The copy may contain what cannot be read. The other requests in the queue
+                    # The mirror may contain what cannot be read. The other requests in the queue
                     # would fail in the same way, one after the other.
                     self.mirror.forget()
                     _fail([*batch, *self._queue], error)

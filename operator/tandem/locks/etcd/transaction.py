@@ -1,4 +1,4 @@
-"""Builds one transaction on a table's locks. Pure: decided on the cached copy; the caller sends it.
+"""Builds one transaction on a table's locks. Pure: decided on the mirror; the caller sends it.
 
 The transaction compares everything that its decisions rely on: the head for every grant, the
 operation's own entry, one entry that a waiter waits for, and each entry that is revoked.
