@@ -302,7 +302,7 @@ def test_an_etcd_that_lost_its_users_is_set_up_again_and_the_error_says_so(etcd:
     assert "ours" not in str(refused.value)
     code, said = etcd.tandem()
     assert code == 0
-    assert "etcd asks for passwords now" in said
+    assert "authentication is enabled now" in said
     assert fresh.entries(TABLE) == ()
     # Who has gone on all the time gets a new token, and its lock again: with the old one, etcd
     # would be silent until it has counted as far as when it gave it.

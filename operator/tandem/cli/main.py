@@ -28,7 +28,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 table_app = typer.Typer(
-    help="Look at a table.", no_args_is_help=True, pretty_exceptions_enable=False
+    help="Inspect a table.", no_args_is_help=True, pretty_exceptions_enable=False
 )
 app.add_typer(table_app, name="table")
 
@@ -44,7 +44,7 @@ MaybeFiles = Annotated[
         "-f", "--filename", help="Files in which a LakeTable of that name is looked up; repeatable."
     ),
 ]
-OutputOption = Annotated[Output, typer.Option("-o", "--output", help="How results are printed.")]
+OutputOption = Annotated[Output, typer.Option("-o", "--output", help="Output format.")]
 Only = Annotated[
     list[str] | None,
     typer.Option("--only", metavar="KIND/NAME", help="Only this resource; repeatable."),
@@ -98,7 +98,7 @@ def run(
         int, typer.Option("--parallel", min=0, help="Operations at once; 0: all.")
     ] = DEFAULT_PARALLEL,
     again: Annotated[
-        bool, typer.Option("--again", help="Run again what has a recorded result.")
+        bool, typer.Option("--again", help="Run operations again that have a recorded result.")
     ] = False,
     quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Show no progress.")] = False,
 ) -> None:
@@ -180,7 +180,7 @@ def table_segments(
     output: OutputOption = Output.TABLE,
     version: Version = None,
     every: Annotated[
-        bool, typer.Option("--all", help="Also former segments that the log still names.")
+        bool, typer.Option("--all", help="Also former segments that the log still has.")
     ] = False,
     options: Options = None,
 ) -> None:
@@ -226,7 +226,7 @@ def history(
     html: Annotated[
         str | None,
         typer.Option(
-            "--html", metavar="FILE", help="Draw it: one self-contained page; - prints it."
+            "--html", metavar="FILE", help="Write one self-contained HTML page; - prints it."
         ),
     ] = None,
     options: Options = None,

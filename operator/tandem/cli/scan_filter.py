@@ -72,7 +72,7 @@ def _filter(
                 if not isinstance(described, StatementFailed):
                     raise described from error
                 raise StatementFailed(
-                    "the condition failed on some row",
+                    "the condition failed on a row",
                     resource="--where",
                     found=_first_sentence(error, described),
                     expected="a condition that every row has an answer to",

@@ -25,7 +25,7 @@ def days_of(text: str) -> int:
     Raises: ValueError if it is not a date."""
     match = _DATE.fullmatch(text)
     if match is None:
-        raise ValueError(f"{text!r} is no date")
+        raise ValueError(f"{text!r} is not a date")
     year = -int(match[2]) if match[1] == "-" else int(match[2])
     month, day = int(match[3]), int(match[4])
     if not 1 <= month <= 12:

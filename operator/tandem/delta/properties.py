@@ -32,7 +32,7 @@ def interval_ms(name: str, text: str) -> int:
         total += int(match[1]) * unit
         end = match.end()
     if not rest or rest[end:].strip() or not end:
-        raise ValueError(f"{name} = {text!r} is no interval such as 'interval 30 days'")
+        raise ValueError(f"{name} = {text!r} is not an interval such as 'interval 30 days'")
     return total
 
 
@@ -40,7 +40,7 @@ def checkpoint_interval(configuration: Mapping[str, str]) -> int:
     """Commits between checkpoints: 10 by default, as in Spark (decision 0002)."""
     text = configuration.get("delta.checkpointInterval", "10")
     if not text.strip().isdigit() or int(text) <= 0:
-        raise ValueError(f"delta.checkpointInterval = {text!r} is no positive number")
+        raise ValueError(f"delta.checkpointInterval = {text!r} is not a positive number")
     return int(text)
 
 

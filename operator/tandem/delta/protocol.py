@@ -121,7 +121,7 @@ _TABLE = (
     Feature("identityColumns",
             _field_key("delta.identity.start", "delta.identity.step",
                        "delta.identity.highWaterMark", "delta.identity.allowExplicitInsert"),
-            _NEW_VALUES, "we do not give out identity values"),
+            _NEW_VALUES, "we do not generate identity values"),
     Feature("allowColumnDefaults", _field_key("CURRENT_DEFAULT", "EXISTS_DEFAULT"),
             frozenset({OperationKind.INGEST, OperationKind.MERGE}),
             "default values are SQL that we do not evaluate on rows that lack a column"),
@@ -146,7 +146,7 @@ _TABLE = (
     Feature("checkpointProtection", _always, _NOTHING,
             "commits are unaffected; log clean-up is left to others on such tables"),
     Feature("rowTracking", _tracks_rows, _WRITES,
-            "every new or recommitted file needs row ids, which we do not give out"),
+            "every new or recommitted file needs row ids, which we do not generate"),
     Feature("variantType", _type("variant"), _ALL, "variant columns have no Arrow form here"),
     Feature("variantType-preview", _type("variant"), _ALL,
             "variant columns have no Arrow form here"),
@@ -263,7 +263,7 @@ def check_vectors(metadata: Metadata, *, resource: str = "") -> None:
     """Refuse to enable deletion vectors if they would make the table unreadable for Spark. Raises:
     UnsupportedFeature."""
     schema = parse(metadata.schema_string, resource=resource)
-    _refuse(list(_vector_clashes(schema)), "to turn deletion vectors on is refused", resource)
+    _refuse(list(_vector_clashes(schema)), "enabling deletion vectors is refused", resource)
 
 
 def refusals(
@@ -319,7 +319,7 @@ def check(
 def check_remembers(metadata: Metadata, *, resource: str = "") -> None:
     """Refuse a table whose log may have expired the `txn`s of our commits. Raises:
     UnsupportedFeature."""
-    _refuse(list(_forgets(metadata)), "to go on is refused", resource)
+    _refuse(list(_forgets(metadata)), "continuing is refused", resource)
 
 
 def _forgets(metadata: Metadata) -> Iterator[tuple[str, str]]:
@@ -360,7 +360,7 @@ def check_commits(protocol: Protocol, metadata: Metadata, *, resource: str = "")
             found.append((name, _UNKNOWN))
         elif feature.blocks_commits:
             found.append((name, feature.why))
-    _refuse(found, "to commit is refused", resource)
+    _refuse(found, "committing is refused", resource)
 
 
 def _refuse(found: list[tuple[str, str]], what: str, resource: str) -> None:
@@ -372,7 +372,7 @@ def _refuse(found: list[tuple[str, str]], what: str, resource: str) -> None:
         field="protocol",
         found=", ".join(name for name, _ in found),
         expected="a table that uses only features known to Tandem for this operation",
-        remedy="See docs/features.md for what is possible on tables with which features",
+        remedy="docs/features.md lists what is possible with each feature",
     )
 
 

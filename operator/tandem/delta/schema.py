@@ -149,7 +149,7 @@ def parse(schema_string: str, *, resource: str = "metaData") -> StructType:
             field="metaData.schemaString",
             found=f"{schema_string[:200]} ({type(error).__name__}: {error})",
             expected="a struct in the protocol's schema format",
-            remedy="Restore the table to a version with a sound schema",
+            remedy="Restore the table to a version with a valid schema",
         ) from error
     if not isinstance(parsed, StructType):
         raise CorruptLog(
@@ -158,7 +158,7 @@ def parse(schema_string: str, *, resource: str = "metaData") -> StructType:
             field="metaData.schemaString",
             found=schema_string[:200],
             expected='{"type": "struct", "fields": […]}',
-            remedy="Restore the table to a version with a sound schema",
+            remedy="Restore the table to a version with a valid schema",
         )
     return parsed
 
@@ -180,7 +180,7 @@ def check_names(schema: StructType, partition_columns: Sequence[str], *, resourc
                 field=field_,
                 found=", ".join(found),
                 expected=expected,
-                remedy="Restore the table to a version with sound metadata",
+                remedy="Restore the table to a version with valid metadata",
             )
 
 

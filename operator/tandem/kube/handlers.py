@@ -138,7 +138,7 @@ async def _clean_up(context: Context, body: Body) -> None:
             await Life(context, body).clean_up()
     except TimeoutError:
         kind, namespace, name = key_of(body)
-        _log.warning("let go without cleaning up", kind=kind, namespace=namespace, name=name)
+        _log.warning("released without a clean-up", kind=kind, namespace=namespace, name=name)
 
 
 class NoDifferences(kopf.DiffBaseStorage):

@@ -89,7 +89,7 @@ async def work(
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
     if lost:
-        raise LeadershipLost("another operator leads now, or the lock store is away")
+        raise LeadershipLost("another operator leads now, or the lock store is unavailable")
     return blind and not stop.is_set()
 
 

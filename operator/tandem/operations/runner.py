@@ -161,7 +161,7 @@ class _Runner:
                     resource, Reason.INTERRUPTED, "interrupted before it started"
                 )
             elif bad and not self._options.plan_only:
-                message = f"not started, since {_named(bad[0])} did not end well"
+                message = f"not started, since {_named(bad[0])} did not succeed"
                 self._outcomes[key] = _failed(resource, Reason.WAITING_FOR_DEPENDENCY, message)
             elif bad and bad[0][0] == LakeTable.kind_name:
                 message = f"not planned, since {_named(bad[0])} cannot be read"

@@ -15,8 +15,8 @@ from tandem.errors import Reason
 MEANING: Final[Mapping[Reason, str]] = {
     Reason.PENDING: "Nothing has happened yet.",
     Reason.PLANNED: "Inputs are chosen and frozen; nothing is locked.",
-    Reason.WAITING_FOR_DEPENDENCY: "An operation or table that it refers to is not done, or "
-    "did not end well.",
+    Reason.WAITING_FOR_DEPENDENCY: "An operation that it depends on has not succeeded, or its "
+    "table is not ready.",
     Reason.WAITING_FOR_LOCK: "A conflicting operation holds a lock.",
     Reason.RUNNING: "The Spark job is running.",
     Reason.RECONCILING: "The result is merged with what was committed meanwhile.",

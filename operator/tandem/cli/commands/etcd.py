@@ -22,9 +22,11 @@ def etcd_user(
         list[str],
         option("--etcd-endpoint", "host:port of etcd, https://host:port for TLS; repeatable."),
     ],
-    etcd_user: Annotated[str, option("--etcd-user", "The user that the operator is.")] = "tandem",
+    etcd_user: Annotated[
+        str, option("--etcd-user", "The user that the operator connects as.")
+    ] = "tandem",
     etcd_prefix: Annotated[
-        str, option("--etcd-prefix", "All that the user may read and write.")
+        str, option("--etcd-prefix", "The prefix of all keys that the user may read and write.")
     ] = "/tandem/v1",
     etcd_ca: EtcdCa = None,
     etcd_certificate: EtcdCertificate = None,

@@ -91,9 +91,9 @@ def template(file: Path | None) -> dict[str, Any] | None:
     try:
         found = yaml.safe_load(file.read_text())
     except yaml.YAMLError as error:
-        raise InvalidSpec("this is no YAML", resource=str(file), found=str(error)) from error
+        raise InvalidSpec("this is not YAML", resource=str(file), found=str(error)) from error
     if not isinstance(found, dict):
-        raise InvalidSpec("this is no mapping", resource=str(file), expected="spec: {…}")
+        raise InvalidSpec("this is not a mapping", resource=str(file), expected="spec: {…}")
     return found
 
 

@@ -265,4 +265,4 @@ def run(flags: Flags, work: Callable[[Access], Awaitable[_T]]) -> _T:
     except asyncio.CancelledError:
         if not interrupted:
             raise
-        raise Interrupted("stopped before it was done") from None
+        raise Interrupted("stopped before it was finished") from None

@@ -12,10 +12,10 @@ from tandem.cli.kubectl import completion
 from tandem.cli.kubectl.flags import Flags, connected
 from tandem.cli.output import Output
 
-_HELP = """Delta Lake tables that Tandem tends: what happens on them, and why.
+_HELP = """Inspect and control Tandem's operations on Delta Lake tables.
 
-Talks to the API server only, as you. To look, the role `view` on Tandem's kinds and on events is
-enough; what you may not see is left out, and said so. Kinds may be typed short: tcomp/nightly.
+Calls only the API server, with your permissions. For reading, the role `view` on Tandem's kinds
+and on events is enough; a note says what you may not see. Kinds may be shortened: tcomp/nightly.
 
 \b
 Begin with
@@ -47,9 +47,9 @@ Named = Annotated[
         autocompletion=completion.operations,
     ),
 ]
-OutputOption = Annotated[Output, typer.Option("-o", "--output", help="How results are printed.")]
+OutputOption = Annotated[Output, typer.Option("-o", "--output", help="Output format.")]
 Timeout = Annotated[
-    str | None, typer.Option("--timeout", metavar="DURATION", help="Wait no longer: 30s, 10m.")
+    str | None, typer.Option("--timeout", metavar="DURATION", help="Longest wait: 30s, 10m.")
 ]
 
 
@@ -112,7 +112,7 @@ def plan(
     ] = None,
     output: OutputOption = Output.TABLE,
     wait: Annotated[
-        str, typer.Option("--wait", metavar="DURATION", help="Wait no longer for the plan.")
+        str, typer.Option("--wait", metavar="DURATION", help="Longest wait for the plan.")
     ] = "60s",
 ) -> None:
     """Show what operations would do; change nothing.
@@ -182,7 +182,7 @@ def report(
     ] = None,
     redact_statements: Annotated[
         bool,
-        typer.Option("--redact-statements", help="Take out statements and conditions, too."),
+        typer.Option("--redact-statements", help="Remove statements and conditions, too."),
     ] = False,
     log_lines: Annotated[
         int, typer.Option("--log-lines", min=0, help="Last lines of each log; 0: no logs.")
@@ -213,7 +213,7 @@ def report(
 def retry(
     flags: Flags,
     resource: Named,
-    wait: Annotated[bool, typer.Option("--wait", help="Until it has ended.")] = False,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait until it has ended.")] = False,
     timeout: Timeout = None,
 ) -> None:
     """Run a failed operation once more."""

@@ -21,7 +21,7 @@ def kind_of(text: str) -> str:
         if word in (kind.lower(), plural(kind), short(kind)):
             return kind
     raise InvalidSpec(
-        "no kind of Tandem's",
+        "not a kind of Tandem",
         resource=text,
         expected=", ".join(f"{kind} ({short(kind)})" for kind in KINDS),
     )
@@ -37,7 +37,7 @@ def resource(text: str, *, tables: bool = True) -> tuple[str, str]:
     found = kind_of(kind)
     if found == TABLE_KIND and not tables:
         raise InvalidSpec(
-            "a LakeTable is no operation", resource=text, expected=" or ".join(OPERATIONS)
+            "a LakeTable is not an operation", resource=text, expected=" or ".join(OPERATIONS)
         )
     return found, name
 

@@ -181,7 +181,7 @@ def _headline(wish: PlanRequest) -> str:
         return "what automatic compaction does next"
     if status.get("phase") not in ENDED:
         if status.get("observedGeneration", -1) == -1:
-            return "no operator has looked at it in time"
+            return "no operator has seen it in time"
         return f"not planned in time: {reason_of(wish.outcome)}, {message_of(wish.outcome)}"
     if status["phase"] == Phase.FAILED:
         return f"would fail: {reason_of(wish.outcome)}"

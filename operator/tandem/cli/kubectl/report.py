@@ -108,7 +108,7 @@ def report(
     """Write a bundle. Raises: InvalidSpec if it would be written to a terminal."""
     if file is None and sys.stdout.isatty():
         raise InvalidSpec(
-            "a bundle is no text for a terminal",
+            "a bundle is not text for a terminal",
             resource="report",
             remedy="Redirect it (kubectl tandem report > bundle.tar.gz), or name a file with -f",
         )

@@ -35,14 +35,14 @@ def retry(flags: Flags, text: str, *, wait: bool, timeout_s: float | None) -> Ex
         phase = status_of(found).get("phase", "Pending")
         if phase != Phase.FAILED:
             raise InvalidSpec(
-                "only what failed can be tried again",
+                "only a failed operation can be retried",
                 resource=f"{kind}/{name}",
                 field="status.phase",
                 found=str(phase),
                 expected=str(Phase.FAILED),
             )
         await access.patch(where, {"metadata": {"annotations": {RETRY: str(now_ms())}}})
-        say(f"{kind}/{name}: asked for another run")
+        say(f"{kind}/{name}: another run is requested")
         return await _await_end(access, where, timeout_s) if wait else Exit.OK
 
     return access_.run(flags, work)
@@ -53,10 +53,10 @@ def suspend(flags: Flags, text: str, *, wanted: bool) -> Exit:
     kind, name = names.resource(text)
     if kind == TABLE_KIND:
         raise InvalidSpec(
-            "automatic compaction has no switch to suspend it",
+            "automatic compaction cannot be suspended",
             resource=text,
-            remedy="Suspend its compactions one by one, or take spec.compaction away: what has "
-            "begun goes on, and nothing new begins",
+            remedy="Suspend its compactions one by one, or remove spec.compaction: running ones "
+            "continue, and no new ones start",
         )
 
     async def work(access: Access) -> Exit:
@@ -111,7 +111,7 @@ async def _await_end(access: Access, where: ResourcePath, timeout_s: float | Non
 
     found = await _until(access, where, over, timeout_s)
     if found is None:
-        say("It has not ended in time; it goes on.")
+        say("It has not ended in time; it continues.")
         return Exit.FAILED
     if status_of(found).get("phase") == Phase.FAILED:
         say(f"    remedy:   {plain(remedy(reason_of(found)))}")

@@ -17,5 +17,5 @@ def missing(
         found="no such object",
         expected="the file, as long as a version lists it",
         remedy="Was the table vacuumed with too short a retention? Restore the file, or restore "
-        "the table to a version that is whole",
+        "the table to a version that does not need it",
     )

@@ -160,8 +160,8 @@ class ExactParquetFile:
                 field=column,
                 found=_shown(early),
                 expected=f"values from {_shown(pa.array([first], target))} on: the file is from "
-                "Spark 2, or from a later one that was set to write in its way",
-                remedy="Let Spark 3 or later rewrite the file, such as by an UPDATE of its rows",
+                "Spark 2, or from a later version in legacy mode",
+                remedy="Rewrite the file with Spark 3 or later, such as by an UPDATE of its rows",
             )
 
     def _nested(self, array: Any, plain: pa.DataType, column: str) -> Any:

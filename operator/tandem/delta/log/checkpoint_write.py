@@ -174,7 +174,7 @@ def _check(store: Store, path: str, rows: int) -> int:
     if found != rows:
         store.delete([path])
         raise CorruptLog(
-            "the checkpoint that was just written reads back wrong, and was removed",
+            "the checkpoint that was just written cannot be read back, and was removed",
             resource=path,
             found=found,
             expected=f"{rows} rows",

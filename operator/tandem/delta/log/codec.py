@@ -179,7 +179,7 @@ def _remove(body: Json) -> RemoveFile:
 def _list(body: Json, key: str) -> tuple[str, ...]:
     found = body.get(key) or ()
     if not isinstance(found, list | tuple) or not all(isinstance(item, str) for item in found):
-        raise TypeError(f"{key} is no list of texts")
+        raise TypeError(f"{key} is not a list of strings")
     return tuple(found)
 
 
@@ -338,7 +338,7 @@ def _encode_protocol(protocol: Protocol) -> Json:
 def _text(body: Json, field: str) -> str:
     value = body[field]
     if not isinstance(value, str):
-        raise TypeError(f"{field} is no string")
+        raise TypeError(f"{field} is not a string")
     return value
 
 
@@ -353,7 +353,7 @@ def _whole(value: Any, bits: int = 64) -> int:
 def _strings(body: Json, field: str) -> dict[str, str | None]:
     found = dict(body.get(field) or {})
     if not all(value is None or isinstance(value, str) for value in found.values()):
-        raise TypeError(f"{field} holds something else than strings")
+        raise TypeError(f"{field} holds values that are not strings")
     return found
 
 

@@ -268,7 +268,7 @@ class DeltaLog:
                     field=kind,
                     found=f"none in versions 0 to {target}",
                     expected="one in version 0",
-                    remedy="This is no complete Delta table: restore its first commit",
+                    remedy="This is not a complete Delta table: restore its first commit",
                 )
         assert state.protocol is not None
         assert state.metadata is not None

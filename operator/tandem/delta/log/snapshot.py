@@ -130,7 +130,7 @@ class Snapshot:
             field=twice,
             found=f"several add actions as of version {self.version}",
             expected="a remove action of the former, whenever another vector is added",
-            remedy="Some writer broke the log: restore the version before it did",
+            remedy="A writer has damaged the log: restore the version before that",
         )
 
     def adds(self) -> Iterator[AddFile]:

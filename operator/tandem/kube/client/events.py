@@ -89,7 +89,7 @@ class Narrator:
                 post(body, reason, _did(message, status), warning=warning)
             return
         if before == Phase.FAILED:
-            _tell(body, Note.RETRYING, "asked for by annotation")
+            _tell(body, Note.RETRYING, "requested by annotation")
         if status.phase is Phase.SUSPENDED:
             if before != Phase.SUSPENDED:
                 self._resumed = True

@@ -48,7 +48,9 @@ def request_of(body: Mapping[str, Any], name: str, environ: Mapping[str, str]) -
     file = str(spec.get("mainApplicationFile") or "")
     app = PurePosixPath(urlsplit(file).path)
     if spec.get("type") != "Python" or app.suffix != ".py" or app.stem not in APPS:
-        raise Unfit(f"{file or 'it'} is none of Tandem's applications ({', '.join(sorted(APPS))})")
+        raise Unfit(
+            f"{file or 'it'} is not one of Tandem's applications ({', '.join(sorted(APPS))})"
+        )
     parser = _Arguments(add_help=False, allow_abbrev=False)
     parser.add_argument("--location", required=True)
     parser.add_argument("--spec", required=True)
@@ -106,7 +108,7 @@ async def secrets_of(api: Api, body: Mapping[str, Any]) -> dict[str, str]:
             found[variable["name"]] = str(variable["value"])
     kept = {key: value for key, value in found.items() if not _DANGEROUS.fullmatch(key)}
     if len(kept) < len(found):
-        _log.warning("variables that are not handed on", names=sorted(found.keys() - kept.keys()))
+        _log.warning("variables that are not passed on", names=sorted(found.keys() - kept.keys()))
     return kept
 
 

@@ -101,7 +101,7 @@ class Leadership:
         ceases to lead."""
         if self._won and self._loop.time() - self._seen > self._grace_s:
             self._won = False
-            _log.error("leads no more: nothing was heard of the locks for too long")
+            _log.error("leads no more: the lock store did not answer for too long")
         return self._won
 
     async def win(self) -> None:
@@ -154,7 +154,7 @@ class Leadership:
                 if self.leads:
                     self._seen = asked
             except LocksUnavailable as error:
-                _log.warning("the lock store is away", problem=str(error))
+                _log.warning("the lock store is unavailable", problem=str(error))
             await asyncio.sleep(_LOOK_S)
         # Not when this is cancelled: the caller may call it again, and leads meanwhile.
         self._won = False
@@ -170,7 +170,7 @@ class Leadership:
             await self._call(self._members.leave)
             _log.info("resigned", instance=me.host)
         except LocksUnavailable as error:
-            _log.warning("resigned without being heard", problem=str(error))
+            _log.warning("resigned, but the lock store did not answer", problem=str(error))
 
     async def _wait(self, operation: str) -> None:
         def tell() -> None:

@@ -127,7 +127,7 @@ class TableContext:
         if self.table is not None:
             return None
         if not self.conditions:
-            return Reason.PENDING, "the table has not been looked at yet"
+            return Reason.PENDING, "the table has not been read yet"
         first = self.conditions[0]
         return Reason(first.reason), first.message
 
@@ -169,7 +169,7 @@ class TableContext:
                 table=resource.name,
                 at=where_from(error),
             )
-            message = f"{type(error).__name__}, see the operator's log; it will be tried again"
+            message = f"{type(error).__name__}, see the operator's log; it will be retried"
             if self.snapshot is None:
                 self.table = None
             self.conditions = status.hindered(Reason.INTERNAL_ERROR, message, generation, now)

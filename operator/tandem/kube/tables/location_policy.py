@@ -68,7 +68,7 @@ class Allowed:
         prefixes = self.prefixes(resource.namespace)
         if self.locations and not prefixes:
             raise LocationNotAllowed(
-                "this operator works on no tables of this namespace",
+                "this operator allows no tables in this namespace",
                 resource=resource.id,
                 field="metadata.namespace",
                 found=resource.namespace,

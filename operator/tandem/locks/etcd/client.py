@@ -474,7 +474,7 @@ def _translated(error: Any, endpoint: _Endpoint) -> Exception:
     elif code is _CODES.RESOURCE_EXHAUSTED:
         remedy = "Check etcd's alarms and quota"
     else:
-        remedy = "Nothing is lost; the operation goes on when etcd answers"
+        remedy = "Nothing is lost; the operation continues when etcd answers"
     return LocksUnavailable(
         "etcd does not do its part",
         resource=endpoint.address,

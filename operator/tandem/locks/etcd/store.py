@@ -72,7 +72,7 @@ class EtcdLocks:
         """Raises: InvalidSpec."""
         if not settings.endpoints:
             raise InvalidSpec(
-                "no etcd is named", field="endpoints", expected="at least one host:port"
+                "no etcd endpoint is given", field="endpoints", expected="at least one host:port"
             )
         self._settings = settings
         self._keys = codec.LockKeys(settings.prefix)

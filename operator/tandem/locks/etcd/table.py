@@ -343,7 +343,7 @@ class TableLocks:
                 return
             self.mirror.read(done.found, done.revision)
             self.look()
-        raise LocksUnavailable("others change the locks all the time", resource=self.name)
+        raise LocksUnavailable("other processes keep changing the locks", resource=self.name)
 
     async def _transact(self, plan: TransactionPlan) -> TransactionResult:
         compares, success = plan.requests(self._keys, self.name)
@@ -407,7 +407,7 @@ class TableLocks:
                 self.look()
                 return answer
             record, fresh = _only(done.found), True
-        raise LocksUnavailable("others change the lock all the time", resource=self.name)
+        raise LocksUnavailable("other processes keep changing the lock", resource=self.name)
 
     async def _read_record(self, operation: str) -> EntryRecord | None:
         key = self._keys.of(operation)

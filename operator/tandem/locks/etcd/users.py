@@ -115,7 +115,7 @@ class _Setup:
         await self._user(asks=asks)
         if not asks:
             await self._call("AuthEnable", rpc.AuthEnableRequest())
-            self._done.append("etcd asks for passwords now")
+            self._done.append("authentication is enabled now")
 
     async def _authenticate(self) -> bool:
         """Whether authentication is enabled; if so, authenticate as root."""
@@ -126,7 +126,7 @@ class _Setup:
             if "not enabled" in refused.details:
                 return False
             raise LocksUnavailable(
-                "etcd asks for passwords already, and root's is another one",
+                "authentication is enabled already, and root has another password",
                 resource=self._endpoints[0].address,
                 found=f"{refused.code.name}: {refused.details}"[:300],
                 remedy="Give root's password, or have etcd's administrator make the user",

@@ -96,7 +96,7 @@ def rules_for(
         own_ms = tombstone_retention_ms(configuration)
     except ValueError as error:
         raise InvalidSpec(
-            "a property of the table makes no sense, so nothing is cleaned",
+            "a property of the table is invalid, so nothing is cleaned",
             resource="the table",
             field="delta.deletedFileRetentionDuration",
             found=str(error),

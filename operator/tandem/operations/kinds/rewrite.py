@@ -118,7 +118,7 @@ class Rewriting:
             protocol.writes_deletion_vectors(snapshot.protocol, snapshot.metadata),
         )
         if decision.superseded:
-            nothing = "nothing of what it rewrote is left to replace"
+            nothing = "none of its inputs is left to replace"
             return Decision(Verdict.SUPERSEDED, nothing, payload=decision)
         return Decision(Verdict.COMMIT, payload=decision)
 

@@ -179,7 +179,7 @@ class ByRow(ABC, Generic[S]):
             self._ask_again(work, run, request.table_version, round_)
         if run.asked is None or run.request != request:
             raise ManifestInvalid(
-                "the round was asked for on other grounds than those that hold now",
+                "the round was requested for a state that no longer applies",
                 resource=paths.round_file(plan.operation_id, plan.attempt, round_, "request.json"),
             )
         run.settle(_absorbed(run.asked, result))

@@ -57,7 +57,7 @@ def commit_put(state: OperationState, event: CommitPut) -> Step:
 def commit_lost(state: OperationState) -> Step:
     """Another writer has the version: reconcile with it."""
     if state.attempt.unknown_puts > state.request.limits.effect_retries:
-        return fail(state, Reason.STORAGE_ERROR, "no put of the commit got through", fresh=True)
+        return fail(state, Reason.STORAGE_ERROR, "no put of the commit succeeded", fresh=True)
     return do(state, Point.READ_TABLE)
 
 
@@ -82,7 +82,7 @@ def abandon_refused(state: OperationState, event: AbandonRefused) -> Step:
 def abandoned_before(state: OperationState) -> Step:
     """Another session goes on with the operation, and reports how it ends."""
     attempt = state.attempt
-    message = f"attempt {attempt.number} was taken for dead and abandoned by another session"
+    message = f"attempt {attempt.number} was declared dead and abandoned by another session"
     ending = Ending(Phase.FAILED, Reason.ABANDONED, message, attempt.number, plan=attempt.plan)
     wrote = () if state.outcome.ended_before_start is not None else (Point.CLEAN_ATTEMPT,)
     return close(state, Closing((*wrote, Point.RELEASE_LOCKS), ending))

@@ -49,7 +49,7 @@ def failed(state: OperationState, event: EffectFailed) -> Step:
     if event.effect.point is Point.LOOK_UP_COMMIT:
         return _unknown(state, event, f"whether version {event.effect.version} is ours is unknown")
     if event.effect.point is Point.FIND_COMMIT:
-        what = f"attempt {state.attempt.number} has committed, we cannot read what"
+        what = f"attempt {state.attempt.number} has committed, but its result cannot be read"
         return _unknown(state, event, what)
     if event.effect.point is Point.PLAN:
         return _plan_failed(state, event)

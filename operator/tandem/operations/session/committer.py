@@ -262,9 +262,9 @@ def _require_uncommitted(work: Work, highest: int) -> None:
     live = [n for n in _live_attempts(snapshot, identity.operation_id) if n <= highest]
     if live:
         raise CorruptLog(
-            "files of an attempt are live, and the log does not know that it committed",
+            "files of an attempt are live, but the log has no record of its commit",
             resource=identity.display,
             found=f"files of {paths.data(identity.operation_id, max(live))}",
             expected="none of an attempt that is to be abandoned",
-            remedy="Nothing was deleted; find out what took the txn of this operation away",
+            remedy="Nothing was deleted; find out what removed the txn of this operation",
         )

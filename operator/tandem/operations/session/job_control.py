@@ -123,7 +123,7 @@ def poll(work: Work, runner: JobRunner, attempt: int, round_: int, now_ms: int) 
     work.polls += 1
     if work.polls % LOOK_EVERY == 0 and _is_over(store, operation_id, attempt):
         # Its result has been cleaned away, or will be, and its driver waits for more rounds.
-        message = f"attempt {attempt} was taken for dead and ended by another session"
+        message = f"attempt {attempt} was declared dead and ended by another session"
         return JobLost(Reason.ABANDONED, message)
     # A job that only waits is not lost: its image may still be pushed, a node be added.
     waiting_reason = None if status.reason is None else (status.reason, status.message)
@@ -152,7 +152,7 @@ def read_result(work: Work, attempt: int, round_: int) -> None:
             "the result is gone",
             resource=path,
             found="no such object",
-            expected="the answer that was there a moment ago",
+            expected="the result that existed a moment ago",
             remedy="Check that no other process removes files below _tandem",
         )
     folder = paths.data(operation_id, attempt) + "/"

@@ -104,7 +104,7 @@ def foresee(table: Table) -> Adopted:
     upgrade = resource.spec.enable_deletion_vectors and not protocol.writes_deletion_vectors(
         snapshot.protocol, snapshot.metadata
     )
-    return Adopted(snapshot, Reason.ADOPTED, "would turn deletion vectors on" if upgrade else "")
+    return Adopted(snapshot, Reason.ADOPTED, "would enable deletion vectors" if upgrade else "")
 
 
 def _no_table(table: Table) -> TableNotFound:
@@ -114,7 +114,7 @@ def _no_table(table: Table) -> TableNotFound:
         field="spec.location",
         found=table.location,
         expected="a Delta table",
-        remedy="Correct the location, or say in spec.create what to create",
+        remedy="Correct the location, or set spec.create",
     )
 
 
@@ -198,7 +198,7 @@ def _enable_deletion_vectors(
             blind_append=False,
         )
         if _put(table, snapshot.version + 1, [info, new, metadata], nonces.nonce()):
-            changed = "turned deletion vectors on"
+            changed = "enabled deletion vectors"
         snapshot = table.log.update(snapshot)
     raise AlreadyExists("other writers were faster every time", resource=table.location)
 

@@ -277,7 +277,7 @@ class Life:
             self._context.metrics.internal_errors.count("operation")
             _log.error("a bug: please report it", resource=resource.id, at=where_from(error))
             if not self._deleted:
-                message = f"{type(error).__name__}, see the operator's log; it will be tried again"
+                message = f"{type(error).__name__}, see the operator's log; it will be retried"
                 await self._report_and_wait(
                     Phase.PENDING, Reason.INTERNAL_ERROR, message, _AFTER_BUG_S
                 )

@@ -54,7 +54,7 @@ def _table(context: Context, resource: Operation) -> str:
     if found is not None:
         return f"waits for {TABLE_KIND}/{name}: {found.problem[1]}" if found.problem else ""
     exists = context.registry.get((TABLE_KIND, namespace, name)) is not None
-    state = "has not been looked at yet" if exists else "does not exist"
+    state = "has not been read yet" if exists else "does not exist"
     return f"waits for {TABLE_KIND}/{name}, which {state}"
 
 

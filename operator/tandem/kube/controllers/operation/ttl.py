@@ -75,7 +75,7 @@ class Finished:
                 path(*summary.key), uid=uid, resource_version=summary.resource_version
             )
             _log.info(
-                "deleted after its time",
+                "deleted after its TTL",
                 kind=summary.kind,
                 namespace=summary.namespace,
                 name=summary.name,
