@@ -123,7 +123,7 @@ def test_what_is_no_resource_is_said() -> None:
     for wrong in ("tcomp", "pod/x", "tcomp/", "tcomp/a/b"):
         with pytest.raises(InvalidSpec):
             names.resource(wrong)
-    with pytest.raises(InvalidSpec, match="no operation"):
+    with pytest.raises(InvalidSpec, match="not an operation"):
         names.resource("ltbl/x", tables=False)
     with pytest.raises(InvalidSpec, match="no table"):
         names.table("tcomp/x")
